@@ -295,7 +295,7 @@ def _print_call(result: "CallToolResult") -> None:
 
 
 def _has_more(result: "CallToolResult") -> bool:
-    """Whether there is structured content that no text says as well."""
+    """Return whether there is structured content that no text says as well."""
     import msgspec
 
     from mcp_trio.types import TextContent

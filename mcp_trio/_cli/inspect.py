@@ -474,7 +474,7 @@ def check_command(context: click.Context, file: str) -> None:
 
 
 def is_whole(report: "CheckReport") -> bool:
-    """Whether everything that happened stands in the recording, unchanged."""
+    """Return whether everything that happened stands in the recording, unchanged."""
     return report.complete and not report.damage and not report.has_loss
 
 

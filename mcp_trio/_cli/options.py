@@ -96,7 +96,7 @@ _WITH_HEADERS: Final = ("http://", "https://", "ws://", "wss://")
 
 
 def is_url(word: str) -> bool:
-    """Whether a SERVER or TARGET is a URL; nothing else that it may be has this in it."""
+    """Return whether a SERVER or TARGET is a URL; nothing else that it may be has this in it."""
     return "://" in word or word.startswith("unix:")
 
 
@@ -234,7 +234,7 @@ def flag_of(name: str) -> str:
 
 
 def is_said(value: object) -> bool:
-    """Whether an option was given; None, False and no words say nothing."""
+    """Return whether an option was given; None, False and no words say nothing."""
     return not (value is None or value is False or value == ())
 
 

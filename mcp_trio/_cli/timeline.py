@@ -626,14 +626,14 @@ def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | No
 
 
 def _is_in_lane(row: "Row", lane: str) -> bool:
-    """Whether a row is of the lane, of a child of it, or a request that it handles."""
+    """Return whether a row is of the lane, of a child of it, or a request that it handles."""
     own = row.lane or ""
     is_own = own == lane or own.startswith(f"{lane}.")
     return is_own or lane in {f"r{row.request}", f"r{row.story}"}
 
 
 def _is_end_of_exchange(row: "Row") -> bool:
-    """Whether a row is a request, or its answer: what begins or ends the exchange."""
+    """Return whether a row is a request, or its answer: what begins or ends the exchange."""
     return row.id is not None and row.kind in {"in", "out"}
 
 

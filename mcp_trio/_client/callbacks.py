@@ -257,7 +257,7 @@ class Callbacks:
         return await _REQUESTS[method](self, params, report)
 
     def hears(self, method: Method) -> bool:
-        """Whether there may be a callback for a notification."""
+        """Return whether there may be a callback for a notification."""
         return method.name in _NOTIFICATIONS
 
     async def notified(self, method: Method, params: Any) -> None:

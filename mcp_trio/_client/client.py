@@ -723,7 +723,7 @@ class Client:
 
     @property
     def _begins_again(self) -> bool:
-        """Whether the next call connects anew; to a URL always."""
+        """Return whether the next call connects anew; to a URL always."""
         return self.restart or url_of(self.target) is not None
 
     async def _begin_again(self) -> None:
@@ -751,7 +751,7 @@ class Client:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can be made: connected, not closed, and not lost."""
+        """Return whether calls can be made: connected, not closed, and not lost."""
         if self._lifetime is None:
             return False
         session = self._lifetime.session
@@ -786,7 +786,7 @@ class Client:
         return capabilities
 
     def server_can(self, capability: str) -> bool:
-        """Whether the server offers it: "tools", say, or "resources.subscribe"."""
+        """Return whether the server offers it: "tools", say, or "resources.subscribe"."""
         return announced(self.server_capabilities, capability)
 
     @property
@@ -808,7 +808,7 @@ class Client:
 
     @property
     def _is_stateless(self) -> bool:
-        """Whether the server is known to be of a revision without handshake."""
+        """Return whether the server is known to be of a revision without handshake."""
         protocol_version = (
             None if self._lifetime is None else self._lifetime.session.connection.protocol_version
         )

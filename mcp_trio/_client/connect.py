@@ -168,13 +168,13 @@ def url_of(target: object) -> str | None:
 
 
 def has_url(target: object) -> bool:
-    """Whether it is asked by requests of HTTP, of which each can be lost by itself."""
+    """Return whether it is asked by requests of HTTP, of which each can be lost by itself."""
     url = url_of(target)
     return url is not None and not is_of_connection(url)
 
 
 def has_connection(target: object) -> bool:
-    """Whether it is reached by a URL whose connection is one session."""
+    """Return whether it is reached by a URL whose connection is one session."""
     url = url_of(target)
     return url is not None and is_of_connection(url)
 
@@ -188,12 +188,12 @@ def _is_config(target: object) -> bool:
 
 
 def starts_command(target: object) -> bool:
-    """Whether a process is started for `target`."""
+    """Return whether a process is started for `target`."""
     return _is_command(target) or (isinstance(target, ServerConfig) and url_of(target) is None)
 
 
 def can_start(target: object) -> bool:
-    """Whether a server can be had there once more when the first one has ended."""
+    """Return whether a server can be had there once more when the first one has ended."""
     return starts_command(target) or _is_server(target) or has_connection(target)
 
 
@@ -434,12 +434,12 @@ _Reply: TypeAlias = DiscoverResult | RequestError | RequestTimeout | RemoteProto
 
 
 def speaks_stateless(protocol_versions: Sequence[str]) -> bool:
-    """Whether there is one among them that has no handshake."""
+    """Return whether there is one among them that has no handshake."""
     return newest(protocol_versions, has_handshake=False) is not None
 
 
 def speaks_legacy(protocol_versions: Sequence[str]) -> bool:
-    """Whether there is one among them that has a handshake."""
+    """Return whether there is one among them that has a handshake."""
     return newest(protocol_versions, has_handshake=True) is not None
 
 
@@ -641,7 +641,7 @@ def eras_of_this_run() -> VersionMemory:
 
 
 def tells_of_another_era(error: MCPError) -> bool:
-    """Whether a server that refuses so is there, but may be another one than it was.
+    """Return whether a server that refuses so is there, but may be another one than it was.
 
     One that cannot be reached, or does not know who we are, tells nothing.
     """

@@ -138,7 +138,7 @@ def elicitation_ids(data: Any) -> list[str]:
 
 
 def is_of_missing_resource(error: RequestError) -> bool:
-    """Whether it says that there is nothing at a URI.
+    """Return whether it says that there is nothing at a URI.
 
     Its code is one of its own, or, the newer way, that of bad params with the URI.
     """

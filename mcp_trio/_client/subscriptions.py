@@ -138,7 +138,7 @@ class Subscription:
 
     @property
     def is_open(self) -> bool:
-        """Whether the server may still tell something, if need be on another stream."""
+        """Return whether the server may still tell something, if need be on another stream."""
         return not (self._is_over or self._is_ended)
 
     @property

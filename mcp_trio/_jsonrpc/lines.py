@@ -108,7 +108,7 @@ class LineSplitter:
 
 
 def has_line_end(data: bytes) -> bool:
-    """Whether a CR or an LF is in it."""
+    """Return whether a CR or an LF is in it."""
     return _LF in data or _CR in data
 
 

@@ -34,7 +34,7 @@ _SHARE: Final = 8
 
 
 def is_deeper_than(depth_max: int, text: bytes) -> bool:
-    """Whether `text` opens more than `depth_max` objects and arrays inside one another.
+    """Return whether `text` opens more than `depth_max` objects and arrays inside one another.
 
     Linear, and exact for JSON. In anything else it is exact up to the first error, which is as far
     as a parser gets, so no text makes the parser that follows recurse deeper than `depth_max`.
@@ -68,7 +68,7 @@ def _brackets(text: bytes) -> bytes:
 
 
 def _is_shallow(brackets: bytes, rounds_max: int) -> bool:
-    """Whether taking innermost pairs away, a few times, leaves nothing."""
+    """Return whether taking innermost pairs away, a few times, leaves nothing."""
     for _ in range(min(_ROUNDS, rounds_max)):
         before = len(brackets)
         brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")

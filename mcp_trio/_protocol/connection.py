@@ -394,7 +394,7 @@ class Connection:
         return self._ignored("malformed", f"{message.message} ({size_bytes} bytes)")
 
     def _has_errors_without_id(self) -> bool:
-        """Whether the peer knows them, whichever revision it speaks (BASE-07, BASE-08)."""
+        """Return whether the peer knows them, whichever revision it speaks (BASE-07, BASE-08)."""
         spoken = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
         spoken = [self.peer.protocol_version] if self.peer is not None else spoken
         return all(protocol_version.has_errors_without_id for protocol_version in spoken)

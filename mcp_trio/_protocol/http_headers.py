@@ -89,17 +89,17 @@ class HttpRequest:
 
     @functools.cached_property
     def is_json(self) -> bool:
-        """Whether the body is said to be JSON."""
+        """Return whether the body is said to be JSON."""
         return media_type_of(self.headers.get("content-type")) == JSON
 
     @functools.cached_property
     def takes_json(self) -> bool:
-        """Whether the client takes JSON as an answer."""
+        """Return whether the client takes JSON as an answer."""
         return accepts(self.headers.get("accept"), JSON)
 
     @functools.cached_property
     def takes_streams(self) -> bool:
-        """Whether the client takes a stream of events as an answer."""
+        """Return whether the client takes a stream of events as an answer."""
         return accepts(self.headers.get("accept"), EVENT_STREAM)
 
 
@@ -124,7 +124,7 @@ _REMEMBERED_CHARS_MAX: Final = 256
 
 
 def accepts(accept: str | None, media_type: str) -> bool:
-    """Whether a client that sent this `Accept` takes an answer of this type (TRAP-31).
+    """Return whether a client that sent this `Accept` takes an answer of this type (TRAP-31).
 
     One that sent none, or an empty one, takes all. The narrowest range that fits decides; its
     parameters, but for a weight of zero, do not matter.
@@ -403,7 +403,7 @@ def check_headers_match(
     paths: Paths | None,
     is_request: bool,
 ) -> None:
-    """Whether the head of a modern message says what its body says.
+    """Return whether the head of a modern message says what its body says.
 
     A notification need not repeat its method (TRAP-57). What `paths` do not name is nobody's
     business here (HDR-31).

@@ -147,12 +147,12 @@ class Endpoint:
 
     @functools.cached_property
     def has_sessions(self) -> bool:
-        """Whether legacy revisions are spoken here."""
+        """Return whether legacy revisions are spoken here."""
         return any(PROTOCOL_VERSIONS[name].has_handshake for name in self.protocol_versions)
 
     @functools.cached_property
     def is_stateless(self) -> bool:
-        """Whether modern revisions are spoken here."""
+        """Return whether modern revisions are spoken here."""
         return bool(self._stateless)
 
     @functools.cached_property
@@ -199,7 +199,7 @@ class Endpoint:
         return self._in_session(http_request, message)
 
     def _names_stateless(self, http_request: HttpRequest) -> bool:
-        """Whether the head alone says that the request is modern."""
+        """Return whether the head alone says that the request is modern."""
         return http_request.headers.get(_VERSION_FIELD) in self._stateless
 
     def _stateless_request(

@@ -49,7 +49,7 @@ class Peer:
     principal: str | None = None
 
     def can(self, capability: str) -> bool:
-        """Whether it has announced a capability: "roots", say, or "elicitation.url"."""
+        """Return whether it has announced a capability: "roots", say, or "elicitation.url"."""
         return announced(self.capabilities, capability)
 
 
@@ -103,12 +103,12 @@ class Metadata:
 
     @property
     def has_version(self) -> bool:
-        """Whether it says the revision that the request is made under."""
+        """Return whether it says the revision that the request is made under."""
         return self._members.version is not UNSET
 
     @property
     def is_complete(self) -> bool:
-        """Whether it says all that a request has to (META-15)."""
+        """Return whether it says all that a request has to (META-15)."""
         return UNSET not in (self._members.version, self._members.capabilities)
 
     @functools.cached_property
@@ -271,7 +271,7 @@ def check_extension(identifier: str) -> None:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Whether people may put these keys into a `_meta` of theirs (META-03 to META-08).
+    """Return whether people may put these keys into a `_meta` of theirs (META-03 to META-08).
 
     2025-06-18 reserves prefixes by their last label but one, later revisions by the second: what
     any of them reserves is left to the specification (TRAP-15).

@@ -88,7 +88,7 @@ class Method:
     )
 
     def is_of(self, protocol_version: ProtocolVersion) -> bool:
-        """Whether a revision has this method."""
+        """Return whether a revision has this method."""
         return is_between(protocol_version, self.since, self.until)
 
     def decode_params(self, raw: msgspec.Raw | bytes | None) -> Any:
@@ -396,7 +396,7 @@ def unknown(method: str, sender: Role, *, is_request: bool) -> str:
 
 
 def announced(capabilities: msgspec.Struct | None, path: str) -> bool:
-    """Whether `capabilities` holds `path` (wire names, dotted): present, and not false."""
+    """Return whether `capabilities` holds `path` (wire names, dotted): present, and not false."""
     value: Any = capabilities
     for step in path.split("."):
         value = _member(value, step)

@@ -138,7 +138,7 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
 
     @property
     def has_rounds(self) -> bool:
-        """Whether its handler may ask by its result: then a retry of it is known as one."""
+        """Return whether its handler may ask by its result: then a retry of it is known as one."""
         method = self.method
         if not method.has_rounds:
             return False
@@ -146,7 +146,7 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
 
     @property
     def may_want_input(self) -> bool:
-        """Whether its answer may be that input is required (MRTR-03)."""
+        """Return whether its answer may be that input is required (MRTR-03)."""
         return self.peer.protocol_version.is_stateless and self.has_rounds
 
     def move(self, move: TheirMove) -> TheirState:
@@ -280,7 +280,7 @@ class OurRequests:
         return request
 
     def is_late(self, request_id: RequestId | None) -> bool:
-        """Whether this answer belongs to a request that we abandoned; forgets it then."""
+        """Return whether this answer belongs to a request that we abandoned; forgets it then."""
         late = self._abandoned.pop(request_id, None) if isinstance(request_id, int) else None
         if late is not None:
             late.move(OurMove.ANSWER)
@@ -325,7 +325,7 @@ class Admission:
         return len(self._queue)
 
     def has_place(self) -> bool:
-        """Whether a request that arrives now may run at once."""
+        """Return whether a request that arrives now may run at once."""
         return self.running < self.limits.requests.in_flight_max and not self._queue
 
     def enter(self) -> None:

@@ -122,14 +122,14 @@ class HostCheck:
 
 
 def is_preflight(request: HttpRequest) -> bool:
-    """Whether with this a browser asks what a page may send."""
+    """Return whether with this a browser asks what a page may send."""
     if request.method != "OPTIONS":
         return False
     return "access-control-request-method" in request.headers and "origin" in request.headers
 
 
 def _is_own(origin: str, request: HttpRequest) -> bool:
-    """Whether a page is of this server itself, by either scheme: TLS may end before us."""
+    """Return whether a page is of this server itself, by either scheme: TLS may end before us."""
     page = _PAGE.fullmatch(origin)
     if page is None or request.host is None:
         return False

@@ -125,7 +125,7 @@ NEWEST_LEGACY: Final = next(
 
 @functools.cache
 def is_between(protocol_version: ProtocolVersion, since: str | None, until: str | None) -> bool:
-    """Whether a revision is one of those from `since` to `until`; None is no bound."""
+    """Return whether a revision is one of those from `since` to `until`; None is no bound."""
     began = since is None or PROTOCOL_VERSIONS[since].place <= protocol_version.place
     return began and (until is None or protocol_version.place <= PROTOCOL_VERSIONS[until].place)
 

@@ -110,7 +110,7 @@ _KEY_BYTES: Final = 16
 
 
 def asks_for_websocket(request: HttpRequest) -> bool:
-    """Whether a request wants to become a WebSocket, rightly or not."""
+    """Return whether a request wants to become a WebSocket, rightly or not."""
     return "upgrade" in request.headers and "websocket" in _elements(request, "upgrade")
 
 

@@ -101,7 +101,7 @@ class Waiting:
         return is_free
 
     def has_arrived(self, lane: Key, before: float) -> bool:
-        """Whether a lane came to what is not recorded, before a time."""
+        """Return whether a lane came to what is not recorded, before a time."""
         return any(key == lane and time < before for (key, _), time in self.arrivals.items())
 
     def first_arrival(self, request: Key) -> float | None:
@@ -263,7 +263,7 @@ class Finding:
         return "order" if self._comes_later(wanted) else "extra"
 
     def _is_redacted(self, record: Record, wanted: Wanted) -> bool:
-        """Whether they differ at the places of redacted values only."""
+        """Return whether they differ at the places of redacted values only."""
         recorded, replayed = body_bytes(record), wanted.body
         if self.redactor is None or recorded is None or replayed is None:
             return False
@@ -272,7 +272,7 @@ class Finding:
         return bool(texts) and all(map(self.redactor.knows, texts))
 
     def _comes_later(self, wanted: Wanted) -> bool:
-        """Whether the same thing is recorded of the same lane further on."""
+        """Return whether the same thing is recorded of the same lane further on."""
         trace = self.trace
         everywhere = range(len(trace.journal))
         places = everywhere if wanted.lane is None else trace.places.get(wanted.lane, ())
@@ -280,7 +280,7 @@ class Finding:
 
 
 def is_same(record: Record, wanted: Wanted) -> bool:
-    """Whether a record holds what is wanted, whatever its ordinal."""
+    """Return whether a record holds what is wanted, whatever its ordinal."""
     return _said(record) == (wanted.kind, wanted.body)
 
 
@@ -291,7 +291,7 @@ def is_left_out(record: Record, wanted: Wanted) -> bool:
 
 
 def is_answer(kind: str | None, body: bytes | None) -> bool:
-    """Whether something sent is the end of a request."""
+    """Return whether something sent is the end of a request."""
     return kind == "out" and label_of(kind, body) == _ANSWER
 
 
@@ -300,7 +300,7 @@ def _said(record: Record) -> tuple[str, bytes | None]:
 
 
 def is_alike(record: Record, wanted: Wanted) -> bool:
-    """Whether the same thing is done with something else in it."""
+    """Return whether the same thing is done with something else in it."""
     mine, theirs = label_of(*_said(record)), label_of(wanted.kind, wanted.body)
     return (record.kind, mine) == (wanted.kind, theirs)
 

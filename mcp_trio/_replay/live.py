@@ -156,7 +156,7 @@ class RequestDriver:
                 self._lose(f"it has left {_SILENCES_MAX} requests without a word")
 
     async def _comes(self, said: RecordedMessage) -> bool:
-        """Whether the live server says it in time."""
+        """Return whether the live server says it in time."""
         played, limits = self.played, self.limits
         seconds = min(limits.replay.unrequested_seconds, limits.requests.idle_seconds)
         await self._until(lambda: played.has_come(said), seconds)
@@ -166,7 +166,7 @@ class RequestDriver:
         return played.has_come(said)
 
     def _comes_after_replies(self, said: RecordedMessage) -> bool:
-        """Whether it has come, or never will; sends what the server may be waiting for."""
+        """Return whether it has come, or never will; sends what the server may be waiting for."""
         self._send(self.played.due_replies())
         return self.played.has_come(said) or not self.played.may_come(said)
 

@@ -392,11 +392,11 @@ class ResponseMatcher:
 
     @property
     def has_heard(self) -> bool:
-        """Whether the live server has said anything."""
+        """Return whether the live server has said anything."""
         return bool(self.answers or self.questions or self.told or self.strangers)
 
     def has_come(self, said: RecordedMessage) -> bool:
-        """Whether the live server has said what the recorded one said."""
+        """Return whether the live server has said what the recorded one said."""
         if said.is_answer:
             return (
                 said.request_index is None
@@ -408,13 +408,13 @@ class ResponseMatcher:
         return len(self.told.get(key_of(said), ())) >= self._ordinals[said.index]
 
     def may_come(self, said: RecordedMessage) -> bool:
-        """Whether a request is open that such a message could be due to."""
+        """Return whether a request is open that such a message could be due to."""
         if said.is_answer:
             return said.request_index not in self.recorded.cancelled
         return bool(self._open_requests)
 
     def never_comes(self, said: RecordedMessage) -> bool:
-        """Whether it answers what was not said again, or is a farewell."""
+        """Return whether it answers what was not said again, or is a farewell."""
         is_unasked = (
             said.is_answer
             and said.request_index is not None

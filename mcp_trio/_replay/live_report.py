@@ -44,7 +44,7 @@ class IgnoreRules:
         self._matches = re.compile(rf"(?:{alternatives})(?:[.\[].*)?", re.DOTALL).fullmatch
 
     def ignores(self, path: str, recorded: Any, live: Any) -> bool:
-        """Whether these two values at `path` count as the same."""
+        """Return whether these two values at `path` count as the same."""
         if self._matches(path):
             return True
         if not isinstance(recorded, str) or not isinstance(live, str):
@@ -145,7 +145,7 @@ class InputsReport:
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing differs that counts."""
+        """Return whether nothing differs that counts."""
         return not self.differences
 
     @property

@@ -178,12 +178,12 @@ class Cursor:
 
     @property
     def is_at_hole(self) -> bool:
-        """Whether the file lacks what should come next."""
+        """Return whether the file lacks what should come next."""
         return self.place in self.trace.missing
 
     @property
     def is_at_taken(self) -> bool:
-        """Whether the record at the cursor is done already."""
+        """Return whether the record at the cursor is done already."""
         return self.place in self._taken
 
     def advance(self) -> None:
@@ -230,7 +230,7 @@ class Baton:
 
     @property
     def is_held(self) -> bool:
-        """Whether a thread runs, and is waited for."""
+        """Return whether a thread runs, and is waited for."""
         return self._is_held and not self.is_given_up
 
     async def take(self, name: str) -> None:
@@ -402,7 +402,7 @@ class Replayer:
                 return
 
     def _is_overtaken(self, suspended: Suspended) -> bool:
-        """Whether the request of a lane was cancelled while the lane waited.
+        """Return whether the request of a lane was cancelled while the lane waited.
 
         A call of a thread is none of its handler's task: it may begin in the moment of that.
         """
@@ -519,7 +519,7 @@ class Replayer:
             self.waiting.give_turn(suspended.key)
 
     def _may_go(self, suspended: Suspended) -> bool:
-        """Whether a lane's own record is its turn: always, unless this one is passed by."""
+        """Return whether a lane's own record is its turn: always, unless this one is passed by."""
         if not self.passes_by(self.cursor.place):
             return True
         return suspended.at_start or (
@@ -527,7 +527,7 @@ class Replayer:
         )
 
     def _is_on_its_way(self, record: Record) -> bool:
-        """Whether the lane does something before its record that is not compared."""
+        """Return whether the lane does something before its record that is not compared."""
         suspended = self.waiting.suspended.get(key_of(record))
         return suspended is not None and suspended.due is not None and self._may_go(suspended)
 
@@ -558,7 +558,7 @@ class Replayer:
             await self.settle()
 
     def passes(self, suspended: Suspended) -> bool:
-        """Whether a lane's record is at the cursor, and nobody is due before its time."""
+        """Return whether a lane's record is at the cursor, and nobody is due before its time."""
         cursor = self.cursor
         record = cursor.record
         if record is None or cursor.is_at_hole or cursor.is_at_taken:
@@ -574,7 +574,7 @@ class Replayer:
         return self._is_soon(seconds_of(record))
 
     def _is_soon(self, time: float) -> bool:
-        """Whether a time is as good as now.
+        """Return whether a time is as good as now.
 
         Otherwise the clock has to move before. For who has not run yet, it must not: what begins
         to wait at a later time than it did, wakes too late.
@@ -612,7 +612,7 @@ class Replayer:
                     self.diverge(self.one_more(lane))
 
     def _check_hole(self) -> None:
-        """Whether the session did something that the file lacks here."""
+        """Return whether the session did something that the file lacks here."""
         for lane in self._spent():
             self.diverge(self.one_more(lane))
         if self.excused is not None:

@@ -254,7 +254,7 @@ class SessionReplay:
         return recorded_value(record)
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """Whether the recorded code took the new way here."""
+        """Return whether the recorded code took the new way here."""
         return self._is_marked(lane, MarkBody(name=PATCHED_MARK, value=name))
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
@@ -264,7 +264,7 @@ class SessionReplay:
         return self._is_marked(lane, MarkBody(name=name, value=value)) or is_so
 
     def _is_marked(self, lane: Lane, mark: MarkBody) -> bool:
-        """Whether a lane's next record is this mark; if so, it is done."""
+        """Return whether a lane's next record is this mark; if so, it is done."""
         place = self._ahead(lane)
         if place is None:
             return False
@@ -275,7 +275,7 @@ class SessionReplay:
         return True
 
     def _is_too_early(self, lane: Lane) -> bool:
-        """Whether a lane reads what it did not come to, because its request was cancelled.
+        """Return whether a lane reads what it did not come to, because its request was cancelled.
 
         It cannot wait for that here. So it gets something, and waits at its next call.
         """
@@ -467,7 +467,7 @@ class OutboundReplay(SessionReplay):
         return places[issued] if issued < len(places) else -1
 
     def _is_cancelled_here(self, lane: Key) -> bool:
-        """Whether the lane was let go only to be cancelled."""
+        """Return whether the lane was let go only to be cancelled."""
         record, place = self.replayer.cursor.record, self.replayer.cursor.place
         if record is None or key_of(record) != lane:
             return False
@@ -494,7 +494,7 @@ class OutboundReplay(SessionReplay):
         self._awaited[key] = _NEVER if place is None else self._outcome_of(place)
 
     def _may_be_unfinished(self, lane: Key) -> bool:
-        """Whether the lane was cut off, so that nobody knows what it would have done."""
+        """Return whether the lane was cut off, so that nobody knows what it would have done."""
         trace = self.replayer.trace
         return not trace.is_complete or trace.is_cancelled_end(lane, trace.last_place(lane))
 
@@ -537,7 +537,7 @@ class OutboundReplay(SessionReplay):
         return recorded_value(self.replayer.trace.journal[place])
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """Whether the recorded code took the new way anywhere in this lane."""
+        """Return whether the recorded code took the new way anywhere in this lane."""
         return self._next_named((self._key(lane), "mark", f"{PATCHED_MARK} {name}")) is not None
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002

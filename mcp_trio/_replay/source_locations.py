@@ -71,7 +71,7 @@ def site_of_error(error: BaseException) -> str:
 
 
 def is_alive(task: trio.lowlevel.Task) -> bool:
-    """Whether a task has something left to run."""
+    """Return whether a task has something left to run."""
     return inspect.getcoroutinestate(task.coro) != inspect.CORO_CLOSED
 
 

@@ -266,7 +266,7 @@ class SweepSequencer:
         return Outcome("err" if told.kind == "err" else "res", told.body)
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """Whether the lane knew the change."""
+        """Return whether the lane knew the change."""
         return (lane.name, name) in self.trace.patches
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
@@ -425,7 +425,7 @@ class SweepReport(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether every schedule came to what is recorded."""
+        """Return whether every schedule came to what is recorded."""
         return not self.differences
 
     @property

@@ -56,12 +56,12 @@ class Message(msgspec.Struct):
 
     @property
     def is_answer(self) -> bool:
-        """Whether it answers a request."""
+        """Return whether it answers a request."""
         return not self.method and self.id is not UNSET
 
     @property
     def is_request(self) -> bool:
-        """Whether it wants an answer."""
+        """Return whether it wants an answer."""
         return bool(self.method) and self.id is not UNSET
 
 
@@ -128,7 +128,7 @@ class Trace:
 
     @cached_property
     def is_complete(self) -> bool:
-        """Whether the recorded session came to its end; otherwise the recording was cut."""
+        """Return whether the recorded session came to its end; otherwise the recording was cut."""
         return bool(self.journal) and self.journal[-1].kind == "end"
 
     @cached_property
@@ -149,7 +149,7 @@ class Trace:
         return None
 
     def is_cut_before(self, lane: Key, ordinal: int) -> bool:
-        """Whether the recording was cut before a lane could do an operation."""
+        """Return whether the recording was cut before a lane could do an operation."""
         last = self.last_place(lane)
         return not self.is_complete and (last < 0 or (self.journal[last].ordinal or 0) < ordinal)
 
@@ -174,11 +174,11 @@ class Trace:
         return self.is_spent(lane, place)
 
     def is_cancelled_end(self, lane: Key, last: int) -> bool:
-        """Whether the last record of a lane is the end of a request that was cancelled."""
+        """Return whether the last record of a lane is the end of a request that was cancelled."""
         return self.is_complete and is_of_request(lane) and self.journal[last].kind == "cxl"
 
     def is_of_cancelled(self, lane: Key, place: int) -> bool:
-        """Whether a lane belongs to a request that is cancelled at `place` or later."""
+        """Return whether a lane belongs to a request that is cancelled at `place` or later."""
         request = request_of(lane)
         last = self.last_place(request)
         return last >= place and self.is_cancelled_end(request, last)
@@ -195,7 +195,7 @@ class Trace:
         return any(r.kind == "mark" and mark_name(r) == THREAD_MARK for r in records)
 
     def is_announced(self, place: int, until: float) -> bool:
-        """Whether a change is announced at `place` or later, up to a time."""
+        """Return whether a change is announced at `place` or later, up to a time."""
         ahead = (self.journal[each] for each in range(place, len(self.journal)))
         due = takewhile(lambda record: seconds_of(record) <= until, ahead)
         return any(_is_announcement(record) for record in due)
@@ -231,7 +231,7 @@ class Trace:
 
     @property
     def has_shut(self) -> bool:
-        """Whether the recorded session began to close."""
+        """Return whether the recorded session began to close."""
         return any(record.kind == "shut" for record in self.journal)
 
 
@@ -246,7 +246,7 @@ def key_of(record: Record) -> Key:
 
 
 def is_child(lane: Key) -> bool:
-    """Whether a lane is that of a task which a handler has started."""
+    """Return whether a lane is that of a task which a handler has started."""
     return "." in lane[1]
 
 
@@ -271,12 +271,12 @@ def keeper_of(lane: Key) -> Key:
 
 
 def is_keeper(lane: Key) -> bool:
-    """Whether a lane is such a one."""
+    """Return whether a lane is such a one."""
     return lane[1].endswith(f".{KEEPER}")
 
 
 def is_expired(record: Record) -> bool:
-    """Whether a record tells that nobody has come back to a handler that had asked."""
+    """Return whether a record tells that nobody has come back to a handler that had asked."""
     return (
         record.kind == "mark"
         and mark_name(record) == SUSPENDED_MARK
@@ -285,20 +285,20 @@ def is_expired(record: Record) -> bool:
 
 
 def is_start(record: Record) -> bool:
-    """Whether a record is the start of a handler."""
+    """Return whether a record is the start of a handler."""
     is_named = record.lane is not None and record.kind == "mark"
     return is_named and record.ordinal == START_ORDINAL
 
 
 def is_in_passing(record: Record) -> bool:
-    """Whether a record is of something that a lane did without waiting for its turn."""
+    """Return whether a record is of something that a lane did without waiting for its turn."""
     return record.kind == "val" or (
         record.kind == "mark" and record.lane is not None and mark_name(record) in _IN_PASSING
     )
 
 
 def begins_session(record: Record) -> bool:
-    """Whether a record is the beginning of one of the sessions of a file."""
+    """Return whether a record is the beginning of one of the sessions of a file."""
     return record.kind == "mark" and record.lane is None and mark_name(record) == SESSION_MARK
 
 

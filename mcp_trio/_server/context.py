@@ -347,7 +347,7 @@ class Context(Facts):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for this request any more."""
+        """Return whether nobody waits for this request any more."""
         return self._handling.is_cancelled
 
     async def progress(
@@ -529,7 +529,7 @@ class ThreadContext(Facts):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for this request any more."""
+        """Return whether nobody waits for this request any more."""
         return self._bridge.is_abandoned
 
     def progress(

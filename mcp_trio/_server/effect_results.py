@@ -132,7 +132,7 @@ class EffectResults:
 
 
 def _is_open(hint: Any) -> bool:
-    """Whether parts of it may be anything: no type says then what JSON has made of these."""
+    """Return whether parts of it may be anything: no type says then what JSON has made of these."""
     return hint in _ANYTHING or any(map(_is_open, typing.get_args(hint)))
 
 

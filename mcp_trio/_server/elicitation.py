@@ -467,7 +467,7 @@ class Answer(Generic[T_co]):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the user has agreed."""
+        """Return whether the user has agreed."""
         return self.action == "accept"
 
 

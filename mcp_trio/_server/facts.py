@@ -37,7 +37,7 @@ class LogLevelFilter:
     level: LoggingLevel | None = "debug"
 
     def lets(self, level: LoggingLevel) -> bool:
-        """Whether a message of `level` is severe enough.
+        """Return whether a message of `level` is severe enough.
 
         Raises:
             ValueError: There is no such level.
@@ -150,7 +150,7 @@ class Facts:
         return capabilities
 
     def client_can(self, path: str) -> bool:
-        """Whether the client announced a capability, such as `elicitation.url`."""
+        """Return whether the client announced a capability, such as `elicitation.url`."""
         return self._peer.can(path)
 
     @property

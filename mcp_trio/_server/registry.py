@@ -191,7 +191,7 @@ class RegisteredResource(RegisteredEntry):
 
     @property
     def is_static(self) -> bool:
-        """Whether the URI has no variables."""
+        """Return whether the URI has no variables."""
         return not self.template.variables
 
     def resource(self) -> types.Resource:

@@ -514,5 +514,5 @@ class Server(Offering):
 
 
 def _is_strict(record: RecordTarget | None) -> bool:
-    """Whether handlers are refused what no replay could repeat."""
+    """Return whether handlers are refused what no replay could repeat."""
     return record is not None and options_of(record).strict

@@ -202,7 +202,7 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """Whether a call without it is refused."""
+        """Return whether a call without it is refused."""
         return self.default is msgspec.NODEFAULT
 
     def as_field(self) -> tuple[str, Any, Any]:

@@ -126,7 +126,7 @@ def _is_result(hint: Any) -> bool:
 
 
 def _is_data(hint: Any) -> bool:
-    """Whether values are data in any case; nothing of what may be content is."""
+    """Return whether values are data in any case; nothing of what may be content is."""
     kind = bare(hint)
     if is_union(kind):
         members = [bare(it) for it in typing.get_args(kind) if it is not types.NoneType]

@@ -96,11 +96,11 @@ class Listener(ABC):
 
     @abstractmethod
     def is_wanted(self, notice: Notice) -> bool:
-        """Whether the client wants to hear of a change; asked in any task or thread."""
+        """Return whether the client wants to hear of a change; asked in any task or thread."""
 
     @abstractmethod
     def is_due(self, notice: Notice) -> bool:
-        """Whether the client is to hear of one that it wants to hear of."""
+        """Return whether the client is to hear of one that it wants to hear of."""
 
     @abstractmethod
     def frame(self, method: str, uri: str | None) -> bytes:

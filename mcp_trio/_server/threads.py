@@ -58,7 +58,7 @@ class Bridge:
 
     @property
     def is_over(self) -> bool:
-        """Whether calls are refused from now on."""
+        """Return whether calls are refused from now on."""
         return self.is_abandoned or self.scope.cancel_called
 
     def call(

@@ -85,12 +85,12 @@ class Job(Protocol):
 
     @property
     def wants_own_task(self) -> bool:
-        """Whether the task that runs the job must run nothing else."""
+        """Return whether the task that runs the job must run nothing else."""
         ...
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the job cancelled the scope that it was given."""
+        """Return whether the job cancelled the scope that it was given."""
         ...
 
     def enter(self) -> None:

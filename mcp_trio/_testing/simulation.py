@@ -292,7 +292,7 @@ class _World:
 
 
 def _is_of_the_engine(error: Exception) -> bool:
-    """Whether nothing but `MCPError` was raised, maybe in groups."""
+    """Return whether nothing but `MCPError` was raised, maybe in groups."""
     return ExceptionGroup("", [error]).split(MCPError)[1] is None
 
 

@@ -57,7 +57,7 @@ class LightEvent(Wakeup, eq=False):
     """Those; None: it has happened."""
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """Return whether it has happened."""
         return self._told is None
 
     def when_set(self, told: Told) -> None:

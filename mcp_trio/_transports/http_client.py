@@ -264,12 +264,12 @@ class Exchange:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether nobody knows yet what the server makes of it."""
+        """Return whether nobody knows yet what the server makes of it."""
         return not (self.is_accepted or self.is_unknown)
 
     @property
     def is_settled(self) -> bool:
-        """Whether its answer has come."""
+        """Return whether its answer has come."""
         return self.settled.is_set()
 
     def settle(self, linger_seconds: float) -> None:
@@ -508,7 +508,7 @@ class Exchanges:
 
     @property
     def has_endpoint(self) -> bool:
-        """Whether the server is of these."""
+        """Return whether the server is of these."""
         return self._endpoint is not None
 
     async def _find_endpoint(self) -> str:
@@ -722,7 +722,7 @@ class HttpChannel:
 
     @property
     def is_old(self) -> bool:
-        """Whether the server turned out to speak the transport of 2024-11-05, HTTP+SSE."""
+        """Return whether the server turned out to speak the transport of 2024-11-05, HTTP+SSE."""
         return self._exchanges.has_endpoint
 
     # Sending and receiving.
@@ -757,7 +757,7 @@ class HttpChannel:
         return taken
 
     def _has_started(self, frame: bytes) -> bool:
-        """Whether it is a request, which is on its way now."""
+        """Return whether it is a request, which is on its way now."""
         sent = outgoing(frame, self._decoder)
         if sent.id is None:
             return False

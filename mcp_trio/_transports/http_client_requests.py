@@ -127,7 +127,7 @@ class Rejected(Exception):  # noqa: N818  named for what happened
 
     @property
     def is_client_error(self) -> bool:
-        """Whether it is a 4xx that tells nothing of who we are."""
+        """Return whether it is a 4xx that tells nothing of who we are."""
         return self.status // 100 == 4 and self.status not in (401, 403)  # noqa: PLR2004
 
     def loss(self, link: "Link") -> ConnectionLost:
@@ -311,7 +311,7 @@ async def pieces_of(
 
 
 def is_stream(response: httpx.Response) -> bool:
-    """Whether events come."""
+    """Return whether events come."""
     return media_type_of(response.headers.get("content-type")) == EVENT_STREAM
 
 
@@ -369,7 +369,7 @@ class EventStream:
 
     @property
     def is_lost(self) -> bool:
-        """Whether to stop coming back, after so many times in vain, or so long."""
+        """Return whether to stop coming back, after so many times in vain, or so long."""
         return bool(self.reached)
 
     @property

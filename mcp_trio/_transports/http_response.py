@@ -162,17 +162,17 @@ class AnswerStream(msgspec.Struct, eq=False):
 
     @property
     def is_carried(self) -> bool:
-        """Whether an HTTP response is sending this stream as events."""
+        """Return whether an HTTP response is sending this stream as events."""
         return self.carrier is not None
 
     @property
     def has_waiting(self) -> bool:
-        """Whether the queue holds a message."""
+        """Return whether the queue holds a message."""
         return bool(self._waiting)
 
     @property
     def has_news(self) -> bool:
-        """Whether the queue holds a message, or a wait for one has become pointless."""
+        """Return whether the queue holds a message, or a wait for one has become pointless."""
         return bool(self._waiting) or self.is_ended or self.is_overrun
 
     def put(self, sent: Sent) -> None:

@@ -151,7 +151,7 @@ class SessionChannel(RoutedChannel):
 
     @property
     def is_resting(self) -> bool:
-        """Whether the session is idle: no request is unanswered, and no GET is open."""
+        """Return whether the session is idle: no request is unanswered, and no GET is open."""
         return not (self._of_request or self.unasked.is_carried)
 
     # Received messages
@@ -373,7 +373,7 @@ class StatelessChannel(RoutedChannel):
 
     @property
     def is_resting(self) -> bool:
-        """Whether the channel is idle: no request is unanswered."""
+        """Return whether the channel is idle: no request is unanswered."""
         return not self._slots
 
     # Sent messages

@@ -335,7 +335,7 @@ class BoundedStream:
 
     @property
     def has_held(self) -> bool:
-        """Whether data are held back."""
+        """Return whether data are held back."""
         return bool(self._held)
 
     def send_nowait(self, data: bytes) -> bytes:

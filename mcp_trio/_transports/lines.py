@@ -76,7 +76,7 @@ class LineChannel:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a frame was begun that the next `send` or `send_nowait` has to finish."""
+        """Return whether a frame was begun that the next `send` or `send_nowait` has to finish."""
         return bool(self._tail)
 
     async def send(self, frames: Sequence[bytes]) -> None:

@@ -75,7 +75,7 @@ def _locked(beside: Path) -> contextlib.ExitStack:
 
 
 def _has_locked(descriptor: int, beside: Path) -> bool:
-    """Whether what stands there is locked by us."""
+    """Return whether what stands there is locked by us."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

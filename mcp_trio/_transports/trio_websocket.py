@@ -137,12 +137,12 @@ class WatchedStream(trio.abc.Stream):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a part of the last `write_nowait` is still to be sent, by `send_all`."""
+        """Return whether a part of the last `write_nowait` is still to be sent, by `send_all`."""
         return bool(self._tail)
 
     @property
     def takes_at_once(self) -> bool:
-        """Whether `write_nowait` may be called."""
+        """Return whether `write_nowait` may be called."""
         busy = self.is_writing or self.is_cut or self._tail
         return self._write_at_once is not None and not busy
 
@@ -451,7 +451,7 @@ class TrioSocket:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether `send_texts` must be called to finish a message."""
+        """Return whether `send_texts` must be called to finish a message."""
         return self._stream.is_unfinished
 
     def _next_chunk(self, texts: Iterator[str]) -> tuple[bytes, int]:

@@ -172,7 +172,7 @@ class WebSocketChannel:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether `send` must be called, if only with no messages, to finish a message."""
+        """Return whether `send` must be called, if only with no messages, to finish a message."""
         return self._socket.is_unfinished
 
     async def receive(self) -> Sequence[bytes | Oversized]:
