@@ -492,7 +492,7 @@ class Runtime:
                 stateless = self._stateless
                 continue
             pause_seconds = restarts.pause_seconds(trio.current_time() - began_at)
-            text = "the session of stateless requests failed; a new one opens in %g s"
+            text = "the session of stateless requests was lost; a new one opens in %g s"
             logger.error(text, pause_seconds)
             with trio.move_on_after(pause_seconds):
                 await self._closing.wait()
