@@ -23,7 +23,7 @@ def imbalance(messages: Sequence[types.SamplingMessage]) -> str | None:
 def _fault(used: set[str], blocks: Sequence[types.SamplingBlock]) -> str | None:
     answered = [it.tool_use_id for it in blocks if isinstance(it, types.ToolResultContent)]
     if answered and len(answered) < len(blocks):
-        return "a message with tool results has something else in it"
+        return "a message with tool results must contain tool results only"
     missing, unasked = used - set(answered), set(answered) - used
     if missing:
         return f"the next message has no result for the tool use {min(missing)!r}"

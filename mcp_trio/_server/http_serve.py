@@ -9,6 +9,7 @@ A worker that ends by itself is replaced, after a pause that grows. A worker tha
 them have served indicates an error of the configuration, and stops all of them.
 """
 
+import difflib
 import logging
 import os
 import signal
@@ -270,6 +271,13 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
 # In the caller's nursery ------------------------------------------------------------------------
 
 
+def _hint(name: str, known: Iterable[str]) -> str:
+    if name == "workers":
+        return ': only run("http") takes it'
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def app_of(
     server: ServesSessions, options: HttpOptions, bound: Sequence[tuple[str, int]]
 ) -> HttpApp:
@@ -280,9 +288,10 @@ def app_of(
         ValueError: The recording target cannot hold several sessions; or `hosts` or `origins` are
             invalid; or both `token` and `verify` are given.
     """
-    unknown = options.keys() - HttpOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f'not an option here: {", ".join(sorted(unknown))} (workers= is for "run")')
+    known = HttpOptions.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"an HTTP server got an unexpected option {name!r}{_hint(name, known)}")
     if not holds_many_sessions(options.get("record")):
         raise ValueError(
             "over HTTP, record to a folder or a SharedRecording: there are several sessions"

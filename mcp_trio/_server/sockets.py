@@ -304,7 +304,7 @@ async def verified(head: HttpRequest, verify: Verify) -> HttpRequest | Rejection
     """Return the request with its principal, or a rejection (401) if there is none."""
     principal = await verify(head)
     if principal is None:
-        text = "it is not known who sends this (token=, verify=)"
+        text = "the request is not authenticated: send the token, or what verify= accepts"
         return Rejection(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
     return attrs.evolve(head, principal=principal)
 
@@ -333,7 +333,7 @@ def verify_of(token: str | None, verify: Verify | None) -> Verify | None:
     if token is None:
         return verify
     if verify is not None:
-        raise ValueError("either token= or verify= says who may come")
+        raise ValueError("give either token= or verify=, not both")
     return verified_by(checked_token(token))
 
 
@@ -475,8 +475,8 @@ async def serve_tcp(
     """Serve at a TCP port until cancelled; `Server.serve_tcp` documents the arguments."""
     if not (is_open or authorize is not None or is_loopback(host)):
         raise ValueError(
-            f"whoever reaches {host} could use this server: say who may by authorize=,"
-            " or that everybody may by is_open=True"
+            f"TCP does not authenticate: every client that reaches {host} could use this server."
+            " Pass authorize=, or is_open=True to accept all clients"
         )
     bound = await trio.open_tcp_listeners(port, host=host)
     with _closing(bound):

@@ -344,7 +344,7 @@ async def acquire(handling: Handling, locks: Locks, name: str, holder: object) -
 def _check_holder(limiter: trio.CapacityLimiter, name: str, holder: object) -> None:
     if holder in limiter.statistics().borrowers:
         raise RuntimeError(
-            f"the lock {name!r} is held already by who wants it: it would never come"
+            f"the lock {name!r} is already held by this handler: it would wait for itself"
         )
 
 

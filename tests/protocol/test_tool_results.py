@@ -51,7 +51,7 @@ def test_a_conversation_in_which_each_use_has_its_result_is_right(messages):
         ([model(use("a"))], "no result for the tool use 'a'"),
         ([model(use("a")), user(TEXT), user(result("a"))], "no result for the tool use 'a'"),
         ([model(use("a"), use("b")), user(result("a"))], "no result for the tool use 'b'"),
-        ([model(use("a")), user(result("a"), TEXT)], "something else in it"),
+        ([model(use("a")), user(result("a"), TEXT)], "must contain tool results only"),
         ([user(result("a"))], "an unknown tool use 'a'"),
         ([model(use("a")), user(result("a"), result("b"))], "an unknown tool use 'b'"),
         ([model(use("a")), user(result("a")), user(result("a"))], "an unknown tool use 'a'"),
