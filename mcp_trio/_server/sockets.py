@@ -304,7 +304,7 @@ async def verified(head: HttpRequest, verify: Verify) -> HttpRequest | Rejection
     """Return the request with its principal, or a rejection (401) if there is none."""
     principal = await verify(head)
     if principal is None:
-        text = "the request is not authenticated: send the token, or what verify= accepts"
+        text = "the request is not authenticated (the server has token= or verify=)"
         return Rejection(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
     return attrs.evolve(head, principal=principal)
 

@@ -105,7 +105,7 @@ async def test_who_holds_it_cannot_wait_for_it(server, serve, locks):
                 return str(error)
 
     asker = await serve(server)
-    assert "'state' is held already" in await asker.call("again")
+    assert "'state' is already held" in await asker.call("again")
     assert locks() == 0
 
 
@@ -148,7 +148,7 @@ async def test_a_thread_that_holds_it_cannot_wait_for_it(server, serve):
             except RuntimeError as error:
                 return str(error)
 
-    assert "'state' is held already" in await (await serve(server)).call("again")
+    assert "'state' is already held" in await (await serve(server)).call("again")
 
 
 async def test_a_thread_whose_request_is_over_keeps_it_until_its_block_ends(server, serve, locks):
