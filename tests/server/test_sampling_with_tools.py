@@ -192,7 +192,10 @@ USE = types.SamplingMessage(
         (RESULT, "an unknown tool use 'a'"),
         ([USE], "no result for the tool use 'a'"),
         ([USE, "High."], "no result for the tool use 'a'"),
-        ([USE, types.SamplingMessage(role="user", content=[RESULT, TEXT])], "must contain tool results only"),
+        (
+            [USE, types.SamplingMessage(role="user", content=[RESULT, TEXT])],
+            "must contain tool results only",
+        ),
         (types.CreateMessageParams(messages=[USE], max_tokens=1), "no result"),
     ],
 )
