@@ -51,7 +51,7 @@ from mcp_trio._client.connect import (
     address_of,
     can_start,
     discovered,
-    eras_of_this_run,
+    version_memory_of_this_run,
     has_url,
     in_system_task,
     open_target,
@@ -172,7 +172,7 @@ class _SharedOptions(TypedDict, total=False):
     cache: bool
     raise_tool_errors: bool
     log_level: LoggingLevel | None
-    eras: VersionMemory | None
+    version_memory: VersionMemory | None
     extensions: Mapping[str, Mapping[str, Any]] | None
     sampling_tools: bool
     elicitation_modes: Collection[ElicitMode]
@@ -285,66 +285,65 @@ _JUNK: Final = (
 
 @attrs.define(eq=False, repr=False)
 class Client:
-    """A conversation with the server at `target`; `async with Client(target) as client:` has it.
+    """A client of the server at `target`, for `async with Client(target) as client:`.
 
-    `target` is a URL, a command (`["python", "server.py"]`), a `ServerConfig`, a server object, or
+    `target` is a URL, a command (`["python", "server.py"]`), a `ServerConfig`, a `Server` object or
     a channel. The session lives in a task of its own: exceptions of the block arrive as they are,
-    and a server that dies fails the calls in flight and nothing else. Leaving a cancel scope round
+    and a server that ends fails the calls in flight and nothing else. Leaving a cancel scope around
     a call cancels the handler at the server. A client connects once.
 
-    Callbacks are functions, async or not. One that raises is logged, or is the error that the
-    server gets, and ends nothing but itself; only `progress` raises into the call that it is for.
+    Callbacks are functions, async or not. An exception in a callback is logged, or sent to the
+    server as an error; only `progress` raises into the call that it belongs to.
 
     Attributes:
-        name: Who we say that we are, with `version`.
-        revisions: The names of the revisions that are spoken; those of servers without a handshake
-            are tried first.
-        limits: What the session may cost; the time-outs are among them.
-        record: Where the session is recorded: a file, a folder for a file of its own, or what
-            `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`. One file
-            holds all sessions of a client that comes back, each as a channel.
-        restart: Whether a command, or a server object, that has ended is started again by the next
-            call; what only reads, and was lost with it, is then asked for once more. A URL is
-            connected to again in any case.
-        cache: Whether what a modern server says may be kept is kept, for as long as it says.
+        name: The name in `clientInfo`, sent with `version`.
+        protocol_versions: The protocol versions to use; the stateless ones are tried first.
+        limits: The limits of the session, timeouts among them.
+        record: The recording of the session: a file, a folder that gets a file for each session, or
+            `RecordOptions` or a `SharedRecording` of `mcp_trio.recording`.
+        restart: Whether the next call starts a command or a server object again that has ended.
+            Lost requests that only read are then sent again. A URL is always connected to again.
+        cache: Whether results are cached for as long as a stateless server allows.
         raise_tool_errors: Whether `call_tool` raises `ToolError`.
-        env: For a command: variables that it gets besides the few that are inherited.
-        inherit_env: For a command: whether it inherits all our variables.
-        cwd: For a command: the folder that it starts in.
-        http: For a URL: what sends the requests, with its proxies, certificates, authorization and
-            the time that connecting may take; it is not closed here.
-        headers: For a URL: what goes along with each request.
-        token: For a URL: goes along as `Authorization: Bearer`; a WebSocket offers it as a
-            subprotocol, too.
-        ssl_context: For `wss://`: whom to trust, if not whom the system trusts.
-        state_changed: Called with how the connection stands, and why.
-        eras: For a URL: what remembers the eras of servers; by default, all clients of a Trio run.
-        stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
-        progress: Called with the reports of every `call_tool` that brings no callback of its own.
-        log: Called with the server's log messages.
-        log_level: From which level on the server is to log for us; if it is not said, a modern
-            server is to log everything if there is a `log`, and else nothing.
-        resource_updated: Called when a resource that was subscribed to has changed.
+        env: For a command: variables in addition to the few that it inherits.
+        inherit_env: For a command: whether it inherits all variables of this process.
+        cwd: For a command: its working directory.
+        http: For a URL: the HTTP client to use, with its proxies, certificates, authorization and
+            connect timeout; it is not closed.
+        headers: For a URL: headers of each request.
+        token: For a URL: the token for `Authorization: Bearer`; a WebSocket also offers it as a
+            subprotocol.
+        ssl_context: For `wss://`: the TLS settings, in place of the system's certificates.
+        state_changed: Called with the state of the connection, and its reason.
+        version_memory: For a URL: remembers which servers are stateless; shared by all clients of a
+            Trio run by default.
+        stderr: For a command: a function for each line of its stderr, or "inherit".
+        progress: Called with the progress of each `call_tool` without a callback of its own.
+        log: Called with the log messages of the server.
+        log_level: The minimum level of the server's log messages. By default a stateless server
+            sends all messages if there is a `log` callback, and none otherwise.
+        resource_updated: Called when a subscribed resource has changed.
         list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
-        roots: The places that the server may work in, as `Root`, `file://` URI or path: a list, or
-            a function that gives one whenever the server asks.
-        sampling: Asks a model on behalf of the server; `UserRejected` says no. With a second
-            parameter it gets a function that reports its progress to the server.
-        sampling_tools: Whether `sampling` takes tools for the model.
-        elicitation: Asks the user on behalf of the server, by a form or a URL; what it returns is
-            an `ElicitResult`, whether they agree, or the form as a mapping or a typed value.
-        elicitation_modes: How it can ask: "form", "url", or both.
-        elicitation_complete: Called with the id of a visit to a URL that is over.
-        trace: Called for each request: the trace that it belongs to, as `traceparent`, `tracestate`
-            and `baggage`; anything else that it gives is left out.
-        extensions: The extensions that we support, and their settings, by identifier.
-        methods: Methods of the server's own, for `request`, with the types of their results; None
-            for a notification.
+        roots: The roots: a list of `Root`, `file://` URIs or paths, or a function that returns one.
+        sampling: Asks a model for the server; raise `UserRejected` to decline. With a second
+            parameter it gets a function that reports progress to the server.
+        sampling_tools: Whether `sampling` accepts tools for the model.
+        elicitation: Asks the user for the server, by a form or a URL. Returns an `ElicitResult`,
+            whether the user agrees, or the filled-in form as a mapping or typed value.
+        elicitation_modes: What `elicitation` supports: "form", "url", or both.
+        elicitation_complete: Called with the id of a URL elicitation that is complete.
+        trace: Called for each request: returns its trace as `traceparent`, `tracestate` and
+            `baggage`; other keys are dropped.
+        extensions: The supported extensions and their settings, by identifier.
+        methods: Methods of your own for `request`, with the types of their results; None for a
+            notification.
 
     Raises:
-        TypeError: `roots` is no list and no function, or msgspec cannot decode a type of `methods`.
-        ValueError: A root in the list has no `file://` URI, `methods` has one of the protocol, a
-            revision is unknown, an identifier has no prefix, or nothing could be started again.
+        TypeError: `roots` is neither a list nor a function, or msgspec cannot decode a type in
+            `methods`.
+        ValueError: A root has no `file://` URI, `methods` contains a method of the protocol, a
+            protocol version is unknown, an extension has no prefix, or `restart` is given for a
+            target that cannot be started again.
     """
 
     target: Target
@@ -365,7 +364,7 @@ class Client:
     token: str | None = attrs.field(default=None, kw_only=True)
     ssl_context: "ssl.SSLContext | None" = attrs.field(default=None, kw_only=True)
     state_changed: OnState | None = attrs.field(default=None, kw_only=True)
-    eras: VersionMemory | None = attrs.field(default=None, kw_only=True)
+    version_memory: VersionMemory | None = attrs.field(default=None, kw_only=True)
     cache: bool = attrs.field(default=True, kw_only=True)
     log: LogCallback | None = attrs.field(default=None, kw_only=True)
     log_level: types.LoggingLevel | None = attrs.field(default=None, kw_only=True)
@@ -384,13 +383,13 @@ class Client:
     methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
 
     def _process_options(self) -> ProcessOptions:
-        """How a command is started."""
+        """Return the options for starting a command."""
         return ProcessOptions(
             env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
         )
 
     def _web_options(self, **facts: Any) -> WebOptions:
-        """How a URL is asked."""
+        """Return the options for connecting to a URL."""
         return WebOptions(
             http=self.http,
             headers=self.headers,
@@ -400,11 +399,11 @@ class Client:
         )
 
     def _want_log_level(self, level: types.LoggingLevel) -> None:
-        """A modern server hears of it with the next request."""
+        """Set the log level, which a stateless server gets with the next request."""
         self.log_level = level
 
     def _choose_roots(self, roots: Roots) -> None:
-        """What the server gets to see when it asks."""
+        """Set the roots that the server gets when it asks."""
         self.roots = roots
 
     _is_connected_once: bool = attrs.field(default=False, init=False)
@@ -413,7 +412,7 @@ class Client:
     _target_name: str = attrs.field(default="", init=False)
     _spawn: Spawn = attrs.field(default=in_system_task, init=False)
     _lifetime: Lifetime | None = attrs.field(default=None, init=False)
-    _own_eras: VersionMemory = attrs.field(factory=VersionMemory, init=False)
+    _own_version_memory: VersionMemory = attrs.field(factory=VersionMemory, init=False)
     _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _callbacks: Callbacks = attrs.field(init=False)
     _methods: Mapping[str, Method] = attrs.field(init=False)
@@ -455,7 +454,7 @@ class Client:
         )
 
     def _notice(self, notification: str, params: Any) -> None:
-        """A notification has come; called before the callback that it is for."""
+        """Act upon a notification before its callback is called."""
         self._cache.notice(notification, params)
         if notification == "notifications/tools/list_changed":
             self._outputs.forget()
@@ -488,7 +487,7 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close, from any task, any number of times; returns when nothing of the session is left.
+        """Close the client, from any task and any number of times; return when nothing is left.
 
         In a callback of the session's own it only begins to close: the callback is cancelled.
         Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
@@ -528,22 +527,22 @@ class Client:
             self._lifetime.session.ended.when_set(self._recordings.end)
 
     async def _begin(self) -> None:
-        """Open a session, and agree; a server whose era is known is not asked for it (VER-08)."""
-        eras, address = self._remembered()
-        era = eras.recall(address)
+        """Open a session and negotiate; a server that is remembered is not asked first."""
+        version_memory, address = self._remembered()
+        era = version_memory.recall(address)
         try:
             await self._begin_as(era)
         except MCPError as error:
             if era in _UNKNOWN or not tells_of_another_era(error):
                 raise
             logger.info("%s is not as it was: %s", self._target_name, error)
-            eras.forget(address)
+            version_memory.forget(address)
             await self._begin_as(None)
-        eras.note(address, self._era)
+        version_memory.note(address, self._era)
         self._stands(self._session)
 
     def _stands(self, session: Session) -> None:
-        """It is open, and once it is lost that is told, before any call fails by it."""
+        """Report the state of the connection; a loss is reported before any call fails by it."""
         self._condition.become("open")
         session.closing.when_set(partial(self._note_loss, session))
 
@@ -563,21 +562,23 @@ class Client:
         """
         url = url_of(self.target)
         if url is None:
-            return self._own_eras, None
-        eras = eras_of_this_run() if self.eras is None else self.eras
-        return eras, address_of(
+            return self._own_version_memory, None
+        version_memory = (
+            version_memory_of_this_run() if self.version_memory is None else self.version_memory
+        )
+        return version_memory, address_of(
             url, http=self.http, protocol_versions=tuple(self.protocol_versions)
         )
 
     @property
     def _era(self) -> Era:
-        """What the server of the session turned out to be."""
+        """Return whether the server of the session is stateless or legacy."""
         if self._is_stateless:
             return "modern"
         return "HTTP+SSE" if getattr(self._session.channel, "is_old", False) else "legacy"
 
     async def _begin_as(self, era: Era | None) -> None:
-        """Open a session, and agree as with a server of that era; with none, find it out."""
+        """Open a session and negotiate as with that kind of server; with None, find out."""
         lifetime = await self._open(is_old=era == "HTTP+SSE")
         asks = speaks_stateless(self.protocol_versions) and era in _UNKNOWN
         is_stateless = asks and await self._discover(lifetime)
@@ -590,7 +591,7 @@ class Client:
             await self._agree(lifetime, partial(self._listening.begin, session))
 
     async def _open(self, *, is_old: bool = False) -> Lifetime:
-        """A session, which lives from now on, but has agreed on nothing yet."""
+        """Open a session that has negotiated nothing yet."""
         on_state = self._hear_state if has_url(self.target) else None
         connected = await open_target(
             self.target,
@@ -631,7 +632,7 @@ class Client:
         )
 
     def _own_metadata(self) -> dict[str, Any]:
-        """What each request says beside what it has to: the trace, to a modern server the level."""
+        """Return the optional metadata of each request: trace, and log level if stateless."""
         said: dict[str, Any] = {} if self.trace is None else {**trace_of(self.trace())}
         level = self._wanted_level
         if level is not None and self._is_stateless:
@@ -640,11 +641,11 @@ class Client:
 
     @property
     def _wanted_level(self) -> types.LoggingLevel | None:
-        """Whoever listens hears everything, as of a legacy server that was told nothing."""
+        """Return the log level to request: all messages, if there is a `log` callback."""
         return "debug" if self.log_level is None and self.log is not None else self.log_level
 
     async def _discover(self, lifetime: Lifetime) -> bool:
-        """Whether the server is modern; one that the question has killed is started again."""
+        """Ask whether the server is stateless; start it again if the question ended it."""
         try:
             return await self._agree(lifetime, partial(discovered, lifetime.session))
         except ConnectionLost:
@@ -656,7 +657,7 @@ class Client:
         return False
 
     async def _agree(self, lifetime: Lifetime, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step of it; if it fails the session is over, and what is known of that is told."""
+        """Do a step of the negotiation; when it fails, close the session and report the reason."""
         try:
             return await step()
         except trio.Cancelled:
@@ -688,7 +689,7 @@ class Client:
         self._tell_of_junk(lifetime.session)
 
     async def _tell_log_level(self, session: Session) -> None:
-        """A legacy server is told once what a modern one is told with each request."""
+        """Send the log level to a legacy server."""
         if self.log_level is None or not self.server_can("logging"):
             return
         try:
@@ -703,7 +704,7 @@ class Client:
     # Starting again.
 
     async def _living_session(self) -> Session:
-        """The session; with `restart`, another one if a command has died (STDIO-20).
+        """Return the open session; with `restart`, start a command again that has ended.
 
         Raises:
             MCPError: As connecting; the next call tries again.
@@ -727,7 +728,7 @@ class Client:
         return self.restart or url_of(self.target) is not None
 
     async def _begin_again(self) -> None:
-        """What is known of the old process holds no more, but of which era it was."""
+        """Forget what was known of the old process, except its kind."""
         assert self._lifetime is not None
         is_started = url_of(self.target) is None
         words = "has ended, and is started again" if is_started else "is lost, and connected again"
@@ -738,14 +739,14 @@ class Client:
         await self._begin()
 
     def _beside(self, task: Callable[[], Awaitable[None]]) -> None:
-        """See `Lifetime.start_soon`."""
+        """Start a task that lives with the session."""
         assert self._lifetime is not None
         self._lifetime.start_soon(task)
 
     # What is known of the server.
 
     def __repr__(self) -> str:
-        """Without the environment and whatever else has secrets in it."""
+        """Return a text without the environment and other values that may be secret."""
         state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
         return f"<{type(self).__name__} {self.name!r} of {self._known_name!r}, {state}>"
 
@@ -759,7 +760,7 @@ class Client:
 
     @property
     def state(self) -> State:
-        """How the connection stands, as `state_changed` was told last.
+        """Return the state of the connection, as `state_changed` was last called with.
 
         "connecting": nothing was heard yet. "open": the server answered last. "retrying": it could
         not be reached, or was lost, and is tried again with the next call at the latest. "closed":
@@ -769,46 +770,46 @@ class Client:
 
     @property
     def state_reason(self) -> str:
-        """Why it is "retrying" or "closed"; else empty."""
+        """Return the reason for "retrying" or "closed", else an empty text."""
         return self._how_it_stands[1]
 
     @property
     def server_info(self) -> types.Implementation:
-        """Name and version of the server; a modern one that says none is named by its target."""
+        """Return name and version of the server."""
         info = self._connection.peer_info
         return info or types.Implementation(name=self._target_name, version="")
 
     @property
     def server_capabilities(self) -> types.ServerCapabilities:
-        """What the server offers."""
+        """Return the capabilities of the server."""
         capabilities = self._connection.peer_capabilities
         assert isinstance(capabilities, types.ServerCapabilities)
         return capabilities
 
     def server_can(self, capability: str) -> bool:
-        """Return whether the server offers it: "tools", say, or "resources.subscribe"."""
+        """Return whether the server has a capability: "tools", or "resources.subscribe"."""
         return announced(self.server_capabilities, capability)
 
     @property
     def instructions(self) -> str | None:
-        """The server's advice on how it is used."""
+        """Return the instructions of the server, if it sent any."""
         return self._connection.instructions
 
     @property
     def protocol_version(self) -> str:
-        """The revision of the protocol that both sides agreed on."""
+        """Return the protocol version of the connection."""
         protocol_version = self._connection.protocol_version
         assert protocol_version is not None
         return protocol_version.name
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often the server did something that was not worth an error, by name."""
+        """Return the counts of irregularities that were no errors, by name."""
         return dict(self._session.connection.counts)
 
     @property
     def _is_stateless(self) -> bool:
-        """Return whether the server is known to be of a revision without handshake."""
+        """Return whether the server is known to be stateless."""
         protocol_version = (
             None if self._lifetime is None else self._lifetime.session.connection.protocol_version
         )
@@ -816,7 +817,7 @@ class Client:
 
     @property
     def _known_name(self) -> str:
-        """How texts name the server: by its own name, as soon as it has said that."""
+        """Return the name of the server for error texts."""
         info = None if self._lifetime is None else self._lifetime.session.connection.peer_info
         return self._target_name if info is None else info.name
 
@@ -834,7 +835,7 @@ class Client:
         return session.connection
 
     def _tell_of_junk(self, session: Session) -> None:
-        """Name the server and the likely cause, once; each message was logged when it came."""
+        """Log once that the server sends junk, with the likely cause."""
         count = session.connection.counts["malformed"]
         if count and not self._told_of_junk:
             self._told_of_junk = True
@@ -855,7 +856,7 @@ class Client:
         progress: ProgressCallback | None = None,
         rounds: bool = True,
     ) -> Any:
-        """The server's typed result of any request; all calls go through here.
+        """Send any request and return its typed result; all calls go through here.
 
         The params are a struct of the protocol, or a mapping with the names of the wire.
         Cancelled, or out of time: the server is told, and its late answer only counted. The budgets
@@ -903,7 +904,7 @@ class Client:
         return await whole.run(params, result, taken_seconds=trio.current_time() - started)
 
     async def _send(self, method: str, params: ParamsToSend | None, **options: Any) -> Any:
-        """The result of one request, from the cache if it is fresh there."""
+        """Return the result of one request, from the cache if it is fresh there."""
         key = self._cache_key(method, params)
         if key is None:
             return await self._ask(method, params, options)
@@ -918,7 +919,7 @@ class Client:
         return result
 
     def _cache_key(self, method: str, params: ParamsToSend | None) -> CacheKey | None:
-        """Only modern servers say for how long a result holds."""
+        """Return the key in the cache; only stateless servers say how long a result is valid."""
         return cache_key(method, params) if self.cache and self._is_stateless else None
 
     async def _ask(self, method: str, params: ParamsToSend | None, options: Any) -> Any:
@@ -943,18 +944,18 @@ class Client:
                 self._callbacks.awaits(elicitation_id)
 
     def _may_repeat(self, method: str) -> bool:
-        """What was lost may have been done: only what changes nothing is asked for again."""
+        """Return whether a lost request may be repeated: it only reads."""
         row = self._methods.get(method)
         is_chosen = self.restart or (has_url(self.target) and self._begins_again)
         return is_chosen and row is not None and row.is_cacheable
 
     def _did_nothing(self, loss: ConnectionLost) -> bool:
-        """Whether the request came nowhere, or to a server that said that its session is over."""
+        """Return whether the request had no effect: not delivered, or its session was over."""
         is_unsure = isinstance(loss, OutcomeUnknown) or loss.http_status is not None
         return has_url(self.target) and self._begins_again and not is_unsure
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
-        """Tell the server something that it does not answer.
+        """Send a notification to the server.
 
         Raises:
             LocalProtocolError: The protocol forbids it now, or does not know it, nor `methods`.
@@ -974,17 +975,17 @@ class Client:
         return tools
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
-        """All resources; see `list_tools`."""
+        """Return all resources, from all pages."""
         return await self._list("resources/list", "resources", options)
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
     ) -> list[types.ResourceTemplate]:
-        """All resource templates; see `list_tools`."""
+        """Return all resource templates, from all pages."""
         return await self._list("resources/templates/list", "resource_templates", options)
 
     async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
-        """All prompts; see `list_tools`."""
+        """Return all prompts, from all pages."""
         return await self._list("prompts/list", "prompts", options)
 
     @overload
@@ -1016,7 +1017,7 @@ class Client:
         result_type: Any = None,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """What a tool gave back; with `result_type` a value of that type, made of what it gave.
+        """Call a tool and return its result; with `result_type`, a value of that type.
 
         That value comes from the structured content, or else, as from servers that have none, from
         the only text: as JSON, but for `str` as it is.
@@ -1058,7 +1059,7 @@ class Client:
     async def read_resource(
         self, uri: str, **options: Unpack[CallOptions]
     ) -> types.ReadResourceResult:
-        """The contents of a resource.
+        """Return the contents of a resource.
 
         Raises:
             ResourceNotFound: The server says, by either code, that there is none (ERR-05).
@@ -1082,7 +1083,7 @@ class Client:
         arguments: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
     ) -> types.GetPromptResult:
-        """A prompt, filled in.
+        """Return a prompt with its arguments filled in.
 
         Raises:
             TypeError: An argument is not text (PROM-04).
@@ -1100,7 +1101,7 @@ class Client:
         context: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
     ) -> types.CompleteResult:
-        """How `value`, typed so far for an argument of `ref`, could go on.
+        """Return proposals for `value`, as typed so far for an argument of `ref`.
 
         `ref` may be text: the URI template of a resource, known by its "://", or a prompt's name.
         `context` are the arguments that have their values already; older servers do not get it.
@@ -1117,14 +1118,14 @@ class Client:
         return result
 
     async def ping(self, **options: Unpack[CallOptions]) -> None:
-        """Returns when the server has answered; a modern one is asked what it speaks."""
+        """Return when the server has answered a ping."""
         self._cache.forget(DISCOVER)  # it is the answer that counts
         await self.request(DISCOVER if self._is_stateless else PING, **options)
 
     async def set_log_level(
         self, level: types.LoggingLevel, **options: Unpack[CallOptions]
     ) -> None:
-        """From now on the server logs only what is at least as severe.
+        """Set the minimum level of the log messages that the server sends.
 
         A modern server hears of it with each request.
         """
@@ -1141,7 +1142,7 @@ class Client:
         resources: bool = False,
         uris: Collection[str] = (),
     ) -> AsyncGenerator[Subscription]:
-        """Hear of changes at a modern server: of its lists, and of the resources at `uris`.
+        """Subscribe to changes at a stateless server: of its lists, and of the resources at `uris`.
 
         `async with client.listen(tools=True) as subscription: async for change in subscription: …`.
         What the server left out of the wishes is `subscription.left_out`. Nothing is told of what
@@ -1162,7 +1163,7 @@ class Client:
             yield subscription
 
     async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
-        """From now on `resource_updated` is called when the resource changes.
+        """Subscribe to changes of a resource, for which `resource_updated` is called.
 
         Raises:
             ResourceNotFound: A modern server does not tell of changes of the resource.
@@ -1177,7 +1178,7 @@ class Client:
             raise LocalProtocolError("the server does not announce 'resources.subscribe'")
 
     async def unsubscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
-        """The end of a subscription."""
+        """End a subscription."""
         session = await self._living_session()
         if self._is_stateless:
             await self._listening.remove(session, uri, seconds=shortest_seconds(options))
@@ -1186,7 +1187,7 @@ class Client:
             self._listening.forget(uri)
 
     async def set_roots(self, roots: Roots) -> None:
-        """Replace the roots, and tell a legacy server to ask for them again.
+        """Replace the roots, and notify a legacy server.
 
         Raises:
             TypeError, ValueError: As making a client; the old ones stay.
@@ -1199,7 +1200,7 @@ class Client:
             await session.notify(_ROOTS_CHANGED)
 
     async def notify_roots_changed(self) -> None:
-        """Tell the server to ask for the roots again, after a change of the list that was given.
+        """Notify the server that the roots have changed.
 
         Raises:
             LocalProtocolError: The client was made without `roots`.

@@ -600,7 +600,7 @@ def address_of(
 class VersionMemory:
     """Which era the servers at URLs are of; the one that was noted first is forgotten first.
 
-    One is there for each run of Trio. Make another, for `Client(eras=…)`, to keep clients apart, or
+    One is there for each run of Trio. Make another, for `Client(version_memory=…)`, to keep clients apart, or
     with `servers_max=0` to have each of them find out for itself.
     """
 
@@ -630,7 +630,7 @@ class VersionMemory:
 _ours: Final = trio.lowlevel.RunVar[VersionMemory]("eras")
 
 
-def eras_of_this_run() -> VersionMemory:
+def version_memory_of_this_run() -> VersionMemory:
     """The memory of those who were given none; another run of Trio knows nothing of it."""
     try:
         return _ours.get()

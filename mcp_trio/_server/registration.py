@@ -184,7 +184,7 @@ class Offering:
     def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 
     def tool(self, handler: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
-        """Offer a function as a tool; to be used bare or called. See `ToolOptions`.
+        """Register a function as a tool, as a bare or called decorator.
 
         The arguments' schema comes from the signature, descriptions from the docstring. With an
         `input_schema` of your own, a JSON Schema that is listed as it is, the arguments are checked
@@ -214,7 +214,7 @@ class Offering:
         return register if handler is None else register(handler)
 
     def _check_destruction(self, tool: RegisteredTool) -> None:
-        """Refuse to let a state that leads to destruction be used twice."""
+        """Reject a destructive resumable tool whose state could be used twice."""
         is_destructive = tool.annotations is not None and tool.annotations.destructive_hint
         if tool.resumable and is_destructive and self.states is None:
             raise ValueError(
@@ -222,7 +222,7 @@ class Offering:
             )
 
     def remove_tool(self, name: str) -> None:
-        """Offer a tool no longer; calls that run go on.
+        """Remove a tool; calls that are running continue.
 
         Raises:
             LookupError: There is none of this name.
@@ -232,7 +232,7 @@ class Offering:
     # Resources.
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Offer a function as the reader of `uri`: one, or each that an RFC 6570 template matches.
+        """Register a function as the reader of `uri`, or of all URIs of an RFC 6570 template.
 
         See `ResourceOptions`. Where there is nothing to read, the function raises
         `ResourceNotFound`.
@@ -264,7 +264,7 @@ class Offering:
         return register
 
     def remove_resource(self, uri: str) -> None:
-        """Offer a resource, or a template, no longer.
+        """Remove a resource or a template.
 
         Raises:
             LookupError: There is none with this URI or template text.
@@ -272,7 +272,7 @@ class Offering:
         self._registry.remove("resources", uri)
 
     def resource_updated(self, uri: str) -> None:
-        """Tell every client that has subscribed to `uri` that what it reads there has changed."""
+        """Notify every client that has subscribed to `uri` that its contents have changed."""
         self._audience.tell((RESOURCE_UPDATED, uri))
 
     # Prompts.
@@ -284,7 +284,7 @@ class Offering:
     def prompt(self, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 
     def prompt(self, handler: Any = None, /, **options: Unpack[PromptOptions]) -> Any:
-        """Offer a function as a prompt; to be used bare or called. See `PromptOptions`.
+        """Register a function as a prompt, as a bare or called decorator.
 
         Raises:
             TypeError: The function cannot be called by argument names; an option is unknown.
@@ -299,7 +299,7 @@ class Offering:
         return register if handler is None else register(handler)
 
     def remove_prompt(self, name: str) -> None:
-        """Offer a prompt no longer.
+        """Remove a prompt.
 
         Raises:
             LookupError: There is none of this name.
@@ -311,7 +311,7 @@ class Offering:
     def completion(
         self, target: str | Handler, argument: str, *, thread: bool = True
     ) -> Callable[[F], F]:
-        """Offer a function that proposes values for an argument of a prompt or template.
+        """Register a function that proposes values for an argument of a prompt or template.
 
         `target` is the function behind it, a prompt's name, or a resource's URI or template. What
         was typed so far is the function's first parameter. A second one, if it has no default, gets
@@ -336,7 +336,7 @@ class Offering:
         return register
 
     def remove_completion(self, target: str | Handler, argument: str) -> None:
-        """Propose values for an argument no longer.
+        """Stop proposing values for an argument.
 
         Raises:
             LookupError: There is no such target, or nothing completes that argument.
@@ -346,7 +346,7 @@ class Offering:
     # Methods.
 
     def method(self, name: str, *, thread: bool = True) -> Callable[[F], F]:
-        """Let a function handle a method itself: a new one, or instead of what is built in.
+        """Register a function as the handler of a method, new or in place of the built-in one.
 
         Its first parameter gets the params, decoded to the type that it is annotated with; what it
         returns becomes an object, None an empty one. A name that begins with `notifications/` is a
@@ -370,7 +370,7 @@ class Offering:
     # What all of them need.
 
     def list_changed(self, kind: str) -> None:
-        """Tell every client that a list has changed: "tools", "resources" or "prompts".
+        """Notify every client that a list has changed: "tools", "resources" or "prompts".
 
         Registering and removing do that by themselves; lists that a `method` of yours answers need
         it.
@@ -383,7 +383,7 @@ class Offering:
         self._audience.tell(list_changed(kind))
 
     def declared(self) -> types.ServerCapabilities:
-        """The capabilities: those that were given, else of what is offered now."""
+        """Return the capabilities: the given ones, else those of what is registered now."""
         if self.capabilities is not None:
             return self.capabilities
         return _capabilities(self._registry.kinds)
@@ -395,7 +395,7 @@ class Offering:
         kind: type[Signature] = Signature,
         **details: Any,
     ) -> dict[str, Any]:
-        """The members of a `Registered`: those that all kinds have, and those that were given."""
+        """Return the fields that all kinds of `Registered` have."""
         runs_in_thread = options.get("thread", True) and not is_async(handler)
         own, foreign = reversed(self._contexts) if runs_in_thread else self._contexts
         signature = kind(

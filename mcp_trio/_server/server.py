@@ -93,34 +93,32 @@ Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 @attrs.define(eq=False)
 class Server(Offering):
-    """A named set of tools, resources and prompts.
+    """A server: a named set of tools, resources, prompts and other methods.
 
     Attributes:
-        name: What the client is told of us, with `version` and `instructions`.
-        title: What people are shown of us, with `description`, `icons` and `website_url`.
-        lifespan: An async context manager made from the server; what it yields is `ctx.lifespan` of
-            every handler. It is entered once for each served channel, before the handshake.
-        limits: What each session may cost.
-        offers: Of "tools", "resources" and "prompts" those that are declared though nothing of them
-            may be registered yet when a session begins.
-        capabilities: What is declared, instead of what follows from the above.
-        methods: Handlers by the method that they handle; see `method`.
-        list_ttl_seconds: For how long clients may keep our lists; 0 means that they may not.
-        cache_scope: Whether others than the client that asked may have those: "public"; or else
-            "private".
-        revisions: The revisions of the protocol that are spoken; without a word all of them.
-        converter: Reads and writes the values of classes that nothing else here knows, by the hooks
-            that were registered with it, as arguments and as results. What a hook says that it
-            takes is the schema. Its `ValueError` tells the client its text.
-        keys: By which is sealed what modern clients keep for us between two rounds of a request:
-            the same for all instances of the server. Without a word, a key that is drawn, and known
-            to this object only.
-        states: Sees to it that no sealed state is used twice; without one nobody does.
+        name: The name in `serverInfo`, sent with `version` and `instructions`.
+        title: The name to display, sent with `description`, `icons` and `website_url`.
+        lifespan: A function that makes an async context manager from the server. Its value is
+            `ctx.lifespan` in every handler. It is entered once for each served channel, before the
+            handshake, and once for all sessions of an HTTP application or a listener.
+        limits: The limits of each session.
+        offers: Those of "tools", "resources" and "prompts" that are declared as capabilities even
+            while nothing of the kind is registered.
+        capabilities: The capabilities to declare, in place of those that follow from the above.
+        methods: Handlers by method name; see `method`.
+        list_ttl_seconds: Seconds for which clients may cache the lists; 0: not at all.
+        cache_scope: "public" if other clients may share a cached list, else "private".
+        protocol_versions: The protocol versions to serve; all known ones by default.
+        converter: A cattrs converter for arguments and results of your own classes. The type that
+            a hook takes gives the schema; the text of its `ValueError` is sent to the client.
+        keys: The keys that seal `requestState`, the same for all instances of the server. By
+            default a random key that only this object has.
+        states: A store that lets each sealed state be used once; without it, states can be reused.
 
     Raises:
-        TypeError: `lifespan` is a bare generator.
-        ValueError: `offers` holds something else; a method cannot be handled; a revision is not
-            known; a time to keep lists is negative, or their scope is unknown.
+        TypeError: `lifespan` is an async generator without `contextlib.asynccontextmanager`.
+        ValueError: `offers` contains another name, a method cannot be handled, a protocol version
+            is unknown, `list_ttl_seconds` is negative, or `cache_scope` is unknown.
     """
 
     name: str
@@ -155,7 +153,7 @@ class Server(Offering):
         lifespan: Any = None,
         http: SessionHttp | None = None,
     ) -> Session:
-        """A session over `channel` that nobody runs yet; `serve` is the usual way.
+        """Make a session over `channel` that nothing runs yet; `serve` is the usual way.
 
         `http` is what `ctx.http` stands on, and is closed by whoever gives it. Without one, nobody
         closes what handlers open by that.
@@ -181,7 +179,7 @@ class Server(Offering):
         return Session(channel, connection, serving, sequencer or UNRECORDED)
 
     def _shared(self, value: T) -> T:
-        """The one that sessions have already, if it is the same: what rests should be small."""
+        """Return an equal value that another session already has, to save memory."""
         before: T | None = self._in_sessions.get(type(value))
         if before is None or before != value:
             before = self._in_sessions[type(value)] = value
@@ -204,7 +202,7 @@ class Server(Offering):
         record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve one channel until its session ends; closes the channel. Reports the session.
+        """Serve one channel until its session ends, then close it; reports the session.
 
         `record` is a file, a folder in which each session gets a file of its own, or what
         `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`.
@@ -227,23 +225,23 @@ class Server(Offering):
             await channel.aclose()  # the peer of a server that never came to be learns it so
 
     def speak_stateless_only(self) -> None:
-        """Speak no revision that has sessions, from now on."""
+        """Serve only protocol versions without sessions from now on."""
         self.protocol_versions = [
             name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
         ]
 
     @property
     def audience(self) -> Audience:
-        """Who hears of changes of this server."""
+        """Return the sessions that are notified of changes of this server."""
         return self._audience
 
     @property
     def spoken(self) -> Sequence[str]:
-        """The revisions that are spoken, from the newest."""
+        """Return the protocol versions that are served, from the newest."""
         return self.protocol_versions
 
     def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """The lifespan, to be entered; its value is what handlers get."""
+        """Return the lifespan as a context manager; its value is `ctx.lifespan`."""
         return nullcontext() if self.lifespan is None else self.lifespan(self)
 
     async def serve_session(
@@ -255,7 +253,7 @@ class Server(Offering):
         record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """`serve`, inside of a lifespan that was entered.
+        """Serve one channel inside of a lifespan that is already entered.
 
         Raises:
             RecordingError: The recording cannot be made; nothing was served.
@@ -275,7 +273,7 @@ class Server(Offering):
         record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> Session:
-        """The same, by tasks of the caller's; see `Session.begin`.
+        """Serve one channel by tasks of the caller; see `Session.begin`.
 
         `on_ended` is called when the session has ended, and must be quick.
 
@@ -305,7 +303,7 @@ class Server(Offering):
         return session
 
     def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
-        """Which arguments of a tool stand in the head of an HTTP request too; None: unknown."""
+        """Return the arguments of a tool that HTTP requests repeat in headers, if known."""
         return self._registry.param_header_paths(tool)
 
     async def serve_stdio(
@@ -314,7 +312,7 @@ class Server(Offering):
         record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve this process's stdin and stdout, which are diverted at once; see `serve`.
+        """Serve stdin and stdout of this process, which are redirected at once; see `serve`.
 
         Signals are the caller's affair: `run` handles them.
         """
@@ -449,7 +447,7 @@ class Server(Offering):
         await dial(self, url, options, task_status=task_status)
 
     def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":
-        """An ASGI application of this server, to be mounted anywhere on Trio.
+        """Return an ASGI application of this server, to mount into any application on Trio.
 
         Needs no lifespan events. `await app.aclose()` ends it early.
         """
@@ -478,7 +476,7 @@ class Server(Offering):
     def run(self, transport: Literal["tcp"], **options: Unpack["RunTcpOptions"]) -> None: ...
 
     def run(self, transport: str = "stdio", **options: Any) -> None:
-        """Serve until the client is gone or a signal comes; owns signals.
+        """Serve until the client disconnects or a signal arrives; handles signals.
 
         Over stdio it ends with the parent, too. The options of "http" are those of `serve_http`,
         and `workers`, the number of processes that serve the address together. Several of them are

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, ClientGroup, ConnectionLost, RequestError
-from mcp_trio._client.connect import address_of, eras_of_this_run
+from mcp_trio._client.connect import address_of, version_memory_of_this_run
 from mcp_trio.hosts import VersionMemory
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -172,12 +172,12 @@ async def test_another_server_is_asked_anew():
 
 async def test_a_memory_may_be_one_s_own_or_none():
     async with reached(Legacy()) as (script, connect):
-        await connect(eras=VersionMemory(servers_max=0))
-        await connect(eras=VersionMemory(servers_max=0))
+        await connect(version_memory=VersionMemory(servers_max=0))
+        await connect(version_memory=VersionMemory(servers_max=0))
         mine = VersionMemory()
-        await connect(eras=mine)
+        await connect(version_memory=mine)
         assert script.began() == [PROBE, "initialize", "GET"] * 3
-        await connect(eras=mine)
+        await connect(version_memory=mine)
         assert script.began() == ["initialize", "GET"]
         await connect()
         assert script.began()[0] == PROBE
@@ -194,7 +194,7 @@ async def test_a_group_remembers_too(nursery, servers_max, questions):
     url = await nursery.start(serve, answer)
     eras = VersionMemory(servers_max=servers_max)
     for name in ("first", "second"):
-        async with ClientGroup({name: url}, eras=eras, protocol_versions=BOTH) as group:
+        async with ClientGroup({name: url}, version_memory=eras, protocol_versions=BOTH) as group:
             assert group[name].protocol_version == "2025-11-25"
     assert asked.count(PROBE) == questions
     nursery.cancel_scope.cancel()
@@ -202,10 +202,10 @@ async def test_a_group_remembers_too(nursery, servers_max, questions):
 
 def test_another_run_of_trio_knows_nothing_of_it():
     async def main():
-        memory = eras_of_this_run()
+        memory = version_memory_of_this_run()
         known = memory.recall(None)
         memory.note(None, "legacy")
-        assert eras_of_this_run() is memory
+        assert version_memory_of_this_run() is memory
         return known
 
     assert [trio.run(main), trio.run(main)] == [None, None]
