@@ -1,4 +1,4 @@
-"""`mcp-trio read`: the contents of a resource."""
+"""`mcp-trio list`, `call`, `read` and `prompt`: use a server."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A session with the server that the command line names."""
+"""A client session with the server that the command line names."""
 
 import contextlib
 import sys

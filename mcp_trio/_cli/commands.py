@@ -1,4 +1,4 @@
-"""The table of commands, and the exit status that an error of ours becomes."""
+"""The table of commands, and the exit codes of errors."""
 
 import importlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`mcp-trio check`: whether a recording is whole."""
+"""`mcp-trio show`, `diff` and `check`: look at recordings."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

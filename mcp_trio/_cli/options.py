@@ -1,4 +1,4 @@
-"""How a session is recorded, as the options of a command that records."""
+"""Options and arguments that several commands share."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What tools, prompts and resources give back, as text for people."""
+"""Output for terminals: safe text, tables, and content of results."""
 
 import binascii
 import os

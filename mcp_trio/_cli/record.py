@@ -1,4 +1,4 @@
-"""`mcp-trio bridge`: any two transports joined."""
+"""`mcp-trio record` and `bridge`: stand between two peers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

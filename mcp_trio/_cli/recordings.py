@@ -1,4 +1,4 @@
-"""`mcp-trio export`: a recording's messages for other tools."""
+"""`mcp-trio redact`, `scan` and `export`, and reading recordings for all commands."""
 
 import fcntl
 import os

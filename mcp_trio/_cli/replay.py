@@ -1,4 +1,4 @@
-"""`mcp-trio sweep`: run a server's handlers under many schedules, to find races."""
+"""`mcp-trio replay` and `sweep`."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""`mcp-trio run`: serve somebody's server."""
+"""`mcp-trio run` and `mock`: serve a server or a recording."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""A TARGET of the command line to the `Server` that it names."""
+"""Import the server that a TARGET of the command line names."""
 
 import importlib
 import importlib.util

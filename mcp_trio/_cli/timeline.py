@@ -1,4 +1,4 @@
-"""What a timeline adds up to: its requests by method, and the slowest of them."""
+"""The timeline of a recording: rows, selections and a summary."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""What a client keeps of a server's answers, for as long as the server said.
+"""The cache of a client: results that a stateless server allows to be kept.
 
 Pure: the time comes in. An answer is kept as bytes and read anew each time, so that whoever changes
 what he was given changes nothing for the next one. One client is one authorization context, and has

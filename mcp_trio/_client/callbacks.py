@@ -1,4 +1,4 @@
-"""What a client's session tells: to the client itself first, and then to people's callbacks."""
+"""Callbacks of a client: roots, sampling, elicitation, logs and changes."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A client whose session lives in a nursery of the caller's, instead of a task of its own."""
+"""`Client`: a connection to one server, and its calls."""
 
 import logging
 import os
@@ -51,7 +51,6 @@ from mcp_trio._client.connect import (
     address_of,
     can_start,
     discovered,
-    version_memory_of_this_run,
     has_url,
     in_system_task,
     open_target,
@@ -60,6 +59,7 @@ from mcp_trio._client.connect import (
     speaks_stateless,
     tells_of_another_era,
     url_of,
+    version_memory_of_this_run,
 )
 from mcp_trio._client.input_required import Rounds
 from mcp_trio._client.results import (

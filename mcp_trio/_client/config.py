@@ -1,4 +1,4 @@
-"""The configuration file of hosts: which servers there are, and how each is started."""
+"""The `mcpServers` configuration file of hosts."""
 
 import os
 import re

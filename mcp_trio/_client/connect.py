@@ -1,4 +1,4 @@
-"""Which era servers turned out to be of, for clients that come back to them.
+"""Connecting a client: targets, the negotiation of a protocol version, and the session's task.
 
 To find it out costs a legacy server a question that it does not know, and one that is silent about
 that `limits.requests.probe_seconds`. So what was found out at an address of the web is kept, by
@@ -598,10 +598,10 @@ def address_of(
 
 @attrs.define(eq=False, repr=False)
 class VersionMemory:
-    """Which era the servers at URLs are of; the one that was noted first is forgotten first.
+    """The kinds of the servers at URLs: stateless or legacy; the oldest entry is dropped first.
 
-    One is there for each run of Trio. Make another, for `Client(version_memory=…)`, to keep clients apart, or
-    with `servers_max=0` to have each of them find out for itself.
+    Each run of Trio has one. Pass another as `Client(version_memory=…)` to keep clients apart, or
+    one with `servers_max=0`, so that each client asks its server.
     """
 
     servers_max: int = attrs.field(

@@ -1,4 +1,4 @@
-"""Several servers behind one object, whose names say which of them is meant.
+"""`ClientGroup`: several servers behind one object, with prefixed names.
 
 A tool or prompt `plan` of the server `weather` is `weather_plan` here. No prefix may begin another,
 so that a name means one server, whatever the servers call their things. Resources keep their URIs,

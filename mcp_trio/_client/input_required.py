@@ -1,4 +1,4 @@
-"""Rounds: the server answers that it needs input; the client asks, and sends its request again.
+"""Multi round-trip requests: answer the server's questions and send the request again.
 
 Everything of a round lives in the frame of its own request, so that nothing of it reaches another
 one (MRTR-18). What a callback raises ends the request, for a round has no words for it (TRAP-103).

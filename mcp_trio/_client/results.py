@@ -1,4 +1,4 @@
-"""What a tool's listing means: the name that people see, its hints, and what its results hold."""
+"""Parameters and results of calls: pages, display names, tool hints, structured results."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Listening at a modern server: its changes come on subscriptions, for which a client asks.
+"""Subscriptions of a client to changes at a stateless server.
 
 A subscription is a request that stands. What belongs to it is known by its id alone, and is taken
 in at once, so that a callback may open another. What it is told more than once, before anybody

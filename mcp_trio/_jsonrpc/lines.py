@@ -1,4 +1,4 @@
-"""Newline framing: bytes as they arrive to frames, and frames to bytes."""
+"""Lines: encoded messages from bytes as they arrive, and back."""
 
 from collections.abc import Sequence
 from typing import Final, final

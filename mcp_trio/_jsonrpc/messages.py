@@ -1,4 +1,4 @@
-"""Frames that belong to a request, and requests that nobody will answer."""
+"""JSON-RPC messages: decoding, encoding, and recovery of malformed ones."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

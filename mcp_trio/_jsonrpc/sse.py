@@ -1,4 +1,4 @@
-"""Event streams (`text/event-stream`): events to bytes, and bytes as they arrive to events.
+"""Event streams (`text/event-stream`): encoding and incremental parsing.
 
 The format is that of the HTML standard, section "Server-sent events".
 """

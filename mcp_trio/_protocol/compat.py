@@ -1,4 +1,4 @@
-"""Values in the words of the other side's revision.
+"""Compatibility: values downgraded to the protocol version of the peer.
 
 The vocabulary has the members of all revisions. What the one spoken with does not have is left out
 if nothing depends on it, said in other words if it has some, and refused otherwise: a question that

@@ -1,4 +1,4 @@
-"""What a client that comes back may still hear of a session's streams."""
+"""Stores of sent events, from which a client resumes a broken stream."""
 
 import re
 from collections import deque

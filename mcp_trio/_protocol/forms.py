@@ -1,4 +1,4 @@
-"""Forms: flat objects of simple values, which a server asks a person to fill in.
+"""Elicitation forms: flat objects of simple values, and their validation.
 
 Both sides check an answer: the client before it is sent, the server when it arrives. Only what the
 specification lets a form say is looked at; a schema that says more, or nonsense, comes from a peer

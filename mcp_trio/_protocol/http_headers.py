@@ -1,4 +1,4 @@
-"""Header fields of an answer, as bytes: nothing gets in by which one field could become two."""
+"""HTTP headers: requests, parameter headers, and encoding."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""What becomes of an HTTP request to the MCP endpoint: a refusal, or what is to be done.
+"""Routing of HTTP requests to the MCP endpoint: a rejection, or the action to take.
 
 Each function looks at the head, at the message in the body and at what is known of the session that
 the head names, and returns the one verdict. A server of both eras has one endpoint for both: what

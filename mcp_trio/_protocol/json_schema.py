@@ -1,4 +1,4 @@
-"""Schemas that exist only as JSON: they check values within bounds, and nothing is ever fetched.
+"""Validation by JSON Schema, within limits; nothing is fetched.
 
 The dialects that are understood are those of `DIALECTS`; a schema that names none is of 2020-12, at
 every revision (JSCH-01, TRAP-79). A `$ref` leads to a place in the schema itself, or to what a

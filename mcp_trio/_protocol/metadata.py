@@ -1,4 +1,4 @@
-"""What a modern request says about itself in `_meta`, and a modern result about its server.
+"""`_meta` of stateless requests and results.
 
 Everything that a handshake settles in a legacy session stands in each request here: the revision,
 what the client can do, who it is, from which level on it wants to hear logs. Nothing of it holds

@@ -1,4 +1,4 @@
-"""Every method of every revision: who sends it, what it carries, what it needs.
+"""The table of methods: direction, types, capability, protocol versions.
 
 A method that has no row is unknown. A later revision adds rows with a `since`, or an `until` to old
 ones; people add rows of their own by `custom_method`.

@@ -1,4 +1,4 @@
-"""Progress tokens, and which reports may leave.
+"""Open requests in both directions: ids, admission, timeouts and progress.
 
 The sender of a request chooses its token (PROG-02); ours is the request's id, so that one table
 serves both. A null in place of a token reads as none, as everywhere.

@@ -1,4 +1,4 @@
-"""Sampling with tools: each use of a tool is answered at once, and by nothing but results."""
+"""Sampling with tools: each tool use is followed by its result."""
 
 from collections.abc import Sequence
 from itertools import pairwise

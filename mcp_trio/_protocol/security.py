@@ -1,4 +1,4 @@
-"""Who may talk to a server over the web: one gate for all web transports, on by default.
+"""The host and origin check of web transports.
 
 A page that a browser has loaded from anywhere can send requests to this machine. It cannot hide
 where it comes from (`Origin`), nor under which name it has found us (`Host`); programs that are no

@@ -1,4 +1,4 @@
-"""Every state of a session and of a request, and every legal move between them.
+"""The states of sessions and requests, and their transitions.
 
 The rules of this file
 ----------------------

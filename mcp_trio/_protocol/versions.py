@@ -1,4 +1,4 @@
-"""What differs between revisions of the specification, one record of named facts each.
+"""Protocol versions: one record of named facts each.
 
 Nothing above this file compares dates: it asks a revision for a fact. Two eras: the *legacy*
 revisions shake hands and then have a session, the *modern* ones let each request say everything

@@ -1,4 +1,4 @@
-"""The rules of MCP over WebSocket, without a socket: who gets in, and what the end of one means.
+"""Rules of MCP over WebSocket: handshake, authentication, close codes.
 
 One text message carries one JSON-RPC message. The specification knows no such transport, so what is
 not said there is as lenient as it can safely be: a client that offers no subprotocol is let in.

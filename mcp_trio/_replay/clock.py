@@ -1,4 +1,4 @@
-"""The clock of a replay: it stands still until the player moves it."""
+"""The virtual clock of a replay, which the replayer moves."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What a divergence looks like to the person who has to do something about it."""
+"""Divergences: how they are found, and the report."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Inputs mode: what a recorded client said is said to a live server, and the answers compared."""
+"""Replay of a recorded client's messages against a live server."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What of a recorded conversation has happened again with a live server."""
+"""Matching the messages of a live server with the recorded ones."""
 
 import re
 from collections import Counter

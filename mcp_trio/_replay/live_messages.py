@@ -1,4 +1,4 @@
-"""A channel as whoever plays a recording needs it: messages in, and frames out without a wait."""
+"""Recorded messages for a live session, and the channel that carries them."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""In what a live server differs from a recorded one, as data and as text."""
+"""The report of the differences between a live server and a recorded one."""
 
 import re
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Mock mode: a recorded server, for clients that are alive."""
+"""Mocks: a recorded server, for live clients."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

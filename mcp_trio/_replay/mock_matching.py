@@ -1,4 +1,4 @@
-"""Which recorded message a live one is, and which come nearest to a request that is none.
+"""Matching a live request with the recorded ones, and the closest of them.
 
 Each recorded request fits once, in a session. Where there are none, because every request stands
 for itself, those that were asked may be asked anew, the one first that was asked longest ago.

@@ -1,4 +1,4 @@
-"""The player: the journal is the schedule.
+"""The replayer: the journal is the schedule.
 
 `play` leads the sessions of a recording from record to record. Each of them has a `SessionReplay`,
 which stands where a live session has its recorder: every moment of the session calls it, and it

@@ -1,4 +1,4 @@
-"""Mode "outbound": only what is sent is compared, so that the code behind it may be rearranged.
+"""The replay of one session: its sequencer compares instead of recording.
 
 Effects are matched by lane and name, the n-th by the n-th, and what was read in passing likewise.
 They are still done in the recorded order as far as the code comes to them in that order: a lane's

@@ -1,4 +1,4 @@
-"""Where people's code is: file and line, for those who look for a divergence."""
+"""Source locations of users' code, for reports."""
 
 import functools
 import inspect

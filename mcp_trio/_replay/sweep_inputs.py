@@ -1,4 +1,4 @@
-"""What a sweep needs of a recording: what came in, what effects gave, and what came of it."""
+"""The inputs of a sweep: messages, results of effects, and outcomes of a recording."""
 
 import os
 import re

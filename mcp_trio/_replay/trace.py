@@ -1,4 +1,4 @@
-"""Reading a recording to run its handlers again: refused or checked, so that this can be done."""
+"""The trace of a recording: its records, checked and indexed for a replay."""
 
 import math
 import os

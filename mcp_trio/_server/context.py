@@ -1,4 +1,4 @@
-"""What a handler may do while its request runs.
+"""`Context` and `ThreadContext`: the operations of a handler while its request runs.
 
 Two classes with the same words: `Context` for `async def` handlers, `ThreadContext` for `def`
 handlers, which run in a thread and whose calls block until the loop has done them.

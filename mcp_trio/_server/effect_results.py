@@ -1,4 +1,4 @@
-"""What an effect returned, as its record holds it and as its handler gets it.
+"""Results of effects: from a returned value to its record, and back.
 
 A result goes through JSON always, recorded or not, and comes back as what the function's annotation
 says, by the machinery that reads tools' arguments. So a handler sees the same in a replay. What

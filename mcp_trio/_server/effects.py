@@ -1,4 +1,4 @@
-"""`@effect`: functions that are effects wherever they are called in a handler."""
+"""Effects: `@effect`, and calls of functions as effects."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""What a handler may ask its client: each question, and what comes back for it.
+"""Questions of a handler to its client: elicitation forms and URLs, sampling, roots.
 
 A question knows which capability it needs, how it is said to a client of some revision, and how
 the client's result is read. How it travels, the engine knows: to a legacy client as a request, to a

@@ -1,4 +1,4 @@
-"""What a handler knows of its request and its session without asking anybody."""
+"""The facts of a request and its session, which a context offers."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol

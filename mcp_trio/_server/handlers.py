@@ -1,4 +1,4 @@
-"""A server's side of one session: each method's handler, by a table."""
+"""The server's side of one session: a table with the handler of each method."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, TypeVarTuple

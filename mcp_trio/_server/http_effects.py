@@ -1,4 +1,4 @@
-"""`ctx.http`: one client of a session, made at first need and closed at its end."""
+"""`EffectTransport`: HTTP requests of handlers as effects."""
 
 import base64
 import functools

@@ -1,4 +1,4 @@
-"""What a server offers, as people register and remove it: by decorators, at any time.
+"""Registration of tools, resources, prompts, completions and methods.
 
 Every method here may be called from any task and any thread, handlers' own among them. While
 sessions are open, each change of a list is announced to their clients.

@@ -1,4 +1,4 @@
-"""What a server offers: tools, resources, templates and prompts, and the lists of them.
+"""The registry: tools, resources, templates and prompts, and their lists.
 
 Registering costs next to nothing. Schemas and decoders are built at first need, and each page of a
 list is encoded once for each revision, and kept until something is registered or removed.

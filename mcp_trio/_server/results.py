@@ -1,4 +1,4 @@
-"""From what a handler returned to the result that goes over the wire.
+"""From the returned value of a handler to the result that is sent.
 
 One table for each kind of result: the type of a value, or of one of its bases, picks the row, and
 what no row knows becomes JSON text. Values that are a result already pass through untouched, except

@@ -1,4 +1,4 @@
-"""Handlers that span several requests of a modern client, on any instance that has the key.
+"""Resumable handlers, which any instance with the keys continues from a sealed state.
 
 Between two rounds nothing of them is here: what they need again is in the sealed state that the
 client brings back. Two ways to write one:

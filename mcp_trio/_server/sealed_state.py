@@ -1,4 +1,4 @@
-"""Sealed states: what a server gives its client to keep between two rounds of one request.
+"""Sealed states: keys, sealing, and stores that let a state be used once.
 
 A state is encrypted and authenticated, and bound to the server, the principal, the method and what
 the retry repeats; so nobody else can use it, nor for anything else. It ends with its round and with

@@ -1,4 +1,4 @@
-"""`Server`: what people register, and the ways to serve it."""
+"""`Server`: what users register, and the ways to serve it."""
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Tools whose arguments only a JSON Schema describes: it is listed as it was given."""
+"""Signatures of handlers: from annotations and docstrings to schemas and arguments."""
 
 import copy
 import functools

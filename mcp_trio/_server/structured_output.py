@@ -1,4 +1,4 @@
-"""What a tool returns for programs, beside its content: data, whose schema is listed beforehand.
+"""Structured output of tools, and its schema.
 
 The schema comes from the annotation of what the function returns. That says nothing of data where
 it is missing, or text, bytes, content or a whole result: then there is no schema. So it is too

@@ -1,4 +1,4 @@
-"""Subscriptions of modern clients: each a request that stands until one side ends it.
+"""Subscriptions at a server, and the notifications of changes.
 
 It is acknowledged first, with what of its wishes is honoured: kinds that the server does not offer
 and resources that nobody could read are left out, not refused (SUB-06). What changes while the

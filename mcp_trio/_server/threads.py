@@ -1,4 +1,4 @@
-"""Locks by name, for all sessions of a server."""
+"""`def` handlers in threads, and locks that all handlers of a server share."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""URI templates (RFC 6570, levels 1 to 3): from variables to a URI, and from a URI to variables.
+"""URI templates (RFC 6570, levels 1 to 3): expansion and matching.
 
 The table `OPERATORS` is the RFC's own (appendix A), with two columns added for matching a URI.
 

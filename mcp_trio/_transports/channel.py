@@ -1,4 +1,4 @@
-"""What the engine asks of a transport.
+"""`Channel`: the interface of transports.
 
 A transport is any class with the three methods of `Channel`; nothing is inherited or registered.
 Setting up the connection is the transport's own affair: it hands out a channel that is ready.

@@ -1,4 +1,4 @@
-"""Tasks of our own that are in nobody's nursery, and out of which nothing but `Cancelled` may come.
+"""Light events, a timer queue, and system tasks.
 
 Whatever else left a system task would end the whole Trio run, as a fault of Trio's own.
 """

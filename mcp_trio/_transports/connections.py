@@ -1,4 +1,4 @@
-"""Connections by their URLs: WebSocket, Unix domain sockets, TCP. Each of them is one session."""
+"""Connections of a client by URL: their state, and pauses before reconnecting."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""File descriptors, read and written through Trio's poller, without a thread.
+"""Non-blocking reads and writes of file descriptors through Trio.
 
 A descriptor that was inherited (a server's stdin and stdout) shares its *description*, and with it
 the flag O_NONBLOCK, with the parent, with other children and with the user's shell. Setting the

@@ -1,4 +1,4 @@
-"""The client's end of HTTP: a channel over httpx, for Streamable HTTP of both eras and HTTP+SSE.
+"""The HTTP client channel: Streamable HTTP and HTTP+SSE.
 
 To the session above it is a channel like any other: frames go in, frames come out. What a message
 says of itself decides how it is sent: a modern one with its headers, in the manner of its revision;

@@ -1,4 +1,4 @@
-"""HTTP+SSE, the transport of 2024-11-05: one stream for all answers, and a URL to post to."""
+"""Requests of the HTTP client, and the event streams that it reads."""
 
 import functools
 import math

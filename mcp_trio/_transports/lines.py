@@ -1,4 +1,4 @@
-"""Two channels joined in memory, through the real line codec, so that tests see the wire."""
+"""Channels of one message a line, and a pair of them in memory."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Lock files, as editors leave them for the tools that are to find them: a port, and a token.
+"""Lock files with port and token of a server, for the tools that connect to it.
 
 Whoever can read the file may connect. So it is for its owner alone, and is there for as long as
 somebody listens. One that was left behind is known by its process, which is gone.

@@ -1,4 +1,4 @@
-"""The client's end of stdio: a server as a subprocess, from its start to its stop."""
+"""Servers as subprocesses: start, stderr, exit, and the stdio client channel."""
 
 import logging
 import os

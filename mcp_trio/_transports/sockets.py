@@ -1,4 +1,4 @@
-"""Unix domain sockets and TCP, with the framing of stdio: one message a line, at both ends.
+"""Unix domain sockets and TCP, one message a line, both ends.
 
 Whoever connects to a TCP port is nobody in particular: it may be a browser, which any web page can
 have send its own lines to this machine inside of an HTTP request. So a server's end looks at the

@@ -1,4 +1,4 @@
-"""The server's own end of stdio: private descriptors, a channel over them, and the parent's life.
+"""The stdio server channel: redirected descriptors, and the death of the parent.
 
 Nothing but messages may reach the real stdout. So descriptors 0 and 1 are taken away from the
 program before people's code runs, and a stray `print`, a write to descriptor 1 or a child process

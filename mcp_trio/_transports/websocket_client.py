@@ -1,4 +1,4 @@
-"""The client's end of WebSocket: from a URL to a channel."""
+"""WebSocket clients: from a URL to a channel."""
 
 import functools
 import ssl
