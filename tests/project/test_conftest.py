@@ -15,7 +15,7 @@ def run_pytest(folder, test, **environment):
     # Else the modules of all plugins are rewritten first.
     plain = ["-q", "--assert=plain", "-c", HOME / "pyproject.toml"]
     command = [sys.executable, "-m", "pytest", *plain, folder]
-    inherited = {k: v for k, v in os.environ.items() if k not in {"CI", "MCP_SCHEMA_DIR"}}
+    inherited = {k: v for k, v in os.environ.items() if k != "CI"}
     return subprocess.run(
         command, env=inherited | environment, capture_output=True, text=True, check=False
     )
@@ -28,19 +28,9 @@ def test_an_unknown_requirement_id_stops_the_run(tmp_path):
     assert "test_one.py::test_x: 'BASE-99' is no requirement" in done.stderr
 
 
-def test_ci_without_the_published_schemas_stops_the_run(tmp_path):
-    done = run_pytest(tmp_path, "def test_x(): pass\n", CI="true")
-    assert done.returncode == 4, done.stdout
-    assert "MCP_SCHEMA_DIR" in done.stderr
-
-
-def test_a_run_outside_ci_needs_no_schemas(tmp_path):
-    assert run_pytest(tmp_path, "def test_x(): pass\n").returncode == 0
-
-
 def test_ci_draws_the_same_examples_each_time(tmp_path):
     test = "import hypothesis\ndef test_x(): assert hypothesis.settings.default.derandomize\n"
-    assert run_pytest(tmp_path, test, CI="1", MCP_SCHEMA_DIR=".").returncode == 0
+    assert run_pytest(tmp_path, test, CI="1").returncode == 0
     assert run_pytest(tmp_path, test).returncode == 1
 
 

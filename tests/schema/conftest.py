@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,13 +174,13 @@ def declared_names(schema: Any) -> Iterator[str]:
             yield from declared_names(part)
 
 
+PUBLISHED_SCHEMAS = Path(__file__).parents[1] / "published_schemas"
+
+
 @functools.cache
 def all_published() -> dict[str, Published]:
-    folder = os.environ.get("MCP_SCHEMA_DIR")
-    if folder is None:
-        (pytest.fail if "CI" in os.environ else pytest.skip)("MCP_SCHEMA_DIR is not set")
     paths = {
-        protocol_version: Path(folder) / f"{protocol_version}.json"
+        protocol_version: PUBLISHED_SCHEMAS / f"{protocol_version}.json"
         for protocol_version in PROTOCOL_VERSIONS
     }
     return {
