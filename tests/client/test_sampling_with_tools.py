@@ -96,7 +96,7 @@ async def test_a_model_gets_tools_and_their_results_with_all_that_they_carry(ask
                 {"role": "assistant", "content": USE},
                 {"role": "user", "content": [RESULT, QUESTION["content"]]},
             ],
-            "something else",
+            "must contain tool results only",
         ),
     ],
 )
