@@ -56,7 +56,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def layers(session: nox.Session) -> None:
-    """Hold the floors: imports point down only, and the core is pure."""
+    """Check the layers: imports point down only, and the core is pure."""
     install(session, "layers", package=False)
     session.run("python", "tools/layers.py")
 
