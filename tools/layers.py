@@ -186,8 +186,8 @@ class Layers:
 
         @cache
         def chain_from(name: str) -> tuple[str, ...]:
-            imported = sorted(self.run_time_imports[name])
-            below = max((chain_from(other) for other in imported), key=len, default=())
+            chains = [chain_from(other) for other in sorted(self.run_time_imports[name])]
+            below = max(chains, key=len, default=())
             return below if name in packages else (name, *below)
 
         return list(max((chain_from(name) for name in self.run_time_imports), key=len))

@@ -340,22 +340,16 @@ class UntrackedCallWatch:
             )
 
 
-@contextmanager
-def watching_first_step(context: Context) -> Generator[None, None, None]:
-    """Watch the first step of a handler that begins with these variables in a step of another task.
+def first_step_hook(context: Context) -> "_Hook | None":
+    """Return the hook to arm while a leader runs the first step of a handler with these variables.
 
-    Steps of a task in a lane are watched from their beginning. A leader runs a handler's first step
-    within its own step, which is not.
+    None: the session is not watched, or the hook is armed already. The steps of a task in a lane are
+    watched from their beginning; a leader runs a handler's first step within a step of its own.
     """
-    hook = _THREAD.hook if context.get(_WATCH) is not None else None
-    if hook is None or sys.getprofile() is hook:
-        yield
-        return
-    hook.arm()
-    try:
-        yield
-    finally:
-        hook.disarm()
+    if context.get(_WATCH) is None:
+        return None
+    hook = _THREAD.hook
+    return None if hook is None or sys.getprofile() is hook else hook
 
 
 def strict_watch() -> UntrackedCallWatch:
