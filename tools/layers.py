@@ -190,7 +190,10 @@ class Layers:
             below = max(chains, key=len, default=())
             return below if name in packages else (name, *below)
 
-        return list(max((chain_from(name) for name in self.run_time_imports), key=len))
+        longest: tuple[str, ...] = ()
+        for name in self.run_time_imports:
+            longest = max(longest, chain_from(name), key=len)
+        return list(longest)
 
 
 def main(arguments: list[str]) -> int:

@@ -343,7 +343,7 @@ class UntrackedCallWatch:
 def first_step_hook(context: Context) -> "_Hook | None":
     """Return the hook to arm while a leader runs the first step of a handler with these variables.
 
-    None: the session is not watched, or the hook is armed already. The steps of a task in a lane are
+    None: the session is not watched, or the hook is armed already. Steps of a task in a lane are
     watched from their beginning; a leader runs a handler's first step within a step of its own.
     """
     if context.get(_WATCH) is None:

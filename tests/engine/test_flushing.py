@@ -11,7 +11,7 @@ from mcp_trio import ConnectionLost, Limits
 from mcp_trio import types as s
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.errors import LocalProtocolError
-from mcp_trio.limits import MessageLimits, RecordingLimits, ShutdownLimits
+from mcp_trio.limits import MessageLimits, RecordingLimits, RequestLimits, ShutdownLimits
 
 CHANNELS = pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
 
@@ -347,6 +347,34 @@ async def test_no_handler_starts_while_answers_fill_the_queue(serve_fake, call, 
     channel.release()
     await trio.testing.wait_all_tasks_blocked()
     assert started == set(ids(channel.sent)) == set(range(10))
+
+
+async def test_a_waiting_request_can_be_cancelled_while_answers_fill_the_queue(
+    serve_fake, call, message, small
+):
+    started, go_on = set(), trio.Event()
+
+    async def tool(handling):
+        started.add(handling.request.id)
+        await go_on.wait()
+        return "x" * 500
+
+    limits = small(
+        messages=MessageLimits(send_queue_bytes_max=1000),
+        requests=RequestLimits(in_flight_max=2),
+    )
+    _, channel = await serve_fake({"tool": tool}, limits=limits)
+    channel.is_stuck = True
+    channel.feed(*(message(**call("tool", number)) for number in range(10)))
+    await trio.testing.wait_all_tasks_blocked()
+    go_on.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert started == {0, 1}
+    channel.feed(message(method="notifications/cancelled", params={"requestId": 9}))
+    await trio.testing.wait_all_tasks_blocked()
+    channel.release()
+    await trio.testing.wait_all_tasks_blocked()
+    assert started == set(ids(channel.sent)) == set(range(9))
 
 
 async def test_a_request_of_ours_waits_for_room_too(serve_fake, message, small, nursery):

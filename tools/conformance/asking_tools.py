@@ -10,7 +10,7 @@ import json
 from typing import Literal
 
 import attrs
-from material import (
+from fixed_content import (
     CHOICES,
     MODEL_SAID,
     PAGE,

@@ -9,7 +9,7 @@ is asked the same by requests. The others are about what each request says of it
 from typing import Annotated, Any, Final
 
 from asking_tools import Named
-from material import text_of
+from fixed_content import text_of
 from msgspec import Meta
 
 from mcp_trio import Context, Elicitation, Roots, Sampling

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import attrs
 import trio
 from asking_tools import ASKING_TOOLS, context_of
-from material import (
+from fixed_content import (
     ICON,
     PIXEL,
     PROGRESS,

@@ -1,4 +1,4 @@
-"""What the "everything" server is filled with; clients compare with the same facts."""
+"""The content that the "everything" server returns, and that clients compare with."""
 
 import base64
 import json
