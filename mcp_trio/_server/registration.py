@@ -38,10 +38,9 @@ from mcp_trio._server.registry import (
     check_name,
     row_of,
 )
-from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.results import JsonWriter, OutputSchema, given_output_schema
 from mcp_trio._server.sealed_state import KeyRing, StateStore
 from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
-from mcp_trio._server.structured_output import GivenOutput
 from mcp_trio._server.subscriptions import Audience, list_changed
 from mcp_trio._server.threads import Locks
 from mcp_trio._server.uri_templates import UriTemplate
@@ -425,13 +424,13 @@ def _signature_of_tool(options: ToolOptions) -> dict[str, Any]:
     return {} if given is None else {"kind": GivenSchema, "given": given}
 
 
-def _output_of_tool(options: ToolOptions, limits: Limits) -> GivenOutput | None:
+def _output_of_tool(options: ToolOptions, limits: Limits) -> OutputSchema | None:
     given = options.get("output_schema")
     if given is None:
         return None
     if options.get("structured") is False:
         raise ValueError("an output schema has no meaning with structured=False")
-    return GivenOutput(given, limits)
+    return given_output_schema(given, limits)
 
 
 def _check_tool_name(name: str) -> None:

@@ -26,9 +26,8 @@ from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, custom_method
 from mcp_trio._protocol.states import Input, Role
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
-from mcp_trio._server.structured_output import GivenOutput, Output, output_of
 from mcp_trio._server.uri_templates import UriTemplate
 from mcp_trio.errors import INVALID_PARAMS, RequestError
 from mcp_trio.limits import Limits
@@ -118,13 +117,13 @@ class RegisteredTool(RegisteredEntry):
     """A function that the model may call."""
 
     annotations: types.ToolAnnotations | None = None
-    given_output: GivenOutput | None = None
+    given_output: OutputSchema | None = None
     structured: bool | None = None
 
     @functools.cached_property
-    def output(self) -> Output | None:
+    def output(self) -> OutputSchema | None:
         """The data that it returns beside its content, made at first need."""
-        return self.given_output or output_of(self.signature, structured=self.structured)
+        return self.given_output or output_schema_of(self.signature, structured=self.structured)
 
     @functools.cached_property
     def param_headers(self) -> Mapping[str, tuple[str, ...]]:

@@ -1,8 +1,9 @@
-"""From the returned value of a handler to the result that is sent.
+"""Results: from the return value of a handler to the result that is sent, and its output schema.
 
-One table for each kind of result: the type of a value, or of one of its bases, picks the row, and
-what no row knows becomes JSON text. Values that are a result already pass through untouched, except
-that the contents that a prompt embeds get a MIME type, if they have none.
+The type of the value, or the nearest of its base classes, selects a row in a table: one table for
+the content of tools and prompts, one for resources. A value without a row becomes JSON text. A
+value that is a complete result already is sent as it is, except that resources embedded in a prompt
+get a MIME type if they have none.
 """
 
 import base64
@@ -12,13 +13,32 @@ import functools
 import operator
 import os
 import pathlib
+import types
+import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, get_args
 
 import attrs
 import msgspec
 
-from mcp_trio._server.type_adapters import is_pydantic, no_json_form, written
+from mcp_trio._protocol.json_schema import Schema
+from mcp_trio._server.introspection import (
+    bare,
+    fields_of,
+    has_fields,
+    is_array,
+    is_union,
+    reachable,
+)
+from mcp_trio._server.type_adapters import (
+    is_pydantic,
+    json_schema,
+    no_json_form,
+    structure,
+    written,
+)
+from mcp_trio._server.validation_errors import line
+from mcp_trio.limits import Limits
 from mcp_trio.types import (
     AudioContent,
     CallToolResult,
@@ -38,13 +58,13 @@ from mcp_trio.types import (
 if TYPE_CHECKING:
     from cattrs import Converter
 
-
-# --------------------
-# Images and sound to return from handlers, from bytes or from a file.
+    from mcp_trio._server.signatures import Signature
 
 
-# How the data begin, from which byte on, and the second half of the MIME type that this tells.
-_IMAGES: Final = (
+# Images and audio -------------------------------------------------------------------------------
+
+# File signatures: the offset of the signature, its bytes, and the subtype of the MIME type.
+_IMAGE_SIGNATURES: Final = (
     (0, b"\x89PNG", "png"),
     (0, b"\xff\xd8\xff", "jpeg"),
     (0, b"GIF8", "gif"),
@@ -55,7 +75,7 @@ _IMAGES: Final = (
     (0, b"MM\0*", "tiff"),
     (0, b"<svg", "svg+xml"),
 )
-_SOUNDS: Final = (
+_AUDIO_SIGNATURES: Final = (
     (8, b"WAVE", "wav"),
     (0, b"ID3", "mpeg"),
     (0, b"\xff\xfb", "mpeg"),
@@ -75,89 +95,93 @@ _SUFFIXES: Final = {
 
 @attrs.frozen(init=False)
 class _Media:
-    """Bytes with a MIME type."""
+    """Bytes with a MIME type; the base of `Image` and `Audio`."""
 
     data: bytes
     format: str
 
     _kind: ClassVar[str]
-    _beginnings: ClassVar[tuple[tuple[int, bytes, str], ...]]
-    _usual: ClassVar[str]
+    _signatures: ClassVar[tuple[tuple[int, bytes, str], ...]]
+    _default_format: ClassVar[str]
 
     def __init__(
         self,
         data: bytes | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
-        format: str | None = None,  # noqa: A002 - the word of every library for media
+        format: str | None = None,  # noqa: A002 - the name that media libraries use
     ) -> None:
-        """Take the bytes, or read the file.
+        """Take the bytes, or read the file at once.
 
         Raises:
-            TypeError: There have to be either `data` or a `path`.
+            TypeError: Both `data` and `path` are given, or neither.
             OSError: The file cannot be read.
         """
         if (data is None) is (path is None):
             kind = type(self).__name__
-            raise TypeError(f"an {kind} is made of data or of a path, one of the two")
-        found = pathlib.Path(path).read_bytes() if path is not None else data or b""
+            raise TypeError(f"{kind}() takes either data or path=...")
+        content = pathlib.Path(path).read_bytes() if path is not None else data or b""
         suffix = pathlib.PurePath(path or "").suffix
-        object.__setattr__(self, "data", found)
-        object.__setattr__(self, "format", format or self._format(found, suffix))
+        object.__setattr__(self, "data", content)
+        object.__setattr__(self, "format", format or self._detect(content, suffix))
 
     @property
     def mime_type(self) -> str:
         """The MIME type, such as `image/png`."""
         return f"{self._kind}/{self.format}"
 
-    def _format(self, data: bytes, suffix: str) -> str:
-        for start, beginning, name in self._beginnings:
-            if data.startswith(beginning, start):
+    def _detect(self, data: bytes, suffix: str) -> str:
+        for offset, signature, name in self._signatures:
+            if data.startswith(signature, offset):
                 return name
         suffix = suffix.removeprefix(".").lower()
-        return _SUFFIXES.get(suffix, suffix) or self._usual
+        return _SUFFIXES.get(suffix, suffix) or self._default_format
 
 
 class Image(_Media):
-    """An image to return from a handler, from bytes or from a file that is read at once.
+    """An image that a handler returns, made from bytes or from a file, which is read at once.
 
     Attributes:
         data: The bytes of the image.
-        format: The second half of its MIME type. If it is not given, the first bytes tell it, or
-            else the file's suffix; if nothing does, it is `png`.
+        format: The subtype of the MIME type, such as `png`. Unless it is given, it is detected from
+            the first bytes, or else from the suffix of the file; the default is `png`.
     """
 
     _kind = "image"
-    _beginnings = _IMAGES
-    _usual = "png"
+    _signatures = _IMAGE_SIGNATURES
+    _default_format = "png"
 
 
 class Audio(_Media):
-    """Sound to return from a handler; see `Image`. If nothing tells the format, it is `wav`.
+    """Audio that a handler returns, made from bytes or from a file, which is read at once.
 
-    Clients that know no sound get it as an embedded file.
+    A client whose protocol version has no audio content gets an embedded resource instead.
+
+    Attributes:
+        data: The bytes of the audio.
+        format: The subtype of the MIME type, such as `wav`. Unless it is given, it is detected from
+            the first bytes, or else from the suffix of the file; the default is `wav`.
     """
 
     _kind = "audio"
-    _beginnings = _SOUNDS
-    _usual = "wav"
+    _signatures = _AUDIO_SIGNATURES
+    _default_format = "wav"
 
 
-# --------------------
-# The plain JSON of what handlers return, in an order that is always the same.
+# JSON -------------------------------------------------------------------------------------------
 #
-# msgspec by itself sorts the fields of classes with slots, and leaves sets to the hash seed; but a
-# replay has to send the same bytes.
-
+# The same value always has the same JSON text, because a replay has to send the same bytes. msgspec
+# alone does not guarantee that: it sorts the fields of classes with slots, and writes a set in the
+# order of its hashes.
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 @attrs.define(eq=False)
 class JsonWriter:
-    """Writes members as they were declared or added, and sets in sorted order.
+    """An encoder that writes fields as declared, dicts in their order, and sets sorted.
 
-    What is not known here, `converter` writes, if there is one.
+    A value of a type that msgspec does not support is unstructured by `converter`, if given.
     """
 
     converter: "Converter | None" = None
@@ -167,22 +191,23 @@ class JsonWriter:
         self._encoder = msgspec.json.Encoder(enc_hook=self._unknown)
 
     def encode(self, value: Any) -> bytes:
-        """The JSON text of a value.
+        """Return the JSON text of a value.
 
         Raises:
-            TypeError: A value inside has no JSON form.
+            TypeError: The value, or a part of it, has no JSON form.
         """
         return self._encoder.encode(self.in_order(value))
 
     def plain(self, value: Any) -> Any:
-        """A value as lists, dicts, texts and numbers; raises as `encode` does."""
+        """Return the value as lists, dicts, strings and numbers; raise what `encode` raises."""
         return msgspec.to_builtins(self.in_order(value), enc_hook=self._unknown)
 
     def in_order(self, value: Any) -> Any:
-        """`value` as msgspec should see it, itself if it may stay as it is; it never changes.
+        """Return the value in a form that msgspec encodes in a stable order.
 
-        A set becomes a list, ordered by JSON text; an attrs object or dataclass a dict of its
-        fields, as declared; what is pydantic's its own plain form.
+        A set becomes a list that is sorted by JSON text, an attrs object or dataclass a dict of its
+        fields as declared, and a pydantic model its plain JSON. Any other value is returned itself.
+        The value that was passed in is never modified.
 
         Raises:
             TypeError: A member of a set has no JSON form.
@@ -236,15 +261,16 @@ _ROWS: Final[dict[type, Callable[[Any, JsonWriter], Any]]] = {
 
 
 def _struct(value: Any, writer: JsonWriter) -> Any:
-    """A struct stays one, for its names, tag and options; msgspec keeps its order."""
-    kept: Any = value
+    # A struct is kept, because msgspec knows its encoded names, its tag and its options. It is
+    # copied once a field differs.
+    result: Any = value
     for name in value.__struct_fields__:
         member = getattr(value, name)
         ordered = writer.in_order(member)
         if ordered is not member:
-            kept = copy.copy(value) if kept is value else kept
-            msgspec.structs.force_setattr(kept, name, ordered)
-    return kept
+            result = copy.copy(value) if result is value else result
+            msgspec.structs.force_setattr(result, name, ordered)
+    return result
 
 
 def _fields(value: Any, writer: JsonWriter) -> dict[str, Any]:
@@ -254,7 +280,7 @@ def _fields(value: Any, writer: JsonWriter) -> dict[str, Any]:
 
 @functools.lru_cache
 def _field_names(kind: Any) -> tuple[str, ...]:
-    """The same fields that msgspec would take."""
+    # msgspec encodes the same fields.
     if attrs.has(kind):
         return tuple(field.name for field in attrs.fields(kind) if not field.name.startswith("_"))
     return tuple(field.name for field in dataclasses.fields(kind))
@@ -272,10 +298,12 @@ _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, JsonWriter], Any
 )
 
 
-# Where bytes that a tool returns pretend to come from: embedded contents need a URI.
+# Tools ------------------------------------------------------------------------------------------
+
+# The URI of bytes that a tool returns, since an embedded resource needs one.
 BYTES_URI: Final = "result:bytes"
 
-# What contents are called whose type nobody says.
+# The MIME types of text and bytes for which the handler gives none.
 _TEXT_TYPE: Final = "text/plain"
 _BYTES_TYPE: Final = "application/octet-stream"
 
@@ -285,6 +313,7 @@ Row = TypeVar("Row")
 
 
 def _row(table: Mapping[type, Row], value: Any) -> Row | None:
+    """Return the row of the value's class, or of its nearest base class."""
     for kind in type(value).__mro__:
         if kind in table:
             return table[kind]
@@ -295,72 +324,80 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-# Tools ------------------------------------------------------------------------------------------
+@attrs.frozen(eq=False)
+class OutputSchema:
+    """The output schema of a tool.
 
+    Attributes:
+        schema: The JSON Schema that is listed.
+        validation_errors: A function that returns a short line for each validation error in the
+            JSON text of a value; an empty list if the value is valid.
+    """
 
-class Data(Protocol):
-    """What a tool returns for programs, beside its content."""
-
-    def mistakes(self, encoded: bytes) -> list[str]:
-        """What is wrong with the JSON text of a value: short lines, or none if it fits."""
-        ...
+    schema: dict[str, Any]
+    validation_errors: Callable[[bytes], list[str]]
 
 
 def tool_result(
-    value: Any, writer: JsonWriter, data: Data | None = None
+    value: Any, writer: JsonWriter, output: OutputSchema | None = None
 ) -> CallToolResult | InputRequiredResult:
-    """The result of a tool that returned `value`.
+    """Return the result of a tool whose handler returned `value`.
 
-    With `data`, the value is structured content, and its JSON the text beside it (TOOL-23).
-    Without, None is no content, text is text, bytes are an embedded blob, media and content objects
-    are themselves, a list or tuple that holds any of the latter is flattened; the rest is JSON.
-    Generators are refused: what they would still do, nobody waits for.
+    With an output schema the value becomes structured content, and its JSON also the text content,
+    for clients that do not know structured content:
+    https://modelcontextprotocol.io/specification/2025-06-18/server/tools#structured-content.
+    Without one, None becomes no content, a string text, bytes an embedded blob, and media and
+    content objects become content; a list or tuple with any of the latter is flattened. Any other
+    value becomes JSON text.
 
     Raises:
-        TypeError: The value has no JSON form, or is not what `data` says.
+        TypeError: The value has no JSON form, or does not match the output schema.
     """
     if isinstance(value, Result):
         if isinstance(value, InputRequiredResult):
             return value
         if isinstance(value, CallToolResult):
-            return _whole(value, writer, data)
-    if data is None:
+            return _completed(value, writer, output)
+    if output is None:
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)
-    _check(encoded, data)
-    return CallToolResult(content=_mirror(encoded), structured_content=msgspec.Raw(encoded))
+    _validate(encoded, output)
+    return CallToolResult(content=_as_text(encoded), structured_content=msgspec.Raw(encoded))
 
 
-def _whole(result: CallToolResult, writer: JsonWriter, data: Data | None) -> CallToolResult:
-    """A result of the tool's own, whose structured content becomes JSON text."""
+def _completed(
+    result: CallToolResult, writer: JsonWriter, output: OutputSchema | None
+) -> CallToolResult:
+    """Return the handler's own result with its structured content encoded, and as text as well."""
+    # An error result need not have structured content, nor does the output schema apply to it.
     if result.structured_content is msgspec.UNSET:
-        if data is not None and not result.is_error:
-            raise TypeError("a result without structured content, which the output schema promises")
+        if output is not None and not result.is_error:
+            raise TypeError("the tool has an output schema, but its result no structured content")
         return result
     encoded = writer.encode(result.structured_content)
-    if data is not None and not result.is_error:  # of a failure no schema says anything (TRAP-71)
-        _check(encoded, data)
+    if output is not None and not result.is_error:
+        _validate(encoded, output)
     return msgspec.structs.replace(
         result,
-        content=result.content or _mirror(encoded),
+        content=result.content or _as_text(encoded),
         structured_content=msgspec.Raw(encoded),
     )
 
 
-def _check(encoded: bytes, data: Data) -> None:
-    mistakes = data.mistakes(encoded)
-    if mistakes:
-        raise TypeError("it is not what the output schema promises: " + "; ".join(mistakes))
+def _validate(encoded: bytes, output: OutputSchema) -> None:
+    errors = output.validation_errors(encoded)
+    if errors:
+        raise TypeError("it does not match the output schema: " + "; ".join(errors))
 
 
-def _mirror(encoded: bytes) -> list[Content]:
+def _as_text(encoded: bytes) -> list[Content]:
     return [TextContent(text=encoded.decode())]
 
 
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:
-    several = _members(value)
-    if several and any(isinstance(item, CONTENT_TYPES) for item in several):
-        return [content for item in several for content in _contents(item, writer)]
+    items = _items(value)
+    if any(isinstance(item, CONTENT_TYPES) for item in items):
+        return [content for item in items for content in _contents(item, writer)]
     row = _row(_CONTENTS, value)
     return [TextContent(text=writer.encode(value).decode())] if row is None else row(value)
 
@@ -392,25 +429,153 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
 }
 
 
+# Output schemas ---------------------------------------------------------------------------------
+
+_TEXT_OR_BYTES: Final = (str, bytes, bytearray, memoryview)
+_ANYTHING: Final = (Any, object)
+_DEFINITIONS: Final = "#/$defs/"
+
+
+def output_schema_of(signature: "Signature", *, structured: bool | None) -> OutputSchema | None:
+    """Return the output schema of a tool by its return annotation.
+
+    The result is None if the tool has no structured output: it returns text, bytes, content or
+    complete results, or has no return annotation.
+
+    Args:
+        signature: The signature of the tool's handler.
+        structured: True requires structured output, False excludes it. None lets the annotation
+            decide; an annotation that cannot be decoded then means no structured output.
+
+    Raises:
+        TypeError: `structured` is True, but the annotation has no JSON Schema.
+    """
+    if structured is False:
+        return None
+    try:
+        hint = _without_results(signature.returns)
+        return _typed(signature, hint) if structured or _is_data(hint) else None
+    except Exception as error:
+        if structured is None:
+            return None
+        raise TypeError(f"the return type of {signature.handler!r}: {error}") from error
+
+
+def _typed(signature: "Signature", hint: Any) -> OutputSchema:
+    if hint in _ANYTHING:
+        raise TypeError("annotate the return type")
+    readable = signature.reader.readable(hint)
+    decode = msgspec.json.Decoder(readable, dec_hook=structure).decode
+
+    # The value is checked although it is annotated: Python does not enforce annotations, but the
+    # listed schema is a promise to the client. The first error is enough, since the tool is wrong.
+    def validation_errors(encoded: bytes) -> list[str]:
+        try:
+            decode(encoded)
+        except msgspec.MsgspecError as error:
+            return [line(error).replace("arguments", "result", 1)]
+        return []
+
+    schema = _with_keywords_at_root(json_schema(readable))
+    return OutputSchema(schema, validation_errors)
+
+
+def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchema:
+    """Return the output schema for a JSON Schema that a tool was registered with.
+
+    Raises:
+        SchemaError: The JSON Schema cannot be used.
+    """
+    checker = Schema(given, of="result", limits=limits)
+    return OutputSchema(dict(given), lambda encoded: checker.check(msgspec.json.decode(encoded)))
+
+
+def _without_results(hint: Any) -> Any:
+    """Return the annotation without complete results, which a tool may return instead of data."""
+    if not is_union(bare(hint)):
+        return hint
+    rest = tuple(it for it in typing.get_args(bare(hint)) if not _is_result(it))
+    union: Any = typing.Union
+    return union[rest] if rest else Result
+
+
+def _is_result(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Result)
+
+
+def _is_data(hint: Any) -> bool:
+    """Return whether every value of the type is data for programs; text and content are not."""
+    kind = bare(hint)
+    if is_union(kind):
+        members = [bare(it) for it in typing.get_args(kind) if it is not types.NoneType]
+        return all(map(_is_data, members))
+    if kind is None or kind in (types.NoneType, *_ANYTHING) or _is_text(kind) or _is_result(kind):
+        return False
+    if is_array(kind) and _holds_anything(kind):
+        return False
+    inside = reachable([kind])
+    return not any(map(_is_content, inside)) and not any(map(_has_hidden_field, inside))
+
+
+def _is_text(kind: Any) -> bool:
+    if typing.get_origin(kind) is Literal:
+        return any(isinstance(value, str) for value in typing.get_args(kind))
+    return isinstance(kind, type) and issubclass(kind, _TEXT_OR_BYTES)
+
+
+def _holds_anything(kind: Any) -> bool:
+    items = typing.get_args(kind)
+    return not has_fields(kind) and (not items or any(bare(it) in _ANYTHING for it in items))
+
+
+def _is_content(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, CONTENT_TYPES)
+
+
+def _has_hidden_field(hint: Any) -> bool:
+    # attrs fields with an underscore are decoded from JSON, but not encoded to it.
+    return attrs.has(hint) and any(
+        field.wire_name.startswith("_") and field.is_required for field in fields_of(hint)
+    )
+
+
+def _with_keywords_at_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the definition of its root `$ref` inlined.
+
+    Older protocol versions require `"type": "object"` at the root of an output schema. The
+    definition stays under `$defs` if anything else refers to it, such as a recursive type.
+    """
+    name = schema.get("$ref", "").removeprefix(_DEFINITIONS)
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    if name not in definitions:
+        return schema
+    own: dict[str, Any] = definitions[name]
+    is_used = f'"{_DEFINITIONS}{name}"'.encode() in msgspec.json.encode(definitions)
+    left = {key: it for key, it in definitions.items() if key != name or is_used}
+    beside = {key: it for key, it in schema.items() if key not in ("$ref", "$defs")}
+    return own | beside | ({"$defs": left} if left else {})
+
+
 # Resources --------------------------------------------------------------------------------------
 
 
 def resource_result(
     uri: str, mime_type: str | None, value: Any, writer: JsonWriter
 ) -> ReadResourceResult | InputRequiredResult:
-    """The result of reading `uri`, when its handler returned `value`.
+    """Return the result of reading `uri`, whose handler returned `value`.
 
-    Text is text, bytes and media are a blob, `ResourceContents`, alone or in a list or tuple,
-    are themselves; the rest is JSON text. A `mime_type` of None is filled in by that kind.
+    A string becomes text, bytes and media become a blob, and `ResourceContents`, alone or in a list
+    or tuple, are kept. Any other value becomes JSON text. If `mime_type` is None, the MIME type
+    follows from the kind of the value.
 
     Raises:
-        TypeError: the value has no JSON form.
+        TypeError: The value has no JSON form.
     """
     if isinstance(value, ReadResourceResult | InputRequiredResult):
         return value
-    several = _members(value)
-    if several and all(isinstance(item, ResourceContents) for item in several):
-        return ReadResourceResult(contents=several)
+    items = _items(value)
+    if items and all(isinstance(item, ResourceContents) for item in items):
+        return ReadResourceResult(contents=items)
     row = _row(_RESOURCES, value)
     if row is None:
         row, value = _text_resource, writer.encode(value).decode()
@@ -418,8 +583,8 @@ def resource_result(
     return ReadResourceResult(contents=[row(uri, mime_type, value)])
 
 
-def _members(value: Any) -> list[Any]:
-    """The members of a list or tuple; nothing else has any."""
+def _items(value: Any) -> list[Any]:
+    """Return the items of a list or tuple; an empty list for any other value."""
     return list(cast("Iterable[Any]", value)) if isinstance(value, list | tuple) else []
 
 
@@ -450,28 +615,27 @@ _RESOURCES: Final[dict[type, Callable[[str, str | None, Any], ResourceContents]]
 
 
 def prompt_result(description: str | None, value: Any) -> GetPromptResult | InputRequiredResult:
-    """The result of a prompt whose handler returned `value`.
+    """Return the result of a prompt whose handler returned `value`.
 
-    Text, media or a content object is one message of the user. A list of these, of
-    `PromptMessage` and of pairs of role and text (or content) is a message for each; a tuple whose
-    first member is a role is such a pair itself. Embedded contents without a MIME type get one.
+    A string, a media object or a content object becomes one message of the user. A list of these,
+    of `PromptMessage` and of pairs of role and text (or content) becomes one message per item; a
+    tuple whose first item is a role is one such pair.
 
     Raises:
-        TypeError: anything else; the text says what was returned.
+        TypeError: The handler returned anything else; the text names the type.
     """
     if isinstance(value, InputRequiredResult):
         return value
     if isinstance(value, GetPromptResult):
-        return msgspec.structs.replace(value, messages=[*map(_typed, value.messages)])
-    said = [value] if _is_one_message(value) else _members(value)
-    return GetPromptResult(messages=[_typed(_message(it)) for it in said], description=description)
-
-
-def _is_one_message(value: Any) -> bool:
-    return _is_pair(value) or not isinstance(value, list | tuple)
+        return msgspec.structs.replace(value, messages=[*map(_with_mime_type, value.messages)])
+    is_one = _is_pair(value) or not isinstance(value, list | tuple)
+    items = [value] if is_one else _items(value)
+    messages = [_with_mime_type(_message(item)) for item in items]
+    return GetPromptResult(messages=messages, description=description)
 
 
 def _is_pair(value: Any) -> bool:
+    """Return whether the value is a tuple of a role and anything else."""
     match value:
         case (str(role), _) if isinstance(value, tuple):
             return role in _ROLES
@@ -483,18 +647,21 @@ def _message(value: Any) -> PromptMessage:
     if isinstance(value, PromptMessage):
         return value
     role: Role
-    role, said = value if _is_pair(value) else ("user", value)
-    row = _row(_CONTENTS, said) if isinstance(said, (str, *CONTENT_TYPES)) else None
+    role, content = value if _is_pair(value) else ("user", value)
+    row = _row(_CONTENTS, content) if isinstance(content, (str, *CONTENT_TYPES)) else None
     if row is None:
         raise TypeError(
             f"a prompt returns text, messages or pairs of {' or '.join(sorted(_ROLES))} and text, "
-            f"but this one returned a {type(said).__name__}"
+            f"but this one returned a {type(content).__name__}"
         )
-    return PromptMessage(role=role, content=row(said)[0])
+    return PromptMessage(role=role, content=row(content)[0])
 
 
-def _typed(message: PromptMessage) -> PromptMessage:
-    """The message, or a copy: what a prompt embeds has to have a MIME type (PROM-09)."""
+def _with_mime_type(message: PromptMessage) -> PromptMessage:
+    """Return the message with the MIME type that an embedded resource of a prompt has to have.
+
+    https://modelcontextprotocol.io/specification/2025-06-18/server/prompts#embedded-resources
+    """
     content = message.content
     if not isinstance(content, EmbeddedResource) or content.resource.mime_type:
         return message

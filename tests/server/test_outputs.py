@@ -303,7 +303,7 @@ def test_a_given_schema_and_none_at_all_are_not_both_to_be_had():
         ),
         (
             returning(Port, types.CallToolResult(content=[])),
-            "without structured content, which the output schema promises",
+            "has an output schema, but its result no structured content",
         ),
     ],
 )
@@ -373,5 +373,5 @@ def test_whatever_fits_the_type_fits_the_schema(data):
     (tool,) = returning(hint)._registry.tools.values()
     value = data.draw(st.from_type(hint))
     encoded = Server("harbour").writer.encode(value)
-    assert tool.output.mistakes(encoded) == []
+    assert tool.output.validation_errors(encoded) == []
     assert Schema(tool.output.schema).check(json.loads(encoded)) == []

@@ -145,7 +145,7 @@ def test_a_files_suffix_tells_its_format_if_its_bytes_do_not(name, expected, tmp
 
 @pytest.mark.parametrize("given", [{}, {"data": b"", "path": "x"}])
 def test_an_image_has_data_or_a_path(given):
-    with pytest.raises(TypeError, match="of data or of a path"):
+    with pytest.raises(TypeError, match="takes either data or path"):
         Image(**given)
 
 
