@@ -1,7 +1,7 @@
 """Transports: what a channel is, and the ones that come with the package."""
 
 from mcp_trio._jsonrpc.lines import LineSplitter, Oversized
-from mcp_trio._jsonrpc.messages import Addressed, FromPrincipal, Lost
+from mcp_trio._jsonrpc.messages import Lost, PrincipalMessage, RelatedMessage
 from mcp_trio._server.dialing import ListenOptions, WebSocketHub, listen_websocket
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.http_client import HttpChannel, open_http_channel
@@ -19,11 +19,9 @@ from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio._transports.websocket_client import open_websocket_channel
 
 __all__ = [
-    "Addressed",
     "ByteSink",
     "ByteSource",
     "Channel",
-    "FromPrincipal",
     "HttpChannel",
     "LineChannel",
     "LineSplitter",
@@ -32,8 +30,10 @@ __all__ = [
     "Lost",
     "Oversized",
     "PeerCredentials",
+    "PrincipalMessage",
     "ProcessChannel",
     "Received",
+    "RelatedMessage",
     "SocketChannel",
     "WebSocketChannel",
     "WebSocketHub",

@@ -436,7 +436,7 @@ class ResourceTemplate(AnnotatedModel, kw_only=True):
     icons: list[Icon] | None = None
 
 
-class ContentsHead(Model, kw_only=True):
+class ResourceContentsBase(Model, kw_only=True):
     """What textual and binary contents have in common: the published `ResourceContents`."""
 
     uri: str
@@ -444,7 +444,7 @@ class ContentsHead(Model, kw_only=True):
     meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
 
 
-class ResourceContents(ContentsHead, kw_only=True):
+class ResourceContents(ResourceContentsBase, kw_only=True):
     """The contents of a resource: either `text`, or `blob` in base64.
 
     One struct stands for the published `TextResourceContents` and `BlobResourceContents`, which no

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcp_trio._journal.records import PATCHED_MARK, TIMEOUT
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._protocol.requests import SUSPENDED
+from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 
 Line: TypeAlias = dict[str, Any]
 
@@ -126,7 +126,7 @@ def change_state(lines: list[bytes], records: list[Line], place: int) -> Iterato
     """The state of a retry, if there is a parked handler behind it: it does not go on."""
     number, request = records[place]["n"], messages_of(records[place])[0]
     state = request.get("params", {}).get("requestState")
-    if state is None or not state.startswith(SUSPENDED):
+    if state is None or not state.startswith(SUSPENDED_PREFIX):
         return
     changed = {**request, "params": {**request["params"], "requestState": f"{state}0"}}
     line = with_message(lines[place], request, changed)

@@ -29,7 +29,7 @@ from mcp_trio._client.connect import Target, starts_command, url_of
 from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import body_bytes
 from mcp_trio._jsonrpc.messages import Decoder, Response
-from mcp_trio._protocol.forms import choices_of, mistakes_in, with_defaults
+from mcp_trio._protocol.forms import choices_of, form_errors, with_defaults
 from mcp_trio._recorder.files import open_recording
 from mcp_trio.errors import ConnectionLost, RecordingError, RequestTimeout
 from mcp_trio.limits import DEFAULT_LIMITS
@@ -84,7 +84,7 @@ def by_defaults(params: ElicitParams) -> ElicitResult:
             params, f"there is no terminal on which to confirm a visit to {params.url}"
         )
     content = with_defaults({}, params.requested_schema)
-    mistakes = mistakes_in(content, params.requested_schema)
+    mistakes = form_errors(content, params.requested_schema)
     if mistakes:
         return _declined(params, "; ".join(mistakes))
     return ElicitResult(action="accept", content=content)
@@ -172,7 +172,7 @@ def _value(name: str, member: Mapping[str, Any], text: str) -> Any | UnsetType:
     if not text:
         return UNSET
     value = _READERS.get(str(member.get("type")), str)(text)
-    mistakes = mistakes_in({name: value}, {"properties": {name: member}})
+    mistakes = form_errors({name: value}, {"properties": {name: member}})
     if mistakes:
         raise click.BadParameter(mistakes[0])
     return value

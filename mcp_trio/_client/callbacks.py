@@ -12,9 +12,9 @@ import attrs
 import msgspec
 
 from mcp_trio._client.subscriptions import notifications_of
-from mcp_trio._protocol.forms import OpenElicitations, mistakes_in, with_defaults
+from mcp_trio._protocol.forms import OpenElicitations, form_errors, with_defaults
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, Method
-from mcp_trio._protocol.sampling import imbalance, misused_tools
+from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
 from mcp_trio._session.handlers import AccompaniedSession, Handling
 from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -104,7 +104,7 @@ def elicit_result(params: ElicitParams, said: object) -> ElicitResult:
             raise ValueError("nothing is filled in where a URL is to be visited")
         return msgspec.structs.replace(result, content=None)
     content = with_defaults(result.content or {}, params.requested_schema)
-    mistakes = mistakes_in(content, params.requested_schema)
+    mistakes = form_errors(content, params.requested_schema)
     if mistakes:
         raise ValueError(f"the form is filled in wrong: {'; '.join(mistakes)}")
     return msgspec.structs.replace(result, content=content)
@@ -293,7 +293,7 @@ class Callbacks:
         has_tools = params.tools is not None or params.tool_choice is not None
         if has_tools and not self.sampling_tools:
             raise _rejection("sampling/createMessage", "sampling.tools was not announced")
-        fault = imbalance(params.messages)
+        fault = unbalanced_tool_use(params.messages)
         if fault is not None:
             raise _rejection("sampling/createMessage", fault)
         sampling: Any = self.sampling
@@ -301,7 +301,7 @@ class Callbacks:
         result: Any = await _settled(sampling(*given[: 2 if _wants_report(sampling) else 1]))
         if not isinstance(result, CreateMessageResult):
             raise TypeError(f"a sampling callback returns a CreateMessageResult, not {result!r}")
-        misuse = misused_tools(params, result)
+        misuse = forbidden_tool_use(params, result)
         if misuse is not None:
             raise ValueError(f"the model's answer: {misuse}")
         return result

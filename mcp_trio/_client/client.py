@@ -83,7 +83,7 @@ from mcp_trio._client.subscriptions import (
     wishes,
 )
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.metadata import LOG_LEVEL, check_extension, trace_of
+from mcp_trio._protocol.metadata import LOG_LEVEL, check_extension, checked_trace
 from mcp_trio._protocol.methods import (
     DISCOVER,
     METHODS,
@@ -633,7 +633,7 @@ class Client:
 
     def _own_metadata(self) -> dict[str, Any]:
         """Return the optional metadata of each request: trace, and log level if stateless."""
-        said: dict[str, Any] = {} if self.trace is None else {**trace_of(self.trace())}
+        said: dict[str, Any] = {} if self.trace is None else {**checked_trace(self.trace())}
         level = self._wanted_level
         if level is not None and self._is_stateless:
             said[LOG_LEVEL] = level

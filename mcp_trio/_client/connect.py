@@ -29,7 +29,7 @@ import trio
 
 from mcp_trio._client.config import ServerConfig
 from mcp_trio._protocol.methods import DISCOVER
-from mcp_trio._protocol.versions import STATELESS_CODES, named_in, newest
+from mcp_trio._protocol.versions import STATELESS_CODES, newest, supported_versions_in
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare
 from mcp_trio._transports.channel import Channel
@@ -217,13 +217,13 @@ async def _open_url(url: str, means: _Means) -> Connected:
         )
     if web.ssl_context is not None:
         raise TypeError("ssl_context is for wss:// only: bring http= for https://")
-    from mcp_trio._protocol.websocket import bearer
+    from mcp_trio._protocol.websocket import bearer_header
     from mcp_trio._transports.http_client import open_http_channel
 
     channel = await open_http_channel(
         url,
         http=web.http,
-        headers={**bearer(web.token), **(web.headers or {})},
+        headers={**bearer_header(web.token), **(web.headers or {})},
         limits=means.limits,
         on_state=web.on_state,
         is_old=web.is_old,
@@ -461,7 +461,10 @@ async def discovered(session: Session) -> bool:
         if not speaks_legacy(ours):
             raise _unfit(session, cast("Exception", reply))
         return False
-    if isinstance(reply, DiscoverResult) and session.connection.choose(supported) is not None:
+    if (
+        isinstance(reply, DiscoverResult)
+        and session.connection.common_stateless_version(supported) is not None
+    ):
         session.accept(reply)
         return True
     if speaks_legacy([name for name in ours if name in supported]):
@@ -496,7 +499,7 @@ async def _is_discovered(session: Session) -> bool:
     reply = await _probe(session)
     if not isinstance(reply, DiscoverResult):
         return False
-    if session.connection.choose(reply.supported_versions) is None:
+    if session.connection.common_stateless_version(reply.supported_versions) is None:
         return False
     session.accept(reply)
     return True
@@ -521,7 +524,7 @@ def _supported(reply: _Reply) -> Sequence[str] | None:
     if isinstance(reply, DiscoverResult):
         return reply.supported_versions
     if isinstance(reply, RequestError) and reply.code in STATELESS_CODES:
-        return named_in(reply.data)
+        return supported_versions_in(reply.data)
     return None
 
 
@@ -532,7 +535,10 @@ def _names_ours(session: Session, reply: _Reply) -> bool:
     yet what it is now, or stands behind others that are not (VER-03).
     """
     is_rejection = isinstance(reply, RequestError) and reply.code == UNSUPPORTED_PROTOCOL_VERSION
-    return is_rejection and session.connection.choose(_supported(reply) or ()) is not None
+    return (
+        is_rejection
+        and session.connection.common_stateless_version(_supported(reply) or ()) is not None
+    )
 
 
 def _unfit(session: Session, reply: Exception) -> Exception:

@@ -120,7 +120,7 @@ class Rounds:
         if row is None:
             raise self._breach(request, "which is no question of a round")
         if not _is_announced(row, self.capabilities):
-            raise self._breach(request, f"but the {row.need} was not announced")
+            raise self._breach(request, f"but the {row.required_capability} was not announced")
         raw = None if request.params is None else msgspec.Raw(msgspec.json.encode(request.params))
         try:
             return row.decode_params(raw)
@@ -144,7 +144,7 @@ class Rounds:
 
 
 def _is_announced(row: Method, capabilities: ClientCapabilities) -> bool:
-    return row.need is None or announced(capabilities, row.need.path)
+    return row.required_capability is None or announced(capabilities, row.required_capability.path)
 
 
 def retry_params(

@@ -9,7 +9,7 @@ import attrs
 import msgspec
 
 from mcp_trio import types
-from mcp_trio._protocol.json_schema import Schema
+from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio.errors import (
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
@@ -307,7 +307,9 @@ class OutputSchemas:
 
     limits: Limits
     _listed: dict[str, dict[str, Any]] = attrs.field(factory=dict[str, dict[str, Any]], init=False)
-    _ready: dict[str, Schema | None] = attrs.field(factory=dict[str, Schema | None], init=False)
+    _ready: dict[str, SchemaValidator | None] = attrs.field(
+        factory=dict[str, SchemaValidator | None], init=False
+    )
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Replace what is known by what was listed now."""
@@ -342,14 +344,14 @@ class OutputSchemas:
                 f" {'; '.join(faults)}"
             )
 
-    def _schema(self, name: str) -> Schema | None:
+    def _schema(self, name: str) -> SchemaValidator | None:
         if name not in self._ready and name in self._listed:
             self._ready[name] = self._usable(name)
         return self._ready.get(name)
 
-    def _usable(self, name: str) -> Schema | None:
+    def _usable(self, name: str) -> SchemaValidator | None:
         try:
-            return Schema(self._listed[name], of="result", limits=self.limits)
+            return SchemaValidator(self._listed[name], of="result", limits=self.limits)
         except SchemaError as error:
             logger.warning("results of the tool %s are not checked: %s", name, error)
             return None

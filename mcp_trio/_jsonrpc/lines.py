@@ -39,8 +39,8 @@ class LineSplitter:
     takes hardly more memory than the frame, however the stream is chunked.
     """
 
-    def __init__(self, *, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+    def __init__(self, *, message_bytes_max: int) -> None:
+        self._frame_bytes_max = message_bytes_max
         self._pieces: list[bytes | bytearray] = []
         self._pending_bytes = 0
         self._is_discarding = False
@@ -122,11 +122,11 @@ def one_line(data: bytes) -> bytes:
         return data.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
-def bounded(frame: bytes, *, frame_bytes_max: int) -> "bytes | Oversized":
+def bounded(frame: bytes, *, message_bytes_max: int) -> "bytes | Oversized":
     """The frame, or what is reported of one over the limit."""
-    if len(frame) <= frame_bytes_max:
+    if len(frame) <= message_bytes_max:
         return frame
-    return Oversized(len(frame), frame[: min(_HEAD_BYTES, frame_bytes_max)])
+    return Oversized(len(frame), frame[: min(_HEAD_BYTES, message_bytes_max)])
 
 
 def join_lines(frames: Sequence[bytes]) -> bytes:

@@ -544,7 +544,7 @@ class _Answer(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     error: Raw | UnsetType = UNSET
 
 
-def readdressed(
+def reencoded_with_id(
     frame: bytes,
     id: int | str,  # noqa: A002  the specification's word
 ) -> bytes:
@@ -557,14 +557,14 @@ def readdressed(
 _OF_A_NUMBER: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":[0-9]+,')
 
 
-def renumbered(
+def with_id_replaced(
     frame: bytes,
     id: int | str,  # noqa: A002  the specification's word
 ) -> bytes:
     """The same; of an answer to a number that begins as those encoded here, no more is read."""
     begin = _OF_A_NUMBER.match(frame)
     if begin is None:  # it passes by, and was written by others
-        return readdressed(frame, id)
+        return reencoded_with_id(frame, id)
     return b'{"jsonrpc":"2.0","id":%b,%b' % (_ENCODER.encode(id), frame[begin.end() :])
 
 
@@ -580,7 +580,7 @@ def _encode(envelope: msgspec.Struct, json_depth_max: int) -> bytes:
     return frame
 
 
-class Addressed(bytes):
+class RelatedMessage(bytes):
     """A frame that belongs to a request of the peer: its answer, or what is said about it.
 
     `about` is the request's id; None: it belongs to none. `is_answer` says that no other will come.
@@ -597,7 +597,7 @@ class Addressed(bytes):
         return self
 
 
-class FromPrincipal(bytes):
+class PrincipalMessage(bytes):
     """A received frame of which its transport has made sure who sent it: the `principal`."""
 
     principal: str
@@ -609,12 +609,12 @@ class FromPrincipal(bytes):
         return self
 
 
-def from_principal(frame: bytes, principal: str | None) -> bytes:
+def with_principal(frame: bytes, principal: str | None) -> bytes:
     """A frame as it is to be received from somebody; None: nobody knows who that is."""
-    return frame if principal is None else FromPrincipal(frame, principal)
+    return frame if principal is None else PrincipalMessage(frame, principal)
 
 
-class Understood(bytes):
+class DecodedMessage(bytes):
     """A received frame that was decoded on its way, as HTTP looks into what it carries.
 
     `principal` is who has sent it; None: nobody knows.

@@ -104,7 +104,7 @@ class EventParser:
     """Cuts a stream of bytes into events at empty lines.
 
     Lines end in CR, LF or CRLF; comments, unknown fields and a byte order mark at the start of the
-    stream are ignored. An event whose data, or one of whose lines, is over `event_bytes_max` is
+    stream are ignored. An event whose data, or one of whose lines, is over `data_bytes_max` is
     reported once as `Oversized`, as soon as that is known, with the begin of its data; the rest of
     it is discarded, and the events behind it arrive as usual. An event that the stream's end cuts
     off never arrives. Each byte is looked at and copied a few times at most, however the stream is
@@ -116,10 +116,10 @@ class EventParser:
 
     last_id: str | None
 
-    def __init__(self, *, event_bytes_max: int) -> None:
+    def __init__(self, *, data_bytes_max: int) -> None:
         self.last_id = None
-        self._event_bytes_max = event_bytes_max
-        self._line_bytes_max = event_bytes_max + _MARGIN_BYTES
+        self._event_bytes_max = data_bytes_max
+        self._line_bytes_max = data_bytes_max + _MARGIN_BYTES
         self._line = bytearray()
         self._arriving = _Arriving()
         self._is_first_line = True

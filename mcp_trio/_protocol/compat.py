@@ -238,7 +238,7 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     types.AnnotatedModel: {"meta": (_since("2025-06-18"),)},
     types.Resource: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
     types.ResourceTemplate: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
-    types.ContentsHead: {"meta": (_since("2025-06-18"),)},
+    types.ResourceContentsBase: {"meta": (_since("2025-06-18"),)},
     types.Prompt: {"title": (_since("2025-06-18"),), "meta": (_since("2025-06-18"),)},
     types.Tool: {
         "title": (_since("2025-06-18"),),

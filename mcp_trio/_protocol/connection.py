@@ -24,16 +24,16 @@ from mcp_trio import types
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Batch,
+    DecodedMessage,
     Decoder,
     ErrorObject,
     ErrorResponse,
-    FromPrincipal,
     Malformed,
     Message,
     Notification,
+    PrincipalMessage,
     Request,
     Response,
-    Understood,
     encode_error,
     encode_notification,
     encode_request,
@@ -47,15 +47,15 @@ from mcp_trio._protocol.metadata import (
     INPUT_REQUIRED,
     PROTOCOL_VERSION,
     SERVER_INFO,
-    STRANGER,
     SUBSCRIPTION_ID,
+    UNKNOWN_PEER,
     Capabilities,
     Metadata,
     Peer,
-    dressed,
+    client_metadata,
     metadata_of,
-    said_by_client,
     with_meta,
+    with_result_metadata,
 )
 from mcp_trio._protocol.methods import (
     DISCOVER,
@@ -63,32 +63,32 @@ from mcp_trio._protocol.methods import (
     METHODS,
     PING,
     Method,
-    Need,
     ParamsToSend,
+    RequiredCapability,
     announced,
     unknown,
 )
 from mcp_trio._protocol.requests import (
     Budget,
-    OurRequest,
-    OurRequests,
+    IncomingRequest,
+    IncomingRequests,
+    OutgoingRequest,
+    OutgoingRequests,
     RequestId,
-    TheirRequest,
-    TheirRequests,
     check_reserved,
+    oversized_response_id,
     report,
+    response_id_of,
     token_of,
-    whose_answer,
-    whose_large_answer,
     with_token,
 )
 from mcp_trio._protocol.states import (
-    SESSION_MOVES,
-    Input,
+    SESSION_TRANSITIONS,
+    IncomingState,
+    IncomingTrigger,
     Role,
     SessionState,
-    TheirMove,
-    TheirState,
+    SessionTrigger,
 )
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
@@ -113,13 +113,13 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 # What a received frame turned out to be: facts for the engine, one per frame.
 
 
-class RequestToRun(msgspec.Struct, gc=False):
+class RequestReceived(msgspec.Struct, gc=False):
     """A valid request for a handler."""
 
-    request: TheirRequest
+    request: IncomingRequest
 
 
-class BatchArrived(msgspec.Struct, gc=False):
+class BatchReceived(msgspec.Struct, gc=False):
     """Several messages in one frame, each for `Connection.take`, when those before it are done.
 
     `size_bytes` is what one of them takes, on average.
@@ -129,40 +129,40 @@ class BatchArrived(msgspec.Struct, gc=False):
     size_bytes: int
 
 
-class NotificationArrived(msgspec.Struct, gc=False):
+class NotificationReceived(msgspec.Struct, gc=False):
     """A valid notification; `request` is the open subscription of ours that it belongs to."""
 
     method: Method
     params: Any
-    request: OurRequest | None = None
+    request: OutgoingRequest | None = None
 
 
 class RequestCancelled(msgspec.Struct, gc=False):
     """The peer no longer wants the answer of a request that is not finished."""
 
-    request: TheirRequest
+    request: IncomingRequest
     reason: str | None
 
 
-class ProgressArrived(msgspec.Struct, gc=False):
+class ProgressReceived(msgspec.Struct, gc=False):
     """The peer reports about an open request of ours, which is a sign of life for its budget."""
 
-    request: OurRequest
+    request: OutgoingRequest
     params: Any
 
 
-class AnswerArrived(msgspec.Struct, gc=False):
+class ResponseReceived(msgspec.Struct, gc=False):
     """An open request of ours has ended: one of `result` (raw JSON) and `error` is there."""
 
-    request: OurRequest
+    request: OutgoingRequest
     result: msgspec.Raw | None
     error: ErrorObject | None
 
 
-class AnswerUnreadable(msgspec.Struct, gc=False):
+class ResponseUnreadable(msgspec.Struct, gc=False):
     """An open request of ours has ended: its answer is too large, or no message."""
 
-    request: OurRequest
+    request: OutgoingRequest
     error: RemoteProtocolError | OutcomeUnknown
     counted: str = "unreadable answer"
 
@@ -191,13 +191,13 @@ class Ignored(msgspec.Struct, gc=False):
 
 
 Event: TypeAlias = (
-    RequestToRun
-    | BatchArrived
-    | NotificationArrived
+    RequestReceived
+    | BatchReceived
+    | NotificationReceived
     | RequestCancelled
-    | ProgressArrived
-    | AnswerArrived
-    | AnswerUnreadable
+    | ProgressReceived
+    | ResponseReceived
+    | ResponseUnreadable
     | Reply
     | Ignored
 )
@@ -270,7 +270,7 @@ class Connection:
     instructions: str | None = None
     limits: Limits = DEFAULT_LIMITS
     methods: Mapping[str, Method] = METHODS
-    declare: Callable[[], types.ServerCapabilities] | None = None
+    get_capabilities: Callable[[], types.ServerCapabilities] | None = None
     protocol_versions: Sequence[str] = ALL_PROTOCOL_VERSIONS
     own_metadata: Callable[[], Mapping[str, Any]] = dict[str, Any]
     result_types: Mapping[str, Any] = _NONE
@@ -279,8 +279,8 @@ class Connection:
     peer: Peer | None = attrs.field(default=None, init=False)
     their_role: Role = attrs.field(init=False)
     _signature: dict[str, Any] | None = attrs.field(default=None, init=False)
-    theirs: TheirRequests = attrs.field(factory=TheirRequests, init=False)
-    ours: OurRequests = attrs.field(init=False)
+    incoming: IncomingRequests = attrs.field(factory=IncomingRequests, init=False)
+    outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
     _has_sessions: bool = attrs.field(init=False)
@@ -288,7 +288,7 @@ class Connection:
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
-        self.ours = OurRequests(remembered_max=self.limits.requests.ended_remembered_max)
+        self.outgoing = OutgoingRequests(remembered_max=self.limits.requests.ended_remembered_max)
         self._has_sessions = newest(self.protocol_versions, has_handshake=True) is not None
         self._decoder = Decoder(
             json_depth_max=self.limits.messages.json_depth_max,
@@ -323,10 +323,10 @@ class Connection:
         """What one received frame means; never raises, whatever the peer sent."""
         if type(frame) is Oversized:
             return self._take_oversized(frame)
-        if isinstance(frame, Understood):
+        if isinstance(frame, DecodedMessage):
             self._principal, message = frame.principal, frame.message
         else:
-            self._principal = frame.principal if isinstance(frame, FromPrincipal) else None
+            self._principal = frame.principal if isinstance(frame, PrincipalMessage) else None
             message = self._decoder.decode(frame)
         return self._takers[type(message)](self, message, len(frame))
 
@@ -361,7 +361,7 @@ class Connection:
         limit = f"limits.messages.bytes_max={self.limits.messages.bytes_max}"
         text = f"a frame of at least {frame.size} bytes exceeds {limit}"
         bad = malformed(frame.head, INVALID_REQUEST, text)
-        request = self.ours.answered(whose_large_answer(bad, self.ours.waiting))
+        request = self.outgoing.answered(oversized_response_id(bad, self.outgoing.waiting))
         if request is None:
             return self._take_bad(bad, frame.size)
         words = f"at least {frame.size} bytes, over {limit} of this {self.our_role.value}"
@@ -369,19 +369,19 @@ class Connection:
 
     def _take_malformed(self, message: Malformed, size_bytes: int) -> Event:
         """A bad frame ends the request of ours that it was to answer, and is else refused."""
-        request = self.ours.answered(whose_answer(message))
+        request = self.outgoing.answered(response_id_of(message))
         if request is None:
             return self._take_bad(message, size_bytes)
         text = self._brief(f"{self._answer_to(request)} is {message.message}")
         return self._unreadable(request, RemoteProtocolError(text))
 
-    def _answer_to(self, request: OurRequest) -> str:
+    def _answer_to(self, request: OutgoingRequest) -> str:
         return f"the {self.their_role.value}'s answer to {request.method.name}"
 
     def _unreadable(
-        self, request: OurRequest, error: RemoteProtocolError | OutcomeUnknown
-    ) -> AnswerUnreadable:
-        event = AnswerUnreadable(request, error)
+        self, request: OutgoingRequest, error: RemoteProtocolError | OutcomeUnknown
+    ) -> ResponseUnreadable:
+        event = ResponseUnreadable(request, error)
         self.counts[event.counted] += 1
         self._move(self.their_role, _answer_input(request, is_result=False))
         return event
@@ -402,7 +402,7 @@ class Connection:
     def _take_batch(self, batch: Batch, size_bytes: int) -> Event:
         """Only the one revision that has them takes batches, once it is settled (TRAP-01)."""
         if self.peer is not None and self.peer.protocol_version.has_batches:
-            return BatchArrived(batch.messages, size_bytes // len(batch.messages))
+            return BatchReceived(batch.messages, size_bytes // len(batch.messages))
         text = "not a message: there are no batches in this revision"
         rejected = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
         return self._take_bad(rejected, size_bytes)
@@ -431,7 +431,7 @@ class Connection:
         if not self._has_sessions and message.method != methods.INITIALIZE:
             raise _without_metadata()
         peer = self.peer or attrs.evolve(
-            STRANGER, protocol_version=self._protocol_version_of(methods.INITIALIZE)
+            UNKNOWN_PEER, protocol_version=self._protocol_version_of(methods.INITIALIZE)
         )
         row = self._known(message, peer.protocol_version)
         if not self._move(self.their_role, row.input):
@@ -441,17 +441,17 @@ class Connection:
         try:
             return self._accept(row, message, size_bytes, peer)
         except (msgspec.MsgspecError, _Rejected):
-            if row.input is Input.INITIALIZE:
-                self._move(self.our_role, Input.INITIALIZE_ERROR)
+            if row.input is SessionTrigger.INITIALIZE:
+                self._move(self.our_role, SessionTrigger.INITIALIZE_ERROR)
             raise
 
     def _take_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
         peer = self._peer_by(metadata)
         row = self._known(message, peer.protocol_version)
-        if not self._move(self.their_role, Input.STATELESS):
+        if not self._move(self.their_role, SessionTrigger.STATELESS):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
             raise _Rejected(INVALID_REQUEST, text, counted="out of order")
-        self._check_need(row, self.declared())
+        self._check_need(row, self.current_capabilities())
         return self._accept(row, message, size_bytes, peer, metadata)
 
     def _peer_by(self, metadata: Metadata) -> Peer:
@@ -478,9 +478,9 @@ class Connection:
         row = self.methods.get(message.method)
         if row is None or not row.is_request or self.their_role not in row.senders:
             raise _Rejected(METHOD_NOT_FOUND, f"method not found: {message.method}")
-        if not row.is_of(protocol_version):
+        if not row.exists_in(protocol_version):
             raise self._foreign(row, protocol_version)
-        if self.theirs.get(message.id) is not None:
+        if self.incoming.get(message.id) is not None:
             text = f"an unfinished request has the same id: {message.id!r}"
             raise _Rejected(INVALID_REQUEST, text, counted="duplicate id")
         return row
@@ -488,15 +488,17 @@ class Connection:
     def _foreign(self, row: Method, protocol_version: ProtocolVersion) -> _Rejected:
         """A modern method without metadata, or one that this revision does not have."""
         stateless = newest(self.protocol_versions, has_handshake=False)
-        if stateless is not None and protocol_version.has_handshake and row.is_of(stateless):
+        if stateless is not None and protocol_version.has_handshake and row.exists_in(stateless):
             return _without_metadata()
         return _Rejected(
             METHOD_NOT_FOUND, f"method not found: {row.name} (not in {protocol_version.name})"
         )
 
     def _check_need(self, row: Method, capabilities: Capabilities) -> None:
-        if row.need is not None and not announced(capabilities, row.need.path):
-            text = f"method not found: {row.name} (the {row.need} is not announced)"
+        if row.required_capability is not None and not announced(
+            capabilities, row.required_capability.path
+        ):
+            text = f"method not found: {row.name} (the {row.required_capability} is not announced)"
             raise _Rejected(METHOD_NOT_FOUND, text)
 
     def _accept(
@@ -509,17 +511,17 @@ class Connection:
     ) -> Event:
         request_id, raw = message.id, message.params
         rest = None
-        if metadata is not None and raw is not None and not row.hands_on_params:
-            rest = metadata.rest_of(raw)
+        if metadata is not None and raw is not None and not row.is_custom:
+            rest = metadata.params_without_meta(raw)
         params = row.decode_params(raw if rest is None else rest)
         if row.name in self._replies:
             reply = self._replies[row.name](self, request_id, params)
             reply.peer = None if metadata is None else peer
             return reply
         token = metadata.progress_token if metadata and rest else token_of(row, params, raw)
-        request = TheirRequest(request_id, row, params, size_bytes, token, peer)
-        self.theirs.add(request)
-        return RequestToRun(request)
+        request = IncomingRequest(request_id, row, params, size_bytes, token, peer)
+        self.incoming.add(request)
+        return RequestReceived(request)
 
     def _answer_ping(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
         return Reply(encode_response(request_id, types.EmptyResult()), request_id)
@@ -529,8 +531,8 @@ class Connection:
         if protocol_version is None:
             raise self._unsupported(params.protocol_version)
         capabilities = self.declare_once()
-        self.settle(protocol_version, params.capabilities, params.client_info, self._principal)
-        self._move(self.our_role, Input.INITIALIZE_RESULT)
+        self.set_peer(protocol_version, params.capabilities, params.client_info, self._principal)
+        self._move(self.our_role, SessionTrigger.INITIALIZE_RESULT)
         result = types.InitializeResult(
             protocol_version=protocol_version.name,
             capabilities=capabilities,
@@ -543,17 +545,20 @@ class Connection:
     def _answer_discover(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
         result = types.DiscoverResult(
             supported_versions=list(self.protocol_versions),
-            capabilities=self.declared(),
+            capabilities=self.current_capabilities(),
             instructions=self.instructions,
         )
         row = self.methods[methods.DISCOVER]
-        return Reply(encode_response(request_id, dressed(result, row, self.signature)), request_id)
+        return Reply(
+            encode_response(request_id, with_result_metadata(result, row, self.signature)),
+            request_id,
+        )
 
     def _take_notification(self, message: Notification, _size: int) -> Event:
         row = self.methods.get(message.method)
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
-        if not row.is_of(self._protocol_version_of(row.name)):
+        if not row.exists_in(self._protocol_version_of(row.name)):
             text = f"there is no {row.name} in this revision"
             return self._ignored("unknown notification", text)
         kind = self._kind_of_theirs(row, message)
@@ -561,10 +566,14 @@ class Connection:
             text = f"{row.name} came out of order: the session is {self.state.name}"
             return self._ignored("out of order", text)
         # A server may log before its capabilities are known here (LIFE-13).
-        is_promised = row.is_subscribed and self._is_client_of_stateless()  # by an acknowledgement
+        is_promised = (
+            row.needs_subscription and self._is_client_of_stateless()
+        )  # by an acknowledgement
         is_known = self.peer is not None and not is_promised
-        if is_known and not self._is_announced(row.need, self._protocol_version_of(row.name)):
-            text = f"{row.name} came, but the {row.need} was not announced"
+        if is_known and not self._is_announced(
+            row.required_capability, self._protocol_version_of(row.name)
+        ):
+            text = f"{row.name} came, but the {row.required_capability} was not announced"
             return self._ignored("not announced", text)
         try:
             params = row.decode_params(message.params)
@@ -573,10 +582,14 @@ class Connection:
         self._move(self.their_role, kind)
         return self._notified(row, params)
 
-    def _kind_of_theirs(self, row: Method, message: Notification) -> Input:
+    def _kind_of_theirs(self, row: Method, message: Notification) -> SessionTrigger:
         """What a notification is to the session table; a client's is modern if it says so."""
         if self.our_role is Role.SERVER and metadata_of(message.params) is not None:
-            return Input.REFERENCE if row.input is Input.REFERENCE else Input.STATELESS
+            return (
+                SessionTrigger.REFERENCE
+                if row.input is SessionTrigger.REFERENCE
+                else SessionTrigger.STATELESS
+            )
         return self._kind(row, self._protocol_version_of(row.name))
 
     def _notified(self, row: Method, params: Any) -> Event:
@@ -584,9 +597,9 @@ class Connection:
             return self._take_cancelled(params)
         if row.name == methods.PROGRESS:
             return self._take_progress(params)
-        if row.is_subscribed and self._is_client_of_stateless():
+        if row.needs_subscription and self._is_client_of_stateless():
             return self._take_told(row, params)
-        return NotificationArrived(row, params)
+        return NotificationReceived(row, params)
 
     def _is_client_of_stateless(self) -> bool:
         peer = self.peer
@@ -597,40 +610,40 @@ class Connection:
     def _take_told(self, row: Method, params: types.Params) -> Event:
         """What a modern server tells belongs to a subscription, by its id alone (SUB-09)."""
         told = (params.meta or {}).get(SUBSCRIPTION_ID)
-        request = self.ours.get(told) if type(told) is int else None
-        if request is None or not request.method.is_standing:
+        request = self.outgoing.get(told) if type(told) is int else None
+        if request is None or not request.method.is_subscription:
             text = f"{row.name} came for no open subscription of ours: {told!r}"
             return self._ignored("no subscription", text)
-        return NotificationArrived(row, params, request)
+        return NotificationReceived(row, params, request)
 
     def _take_cancelled(self, params: types.CancelledParams) -> Event:
         if self._is_client_of_stateless():
             return self._take_tear_down(params)
-        request = self.theirs.get(params.request_id)
+        request = self.incoming.get(params.request_id)
         if request is None:  # finished, unknown, or `initialize`, which is never open (CANC-07)
             text = f"no open request {params.request_id!r} to cancel"
             return self._ignored("late cancellation", text)
-        if request.state is TheirState.CANCELLED:
+        if request.state is IncomingState.CANCELLED:
             text = f"request {request.id!r} is cancelled already"
             return self._ignored("late cancellation", text)
-        request.move(TheirMove.CANCEL)
+        request.move(IncomingTrigger.CANCEL)
         return RequestCancelled(request, params.reason)
 
     def _take_tear_down(self, params: types.CancelledParams) -> Event:
         """A modern server ends a subscription of ours, and may do so by nothing else (CANC-18)."""
-        request = self.ours.get(params.request_id)
-        if request is None or not request.method.is_standing:
+        request = self.outgoing.get(params.request_id)
+        if request is None or not request.method.is_subscription:
             text = f"no open subscription {params.request_id!r} to end"
             return self._ignored("late cancellation", text)
-        self.ours.abandon(request)
-        return AnswerArrived(request, msgspec.Raw(b"{}"), None)
+        self.outgoing.abandon(request)
+        return ResponseReceived(request, msgspec.Raw(b"{}"), None)
 
     def _take_progress(self, params: types.ProgressParams) -> Event:
-        request = self.ours.get(params.progress_token)
+        request = self.outgoing.get(params.progress_token)
         if request is None or not request.wants_progress:
             text = f"no request of ours waits for progress {params.progress_token!r}"
             return self._ignored("late progress", text)
-        return ProgressArrived(request, params)
+        return ProgressReceived(request, params)
 
     def _take_response(self, message: Response, _size: int) -> Event:
         return self._take_answer(message.id, message.result, None)
@@ -641,16 +654,16 @@ class Connection:
     def _take_answer(
         self, request_id: RequestId | None, result: msgspec.Raw | None, error: ErrorObject | None
     ) -> Event:
-        if self.ours.is_late(request_id):
+        if self.outgoing.is_late(request_id):
             text = f"request {request_id!r} was abandoned before its answer"
             return self._ignored("late answer", text)
-        request = self.ours.answered(request_id)
+        request = self.outgoing.answered(request_id)
         if request is None:
             what = f": {error.message}" if error is not None else ""
             text = f"nobody asked for an answer {request_id!r}{what}"
             return self._ignored("unknown answer", text)
         self._move(self.their_role, _answer_input(request, is_result=error is None))
-        return AnswerArrived(request, result, error)
+        return ResponseReceived(request, result, error)
 
     # Outgoing messages.
 
@@ -665,7 +678,7 @@ class Connection:
         idle_seconds: float = math.inf,
         total_seconds: float = math.inf,
         wants_progress: bool = False,
-    ) -> OurRequest:
+    ) -> OutgoingRequest:
         """Enter a request of ours; its `frame` must leave next.
 
         Raises:
@@ -675,7 +688,7 @@ class Connection:
         """
         row = self._sendable(method, self._protocol_version_of(method), is_request=True)
         check_reserved(params)
-        request_id = self.ours.next_id()
+        request_id = self.outgoing.next_id()
         params = self._complete(row, params)
         if wants_progress:
             params = with_token(params, request_id)
@@ -683,8 +696,8 @@ class Connection:
         frame = encode_request(request_id, method, params, json_depth_max=depth_max)
         self._move(self.our_role, self._kind(row, self._protocol_version_of(method)))
         budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
-        request = OurRequest(request_id, row, frame, budget, wants_progress)
-        self.ours.add(request)
+        request = OutgoingRequest(request_id, row, frame, budget, wants_progress)
+        self.outgoing.add(request)
         return request
 
     def _complete(self, row: Method, params: ParamsToSend | None) -> ParamsToSend | None:
@@ -693,7 +706,7 @@ class Connection:
         params = downgraded(params, protocol_version)
         own = self.own_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
         if protocol_version.is_stateless:
-            own = {**own, **said_by_client(protocol_version, self.our_capabilities, self.our_info)}
+            own = {**own, **client_metadata(protocol_version, self.our_capabilities, self.our_info)}
         return with_meta(params, own) if own else params
 
     def _protocol_version_of(self, method: str) -> ProtocolVersion:
@@ -705,7 +718,7 @@ class Connection:
             return stateless
         return newest(self.protocol_versions, has_handshake=True) or NEWEST_LEGACY
 
-    def decode_result(self, request: OurRequest, raw: Raw) -> Any:
+    def decode_result(self, request: OutgoingRequest, raw: Raw) -> Any:
         """The typed result of a request of ours; of a modern one perhaps that it wants input.
 
         Raises:
@@ -728,14 +741,14 @@ class Connection:
             ) from error
         raise RemoteProtocolError(f"the answer to {method.name} is of an unknown kind: {kind!r}")
 
-    def abandon(self, request: OurRequest, reason: str | None = None) -> bytes | None:
+    def abandon(self, request: OutgoingRequest, reason: str | None = None) -> bytes | None:
         """Nobody waits for a request of ours any more: the cancellation to send, if one is due.
 
         None when it has ended already, for `initialize`, which is never cancelled (CANC-03), and
         for the first discovery, of which a silent server may know nothing.
         """
         is_first = self.peer is None and request.method.name in _FIRST_WORDS
-        if not self.ours.abandon(request) or is_first:
+        if not self.outgoing.abandon(request) or is_first:
             return None
         params = types.CancelledParams(request_id=request.id, reason=reason)
         return encode_notification(methods.CANCELLED, params)
@@ -770,11 +783,11 @@ class Connection:
                 f"the server chose revision {result.protocol_version!r}; known here: {known}"
             )
         frame = self.notification(methods.INITIALIZED)
-        self.settle(protocol_version, result.capabilities, result.server_info)
+        self.set_peer(protocol_version, result.capabilities, result.server_info)
         self.instructions = result.instructions
         return frame
 
-    def can_offer_another(self, supported: Sequence[str]) -> bool:
+    def select_other_version(self, supported: Sequence[str]) -> bool:
         """Whether a server that refused our offer may take the next one, of what it `supported`.
 
         From then on nothing else is spoken here (TRAP-16).
@@ -786,7 +799,7 @@ class Connection:
         self.protocol_versions = common
         return True
 
-    def choose(self, supported: Sequence[str]) -> ProtocolVersion | None:
+    def common_stateless_version(self, supported: Sequence[str]) -> ProtocolVersion | None:
         """The newest modern revision that both sides speak; None if there is none (TRAP-19)."""
         return newest(
             [name for name in self.protocol_versions if name in supported], has_handshake=False
@@ -798,7 +811,7 @@ class Connection:
         Raises:
             RemoteProtocolError: There is no modern revision that both sides speak.
         """
-        protocol_version = self.choose(result.supported_versions)
+        protocol_version = self.common_stateless_version(result.supported_versions)
         if protocol_version is None:
             theirs, ours = ", ".join(result.supported_versions), ", ".join(self.protocol_versions)
             raise RemoteProtocolError(
@@ -809,10 +822,10 @@ class Connection:
             info = None if said is None else msgspec.convert(said, types.Implementation)
         except msgspec.ValidationError:  # nothing may depend on it (DISC-07)
             info = None
-        self.settle(protocol_version, result.capabilities, info)
+        self.set_peer(protocol_version, result.capabilities, info)
         self.instructions = result.instructions
 
-    def settle(
+    def set_peer(
         self,
         protocol_version: ProtocolVersion,
         capabilities: Capabilities,
@@ -829,7 +842,7 @@ class Connection:
 
     # Answers, and what is told.
 
-    def response(self, request: TheirRequest, result: msgspec.Struct | Raw) -> bytes:
+    def response(self, request: IncomingRequest, result: msgspec.Struct | Raw) -> bytes:
         """The frame of an answer, in the words of the request's revision.
 
         Raises:
@@ -839,25 +852,27 @@ class Connection:
         protocol_version = request.peer.protocol_version
         result = downgraded(result, protocol_version)
         if protocol_version.is_stateless:
-            result = dressed(result, request.method, self.signature)
+            result = with_result_metadata(result, request.method, self.signature)
         return encode_response(
             request.id, result, json_depth_max=self.limits.messages.json_depth_max
         )
 
-    def error(self, request: TheirRequest, code: int, message: str, data: Any = UNSET) -> bytes:
+    def error(self, request: IncomingRequest, code: int, message: str, data: Any = UNSET) -> bytes:
         """The frame of an error that answers a request, with a code that its revision has.
 
         Raises:
             Unencodable: The data cannot be written as JSON.
         """
-        return encode_error(request.id, request.peer.protocol_version.code_of(code), message, data)
+        return encode_error(
+            request.id, request.peer.protocol_version.error_code_for(code), message, data
+        )
 
     def notification(
         self,
         method: str,
         params: ParamsToSend | None = None,
         *,
-        request: TheirRequest | None = None,
+        request: IncomingRequest | None = None,
     ) -> bytes:
         """The frame of a notification of ours, but for those that `progress` and `abandon` make.
 
@@ -871,9 +886,9 @@ class Connection:
         protocol_version = (
             self._protocol_version_of(method) if request is None else request.peer.protocol_version
         )
-        is_honoured = request is not None and request.method.is_standing
+        is_honoured = request is not None and request.method.is_subscription
         row = self._sendable(method, protocol_version, is_request=False, is_honoured=is_honoured)
-        if row.input is Input.REFERENCE:
+        if row.input is SessionTrigger.REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
         params = downgraded(params, protocol_version)
         frame = encode_notification(
@@ -884,7 +899,7 @@ class Connection:
 
     def progress(
         self,
-        request: TheirRequest,
+        request: IncomingRequest,
         progress: float,
         total: float | None = None,
         message: str | None = None,
@@ -898,13 +913,13 @@ class Connection:
             LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
         """
         params = report(request, progress, total, message)
-        if params is None or not self._is_legal(self.our_role, Input.REFERENCE):
+        if params is None or not self._is_legal(self.our_role, SessionTrigger.REFERENCE):
             return None
         return encode_notification(
             methods.PROGRESS, downgraded(params, request.peer.protocol_version)
         )
 
-    def tear_down(self, request: TheirRequest) -> bytes:
+    def subscription_end(self, request: IncomingRequest) -> bytes:
         """The frame that tells a client of the end of its subscription (SUB-15)."""
         meta = {SUBSCRIPTION_ID: request.id}
         params = types.CancelledParams(request_id=request.id, meta=meta)
@@ -912,15 +927,15 @@ class Connection:
 
     # Requests of theirs.
 
-    def start(self, request: TheirRequest) -> None:
+    def start(self, request: IncomingRequest) -> None:
         """The handler of a request of theirs begins.
 
         Raises:
             LocalProtocolError: It was started, answered or cancelled before.
         """
-        request.move(TheirMove.START)
+        request.move(IncomingTrigger.START)
 
-    def finish(self, request: TheirRequest) -> bool:
+    def finish(self, request: IncomingRequest) -> bool:
         """A request of theirs has an answer or an error; True when that may be sent.
 
         Its id is free from now on. A cancelled request is finished like any other (CANC-06).
@@ -928,12 +943,12 @@ class Connection:
         Raises:
             LocalProtocolError: It was answered before.
         """
-        return self.theirs.finish(request)
+        return self.incoming.finish(request)
 
-    def close(self) -> list[OurRequest]:
+    def close(self) -> list[OutgoingRequest]:
         """The session is over; returns the requests of ours that are lost by it. Idempotent."""
-        self._move(self.our_role, Input.CLOSE)
-        return self.ours.lose_all()
+        self._move(self.our_role, SessionTrigger.CLOSE)
+        return self.outgoing.lose_all()
 
     # What both directions ask.
 
@@ -951,49 +966,53 @@ class Connection:
             raise LocalProtocolError(unknown(method, self.our_role, is_request=is_request))
         if self.our_role not in row.senders:
             raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
-        if not row.is_of(protocol_version):
+        if not row.exists_in(protocol_version):
             raise LocalProtocolError(f"there is no {method} in revision {protocol_version.name}")
         if not self._is_legal(self.our_role, self._kind(row, protocol_version)):
             raise LocalProtocolError(
                 f"{method} is not allowed now: the session is {self.state.name}"
             )
-        if not (is_honoured or self._is_announced(row.need, protocol_version)):
-            raise LocalProtocolError(f"{method} needs the {row.need}, which is not announced")
+        if not (is_honoured or self._is_announced(row.required_capability, protocol_version)):
+            raise LocalProtocolError(
+                f"{method} needs the {row.required_capability}, which is not announced"
+            )
         return row
 
-    def _kind(self, row: Method, protocol_version: ProtocolVersion) -> Input:
+    def _kind(self, row: Method, protocol_version: ProtocolVersion) -> SessionTrigger:
         """What a message of ours is to the session table."""
-        if row.input is Input.REFERENCE:
+        if row.input is SessionTrigger.REFERENCE:
             return row.input
-        return Input.STATELESS if protocol_version.is_stateless else row.input
+        return SessionTrigger.STATELESS if protocol_version.is_stateless else row.input
 
-    def _is_announced(self, need: Need | None, protocol_version: ProtocolVersion) -> bool:
-        if need is None:
+    def _is_announced(
+        self, required_capability: RequiredCapability | None, protocol_version: ProtocolVersion
+    ) -> bool:
+        if required_capability is None:
             return True
-        if need.holder is not self.our_role:
-            return announced(self.peer_capabilities, need.path)
+        if required_capability.holder is not self.our_role:
+            return announced(self.peer_capabilities, required_capability.path)
         is_declared_anew = protocol_version.is_stateless and self.our_role is Role.SERVER
-        ours = self.declared() if is_declared_anew else self.our_capabilities
-        return announced(ours, need.path)
+        ours = self.current_capabilities() if is_declared_anew else self.our_capabilities
+        return announced(ours, required_capability.path)
 
     def declare_once(self) -> types.ServerCapabilities:
         """What a server can do now, and has said for the whole session."""
-        capabilities = self.our_capabilities = self.declared()
+        capabilities = self.our_capabilities = self.current_capabilities()
         return capabilities
 
-    def declared(self) -> types.ServerCapabilities:
+    def current_capabilities(self) -> types.ServerCapabilities:
         """What a server can do now."""
-        if self.declare is not None:
-            return self.declare()
+        if self.get_capabilities is not None:
+            return self.get_capabilities()
         capabilities = self.our_capabilities
         assert isinstance(capabilities, types.ServerCapabilities)
         return capabilities
 
-    def _is_legal(self, sender: Role, kind: Input) -> bool:
-        return (sender, kind) in SESSION_MOVES[self.state]
+    def _is_legal(self, sender: Role, kind: SessionTrigger) -> bool:
+        return (sender, kind) in SESSION_TRANSITIONS[self.state]
 
-    def _move(self, sender: Role, kind: Input) -> bool:
-        after = SESSION_MOVES[self.state].get((sender, kind))
+    def _move(self, sender: Role, kind: SessionTrigger) -> bool:
+        after = SESSION_TRANSITIONS[self.state].get((sender, kind))
         self.state = after or self.state
         return after is not None
 
@@ -1012,7 +1031,7 @@ class Connection:
     }
 
 
-def _answer_input(request: OurRequest, *, is_result: bool) -> Input:
-    if request.method.input is not Input.INITIALIZE:
-        return Input.ANSWER
-    return Input.INITIALIZE_RESULT if is_result else Input.INITIALIZE_ERROR
+def _answer_input(request: OutgoingRequest, *, is_result: bool) -> SessionTrigger:
+    if request.method.input is not SessionTrigger.INITIALIZE:
+        return SessionTrigger.ANSWER
+    return SessionTrigger.INITIALIZE_RESULT if is_result else SessionTrigger.INITIALIZE_ERROR

@@ -37,7 +37,7 @@ class EventStore(Protocol):
         """
         ...
 
-    def keep_whole(self, events: Sequence[bytes]) -> Sequence[str]:
+    def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
         """The ids of all events of a new stream that has ended, and before them that of a mark.
 
         As if it was opened, the mark and each event were kept, and it was closed; most streams come
@@ -118,7 +118,7 @@ class ReplayBuffer:
         self._open[self._streams_opened] = _Stream(1, [])
         return self._streams_opened
 
-    def keep_whole(self, events: Sequence[bytes]) -> Sequence[str]:
+    def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
         """The ids of all events of a new stream that has ended, and before them that of a mark."""
         self._streams_opened = number = self._streams_opened + 1
         size, ids = 0, [_event_id(number, 1)]

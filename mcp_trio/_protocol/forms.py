@@ -72,7 +72,7 @@ def check_form(schema: Schema) -> None:
     properties = schema.get("properties")
     if schema.get("type") != "object" or not isinstance(properties, Mapping):
         raise ValueError('a form has "type": "object" and "properties"')
-    for name, member in members_of(schema).items():
+    for name, member in form_members(schema).items():
         fault = _fault_of_member(member)
         if fault is not None:
             raise ValueError(f"{name}: {fault}")
@@ -124,15 +124,15 @@ def with_defaults(content: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """The content, and the defaults of the members that it leaves out (ELIC-14)."""
     defaults = {
         name: member["default"]
-        for name, member in members_of(schema).items()
+        for name, member in form_members(schema).items()
         if "default" in member and name not in content
     }
     return {**content, **defaults}
 
 
-def mistakes_in(content: Mapping[str, Any], schema: Schema) -> list[str]:
+def form_errors(content: Mapping[str, Any], schema: Schema) -> list[str]:
     """A short line for each member that does not fit the form; none if all do (ELIC-16)."""
-    members = members_of(schema)
+    members = form_members(schema)
     required = schema.get("required")
     lines = [
         f"{name}: missing"
@@ -146,7 +146,7 @@ def mistakes_in(content: Mapping[str, Any], schema: Schema) -> list[str]:
     return lines
 
 
-def members_of(schema: Schema) -> dict[str, Schema]:
+def form_members(schema: Schema) -> dict[str, Schema]:
     """What a form says of each of its members; what it should not say is like nothing."""
     return {name: _object(it) for name, it in _object(schema.get("properties")).items()}
 

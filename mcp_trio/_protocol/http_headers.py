@@ -58,9 +58,9 @@ class HttpRequest:
     ) -> Self:
         """The head of a request for `target`, with the fields as they came over the wire."""
         path, _, query = target.partition("?")
-        return cls(method, path, query, *fields_of(headers), **rest)
+        return cls(method, path, query, *decoded_headers(headers), **rest)
 
-    def with_field(self, name: str, value: str) -> "HttpRequest":
+    def with_header(self, name: str, value: str) -> "HttpRequest":
         """The same but for one field; a call of its own, as `attrs.evolve` costs ten times that."""
         return HttpRequest(
             self.method,
@@ -93,17 +93,19 @@ class HttpRequest:
         return media_type_of(self.headers.get("content-type")) == JSON
 
     @functools.cached_property
-    def takes_json(self) -> bool:
+    def accepts_json(self) -> bool:
         """Return whether the client takes JSON as an answer."""
         return accepts(self.headers.get("accept"), JSON)
 
     @functools.cached_property
-    def takes_streams(self) -> bool:
+    def accepts_event_streams(self) -> bool:
         """Return whether the client takes a stream of events as an answer."""
         return accepts(self.headers.get("accept"), EVENT_STREAM)
 
 
-def fields_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Mapping[str, str], frozenset[str]]:
+def decoded_headers(
+    headers: Iterable[tuple[bytes, bytes]],
+) -> tuple[Mapping[str, str], frozenset[str]]:
     """The `headers` and `repeated` of a head, of the fields as they came over the wire."""
     values: dict[str, str] = {}
     repeated: set[str] = set()
@@ -211,7 +213,7 @@ _PLAIN: Final = re.compile(r"[ -~]*")
 _RECEIVED: Final = re.compile(r"[\t -~]*")  # a tab is legal in a field, though we wrap it (TRAP-48)
 
 
-def wrapped(value: str) -> str:
+def encoded_value(value: str) -> str:
     """The value as a field can carry it: as it is, or as Base64 between markers (HDR-23, HDR-28).
 
     What looks as if it were wrapped is wrapped too (HDR-24).
@@ -223,11 +225,11 @@ def wrapped(value: str) -> str:
     return f"{_PREFIX}{base64.b64encode(value.encode()).decode()}{_SUFFIX}"
 
 
-def unwrapped(text: str) -> str:
+def decoded_value(text: str) -> str:
     """What a field's text stands for; without both markers, the text itself (HDR-26).
 
     Raises:
-        MirrorError: Between the markers is no Base64 of UTF-8 as `wrapped` writes it (HDR-27), or a
+        MirrorError: Between the markers is no Base64 of UTF-8 as `encoded_value` writes it, or a
             character should have been wrapped (HDR-30).
     """
     if not _RECEIVED.fullmatch(text):
@@ -386,11 +388,11 @@ def headers_from_body(
     headers = [(PROTOCOL_VERSION, version), (METHOD, method)]
     name = _named(method, params)
     if name is not None:
-        headers.append((NAME, wrapped(name)))
+        headers.append((NAME, encoded_value(name)))
     for suffix, path in (paths or {}).items():
         text = _rendered(_argument(params, path), PARAM + suffix)
         if text is not None:
-            headers.append((PARAM + suffix, wrapped(text)))
+            headers.append((PARAM + suffix, encoded_value(text)))
     return headers
 
 
@@ -431,7 +433,7 @@ def _sent(request: HttpRequest, field: str) -> str | None:
 def _decoded(request: HttpRequest, field: str) -> str | None:
     text = _sent(request, field)
     try:
-        return None if text is None else unwrapped(text)
+        return None if text is None else decoded_value(text)
     except HeaderMismatchError as error:
         raise HeaderMismatchError(f"{field} {error}") from None
 

@@ -81,13 +81,13 @@ class Rejection:
         return encode_error(self.id, self.code, self.text, self.data)
 
 
-class Opening(msgspec.Struct, frozen=True):
+class OpenSession(msgspec.Struct, frozen=True):
     """A session begins with this `initialize`."""
 
     request: Request
 
 
-class ToSession(msgspec.Struct, frozen=True):
+class SessionMessage(msgspec.Struct, frozen=True):
     """The message is for a session; what is answered on the same connection is named by its ids."""
 
     session: str
@@ -95,27 +95,29 @@ class ToSession(msgspec.Struct, frozen=True):
     awaited: Sequence[RequestId]
 
 
-class Stateless(msgspec.Struct, frozen=True):
+class StatelessMessage(msgspec.Struct, frozen=True):
     """A modern message, complete in itself, unless it `is_incomplete`: then it will be refused."""
 
     message: Request | Notification
     is_incomplete: bool = False
 
 
-class Listening(msgspec.Struct, frozen=True):
+class OpenStream(msgspec.Struct, frozen=True):
     """A stream for what belongs to no request of the client, or the rest of one after an event."""
 
     session: str
     last_event_id: str | None
 
 
-class Ending(msgspec.Struct, frozen=True):
+class EndSession(msgspec.Struct, frozen=True):
     """The client is done with its session."""
 
     session: str
 
 
-RoutingResult: TypeAlias = Rejection | Opening | ToSession | Stateless | Listening | Ending
+RoutingResult: TypeAlias = (
+    Rejection | OpenSession | SessionMessage | StatelessMessage | OpenStream | EndSession
+)
 
 
 class KnownSession(msgspec.Struct, frozen=True):
@@ -165,7 +167,7 @@ class Endpoint:
     def _legacy(self) -> frozenset[str]:
         return frozenset(self.protocol_versions) - self._stateless
 
-    def judge(self, http_request: HttpRequest, body: bytes = b"") -> RoutingResult:
+    def route(self, http_request: HttpRequest, body: bytes = b"") -> RoutingResult:
         """Return the routing result for a request whose body has been read."""
         match http_request.method:
             case "POST":
@@ -188,7 +190,7 @@ class Endpoint:
     def _post(self, http_request: HttpRequest, body: bytes) -> RoutingResult:
         if not http_request.is_json:
             return Rejection(status=415, text=f"the Content-Type of a POST is {JSON}")
-        if not (http_request.takes_json or http_request.takes_streams):
+        if not (http_request.accepts_json or http_request.accepts_event_streams):
             return Rejection(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
         message = self.decoder.decode(body)
         if type(message) is Malformed:
@@ -221,7 +223,7 @@ class Endpoint:
         if metadata is None and isinstance(message, Request):
             text = f"invalid params: _meta lacks {META_VERSION}"
             return Rejection(status=400, code=INVALID_PARAMS, text=text, id=request_id)
-        return Stateless(message, metadata is not None and not metadata.is_complete)
+        return StatelessMessage(message, metadata is not None and not metadata.is_complete)
 
     def _check_headers_match(
         self, http_request: HttpRequest, message: Request | Notification, metadata: Metadata | None
@@ -255,7 +257,7 @@ class Endpoint:
         if isinstance(session, Rejection):
             return attrs.evolve(session, id=_id_of(message))
         rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
-        return rejection or ToSession(session[0], message, _awaited(message))
+        return rejection or SessionMessage(session[0], message, _awaited(message))
 
     def _without_era(self, message: Message | Batch) -> Rejection:
         """What a server that speaks modern revisions only says to anything else (MHTTP-30)."""
@@ -272,7 +274,7 @@ class Endpoint:
         if http_request.header(SESSION_ID) is not None:
             text = f"a session begins without {SESSION_ID}"
             return Rejection(status=400, text=text, id=request.id)
-        return Opening(request)
+        return OpenSession(request)
 
     # What names a session.
 
@@ -297,18 +299,18 @@ class Endpoint:
     def _get(self, http_request: HttpRequest) -> RoutingResult:
         if not self.has_sessions or self._names_stateless(http_request):
             return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
-        if not http_request.takes_streams:
+        if not http_request.accepts_event_streams:
             return Rejection(status=406, text=f"Accept of a GET names {EVENT_STREAM}")
         session = self._session(http_request)
         if isinstance(session, Rejection):
             return session
-        return Listening(session[0], http_request.header(LAST_EVENT_ID))
+        return OpenStream(session[0], http_request.header(LAST_EVENT_ID))
 
     def _delete(self, http_request: HttpRequest) -> RoutingResult:
         if not self.has_sessions or self._names_stateless(http_request):
             return attrs.evolve(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
         session = self._session(http_request)
-        return session if isinstance(session, Rejection) else Ending(session[0])
+        return session if isinstance(session, Rejection) else EndSession(session[0])
 
 
 def _metadata_in(message: Message | Batch) -> Metadata | None:

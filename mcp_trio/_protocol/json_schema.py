@@ -30,7 +30,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 _ODD_KEY: Final = re.compile(r"[^\w$@:/-]|\A\Z")
 
 
-def step(key: str | int) -> str:
+def path_step(key: str | int) -> str:
     """How a path goes on to a member, or to an item; keys come from the peer, and may be odd."""
     if isinstance(key, int):
         return f"[{key}]"
@@ -68,7 +68,7 @@ _REFERENCES: Final = ("$ref", "$dynamicRef")
 
 
 @attrs.define(eq=False)
-class Schema:
+class SchemaValidator:
     """A schema that somebody gave, ready to check values.
 
     Attributes:
@@ -117,7 +117,7 @@ class Schema:
 
     def _line(self, mistake: Any) -> str:
         """From a `ValidationError` to "days[0]: 'x' is not of type 'integer'"."""
-        path = "".join(map(step, mistake.absolute_path)).removeprefix(".") or self.of
+        path = "".join(map(path_step, mistake.absolute_path)).removeprefix(".") or self.of
         return " ".join(f"{path}: {mistake.message}".split())
 
 
@@ -175,7 +175,7 @@ def _check_valid(kind: Any, schema: dict[str, Any]) -> None:
     try:
         kind.check_schema(schema)
     except Invalid as error:
-        path = "".join(map(step, error.absolute_path)).removeprefix(".") or "its root"
+        path = "".join(map(path_step, error.absolute_path)).removeprefix(".") or "its root"
         raise SchemaError(f"invalid schema, at {path}: {error.message}") from error
 
 

@@ -53,7 +53,7 @@ class Peer:
         return announced(self.capabilities, capability)
 
 
-STRANGER: Final = Peer(protocol_version=OLDEST, capabilities=types.ClientCapabilities())
+UNKNOWN_PEER: Final = Peer(protocol_version=OLDEST, capabilities=types.ClientCapabilities())
 """Who has said nothing yet."""
 
 
@@ -64,7 +64,7 @@ CLIENT_INFO: Final = f"{_PREFIX}clientInfo"
 SERVER_INFO: Final = f"{_PREFIX}serverInfo"
 LOG_LEVEL: Final = f"{_PREFIX}logLevel"
 SUBSCRIPTION_ID: Final = f"{_PREFIX}subscriptionId"
-PROGRESS_MEMBER: Final = "progressToken"
+PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  no secret
 
 TRACE: Final = ("traceparent", "tracestate", "baggage")
 """The only names without a prefix, and for nothing else (TRACE-03)."""
@@ -162,7 +162,7 @@ class Metadata:
     def _last(self) -> bytes:
         return b',"_meta":%b}' % self._text
 
-    def rest_of(self, params: Raw) -> bytes | None:
+    def params_without_meta(self, params: Raw) -> bytes | None:
         """The text of params without this, their `_meta`, so that it is not read once more.
 
         None: they are to be read as a whole. It is looked for at both ends, where clients write it,
@@ -182,10 +182,10 @@ def checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
     Raises:
         msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
     """
-    token = meta.get(PROGRESS_MEMBER)
+    token = meta.get(PROGRESS_TOKEN)
     if token is None or type(token) in {int, str}:
         return token
-    raise msgspec.ValidationError(f"_meta.{PROGRESS_MEMBER} must be a string or an integer")
+    raise msgspec.ValidationError(f"_meta.{PROGRESS_TOKEN} must be a string or an integer")
 
 
 def _there(member: Raw | UnsetType, name: str) -> Raw:
@@ -288,7 +288,7 @@ def check_keys(keys: Iterable[str]) -> None:
             raise ValueError(f"the key {key!r} of _meta is reserved for the specification")
 
 
-def trace_of(given: Mapping[str, str]) -> dict[str, str]:
+def checked_trace(given: Mapping[str, str]) -> dict[str, str]:
     """What of it belongs to a distributed trace, and nothing else (TRACE-03).
 
     Raises:
@@ -301,7 +301,7 @@ def trace_of(given: Mapping[str, str]) -> dict[str, str]:
     return said
 
 
-def said_by_client(
+def client_metadata(
     protocol_version: ProtocolVersion, capabilities: Any, info: types.Implementation
 ) -> dict[str, Any]:
     """What a client says in each of its modern requests (META-11 to META-13)."""
@@ -328,7 +328,7 @@ def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> Params
     return msgspec.structs.replace(params or types.EmptyParams(), meta=meta)
 
 
-def dressed(
+def with_result_metadata(
     result: msgspec.Struct | Raw, method: Method, signature: dict[str, Any]
 ) -> msgspec.Struct | Raw:
     """A modern result, with what each of them has to say: whether it is complete, and whose it is.

@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from mcp_trio import types
-from mcp_trio._protocol.states import Input, Role
+from mcp_trio._protocol.states import Role, SessionTrigger
 from mcp_trio._protocol.versions import ProtocolVersion, is_between
 
 CLIENT: Final = frozenset({Role.CLIENT})
@@ -24,7 +24,7 @@ ParamsToSend: TypeAlias = types.Params | Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
-class Need:
+class RequiredCapability:
     """A capability that `holder` must have announced: a path such as `resources.subscribe`."""
 
     holder: Role
@@ -68,15 +68,15 @@ class Method:
     senders: frozenset[Role]
     params: Any
     result: Any = None
-    input: Input
-    need: Need | None = None
+    input: SessionTrigger
+    required_capability: RequiredCapability | None = None
     since: str | None = None
     until: str | None = None
     has_rounds: bool = False
     is_cacheable: bool = False
-    is_standing: bool = False
-    is_subscribed: bool = False
-    hands_on_params: bool = False
+    is_subscription: bool = False
+    needs_subscription: bool = False
+    is_custom: bool = False
     is_request: bool = attrs.field(
         default=attrs.Factory(_is_request, takes_self=True), init=False, eq=False, repr=False
     )
@@ -87,7 +87,7 @@ class Method:
         default=attrs.Factory(_decoder_of_result, takes_self=True), init=False, eq=False, repr=False
     )
 
-    def is_of(self, protocol_version: ProtocolVersion) -> bool:
+    def exists_in(self, protocol_version: ProtocolVersion) -> bool:
         """Return whether a revision has this method."""
         return is_between(protocol_version, self.since, self.until)
 
@@ -120,13 +120,13 @@ def _too_deep() -> msgspec.ValidationError:
 
 
 class _Options(TypedDict, total=False):
-    need: Need
+    required_capability: RequiredCapability
     since: str
     until: str
     has_rounds: bool
     is_cacheable: bool
-    is_standing: bool
-    is_subscribed: bool
+    is_subscription: bool
+    needs_subscription: bool
 
 
 def _request(
@@ -134,7 +134,7 @@ def _request(
     senders: frozenset[Role],
     params: type[types.Params],
     result: Any,
-    kind: Input = Input.REQUEST,
+    kind: SessionTrigger = SessionTrigger.REQUEST,
     **options: Unpack[_Options],
 ) -> Method:
     return Method(name=name, senders=senders, params=params, result=result, input=kind, **options)
@@ -144,7 +144,7 @@ def _notification(
     name: str,
     senders: frozenset[Role],
     params: type[types.Params],
-    kind: Input = Input.NOTIFICATION,
+    kind: SessionTrigger = SessionTrigger.NOTIFICATION,
     **options: Unpack[_Options],
 ) -> Method:
     return Method(name=name, senders=senders, params=params, input=kind, **options)
@@ -160,19 +160,19 @@ CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
-_TOOLS: Final = Need(holder=Role.SERVER, path="tools")
-_RESOURCES: Final = Need(holder=Role.SERVER, path="resources")
-_SUBSCRIPTIONS: Final = Need(holder=Role.SERVER, path="resources.subscribe")
-_PROMPTS: Final = Need(holder=Role.SERVER, path="prompts")
-_LOGGING: Final = Need(holder=Role.SERVER, path="logging")
-_SAMPLING: Final = Need(holder=Role.CLIENT, path="sampling")
-_ROOTS: Final = Need(holder=Role.CLIENT, path="roots")
-_ELICITATION: Final = Need(holder=Role.CLIENT, path="elicitation")
-_URL_ELICITATION: Final = Need(holder=Role.CLIENT, path="elicitation.url")
-_RESOURCE_CHANGES: Final = Need(holder=Role.SERVER, path="resources.listChanged")
-_TOOL_CHANGES: Final = Need(holder=Role.SERVER, path="tools.listChanged")
-_PROMPT_CHANGES: Final = Need(holder=Role.SERVER, path="prompts.listChanged")
-_ROOT_CHANGES: Final = Need(holder=Role.CLIENT, path="roots.listChanged")
+_TOOLS: Final = RequiredCapability(holder=Role.SERVER, path="tools")
+_RESOURCES: Final = RequiredCapability(holder=Role.SERVER, path="resources")
+_SUBSCRIPTIONS: Final = RequiredCapability(holder=Role.SERVER, path="resources.subscribe")
+_PROMPTS: Final = RequiredCapability(holder=Role.SERVER, path="prompts")
+_LOGGING: Final = RequiredCapability(holder=Role.SERVER, path="logging")
+_SAMPLING: Final = RequiredCapability(holder=Role.CLIENT, path="sampling")
+_ROOTS: Final = RequiredCapability(holder=Role.CLIENT, path="roots")
+_ELICITATION: Final = RequiredCapability(holder=Role.CLIENT, path="elicitation")
+_URL_ELICITATION: Final = RequiredCapability(holder=Role.CLIENT, path="elicitation.url")
+_RESOURCE_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="resources.listChanged")
+_TOOL_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="tools.listChanged")
+_PROMPT_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="prompts.listChanged")
+_ROOT_CHANGES: Final = RequiredCapability(holder=Role.CLIENT, path="roots.listChanged")
 
 # The last revision with a handshake, and the first without.
 _LEGACY: Final = "2025-11-25"
@@ -184,7 +184,7 @@ _ROWS: Final = (
         CLIENT,
         types.InitializeParams,
         types.InitializeResult,
-        kind=Input.INITIALIZE,
+        kind=SessionTrigger.INITIALIZE,
         until=_LEGACY,
     ),
     _request(
@@ -195,13 +195,15 @@ _ROWS: Final = (
         since=_STATELESS,
         is_cacheable=True,
     ),
-    _request(PING, BOTH, types.EmptyParams, types.EmptyResult, kind=Input.PING, until=_LEGACY),
+    _request(
+        PING, BOTH, types.EmptyParams, types.EmptyResult, kind=SessionTrigger.PING, until=_LEGACY
+    ),
     _request(
         "tools/list",
         CLIENT,
         types.PaginatedParams,
         types.ListToolsResult,
-        need=_TOOLS,
+        required_capability=_TOOLS,
         is_cacheable=True,
     ),
     _request(
@@ -209,7 +211,7 @@ _ROWS: Final = (
         CLIENT,
         types.CallToolParams,
         types.CallToolResult,
-        need=_TOOLS,
+        required_capability=_TOOLS,
         has_rounds=True,
     ),
     _request(
@@ -217,7 +219,7 @@ _ROWS: Final = (
         CLIENT,
         types.PaginatedParams,
         types.ListResourcesResult,
-        need=_RESOURCES,
+        required_capability=_RESOURCES,
         is_cacheable=True,
     ),
     _request(
@@ -225,7 +227,7 @@ _ROWS: Final = (
         CLIENT,
         types.PaginatedParams,
         types.ListResourceTemplatesResult,
-        need=_RESOURCES,
+        required_capability=_RESOURCES,
         is_cacheable=True,
     ),
     _request(
@@ -233,7 +235,7 @@ _ROWS: Final = (
         CLIENT,
         types.ReadResourceParams,
         types.ReadResourceResult,
-        need=_RESOURCES,
+        required_capability=_RESOURCES,
         has_rounds=True,
         is_cacheable=True,
     ),
@@ -242,7 +244,7 @@ _ROWS: Final = (
         CLIENT,
         types.SubscribeParams,
         types.EmptyResult,
-        need=_SUBSCRIPTIONS,
+        required_capability=_SUBSCRIPTIONS,
         until=_LEGACY,
     ),
     _request(
@@ -250,7 +252,7 @@ _ROWS: Final = (
         CLIENT,
         types.UnsubscribeParams,
         types.EmptyResult,
-        need=_SUBSCRIPTIONS,
+        required_capability=_SUBSCRIPTIONS,
         until=_LEGACY,
     ),
     _request(
@@ -258,7 +260,7 @@ _ROWS: Final = (
         CLIENT,
         types.PaginatedParams,
         types.ListPromptsResult,
-        need=_PROMPTS,
+        required_capability=_PROMPTS,
         is_cacheable=True,
     ),
     _request(
@@ -266,7 +268,7 @@ _ROWS: Final = (
         CLIENT,
         types.GetPromptParams,
         types.GetPromptResult,
-        need=_PROMPTS,
+        required_capability=_PROMPTS,
         has_rounds=True,
     ),
     # Of the capability `completions`, which not every revision has, the server itself asks.
@@ -276,83 +278,99 @@ _ROWS: Final = (
         CLIENT,
         types.SetLevelParams,
         types.EmptyResult,
-        need=_LOGGING,
+        required_capability=_LOGGING,
         until=_LEGACY,
     ),
     _request(
-        LISTEN, CLIENT, types.ListenParams, types.ListenResult, since=_STATELESS, is_standing=True
+        LISTEN,
+        CLIENT,
+        types.ListenParams,
+        types.ListenResult,
+        since=_STATELESS,
+        is_subscription=True,
     ),
     _request(
         "sampling/createMessage",
         SERVER,
         types.CreateMessageParams,
         types.CreateMessageResult,
-        need=_SAMPLING,
+        required_capability=_SAMPLING,
         until=_LEGACY,
     ),
     _request(
-        "roots/list", SERVER, types.EmptyParams, types.ListRootsResult, need=_ROOTS, until=_LEGACY
+        "roots/list",
+        SERVER,
+        types.EmptyParams,
+        types.ListRootsResult,
+        required_capability=_ROOTS,
+        until=_LEGACY,
     ),
     _request(
         "elicitation/create",
         SERVER,
         types.ElicitParams,
         types.ElicitResult,
-        need=_ELICITATION,
+        required_capability=_ELICITATION,
         since="2025-06-18",
         until=_LEGACY,
     ),
-    _notification(INITIALIZED, CLIENT, types.EmptyParams, kind=Input.INITIALIZED, until=_LEGACY),
-    _notification(CANCELLED, BOTH, types.CancelledParams, kind=Input.REFERENCE),
-    _notification(PROGRESS, BOTH, types.ProgressParams, kind=Input.REFERENCE),
     _notification(
-        "notifications/message", SERVER, types.LoggingMessageParams, kind=Input.LOG, need=_LOGGING
+        INITIALIZED, CLIENT, types.EmptyParams, kind=SessionTrigger.INITIALIZED, until=_LEGACY
+    ),
+    _notification(CANCELLED, BOTH, types.CancelledParams, kind=SessionTrigger.REFERENCE),
+    _notification(PROGRESS, BOTH, types.ProgressParams, kind=SessionTrigger.REFERENCE),
+    _notification(
+        "notifications/message",
+        SERVER,
+        types.LoggingMessageParams,
+        kind=SessionTrigger.LOG,
+        required_capability=_LOGGING,
     ),
     _notification(
         RESOURCE_UPDATED,
         SERVER,
         types.ResourceUpdatedParams,
-        need=_SUBSCRIPTIONS,
-        is_subscribed=True,
+        required_capability=_SUBSCRIPTIONS,
+        needs_subscription=True,
     ),
     _notification(
         "notifications/resources/list_changed",
         SERVER,
         types.EmptyParams,
-        need=_RESOURCE_CHANGES,
-        is_subscribed=True,
+        required_capability=_RESOURCE_CHANGES,
+        needs_subscription=True,
     ),
     _notification(
         "notifications/tools/list_changed",
         SERVER,
         types.EmptyParams,
-        need=_TOOL_CHANGES,
-        is_subscribed=True,
+        required_capability=_TOOL_CHANGES,
+        needs_subscription=True,
     ),
     _notification(
         "notifications/prompts/list_changed",
         SERVER,
         types.EmptyParams,
-        need=_PROMPT_CHANGES,
-        is_subscribed=True,
+        required_capability=_PROMPT_CHANGES,
+        needs_subscription=True,
     ),
     _notification(
         "notifications/roots/list_changed",
         CLIENT,
         types.EmptyParams,
-        need=_ROOT_CHANGES,
+        required_capability=_ROOT_CHANGES,
         until=_LEGACY,
     ),
     _notification(
         "notifications/elicitation/complete",
         SERVER,
         types.ElicitationCompleteParams,
-        need=_URL_ELICITATION,
+        required_capability=_URL_ELICITATION,
         since=_LEGACY,
         until=_LEGACY,
     ),
     _notification(
-        ACKNOWLEDGED, SERVER, types.AcknowledgedParams, since=_STATELESS, is_subscribed=True
+        ACKNOWLEDGED, SERVER, types.AcknowledgedParams, since=_STATELESS, needs_subscription=True
     ),
 )
 
@@ -374,16 +392,16 @@ def custom_method(
     """
     known = METHODS.get(name)
     if known is not None:
-        return attrs.evolve(known, params=params, hands_on_params=True)
+        return attrs.evolve(known, params=params, is_custom=True)
     if name.startswith(_NOTIFICATIONS):
-        return Method(name=name, senders=senders, params=params, input=Input.NOTIFICATION)
+        return Method(name=name, senders=senders, params=params, input=SessionTrigger.NOTIFICATION)
     return Method(
         name=name,
         senders=senders,
         params=params,
         result=result,
-        input=Input.REQUEST,
-        hands_on_params=True,
+        input=SessionTrigger.REQUEST,
+        is_custom=True,
     )
 
 

@@ -15,8 +15,8 @@ import msgspec
 from mcp_trio import types
 from mcp_trio._jsonrpc.messages import Malformed
 from mcp_trio._protocol.metadata import (
-    PROGRESS_MEMBER,
-    STRANGER,
+    PROGRESS_TOKEN,
+    UNKNOWN_PEER,
     Peer,
     check_keys,
     checked_token,
@@ -25,12 +25,12 @@ from mcp_trio._protocol.metadata import (
 )
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.states import (
-    OUR_MOVES,
-    THEIR_MOVES,
-    OurMove,
-    OurState,
-    TheirMove,
-    TheirState,
+    INCOMING_TRANSITIONS,
+    OUTGOING_TRANSITIONS,
+    IncomingState,
+    IncomingTrigger,
+    OutgoingState,
+    OutgoingTrigger,
 )
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 from mcp_trio.limits import Limits
@@ -50,25 +50,25 @@ class Budget:
     started: float
     idle_seconds: float
     total_seconds: float
-    last_sign: float = attrs.field(init=False)
+    last_activity: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.last_sign = self.started
+        self.last_activity = self.started
 
     @property
     def deadline(self) -> float:
         """When the first of the two budgets runs out."""
-        return min(self.last_sign + self.idle_seconds, self.started + self.total_seconds)
+        return min(self.last_activity + self.idle_seconds, self.started + self.total_seconds)
 
-    def sign_of_life(self, now: float) -> None:
+    def record_activity(self, now: float) -> None:
         """Something was heard about the request: the idle budget starts again."""
-        self.last_sign = now
+        self.last_activity = now
 
     def expired(self, now: float) -> str | None:
         """Which budget has run out at `now`: "total", "idle" or None."""
         if now >= self.started + self.total_seconds:
             return "total"
-        if now >= self.last_sign + self.idle_seconds:
+        if now >= self.last_activity + self.idle_seconds:
             return "idle"
         return None
 
@@ -81,7 +81,7 @@ class Budget:
 # nothing of what is wrong with it.
 
 
-SUSPENDED: Final = "parked."
+SUSPENDED_PREFIX: Final = "parked."
 """How the state of a handler begins that waits here; any other was sealed, or is none of ours."""
 
 # What a retry brings anew, or has besides what it repeats.
@@ -90,12 +90,12 @@ _NOT_REPEATED: Final = ("_meta", "inputResponses", "requestState")
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def invalid_state() -> RequestError:
+def invalid_state_error() -> RequestError:
     """The answer to a state that fails any check."""
     return RequestError(INVALID_PARAMS, "the request state is not valid")
 
 
-def digest_of(method: str, params: Any) -> bytes:
+def request_digest(method: str, params: Any) -> bytes:
     """A digest of what a retry repeats: its method and its params, however these are spelled.
 
     Params that hold what no value here can be, such as a number without end, count as they are
@@ -121,7 +121,7 @@ def digest_of(method: str, params: Any) -> bytes:
 RequestId: TypeAlias = int | str
 
 
-class TheirRequest(msgspec.Struct, gc=False, eq=False):
+class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     """A request that we received, and what its sender has said of itself.
 
     `progress_last` is what we reported last (it must grow).
@@ -132,9 +132,9 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
     params: Any
     size_bytes: int = 0
     progress_token: RequestId | None = None
-    peer: Peer = STRANGER
+    peer: Peer = UNKNOWN_PEER
     progress_last: float | None = None
-    state: TheirState = TheirState.TAKEN
+    state: IncomingState = IncomingState.RECEIVED
 
     @property
     def has_rounds(self) -> bool:
@@ -142,20 +142,20 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
         method = self.method
         if not method.has_rounds:
             return False
-        return not method.hands_on_params or isinstance(self.params, InputResponseParams)
+        return not method.is_custom or isinstance(self.params, InputResponseParams)
 
     @property
     def may_want_input(self) -> bool:
         """Return whether its answer may be that input is required (MRTR-03)."""
         return self.peer.protocol_version.is_stateless and self.has_rounds
 
-    def move(self, move: TheirMove) -> TheirState:
+    def move(self, move: IncomingTrigger) -> IncomingState:
         """Take one row of the table.
 
         Raises:
             LocalProtocolError: There is no such row; a second answer, for instance.
         """
-        after = THEIR_MOVES[self.state].get(move)
+        after = INCOMING_TRANSITIONS[self.state].get(move)
         if after is None:
             raise LocalProtocolError(
                 f"request {self.id!r} ({self.method.name}) is {self.state.name}:"
@@ -165,7 +165,7 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
         return after
 
 
-def whose_answer(bad: Malformed) -> RequestId | None:
+def response_id_of(bad: Malformed) -> RequestId | None:
     """Which request a frame that is no message was to answer; None: none, or nobody knows.
 
     One that is cut off is the last word of a peer that dies, and of its loss more will be known.
@@ -173,7 +173,7 @@ def whose_answer(bad: Malformed) -> RequestId | None:
     return bad.id if bad.is_whole and not bad.is_request else None
 
 
-def whose_large_answer(begin: Malformed, waiting: Collection[RequestId]) -> RequestId | None:
+def oversized_response_id(begin: Malformed, waiting: Collection[RequestId]) -> RequestId | None:
     """Which request a frame was to answer of which only the begin is there; None as above.
 
     Some peers write the id behind the result. Then it is that of the one request which is
@@ -186,7 +186,7 @@ def whose_large_answer(begin: Malformed, waiting: Collection[RequestId]) -> Requ
     return begin.id
 
 
-class OurRequest(msgspec.Struct, gc=False, eq=False):
+class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
     """A request that we sent, its encoded frame, and how long it may take."""
 
     id: int
@@ -194,15 +194,15 @@ class OurRequest(msgspec.Struct, gc=False, eq=False):
     frame: bytes
     budget: Budget
     wants_progress: bool = False
-    state: OurState = OurState.SENT
+    state: OutgoingState = OutgoingState.SENT
 
-    def move(self, move: OurMove) -> OurState:
+    def move(self, move: OutgoingTrigger) -> OutgoingState:
         """Take one row of the table.
 
         Raises:
             LocalProtocolError: There is no such row; our own code never asks for one.
         """
-        after = OUR_MOVES[self.state].get(move)
+        after = OUTGOING_TRANSITIONS[self.state].get(move)
         if after is None:
             raise LocalProtocolError(
                 f"our request {self.id} ({self.method.name}) is {self.state.name}:"
@@ -213,42 +213,44 @@ class OurRequest(msgspec.Struct, gc=False, eq=False):
 
 
 @attrs.define
-class TheirRequests:
+class IncomingRequests:
     """The requests that we received and have not finished."""
 
-    _open: dict[RequestId, TheirRequest] = attrs.field(
-        factory=dict[RequestId, TheirRequest], init=False
+    _open: dict[RequestId, IncomingRequest] = attrs.field(
+        factory=dict[RequestId, IncomingRequest], init=False
     )
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def get(self, request_id: RequestId) -> TheirRequest | None:
+    def get(self, request_id: RequestId) -> IncomingRequest | None:
         """The unfinished request with this id, if there is one."""
         return self._open.get(request_id)
 
-    def add(self, request: TheirRequest) -> None:
+    def add(self, request: IncomingRequest) -> None:
         """Enter a request whose id no other one here has."""
         self._open[request.id] = request
 
-    def finish(self, request: TheirRequest) -> bool:
+    def finish(self, request: IncomingRequest) -> bool:
         """End it; True when the peer may hear of it, False when it was cancelled before."""
-        after = request.move(TheirMove.ANSWER)
+        after = request.move(IncomingTrigger.ANSWER)
         if self._open.get(request.id) is request:  # a cancelled one may be finished twice
             del self._open[request.id]
         if not self._open:
             self._open.clear()  # an emptied one keeps its size, in each session that rests
-        return after is TheirState.ANSWERED
+        return after is IncomingState.ANSWERED
 
 
 @attrs.define(kw_only=True)
-class OurRequests:
+class OutgoingRequests:
     """The requests that we sent: the open ones, and the ids of the last ones abandoned."""
 
     remembered_max: int
     _next_id: int = attrs.field(default=0, init=False)
-    _open: dict[int, OurRequest] = attrs.field(factory=dict[int, OurRequest], init=False)
-    _abandoned: dict[int, OurRequest] = attrs.field(factory=dict[int, OurRequest], init=False)
+    _open: dict[int, OutgoingRequest] = attrs.field(factory=dict[int, OutgoingRequest], init=False)
+    _abandoned: dict[int, OutgoingRequest] = attrs.field(
+        factory=dict[int, OutgoingRequest], init=False
+    )
 
     def __len__(self) -> int:
         return len(self._open)
@@ -258,37 +260,37 @@ class OurRequests:
         self._next_id += 1
         return self._next_id
 
-    def add(self, request: OurRequest) -> None:
+    def add(self, request: OutgoingRequest) -> None:
         """Enter a request whose frame is about to leave."""
         self._open[request.id] = request
 
-    def get(self, request_id: RequestId | None) -> OurRequest | None:
+    def get(self, request_id: RequestId | None) -> OutgoingRequest | None:
         """The open request with exactly this id: our ids are integers, so `"1"` is none."""
         return self._open.get(request_id) if isinstance(request_id, int) else None
 
     @property
     def waiting(self) -> list[int]:
         """The open ones whose answer may come at any time; subscriptions stand."""
-        return [each.id for each in self._open.values() if not each.method.is_standing]
+        return [each.id for each in self._open.values() if not each.method.is_subscription]
 
-    def answered(self, request_id: RequestId | None) -> OurRequest | None:
+    def answered(self, request_id: RequestId | None) -> OutgoingRequest | None:
         """Take the open request that this answer ends; None when nobody waits for it."""
         request = self.get(request_id)
         if request is not None:
             del self._open[request.id]
-            request.move(OurMove.ANSWER)
+            request.move(OutgoingTrigger.ANSWER)
         return request
 
     def is_late(self, request_id: RequestId | None) -> bool:
         """Return whether this answer belongs to a request that we abandoned; forgets it then."""
         late = self._abandoned.pop(request_id, None) if isinstance(request_id, int) else None
         if late is not None:
-            late.move(OurMove.ANSWER)
+            late.move(OutgoingTrigger.ANSWER)
         return late is not None
 
-    def abandon(self, request: OurRequest) -> bool:
+    def abandon(self, request: OutgoingRequest) -> bool:
         """Nobody waits for it any more; True when the peer still works on it."""
-        request.move(OurMove.ABANDON)
+        request.move(OutgoingTrigger.ABANDON)
         if self._open.pop(request.id, None) is None:
             return False
         request.frame = b""  # it has left, and is not to be remembered for long
@@ -297,12 +299,12 @@ class OurRequests:
             del self._abandoned[next(iter(self._abandoned))]
         return True
 
-    def lose_all(self) -> list[OurRequest]:
+    def lose_all(self) -> list[OutgoingRequest]:
         """The channel is gone: the open ones end as lost."""
         lost = list(self._open.values())
         self._open.clear()
         for request in lost:
-            request.move(OurMove.LOSE)
+            request.move(OutgoingTrigger.LOSE)
         return lost
 
 
@@ -316,7 +318,9 @@ class Admission:
 
     limits: Limits
     running: int = attrs.field(default=0, init=False)
-    _queue: dict[TheirRequest, None] = attrs.field(factory=dict[TheirRequest, None], init=False)
+    _queue: dict[IncomingRequest, None] = attrs.field(
+        factory=dict[IncomingRequest, None], init=False
+    )
     _queued_bytes: int = attrs.field(default=0, init=False)
 
     @property
@@ -324,7 +328,7 @@ class Admission:
         """How many requests wait for a place."""
         return len(self._queue)
 
-    def has_place(self) -> bool:
+    def has_free_slot(self) -> bool:
         """Return whether a request that arrives now may run at once."""
         return self.running < self.limits.requests.in_flight_max and not self._queue
 
@@ -332,7 +336,7 @@ class Admission:
         """A handler takes a place."""
         self.running += 1
 
-    def rejection(self, request: TheirRequest) -> str | None:
+    def rejection(self, request: IncomingRequest) -> str | None:
         """Why the request cannot even wait, naming the setting; None when there is room."""
         if len(self._queue) >= self.limits.requests.queued_max:
             queued_max = self.limits.requests.queued_max
@@ -344,12 +348,12 @@ class Admission:
             )
         return None
 
-    def wait(self, request: TheirRequest) -> None:
+    def wait(self, request: IncomingRequest) -> None:
         """Queue a request that was not refused."""
         self._queue[request] = None
         self._queued_bytes += request.size_bytes
 
-    def leave(self) -> TheirRequest | None:
+    def leave(self) -> IncomingRequest | None:
         """A handler gives its place back; the request whose turn it is, if one waits.
 
         It has left the queue; its own `enter` follows.
@@ -362,7 +366,7 @@ class Admission:
         self._queued_bytes -= request.size_bytes
         return request
 
-    def withdraw(self, request: TheirRequest) -> bool:
+    def withdraw(self, request: IncomingRequest) -> bool:
         """Take a cancelled request out of the queue; False when it does not wait there."""
         if request not in self._queue:
             return False
@@ -370,7 +374,7 @@ class Admission:
         self._queued_bytes -= request.size_bytes
         return True
 
-    def withdraw_all(self) -> list[TheirRequest]:
+    def withdraw_all(self) -> list[IncomingRequest]:
         """Empty the queue: the session ends and what waits never runs."""
         waiting = list(self._queue)
         self._queue.clear()
@@ -390,14 +394,14 @@ def token_of(method: Method, params: Any, raw: msgspec.Raw | None) -> RequestId 
     Raises:
         msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
     """
-    if method.hands_on_params and not isinstance(params, types.Params):
+    if method.is_custom and not isinstance(params, types.Params):
         params = msgspec.json.decode(raw or b"{}", type=_Carrier)
     return checked_token(params.meta) if params.meta else None
 
 
 def with_token(params: ParamsToSend | None, token: int) -> ParamsToSend:
     """The params of a request of ours that asks for progress."""
-    return with_meta(params, {PROGRESS_MEMBER: token})
+    return with_meta(params, {PROGRESS_TOKEN: token})
 
 
 def check_reserved(params: ParamsToSend | None) -> None:
@@ -407,23 +411,23 @@ def check_reserved(params: ParamsToSend | None) -> None:
         LocalProtocolError: There is a token, or a key that is malformed or reserved.
     """
     meta = meta_of(params)
-    if PROGRESS_MEMBER in meta:
-        raise LocalProtocolError(f"_meta.{PROGRESS_MEMBER} is reserved: ask with wants_progress")
+    if PROGRESS_TOKEN in meta:
+        raise LocalProtocolError(f"_meta.{PROGRESS_TOKEN} is reserved: ask with wants_progress")
     try:
         check_keys(meta)
     except ValueError as error:
         raise LocalProtocolError(str(error)) from None
 
 
-def _is_timely(request: TheirRequest, progress: float) -> bool:
+def _is_timely(request: IncomingRequest, progress: float) -> bool:
     """Whether the request is still running (PROG-05, PROG-09), and the value grows (PROG-06)."""
-    if request.state is not TheirState.RUNNING:
+    if request.state is not IncomingState.RUNNING:
         return False
     return request.progress_last is None or progress > request.progress_last
 
 
 def report(
-    request: TheirRequest, progress: float, total: float | None, message: str | None
+    request: IncomingRequest, progress: float, total: float | None, message: str | None
 ) -> types.ProgressParams | None:
     """What to tell about a request of theirs; None if nobody asked, or it is not the time for it.
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from mcp_trio import types
 
 
-def imbalance(messages: Sequence[types.SamplingMessage]) -> str | None:
+def unbalanced_tool_use(messages: Sequence[types.SamplingMessage]) -> str | None:
     """What is wrong with the tools' results in a conversation; None if nothing is.
 
     The message after one of the assistant with uses of tools has a result for each, and a message
@@ -40,7 +40,7 @@ def _blocks(
     return message.content if isinstance(message.content, list) else [message.content]
 
 
-def misused_tools(
+def forbidden_tool_use(
     params: types.CreateMessageParams, result: types.CreateMessageResult
 ) -> str | None:
     """What is wrong with the tools that a model wants to use; None if nothing is (SAMP-21)."""

@@ -76,7 +76,7 @@ class SessionState(_Identical):
     CLOSED = enum.auto()
 
 
-class Input(_Identical):
+class SessionTrigger(_Identical):
     """What a message is to the session table."""
 
     INITIALIZE = enum.auto()
@@ -93,10 +93,12 @@ class Input(_Identical):
     CLOSE = enum.auto()
 
 
-_S, _I, _C = SessionState, Input, Role.CLIENT
+_S, _I, _C = SessionState, SessionTrigger, Role.CLIENT
 _V = Role.SERVER
 
-SESSION_MOVES: Final[Mapping[SessionState, Mapping[tuple[Role, Input], SessionState]]] = {
+SESSION_TRANSITIONS: Final[
+    Mapping[SessionState, Mapping[tuple[Role, SessionTrigger], SessionState]]
+] = {
     SessionState.FRESH: {
         (_C, _I.INITIALIZE): _S.INITIALIZING,
         (_C, _I.PING): _S.FRESH,
@@ -163,16 +165,16 @@ SESSION_MOVES: Final[Mapping[SessionState, Mapping[tuple[Role, Input], SessionSt
 }
 
 
-class TheirState(_Identical):
+class IncomingState(_Identical):
     """The life of a request that we received."""
 
-    TAKEN = enum.auto()
+    RECEIVED = enum.auto()
     RUNNING = enum.auto()
     ANSWERED = enum.auto()
     CANCELLED = enum.auto()
 
 
-class TheirMove(_Identical):
+class IncomingTrigger(_Identical):
     """What happens to a request that we received."""
 
     START = enum.auto()
@@ -180,27 +182,27 @@ class TheirMove(_Identical):
     CANCEL = enum.auto()
 
 
-THEIR_MOVES: Final[Mapping[TheirState, Mapping[TheirMove, TheirState]]] = {
-    TheirState.TAKEN: {
-        TheirMove.START: TheirState.RUNNING,
-        TheirMove.ANSWER: TheirState.ANSWERED,  # refused without having run
-        TheirMove.CANCEL: TheirState.CANCELLED,
+INCOMING_TRANSITIONS: Final[Mapping[IncomingState, Mapping[IncomingTrigger, IncomingState]]] = {
+    IncomingState.RECEIVED: {
+        IncomingTrigger.START: IncomingState.RUNNING,
+        IncomingTrigger.ANSWER: IncomingState.ANSWERED,  # refused without having run
+        IncomingTrigger.CANCEL: IncomingState.CANCELLED,
     },
-    TheirState.RUNNING: {
-        TheirMove.ANSWER: TheirState.ANSWERED,
-        TheirMove.CANCEL: TheirState.CANCELLED,
+    IncomingState.RUNNING: {
+        IncomingTrigger.ANSWER: IncomingState.ANSWERED,
+        IncomingTrigger.CANCEL: IncomingState.CANCELLED,
     },
-    TheirState.ANSWERED: {
-        TheirMove.CANCEL: TheirState.ANSWERED,
+    IncomingState.ANSWERED: {
+        IncomingTrigger.CANCEL: IncomingState.ANSWERED,
     },
-    TheirState.CANCELLED: {
-        TheirMove.ANSWER: TheirState.CANCELLED,
-        TheirMove.CANCEL: TheirState.CANCELLED,
+    IncomingState.CANCELLED: {
+        IncomingTrigger.ANSWER: IncomingState.CANCELLED,
+        IncomingTrigger.CANCEL: IncomingState.CANCELLED,
     },
 }
 
 
-class OurState(_Identical):
+class OutgoingState(_Identical):
     """The life of a request that we sent."""
 
     SENT = enum.auto()
@@ -209,7 +211,7 @@ class OurState(_Identical):
     LOST = enum.auto()
 
 
-class OurMove(_Identical):
+class OutgoingTrigger(_Identical):
     """What happens to a request that we sent."""
 
     ANSWER = enum.auto()
@@ -217,23 +219,23 @@ class OurMove(_Identical):
     LOSE = enum.auto()
 
 
-OUR_MOVES: Final[Mapping[OurState, Mapping[OurMove, OurState]]] = {
-    OurState.SENT: {
-        OurMove.ANSWER: OurState.ANSWERED,
-        OurMove.ABANDON: OurState.ABANDONED,
-        OurMove.LOSE: OurState.LOST,
+OUTGOING_TRANSITIONS: Final[Mapping[OutgoingState, Mapping[OutgoingTrigger, OutgoingState]]] = {
+    OutgoingState.SENT: {
+        OutgoingTrigger.ANSWER: OutgoingState.ANSWERED,
+        OutgoingTrigger.ABANDON: OutgoingState.ABANDONED,
+        OutgoingTrigger.LOSE: OutgoingState.LOST,
     },
-    OurState.ANSWERED: {
-        OurMove.ABANDON: OurState.ANSWERED,  # the caller left after the answer had come
-        OurMove.LOSE: OurState.ANSWERED,
+    OutgoingState.ANSWERED: {
+        OutgoingTrigger.ABANDON: OutgoingState.ANSWERED,  # the caller left after the response
+        OutgoingTrigger.LOSE: OutgoingState.ANSWERED,
     },
-    OurState.ABANDONED: {
-        OurMove.ANSWER: OurState.ABANDONED,  # late: counted
-        OurMove.ABANDON: OurState.ABANDONED,
-        OurMove.LOSE: OurState.ABANDONED,
+    OutgoingState.ABANDONED: {
+        OutgoingTrigger.ANSWER: OutgoingState.ABANDONED,  # late: counted
+        OutgoingTrigger.ABANDON: OutgoingState.ABANDONED,
+        OutgoingTrigger.LOSE: OutgoingState.ABANDONED,
     },
-    OurState.LOST: {
-        OurMove.ABANDON: OurState.LOST,
-        OurMove.LOSE: OurState.LOST,
+    OutgoingState.LOST: {
+        OutgoingTrigger.ABANDON: OutgoingState.LOST,
+        OutgoingTrigger.LOSE: OutgoingState.LOST,
     },
 }

@@ -74,7 +74,7 @@ class ProtocolVersion:
         default=attrs.Factory(_is_stateless, takes_self=True), init=False, repr=False
     )
 
-    def code_of(self, code: int) -> int:
+    def error_code_for(self, code: int) -> int:
         """The code that says the same here, for an error that we answer with (ERR-06 to ERR-10)."""
         if not self.reserves_codes or code not in _SERVER_CODES or code in STATELESS_CODES:
             return code
@@ -149,7 +149,7 @@ def newest(names: Sequence[str], *, has_handshake: bool) -> ProtocolVersion | No
     return next((row for row in rows if row.has_handshake is has_handshake), None)
 
 
-def named_in(data: Any) -> list[str]:
+def supported_versions_in(data: Any) -> list[str]:
     """The revisions that the data of an error names as `supported`."""
     named: Any = cast("dict[str, Any]", data).get("supported") if isinstance(data, dict) else None
     names = cast("list[object]", named) if isinstance(named, list) else []

@@ -40,7 +40,7 @@ def checked_token(token: str) -> str:
     return token
 
 
-def bearer(token: str | None) -> dict[str, str]:
+def bearer_header(token: str | None) -> dict[str, str]:
     """The header in which a token goes along with a request; none without a token.
 
     Raises:
@@ -64,7 +64,7 @@ def chosen_subprotocol(request: HttpRequest) -> str | None:
     return SUBPROTOCOL if SUBPROTOCOL in _offered(request) else None
 
 
-def with_token(request: HttpRequest) -> HttpRequest:
+def with_token_header(request: HttpRequest) -> HttpRequest:
     """The same head, in which a token that came as a subprotocol stands where all tokens stand.
 
     It is taken out of the subprotocols. A header `Authorization` that was sent is left alone.
@@ -109,7 +109,7 @@ _VERSION: Final = "13"
 _KEY_BYTES: Final = 16
 
 
-def asks_for_websocket(request: HttpRequest) -> bool:
+def is_websocket_upgrade(request: HttpRequest) -> bool:
     """Return whether a request wants to become a WebSocket, rightly or not."""
     return "upgrade" in request.headers and "websocket" in _elements(request, "upgrade")
 
@@ -121,7 +121,7 @@ def upgrade_rejection(request: HttpRequest, *, path: str) -> Rejection | None:
     if request.method != "GET":
         text = f"{request.method} is not for this endpoint"
         return Rejection(status=405, text=text, headers=[("Allow", "GET")])
-    if not asks_for_websocket(request):
+    if not is_websocket_upgrade(request):
         return _upgrade_required("this endpoint speaks WebSocket and nothing else")
     if request.header("sec-websocket-version") != _VERSION:
         return _upgrade_required(f"the version of WebSocket is {_VERSION}")
@@ -202,7 +202,7 @@ def close_reason(text: str) -> str:
     return text.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
 
 
-def loss_by_peer(name: str, code: int, reason: str = "") -> ConnectionLost | None:
+def error_of_peer_close(name: str, code: int, reason: str = "") -> ConnectionLost | None:
     """What the end means that the peer made; None: it is done, and what we sent has arrived.
 
     Any other leaves it open what became of the requests in flight.
@@ -213,7 +213,7 @@ def loss_by_peer(name: str, code: int, reason: str = "") -> ConnectionLost | Non
     return OutcomeUnknown(f"{name} {_MEANINGS.get(code, _UNKNOWN)} (close code {code}){said}")
 
 
-def loss_by_us(name: str, code: CloseCode, detail: str = "") -> ConnectionLost:
+def error_of_own_close(name: str, code: CloseCode, detail: str = "") -> ConnectionLost:
     """What the end means that we make because of what the peer did."""
     said = f": {detail}" if detail else ""
     return OutcomeUnknown(f"{name} {_FAULTS[code]} (close code {code:d}){said}")

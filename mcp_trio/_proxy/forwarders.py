@@ -38,19 +38,19 @@ from mcp_trio._journal.conversation import (
 from mcp_trio._journal.records import messages_in
 from mcp_trio._jsonrpc.lines import Oversized, one_line
 from mcp_trio._jsonrpc.messages import (
-    Addressed,
     ErrorResponse,
     Lost,
     Malformed,
     Message,
     Notification,
+    RelatedMessage,
     Request,
     Response,
     encode_request,
     malformed,
 )
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._protocol.requests import whose_answer, whose_large_answer
+from mcp_trio._protocol.requests import oversized_response_id, response_id_of
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._proxy.journal import MessageJournal
@@ -226,7 +226,7 @@ class ConnectionForwarder:
     async def _drop(self, item: Oversized) -> None:
         """Fail the request whose answer is too large to be forwarded."""
         text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
-        request_id = whose_large_answer(malformed(item.head, SERVER_BUSY, text), self._waiting)
+        request_id = oversized_response_id(malformed(item.head, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
             await self._fail(request_id, text)
 
@@ -448,7 +448,7 @@ class UpstreamConnection:
         self.journal.record_oversized("out", item)
         text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
-        self._fail(whose_large_answer(malformed(item.head, SERVER_BUSY, text), waiting), text)
+        self._fail(oversized_response_id(malformed(item.head, SERVER_BUSY, text), waiting), text)
 
     def _fail(self, request_id: _Id | None, why: str) -> None:
         request = self._forget(request_id)
@@ -463,7 +463,7 @@ class UpstreamConnection:
             if isinstance(message, Request) and self.is_stateless:
                 await self._reject(message)
             elif isinstance(message, Malformed):
-                self._fail(whose_answer(message), f"an answer that is {message.message}")
+                self._fail(response_id_of(message), f"an answer that is {message.message}")
             else:
                 self.clients.send_nowait([self._addressed(message, part)])
 
@@ -474,14 +474,14 @@ class UpstreamConnection:
         self.journal.flush()
         await self._send(answer)
 
-    def _addressed(self, message: Message, encoded: bytes) -> Addressed:
+    def _addressed(self, message: Message, encoded: bytes) -> RelatedMessage:
         if isinstance(message, Response | ErrorResponse):
             request = self._forget(message.id)
             if request is not None and request.method == INITIALIZE:
                 self._agree(message)
-            return Addressed(encoded, message.id, is_answer=True)
+            return RelatedMessage(encoded, message.id, is_answer=True)
         assert isinstance(message, Request | Notification)
-        return Addressed(encoded, self._about(message))
+        return RelatedMessage(encoded, self._about(message))
 
     def _forget(self, request_id: _Id | None) -> Request | None:
         return None if request_id is None else self._open.pop(request_id, None)
@@ -511,5 +511,5 @@ def fail_requests(
     """Answer requests with an error of the proxy."""
     for request_id in requests:
         answer = journal.answer(request_id, SERVER_BUSY, why)
-        clients.send_nowait([Addressed(answer, request_id, is_answer=True)])
+        clients.send_nowait([RelatedMessage(answer, request_id, is_answer=True)])
     journal.flush()

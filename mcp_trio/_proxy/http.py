@@ -511,7 +511,7 @@ class ProxiedExchange:
 
     async def _pass_stream(self, response: httpx.Response, fields: Headers) -> None:
         self._note_stream(response)
-        parser = EventParser(event_bytes_max=self.limits.messages.bytes_max)
+        parser = EventParser(data_bytes_max=self.limits.messages.bytes_max)
         is_plain = _is_plain(response)
         self._has_begun = True
         await self.exchange.start(response.status_code, fields)

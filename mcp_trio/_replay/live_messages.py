@@ -19,19 +19,19 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
-    Addressed,
     Decoder,
     ErrorObject,
     Lost,
     Malformed,
     Message,
+    RelatedMessage,
     encode_error,
     encode_notification,
     encode_request,
     encode_response,
     malformed,
 )
-from mcp_trio._protocol.requests import RequestId, whose_answer, whose_large_answer
+from mcp_trio._protocol.requests import RequestId, oversized_response_id, response_id_of
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import INVALID_REQUEST, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
@@ -113,7 +113,7 @@ class Wire:
     def say(self, frame: bytes, about: int | str | None = None, *, is_answer: bool = False) -> None:
         """Sends a frame behind those that wait; `about` is the peer's request it belongs to."""
         if self._is_addressed:
-            frame = Addressed(frame, about, is_answer=is_answer)
+            frame = RelatedMessage(frame, about, is_answer=is_answer)
         self._waiting.append(frame)
         self._changed.unpark_all()
 
@@ -157,10 +157,10 @@ class Wire:
             return (frame,)
         if isinstance(frame, Oversized):
             begin = malformed(frame.head, INVALID_REQUEST, "over limits.messages.bytes_max")
-            return [begin, *_lost_by(begin, whose_large_answer(begin, ()))]
+            return [begin, *_lost_by(begin, oversized_response_id(begin, ()))]
         messages: list[Message | Lost] = [*self._decoder.messages(frame)]
         for bad in [each for each in messages if isinstance(each, Malformed)]:
-            messages += _lost_by(bad, whose_answer(bad))
+            messages += _lost_by(bad, response_id_of(bad))
         return messages
 
 

@@ -32,7 +32,7 @@ from mcp_trio._journal.records import (
     messages_in,
 )
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import from_principal
+from mcp_trio._jsonrpc.messages import with_principal
 from mcp_trio._protocol.methods import CANCELLED
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
@@ -401,7 +401,7 @@ def frame_in(record: Record) -> bytes | Oversized:
     assert frame is not None
     if "discarded" in envelope:
         return Oversized(size=envelope["discarded"], head=frame)
-    return from_principal(frame, envelope.get("principal"))
+    return with_principal(frame, envelope.get("principal"))
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[list[Record], list[str]]:

@@ -33,10 +33,10 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES, SecretNames
-from mcp_trio._protocol.forms import FORMATS, check_form, members_of, mistakes_in
+from mcp_trio._protocol.forms import FORMATS, check_form, form_errors, form_members
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.sampling import imbalance, misused_tools
+from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
 from mcp_trio._server.facts import ServedSession
 from mcp_trio._server.introspection import (
     Field,
@@ -122,7 +122,7 @@ class Form:
         Raises:
             FormError: It does not fit (ELIC-23).
         """
-        mistakes = mistakes_in(content, self.schema)
+        mistakes = form_errors(content, self.schema)
         if mistakes:
             raise FormError(mistakes)
         return self.build(content)
@@ -154,7 +154,7 @@ def _form_of_hint(kind: Any) -> Form:
 
 
 def _form_by_schema(schema: dict[str, Any]) -> Form:
-    for name, member in members_of(schema).items():
+    for name, member in form_members(schema).items():
         _reject_unfit(name, member)
     check_form(schema)
     return Form(schema, dict)
@@ -414,7 +414,7 @@ def sampling_params(question: Question, options: SamplingOptions) -> CreateMessa
         question = CreateMessageParams(
             messages=[_message(each) for each in said], max_tokens=TOKENS
         )
-    fault = imbalance(question.messages)
+    fault = unbalanced_tool_use(question.messages)
     if fault is not None:
         raise LocalProtocolError(f"sampling/createMessage: {fault}")
     return msgspec.structs.replace(question, **options)
@@ -728,7 +728,7 @@ class Sampling(Ask[CreateMessageResult]):
 
     def read(self, result: CreateMessageResult) -> CreateMessageResult:
         """See `Ask`; a list of one block is that block (TRAP-85)."""
-        misuse = misused_tools(self._params, result)
+        misuse = forbidden_tool_use(self._params, result)
         if misuse is not None:
             raise RemoteProtocolError(f"{_SAMPLE}: the answer does not fit: {misuse}")
         match result.content:

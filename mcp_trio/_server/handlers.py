@@ -10,7 +10,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.forms import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
-from mcp_trio._protocol.requests import TheirRequest
+from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._recorder.writer import RecordTarget, SharedRecording
 from mcp_trio._server.context import Context, ThreadContext, visit_first
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
@@ -242,7 +242,7 @@ class Serving:
             raise TypeError(f"{request.method.name} has no rounds: it cannot ask by its result")
         return result
 
-    def entry(self, request: TheirRequest) -> RegisteredEntry | None:
+    def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
         """See `RoundsApplication.entry`."""
         method = request.method.name
         if method in self.registry.methods:
@@ -391,7 +391,7 @@ class Serving:
     async def listen(self, handling: Handling, params: types.ListenParams) -> types.ListenResult:
         """Answer `subscriptions/listen`, at the end of the session."""
         self.subscriptions.check_wishes(params.notifications)
-        capabilities = handling.session.connection.declared()
+        capabilities = handling.session.connection.current_capabilities()
         wishes = honoured(params, capabilities, self._is_readable)
         return await self.subscriptions.run(Subscription(self.announcer.audience, handling, wishes))
 

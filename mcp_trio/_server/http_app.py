@@ -27,12 +27,12 @@ from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import (
     SESSION_ID,
     STATUS_OF_ERROR,
-    Ending,
-    Listening,
-    Opening,
+    EndSession,
+    OpenSession,
+    OpenStream,
     Rejection,
-    Stateless,
-    ToSession,
+    SessionMessage,
+    StatelessMessage,
 )
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.security import HostCheck, is_preflight
@@ -162,7 +162,7 @@ class McpEndpoint:
         body = await asked.body() if asked.head.method == "POST" else b""
         if self.runtime.is_closing:
             raise RejectedError(closing())
-        routing_result = self.runtime.endpoint.judge(asked.head, body)
+        routing_result = self.runtime.endpoint.route(asked.head, body)
         await _EFFECTS[type(routing_result)](self, asked, routing_result, body)
 
     async def reject(self, asked: Asked, rejection: Rejection, _body: bytes) -> None:
@@ -184,7 +184,7 @@ class McpEndpoint:
 
     # Sessions.
 
-    async def open(self, asked: Asked, opening: Opening, body: bytes) -> None:
+    async def open(self, asked: Asked, opening: OpenSession, body: bytes) -> None:
         """Open a session; the answer to `initialize` carries its id in `Mcp-Session-Id`."""
         begun = begun_session(self.runtime, asked, opening.request.id)
         is_told = False
@@ -193,7 +193,7 @@ class McpEndpoint:
                 body,
                 opening.request,
                 [opening.request.id],
-                is_narrow=not asked.head.takes_streams,
+                is_narrow=not asked.head.accepts_event_streams,
             )
             assert stream is not None
             await stream.news()  # A session whose handshake fails gets no id.
@@ -204,14 +204,16 @@ class McpEndpoint:
             if not is_told:  # The client has not received the id, and cannot use the session.
                 begun.close()
 
-    def deliver(self, asked: Asked, routing_result: ToSession, body: bytes) -> Awaitable[object]:
+    def deliver(
+        self, asked: Asked, routing_result: SessionMessage, body: bytes
+    ) -> Awaitable[object]:
         """Deliver a message to its session; return an awaitable that sends the response."""
         begun = self.runtime.sessions.used(routing_result.session)
         channel, awaited = begun.channel, routing_result.awaited
         if not awaited:
             channel.deliver(body, routing_result.message)
             return asked.answer(202, _named(begun))
-        narrow = not asked.head.takes_streams
+        narrow = not asked.head.accepts_event_streams
         try:
             stream, steps = self._delivered(
                 asked,
@@ -251,7 +253,7 @@ class McpEndpoint:
                 begun.channel.left(stream)
         return has_stayed
 
-    async def listen(self, asked: Asked, routing_result: Listening, _body: bytes) -> None:
+    async def listen(self, asked: Asked, routing_result: OpenStream, _body: bytes) -> None:
         """Answer a GET with the session's own stream, or resume a stream that broke off."""
         begun = self.runtime.sessions.used(routing_result.session)
         stream = _listened_to(begun.channel, routing_result.last_event_id)
@@ -262,7 +264,7 @@ class McpEndpoint:
             begun.used_at = trio.current_time()
             begun.channel.left(stream)
 
-    async def end(self, asked: Asked, routing_result: Ending, _body: bytes) -> None:
+    async def end(self, asked: Asked, routing_result: EndSession, _body: bytes) -> None:
         """Close the session that the client has ended with DELETE."""
         begun = self.runtime.sessions.used(routing_result.session)
         begun.close()
@@ -288,7 +290,7 @@ class McpEndpoint:
 
     # Stateless requests.
 
-    async def answer(self, asked: Asked, routing_result: Stateless, _body: bytes) -> None:
+    async def answer(self, asked: Asked, routing_result: StatelessMessage, _body: bytes) -> None:
         """Answer a stateless message; a request is cancelled when its client disconnects."""
         self.runtime.renew_stateless()
         channel, limits = self.runtime.stateless, self.runtime.server.limits
@@ -299,7 +301,7 @@ class McpEndpoint:
             await asked.answer(202)
             return
         message, principal = routing_result.message, asked.head.principal
-        narrow = not asked.head.takes_streams
+        narrow = not asked.head.accepts_event_streams
         slot, steps = self._delivered(
             asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
         )
@@ -415,11 +417,11 @@ def _undeliverable(error: Exception, request_id: RequestId) -> Rejection:
 
 _EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
     Rejection: McpEndpoint.reject,
-    Opening: McpEndpoint.open,
-    ToSession: McpEndpoint.deliver,
-    Listening: McpEndpoint.listen,
-    Ending: McpEndpoint.end,
-    Stateless: McpEndpoint.answer,
+    OpenSession: McpEndpoint.open,
+    SessionMessage: McpEndpoint.deliver,
+    OpenStream: McpEndpoint.listen,
+    EndSession: McpEndpoint.end,
+    StatelessMessage: McpEndpoint.answer,
 }
 
 

@@ -24,7 +24,7 @@ from mcp_trio import types
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, custom_method
-from mcp_trio._protocol.states import Input, Role
+from mcp_trio._protocol.states import Role, SessionTrigger
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
@@ -217,7 +217,9 @@ class RegisteredResource(RegisteredEntry):
 # Handlers that people give to methods themselves, known to the protocol or not.
 
 
-_OF_THE_ENGINE: Final = frozenset({Input.INITIALIZE, Input.PING, Input.REFERENCE})
+_OF_THE_ENGINE: Final = frozenset(
+    {SessionTrigger.INITIALIZE, SessionTrigger.PING, SessionTrigger.REFERENCE}
+)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -385,7 +387,7 @@ class Registry:
         return kinds
 
     def _kinds_now(self) -> frozenset[str]:
-        needs = (method.row.need for method in tuple(self.methods.values()))
+        needs = (method.row.required_capability for method in tuple(self.methods.values()))
         heads = {need.path.partition(".")[0] for need in needs if need is not None}
         tables = {**self._tables, "completions": self.completions}
         return self.offers.union(kind for kind, table in tables.items() if table or kind in heads)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, 
 import attrs
 import msgspec
 
-from mcp_trio._protocol.json_schema import Schema
+from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._server.introspection import (
     bare,
     fields_of,
@@ -486,7 +486,7 @@ def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchem
     Raises:
         SchemaError: The JSON Schema cannot be used.
     """
-    checker = Schema(given, of="result", limits=limits)
+    checker = SchemaValidator(given, of="result", limits=limits)
     return OutputSchema(dict(given), lambda encoded: checker.check(msgspec.json.decode(encoded)))
 
 

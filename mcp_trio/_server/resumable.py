@@ -23,9 +23,9 @@ import trio
 from mcp_trio import types
 from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.compat import downgraded
-from mcp_trio._protocol.metadata import INPUT_REQUIRED, dressed
+from mcp_trio._protocol.metadata import INPUT_REQUIRED, with_result_metadata
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import TheirRequest, digest_of, invalid_state
+from mcp_trio._protocol.requests import IncomingRequest, invalid_state_error, request_digest
 from mcp_trio._server.elicitation import Ask, ask_of, askable, reject_unannounced
 from mcp_trio._server.facts import ServedSession
 from mcp_trio._server.registry import RegisteredEntry
@@ -52,7 +52,7 @@ _MEMBERS: Final = {
 class RoundsApplication(ServedSession, Protocol):
     """The server's side of a session, as far as it is asked once a round."""
 
-    def entry(self, request: TheirRequest) -> RegisteredEntry | None:
+    def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
         """What will handle a request that may have rounds, if it is resumable at all."""
         ...
 
@@ -113,14 +113,14 @@ class SealedRounds:
         open_ = functools.partial(self._open, handling, params.request_state, version or "")
         state = await _performed(handling, "state.open", State | None, open_)
         if state is None:
-            raise invalid_state()
+            raise invalid_state_error()
         answers = _answers(state.pending, params.input_responses or {})
         take = functools.partial(self._take, state)
         used = await _performed(handling, "state.take", Used, take) if self.store else Used()
         if used.reply is not msgspec.UNSET:
             return used.reply
         if used.before:
-            raise invalid_state()
+            raise invalid_state_error()
         if version is None:
             handling.request_state, handling.input_responses = state.text, answers
             result = await self._answer_by_itself(handling, served, state)
@@ -242,7 +242,7 @@ class SealedRounds:
         assert self.store is not None
         request, signature = handling.request, handling.session.connection.signature
         if isinstance(result, types.Model):
-            result = dressed(
+            result = with_result_metadata(
                 downgraded(result, request.peer.protocol_version), request.method, signature
             )
         seconds = self.sealer.limits.requests.state_chain_seconds
@@ -302,7 +302,7 @@ def _binding(handling: Handling) -> Binding:
     return Binding(
         principal=request.peer.principal,
         method=request.method.name,
-        digest=digest_of(request.method.name, request.params),
+        digest=request_digest(request.method.name, request.params),
     )
 
 

@@ -162,7 +162,7 @@ class Server(Offering):
             our_role=Role.SERVER,
             our_info=self._shared(self._info()),
             our_capabilities=_NOT_DECLARED,
-            declare=self.declared,
+            get_capabilities=self.declared,
             instructions=self.instructions,
             limits=self.limits,
             methods=self._registry.rows,

@@ -14,7 +14,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.http_headers import parameter_paths
-from mcp_trio._protocol.json_schema import Schema
+from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._server.introspection import (
     place,
     plain_function,
@@ -449,14 +449,14 @@ class GivenSchema(RawSignature):
     """
 
     given: Mapping[str, Any]
-    _checker: Schema = attrs.field(init=False)
+    _checker: SchemaValidator = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.given.get("type") != "object":
             raise ValueError('an input schema has "type": "object" at its root')
         param_headers_of(self.given)
-        self._checker = Schema(self.given, of="arguments", limits=self.limits)
+        self._checker = SchemaValidator(self.given, of="arguments", limits=self.limits)
 
     @functools.cached_property
     def schema(self) -> dict[str, Any]:

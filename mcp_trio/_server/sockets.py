@@ -34,7 +34,7 @@ from mcp_trio._protocol.websocket import (
     checked_token,
     has_token,
     upgrade_rejection,
-    with_token,
+    with_token_header,
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
 from mcp_trio._server.handlers import SessionHttp
@@ -296,7 +296,7 @@ class Door:
         rejection = self.host_check.rejection(head) or upgrade_rejection(head, path=self.path)
         if rejection is not None:
             return rejection
-        head = with_token(head)
+        head = with_token_header(head)
         return head if self.verify is None else await verified(head, self.verify)
 
 

@@ -238,7 +238,7 @@ class Announcer(Listener):
 
     def is_due(self, notice: Notice) -> bool:
         """See `Listener.is_due`: a handshake that is still to come declares what is there then."""
-        connection, need = self.session.connection, METHODS[notice[0]].need
+        connection, need = self.session.connection, METHODS[notice[0]].required_capability
         assert need is not None
         has_session = connection.protocol_version is not None
         return has_session and announced(connection.our_capabilities, need.path)
@@ -330,7 +330,7 @@ class Subscription(Listener):
             await self.tell_all(handling.lane)
         finally:
             self.leave()
-        handling.final_message = handling.session.connection.tear_down(handling.request)
+        handling.final_message = handling.session.connection.subscription_end(handling.request)
         return ListenResult(meta=self.meta)
 
     def is_wanted(self, notice: Notice) -> bool:

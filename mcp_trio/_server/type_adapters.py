@@ -34,7 +34,7 @@ import attrs
 import msgspec
 import msgspec.inspect
 
-from mcp_trio._protocol.json_schema import step
+from mcp_trio._protocol.json_schema import path_step
 from mcp_trio._server.introspection import (
     Faults,
     Field,
@@ -514,9 +514,9 @@ def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tup
     """Yield path and text of each error in a group, or of one error, about `value` as `hint`."""
     if isinstance(error, _extra_keys_error()):
         for key in sorted(error.extra_fields):
-            yield path + step(key), "unknown field"
+            yield path + path_step(key), "unknown field"
     elif _is_about_missing(error, value):
-        yield path + step(error.args[0]), "missing"
+        yield path + path_step(error.args[0]), "missing"
     elif hasattr(error, "group_exceptions"):
         yield from _faults_of_group(error, value, hint, path)
     else:
@@ -530,7 +530,7 @@ def _faults_of_group(group: Any, value: Any, hint: Any, path: str) -> Iterator[t
             yield from _cattrs_errors(error, value, hint, path)
         else:
             key = getattr(note, "name", None) or note.index
-            yield from _cattrs_errors(error, _member(value, key), note.type, path + step(key))
+            yield from _cattrs_errors(error, _member(value, key), note.type, path + path_step(key))
     for error in others:
         yield from _cattrs_errors(error, value, hint, path)
 
@@ -696,9 +696,9 @@ def _path(place: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
     path = ""
     for key in place:
         if _KEYS.get(value.__class__) is type(key) and key in _keys(value):
-            path += step(key)
+            path += path_step(key)
             value = value[key]
-    return path + step(place[-1]) if is_missing else path
+    return path + path_step(place[-1]) if is_missing else path
 
 
 # The type of the keys of each container.

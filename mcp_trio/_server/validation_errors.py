@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import attrs
 import msgspec
 
-from mcp_trio._protocol.json_schema import shown, step
+from mcp_trio._protocol.json_schema import path_step, shown
 from mcp_trio._server.introspection import (
     Faults,
     bare,
@@ -142,7 +142,7 @@ class _Walk:
 
     def _step(self, key: str) -> str:
         """Return the path step for a key, which is shortened if it is long."""
-        return step(key[: self.limits.messages.validation_error_chars_max])
+        return path_step(key[: self.limits.messages.validation_error_chars_max])
 
 
 def _item_hints(hint: Any) -> Iterable[Any]:

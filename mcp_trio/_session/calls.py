@@ -12,14 +12,14 @@ import trio
 
 from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._protocol.connection import (
-    AnswerArrived,
-    AnswerUnreadable,
     Connection,
-    NotificationArrived,
-    ProgressArrived,
+    NotificationReceived,
+    ProgressReceived,
+    ResponseReceived,
+    ResponseUnreadable,
 )
 from mcp_trio._protocol.methods import Method, ParamsToSend
-from mcp_trio._protocol.requests import OurRequest, RequestId
+from mcp_trio._protocol.requests import OutgoingRequest, RequestId
 from mcp_trio._session.journal import Lane, resume, take_turn
 from mcp_trio._session.send_queue import SendQueue
 from mcp_trio.errors import (
@@ -66,12 +66,12 @@ class Call:
     `about` is the peer's request whose handler asks.
     """
 
-    request: OurRequest
+    request: OutgoingRequest
     progress_queued_max: int
     hear: Hear | None = None
     about: RequestId | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    answer: AnswerArrived | None = attrs.field(default=None, init=False)
+    answer: ResponseReceived | None = attrs.field(default=None, init=False)
     loss: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -89,7 +89,7 @@ class Call:
         """Return whether the call ended with a result."""
         return self.answer is not None and self.answer.error is None
 
-    def settle(self, answer: AnswerArrived) -> None:
+    def settle(self, answer: ResponseReceived) -> None:
         """The answer has come; what is left of the budgets is not the callbacks' problem."""
         self.answer = answer
         if self.request.wants_progress:
@@ -263,7 +263,7 @@ class Requests:
         if frame is not None:
             self.send_queue.post_now(frame, lane, about=call.about)
 
-    def _timeout(self, request: OurRequest) -> RequestTimeout:
+    def _timeout(self, request: OutgoingRequest) -> RequestTimeout:
         budget = request.budget
         which = budget.expired(trio.current_time()) or "total"
         seconds = {"idle": budget.idle_seconds, "total": budget.total_seconds}[which]
@@ -276,11 +276,11 @@ class Requests:
 
     # The dispatcher's side.
 
-    def settle(self, event: AnswerArrived) -> None:
+    def settle(self, event: ResponseReceived) -> None:
         """An answer has come for an open request."""
         self._calls.pop(event.request.id).settle(event)
 
-    def fail(self, event: AnswerUnreadable) -> None:
+    def fail(self, event: ResponseUnreadable) -> None:
         """Fail an open request whose answer cannot be read."""
         self._calls.pop(event.request.id).lose(event.error)
 
@@ -290,15 +290,15 @@ class Requests:
         if call is None:
             self.connection.counts["late answer"] += 1
         else:
-            self.connection.ours.abandon(call.request)
+            self.connection.outgoing.abandon(call.request)
             call.lose(lost.error)
 
-    def report(self, event: ProgressArrived) -> bool:
+    def report(self, event: ProgressReceived) -> bool:
         """Progress has come for an open request; False when an older report was dropped for it."""
-        event.request.budget.sign_of_life(trio.current_time())
+        event.request.budget.record_activity(trio.current_time())
         return self._calls[event.request.id].report(event.params)
 
-    def passes(self, event: NotificationArrived) -> bool:
+    def passes(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""
         assert event.request is not None
         hear = self._calls[event.request.id].hear
@@ -311,7 +311,7 @@ class Requests:
         itself, as one that loses requests one by one does.
         """
         self.loss = loss
-        self.connection.ours.lose_all()
+        self.connection.outgoing.lose_all()
         send_queue = self.send_queue
         for call in self._calls.values():
             has_left = not send_queue.tells_losses and call.request.frame not in send_queue.dropped

@@ -13,21 +13,21 @@ import attrs
 
 from mcp_trio._journal.records import message_name
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import Lost, readdressed
+from mcp_trio._jsonrpc.messages import Lost, reencoded_with_id
 from mcp_trio._protocol.connection import (
-    AnswerArrived,
-    AnswerUnreadable,
-    BatchArrived,
+    BatchReceived,
     Ignored,
-    NotificationArrived,
-    ProgressArrived,
+    NotificationReceived,
+    ProgressReceived,
     Reply,
     RequestCancelled,
-    RequestToRun,
+    RequestReceived,
+    ResponseReceived,
+    ResponseUnreadable,
 )
 from mcp_trio._protocol.metadata import Peer
-from mcp_trio._protocol.requests import Admission, RequestId, TheirRequest, invalid_state
-from mcp_trio._protocol.states import Input
+from mcp_trio._protocol.requests import Admission, IncomingRequest, RequestId, invalid_state_error
+from mcp_trio._protocol.states import SessionTrigger
 from mcp_trio._session.calls import Asked, Requests
 from mcp_trio._session.handlers import AccompaniedSession, Answering, Application, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
@@ -107,7 +107,7 @@ class Dispatcher:
         self.session.sequencer.marked(LOST_MARK, body)
         self.requests.settle_lost(lost)
 
-    def _take_batch(self, event: BatchArrived, number: int | str) -> None:
+    def _take_batch(self, event: BatchReceived, number: int | str) -> None:
         """Act upon each message of a batch, which one record holds."""
         connection = self.session.connection
         for place, message in enumerate(event.messages):
@@ -121,7 +121,7 @@ class Dispatcher:
 
     # Requests of theirs.
 
-    def _admit(self, event: RequestToRun, number: int | str) -> None:
+    def _admit(self, event: RequestReceived, number: int | str) -> None:
         request = event.request
         can_ask = request.may_want_input
         if request.peer.protocol_version.is_stateless:
@@ -135,7 +135,7 @@ class Dispatcher:
         self._handlings[request.id] = handling
         if can_ask:
             handling.asker = self._ask
-        if request.method.is_standing or self._admission.has_place():
+        if request.method.is_subscription or self._admission.has_free_slot():
             self._start(handling)
             return
         rejection = self._rejection(request)
@@ -144,7 +144,7 @@ class Dispatcher:
         else:
             self._end(handling, self.session.connection.error(request, SERVER_BUSY, rejection))
 
-    def _rejection(self, request: TheirRequest) -> str | None:
+    def _rejection(self, request: IncomingRequest) -> str | None:
         rejection, counts = self._admission.rejection(request), self.session.connection.counts
         if rejection is not None:
             counts[REJECTED] += 1
@@ -154,7 +154,7 @@ class Dispatcher:
 
     def _start(self, handling: Handling) -> None:
         """Start a handler; one that stays open until the session ends takes no slot."""
-        if handling.request.method.is_standing:
+        if handling.request.method.is_subscription:
             self._standing += 1
         else:
             self._admission.enter()
@@ -197,7 +197,7 @@ class Dispatcher:
         else:
             rounds.give_up()
 
-    def _drop(self, request: TheirRequest) -> None:
+    def _drop(self, request: IncomingRequest) -> None:
         """End a request that waited for a slot and was cancelled."""
         handling = self._handlings[request.id]
         if handling.request is request:
@@ -208,14 +208,14 @@ class Dispatcher:
     def finish(self, handling: Handling, frame: bytes | None) -> None:
         """Finish a handler: send its answer, and give its slot to a request that waits."""
         rounds = self._rounds_of(handling)
-        has_place = rounds is None or rounds.is_open
-        is_answered = has_place and self._end(handling, frame)
+        has_free_slot = rounds is None or rounds.is_open
+        is_answered = has_free_slot and self._end(handling, frame)
         if rounds is not None:
             self._end_rounds(rounds, frame if is_answered else None)
-        if handling.request.method.is_standing:
+        if handling.request.method.is_subscription:
             self._standing -= 1
             self._idle.ring()
-        elif has_place:
+        elif has_free_slot:
             self._pass_place_on()
 
     def _end(self, handling: Handling, frame: bytes | None) -> bool:
@@ -232,7 +232,7 @@ class Dispatcher:
         if handling.lane is not None:
             self.session.sequencer.ended(handling.lane, unstarted=not handling.is_started)
 
-    def _answer(self, request: TheirRequest, frame: bytes | None, lane: Lane | None) -> bool:
+    def _answer(self, request: IncomingRequest, frame: bytes | None, lane: Lane | None) -> bool:
         """Answer a request unless it was cancelled; the last one in flight is written at once."""
         send_queue = self.session.send_queue
         self._handlings.pop(request.id, None)
@@ -274,7 +274,7 @@ class Dispatcher:
         if self._suspended_handlers.is_closed:
             rounds.give_up()
 
-    def _take_retry(self, request: TheirRequest) -> None:
+    def _take_retry(self, request: IncomingRequest) -> None:
         try:
             reply = self._reply_to(self._suspended_handlers.found(request), request)
         except RequestError as error:
@@ -282,11 +282,11 @@ class Dispatcher:
         if reply is not None:
             self._answer(request, reply, None)
 
-    def _reply_to(self, rounds: Rounds, retry: TheirRequest) -> bytes | None:
+    def _reply_to(self, rounds: Rounds, retry: IncomingRequest) -> bytes | None:
         """Return the immediate answer to a retry; None: its handler will answer."""
         kept = rounds.kept_for(retry.params.request_state)
         if kept is not None:
-            return readdressed(kept, retry.id)
+            return reencoded_with_id(kept, retry.id)
         if rounds.stage is not Stage.SUSPENDED:
             self._echo(rounds, retry)
             return None
@@ -295,7 +295,7 @@ class Dispatcher:
             self._take_up(rounds, retry)
         return reply
 
-    def _echo(self, rounds: Rounds, retry: TheirRequest) -> None:
+    def _echo(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Give a retry that arrives twice before its answer the same answer as the first."""
         echoes_max = self.session.connection.limits.requests.queued_max
         if len(rounds.echoes) >= echoes_max:
@@ -304,20 +304,20 @@ class Dispatcher:
         self._handlings[retry.id] = rounds.handling
         rounds.echoes.append(retry)
 
-    def _take_up(self, rounds: Rounds, retry: TheirRequest) -> None:
+    def _take_up(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Make a retry with all answers the request of its handler, when there is a slot."""
-        has_place = self._admission.has_place()
-        rejection = None if has_place else self._rejection(retry)
+        has_free_slot = self._admission.has_free_slot()
+        rejection = None if has_free_slot else self._rejection(retry)
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
         self._handlings[retry.id] = rounds.handling
-        if has_place:
+        if has_free_slot:
             self._resume(rounds.handling, retry)
         else:
             self._admission.wait(retry)
             rounds.queue(retry)
 
-    def _resume(self, handling: Handling, retry: TheirRequest) -> None:
+    def _resume(self, handling: Handling, retry: IncomingRequest) -> None:
         rounds = self._rounds_of(handling)
         assert rounds is not None
         self._admission.enter()
@@ -335,10 +335,10 @@ class Dispatcher:
 
     def _answer_echoes(self, rounds: Rounds, reply: bytes | None) -> None:
         echoes, rounds.echoes = rounds.echoes, []
-        error = invalid_state()
+        error = invalid_state_error()
         for request in echoes:
             frame = self.session.connection.error(request, error.code, error.message)
-            frame = frame if reply is None else readdressed(reply, request.id)
+            frame = frame if reply is None else reencoded_with_id(reply, request.id)
             self._answer(request, frame, None)
 
     def shut(self) -> None:
@@ -378,20 +378,20 @@ class Dispatcher:
             self._spoken |= {peer.protocol_version.name}
             self.session.sequencer.marked(NEGOTIATED, facts_of(peer))
 
-    def _pass_on(self, event: NotificationArrived, number: int | str) -> None:
-        if event.method.input is Input.INITIALIZED:
+    def _pass_on(self, event: NotificationReceived, number: int | str) -> None:
+        if event.method.input is SessionTrigger.INITIALIZED:
             self.session.initialized.set()
         if event.request is None or self.requests.passes(event):
             self.deliveries.put(event, number)
 
-    def _report(self, event: ProgressArrived, _number: int | str) -> None:
+    def _report(self, event: ProgressReceived, _number: int | str) -> None:
         if not self.requests.report(event):
             self.session.connection.counts["progress dropped"] += 1
 
-    def _settle(self, event: AnswerArrived, _number: int | str) -> None:
+    def _settle(self, event: ResponseReceived, _number: int | str) -> None:
         self.requests.settle(event)
 
-    def _fail(self, event: AnswerUnreadable, _number: int | str) -> None:
+    def _fail(self, event: ResponseUnreadable, _number: int | str) -> None:
         self.requests.fail(event)
 
     def _reply(self, event: Reply, _number: int | str) -> None:
@@ -407,13 +407,13 @@ class Dispatcher:
         logger.log(_IGNORED_LEVELS.get(event.counted, logging.DEBUG), "%s", event.text)
 
     _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
-        RequestToRun: _admit,
-        BatchArrived: _take_batch,
-        NotificationArrived: _pass_on,
+        RequestReceived: _admit,
+        BatchReceived: _take_batch,
+        NotificationReceived: _pass_on,
         RequestCancelled: _cancel,
-        ProgressArrived: _report,
-        AnswerArrived: _settle,
-        AnswerUnreadable: _fail,
+        ProgressReceived: _report,
+        ResponseReceived: _settle,
+        ResponseUnreadable: _fail,
         Reply: _reply,
         Ignored: _ignore,
     }

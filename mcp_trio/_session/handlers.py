@@ -18,7 +18,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import Method, ParamsToSend
-from mcp_trio._protocol.requests import RequestId, TheirRequest
+from mcp_trio._protocol.requests import IncomingRequest, RequestId
 from mcp_trio._session.calls import Asked, ProgressCallback
 from mcp_trio._session.journal import Lane, Memory, Sequencer, enter_lane, lane_in
 from mcp_trio._session.send_queue import SendQueue
@@ -126,7 +126,7 @@ class Handling(msgspec.Struct, eq=False):
     """
 
     session: HandlingSession
-    request: TheirRequest
+    request: IncomingRequest
     lane: Lane | None
     is_cancelled: bool = False
     is_started: bool = False

@@ -15,7 +15,12 @@ from mcp_trio import types
 from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import SUSPENDED, TheirRequest, digest_of, invalid_state
+from mcp_trio._protocol.requests import (
+    SUSPENDED_PREFIX,
+    IncomingRequest,
+    invalid_state_error,
+    request_digest,
+)
 from mcp_trio._session.calls import Asked
 from mcp_trio._session.effects import Effect, command, perform_once
 from mcp_trio._session.handlers import Handling
@@ -312,8 +317,8 @@ class Rounds:
     stage: Stage = attrs.field(default=Stage.OPEN, init=False)
     lane: Lane | None = attrs.field(init=False)
     state: str | None = attrs.field(default=None, init=False)
-    retry: TheirRequest | None = attrs.field(default=None, init=False)
-    echoes: list[TheirRequest] = attrs.field(factory=list[TheirRequest], init=False)
+    retry: IncomingRequest | None = attrs.field(default=None, init=False)
+    echoes: list[IncomingRequest] = attrs.field(factory=list[IncomingRequest], init=False)
     binding: tuple[bytes, str | None] = attrs.field(init=False)
     _kept: tuple[str, bytes] | None = attrs.field(default=None, init=False)
     _open: dict[str, _Question] = attrs.field(factory=dict[str, _Question], init=False)
@@ -395,7 +400,9 @@ class Rounds:
         settled, request = trio.Event(), self.handling.request
         questions = [_Question(each, _input_request(each), settled) for each in asked]
         wanted = {str(place): question for place, question in enumerate(questions)}
-        frame = self.handling.session.connection.response(request, _wanted(wanted, SUSPENDED))
+        frame = self.handling.session.connection.response(
+            request, _wanted(wanted, SUSPENDED_PREFIX)
+        )
         for question in questions:  # what the handler does with the params is nothing to the round
             params = downgraded(question.request.params, request.peer.protocol_version)
             question.request.params = msgspec.Raw(msgspec.json.encode(params))
@@ -481,7 +488,9 @@ class Rounds:
             await self._news.wait()
 
     async def _act(self) -> None:
-        state = f"{SUSPENDED}{secrets.token_urlsafe(_STATE_BYTES)}" if self._has_to_ask else None
+        state = (
+            f"{SUSPENDED_PREFIX}{secrets.token_urlsafe(_STATE_BYTES)}" if self._has_to_ask else None
+        )
         if self.lane is not None:
             state = self.handling.session.sequencer.marked(SUSPENDED_MARK, state, self.lane)
         if state is None:
@@ -511,7 +520,7 @@ class Rounds:
 
     # The dispatcher's side.
 
-    def read(self, retry: TheirRequest) -> bytes | None:
+    def read(self, retry: IncomingRequest) -> bytes | None:
         """Take the answers that a retry brings; those to what was not asked mean nothing.
 
         None if all are there now; otherwise the frame that asks for the missing ones (MRTR-26).
@@ -534,11 +543,11 @@ class Rounds:
         assert self.state is not None
         return self.handling.session.connection.response(retry, _wanted(missing, self.state))
 
-    def queue(self, retry: TheirRequest) -> None:
+    def queue(self, retry: IncomingRequest) -> None:
         """The retry that has all the answers has to wait for a place."""
         self.retry, self.stage, self._deadline = retry, Stage.QUEUED, math.inf
 
-    def resume(self, retry: TheirRequest) -> None:
+    def resume(self, retry: IncomingRequest) -> None:
         """The handler goes on, with another request."""
         self.retry, self.stage, self._deadline = None, Stage.OPEN, math.inf
         self.handling.request, self._kept = retry, None
@@ -580,9 +589,9 @@ class Rounds:
             self._keeping.cancel()
 
 
-def binding_of(request: TheirRequest) -> tuple[bytes, str | None]:
+def binding_of(request: IncomingRequest) -> tuple[bytes, str | None]:
     """Return what a retry must have in common with its request: parameters and principal."""
-    return digest_of(request.method.name, request.params), request.peer.principal
+    return request_digest(request.method.name, request.params), request.peer.principal
 
 
 def _nobody() -> ConnectionLost:
@@ -615,13 +624,13 @@ def _result(key: str, question: _Question, response: msgspec.Raw) -> Any:
 # Which handlers wait for their client's next round, and with which state it may come back.
 
 
-def is_retry(request: TheirRequest) -> bool:
+def is_retry(request: IncomingRequest) -> bool:
     """Return whether a request is the retry of a handler that is suspended here.
 
     Any other state is the business of the handler's application.
     """
     state = request.params.request_state
-    return state is not None and state.startswith(SUSPENDED)
+    return state is not None and state.startswith(SUSPENDED_PREFIX)
 
 
 @attrs.define(eq=False)
@@ -686,7 +695,7 @@ class SuspendedHandlers:
             return "only resumable handlers may ask here (limits.requests.suspended_max=0)"
         return f"too many handlers wait for answers (limits.requests.suspended_max={handlers_max})"
 
-    def found(self, request: TheirRequest) -> Rounds:
+    def found(self, request: IncomingRequest) -> Rounds:
         """The rounds that a retry belongs to.
 
         Raises:
@@ -694,7 +703,7 @@ class SuspendedHandlers:
         """
         rounds = self._states.get(request.params.request_state)
         if rounds is None or rounds.binding != binding_of(request):
-            raise invalid_state()
+            raise invalid_state_error()
         return rounds
 
     def update(self, rounds: Rounds) -> None:

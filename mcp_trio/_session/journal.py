@@ -25,7 +25,7 @@ import trio
 
 from mcp_trio._journal.records import PATCHED_MARK, MarkBody, ShutBody, value_body
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import FromPrincipal, Understood
+from mcp_trio._jsonrpc.messages import DecodedMessage, PrincipalMessage
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import LocalProtocolError
 
@@ -584,7 +584,7 @@ class Recording(_Ungated):
             envelope = {"discarded": frame.size}
             frame = frame.head
             embed = False
-        elif isinstance(frame, FromPrincipal | Understood) and frame.principal is not None:
+        elif isinstance(frame, PrincipalMessage | DecodedMessage) and frame.principal is not None:
             envelope = {"principal": frame.principal}
         number = self.recorder.record(
             "in", frame, envelope=envelope, embed=embed, channel=self.channel

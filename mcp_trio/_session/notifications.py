@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._protocol.connection import NotificationArrived
+from mcp_trio._protocol.connection import NotificationReceived
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
 from mcp_trio._session.tasks import Tasks, apart
@@ -23,7 +23,7 @@ logger = logging.getLogger("mcp_trio")
 DROPPED: Final = "notifications dropped"
 NOTIFIED: Final = "notified"
 
-_Queue: TypeAlias = deque[tuple[NotificationArrived, Lane | None]]
+_Queue: TypeAlias = deque[tuple[NotificationReceived, Lane | None]]
 
 
 @attrs.define(eq=False)
@@ -43,7 +43,7 @@ class Deliveries:
     _delivering: trio.CancelScope | None = attrs.field(default=None, init=False)
     _done: Wakeup | None = attrs.field(default=None, init=False)
 
-    def put(self, event: NotificationArrived, number: int | str) -> None:
+    def put(self, event: NotificationReceived, number: int | str) -> None:
         """Queue the notification of an `in` record, if anybody hears it."""
         if not self.application.hears(event.method):
             return
@@ -110,5 +110,5 @@ class Deliveries:
             raise rest from None
 
 
-def _log(event: NotificationArrived, error: Exception) -> None:
+def _log(event: NotificationReceived, error: Exception) -> None:
     logger.error("the callback for %s failed", event.method.name, exc_info=error)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from mcp_trio._jsonrpc.messages import Addressed
+from mcp_trio._jsonrpc.messages import RelatedMessage
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
 from mcp_trio._session.tasks import Tasks
@@ -128,7 +128,7 @@ class SendQueue:
         if self._is_lost:
             return
         if self._is_addressed:
-            frame = Addressed(frame, about, is_answer=is_answer)
+            frame = RelatedMessage(frame, about, is_answer=is_answer)
         self._queue.append((frame, is_answer))
         size = len(frame) + _FRAME_BYTES
         self._bytes += size

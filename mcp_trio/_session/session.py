@@ -37,7 +37,7 @@ from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
 from mcp_trio._protocol.requests import RequestId
-from mcp_trio._protocol.versions import named_in
+from mcp_trio._protocol.versions import supported_versions_in
 from mcp_trio._session.calls import Call, Hear, ProgressCallback, Requests
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._session.handlers import Application
@@ -420,7 +420,7 @@ class Session:
         try:
             result = await offer(connection.initialize_params())
         except RequestError as rejection:
-            if not connection.can_offer_another(named_in(rejection.data)):
+            if not connection.select_other_version(supported_versions_in(rejection.data)):
                 raise
             result = await offer(connection.initialize_params())
         return result

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import Addressed
+from mcp_trio._jsonrpc.messages import RelatedMessage
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, MIB, Limits
@@ -404,7 +404,7 @@ async def _send(channel: Channel, frames: Sequence[bytes]) -> None:
 def _for(channel: Channel, frames: Sequence[bytes]) -> Sequence[bytes]:
     """The frames as this channel takes them; if it wants an address, they belong to no request."""
     if getattr(channel, "is_addressed", False):
-        return [Addressed(frame, None) for frame in frames]
+        return [RelatedMessage(frame, None) for frame in frames]
     return frames
 
 

@@ -282,7 +282,7 @@ class _World:
     def _check(self, connection: Connection, requests: Sequence[SimulatedRequest]) -> None:
         """Whether this end of a session that is over has nothing open, and heard nothing twice."""
         still_open = [request.method for request in requests if request.outcome == OPEN]
-        kept = len(connection.ours) + len(connection.theirs)
+        kept = len(connection.outgoing) + len(connection.incoming)
         still_open += [f"{connection.our_role.name.lower()}'s request"] * kept
         if still_open:
             raise AssertionError(f"requests that never ended: {', '.join(still_open)}")

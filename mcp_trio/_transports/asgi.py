@@ -27,7 +27,7 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
-from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, encoded, fields_of
+from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, decoded_headers, encoded
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
@@ -163,7 +163,7 @@ class AsgiSocket:
         if text is None:
             self._end(SocketEnded(CloseCode.NOT_TEXT, is_ours=True))
             return
-        self._inbox.put(bounded(text.encode(), frame_bytes_max=self._limits.messages.bytes_max))
+        self._inbox.put(bounded(text.encode(), message_bytes_max=self._limits.messages.bytes_max))
         await self._inbox.room()
 
     def _end(self, ended: SocketEnded) -> None:
@@ -709,7 +709,7 @@ def head_of(scope: Scope) -> HttpRequest:
 
 _SECRETS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
 _REMEMBERED_BYTES_MAX: Final = 2048
-_remembered_fields_of: Final = functools.lru_cache(maxsize=256)(fields_of)
+_remembered_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
 
 
 def _fields(
@@ -720,7 +720,7 @@ def _fields(
     values = dict(sent)
     is_short = sum(map(len, values.values())) <= _REMEMBERED_BYTES_MAX
     is_remembered = is_short and len(values) == len(sent) and _SECRETS.isdisjoint(values)
-    return (_remembered_fields_of if is_remembered else fields_of)(sent)
+    return (_remembered_decoded_headers if is_remembered else decoded_headers)(sent)
 
 
 def _head_bytes(scope: Scope) -> int:

@@ -23,7 +23,7 @@ Seven more members are used if they are there:
     Grows while a `send` makes progress, so that a slow peer is told from one that never reads.
 
 `is_addressed: bool`
-    Whether the frames that it sends are to be `Addressed`, so that each can take the way of the
+    Whether the frames that it sends are `RelatedMessage`s, so that each can take the way of the
     peer's request that it belongs to.
 
 `tells_losses: bool`

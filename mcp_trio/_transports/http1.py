@@ -134,7 +134,7 @@ def is_remembered(raw: bytes) -> bool:
 
 def _with_length(without: RequestHead, length: str) -> RequestHead:
     return RequestHead(
-        head=without.head.with_field("content-length", length),
+        head=without.head.with_header("content-length", length),
         body_bytes=int(length),
         takes_chunks=without.takes_chunks,
         is_last=without.is_last,

@@ -31,7 +31,7 @@ from mcp_trio._jsonrpc.messages import (
     Request,
     Response,
     encode_error,
-    readdressed,
+    reencoded_with_id,
 )
 from mcp_trio._protocol.http_headers import (
     JSON,
@@ -427,7 +427,7 @@ class Exchanges:
             frame = one_line(data)
             message = self.decoder.decode(frame)
             if isinstance(message, ErrorResponse) and message.id is None and exchange is not None:
-                frame = readdressed(frame, exchange.id)
+                frame = reencoded_with_id(frame, exchange.id)
                 self._settle(exchange.id)
             for each in message.messages if isinstance(message, Batch) else (message,):
                 frame = self._noted(each, frame)
@@ -502,7 +502,7 @@ class Exchanges:
         is_vague = rejection.id is None and rejection.error.code not in STATELESS_CODES
         if is_vague and exchange.sent.method in (DISCOVER, INITIALIZE):
             return None
-        return readdressed(frame, exchange.id)
+        return reencoded_with_id(frame, exchange.id)
 
     # A server that knows nothing newer than HTTP+SSE (SSE-09 to SSE-12).
 

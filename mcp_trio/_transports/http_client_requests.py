@@ -386,7 +386,7 @@ class EventStream:
         self.trouble = "the stream ended"
         since = trio.current_time()
         has_heard = False
-        parser = EventParser(event_bytes_max=self.link.limits.messages.bytes_max)
+        parser = EventParser(data_bytes_max=self.link.limits.messages.bytes_max)
         try:
             async with pieces_of(response) as pieces:
                 async for piece in pieces:
@@ -510,7 +510,7 @@ class OldStream:
             self.decided.set()
 
     async def _read(self, timer_queue: trio.CancelScope) -> None:
-        parser = EventParser(event_bytes_max=self.link.limits.messages.bytes_max)
+        parser = EventParser(data_bytes_max=self.link.limits.messages.bytes_max)
         async with self.link.listen() as response:
             await self.link.check(response)
             check_stream(response)

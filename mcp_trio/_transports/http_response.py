@@ -387,7 +387,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         return _OK if error is None else self.status_of(error.code)
 
     def _is_stream(self, head: HttpRequest) -> bool:
-        return not head.takes_json or (self.wants_stream and head.takes_streams)
+        return not head.accepts_json or (self.wants_stream and head.accepts_event_streams)
 
     async def _first_news(self, stream: AnswerStream) -> None:
         """Wait until the form of the answer can be chosen."""

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
-from mcp_trio._protocol.websocket import asks_for_websocket
+from mcp_trio._protocol.websocket import is_websocket_upgrade
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
@@ -337,7 +337,7 @@ class NativeConnection:
     async def _serve_request(self, raw: bytes) -> bool:
         """Answer a request; return whether another one may follow on the connection."""
         request = self._read_head(raw)
-        if self.upgraded is not None and asks_for_websocket(request.head):
+        if self.upgraded is not None and is_websocket_upgrade(request.head):
             await self._upgrade(raw, request, self.upgraded)
             return False
         exchange = NativeExchange.of(request, self.wire, may_lead=self.may_lead)

@@ -22,16 +22,16 @@ import trio
 
 from mcp_trio._jsonrpc.lines import has_line_end
 from mcp_trio._jsonrpc.messages import (
-    Addressed,
     Batch,
+    DecodedMessage,
     Message,
     Notification,
+    RelatedMessage,
     Request,
-    Understood,
     encode_notification,
     encode_request,
-    from_principal,
-    renumbered,
+    with_id_replaced,
+    with_principal,
 )
 from mcp_trio._protocol.event_store import EventStore, ReplayBuffer
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
@@ -62,7 +62,7 @@ class RoutedChannel(ABC):
 
     @abstractmethod
     def _route(self, frame: bytes) -> None:
-        """Put an `Addressed` message on its stream, or drop it."""
+        """Put an `RelatedMessage` message on its stream, or drop it."""
 
     @abstractmethod
     def _open_streams(self) -> Iterable[AnswerStream]:
@@ -183,7 +183,7 @@ class SessionChannel(RoutedChannel):
         for each in message.messages if type(message) is Batch else (message,):
             if type(each) is Notification and each.method == CANCELLED:
                 self._end_cancelled(each)
-        self._inbox.put(Understood(frame, message, self.principal))
+        self._inbox.put(DecodedMessage(frame, message, self.principal))
         return stream
 
     def _open_for(self, awaited: Sequence[RequestId], *, is_narrow: bool) -> AnswerStream:
@@ -220,7 +220,7 @@ class SessionChannel(RoutedChannel):
     # Sent messages
 
     def _route(self, frame: bytes) -> None:
-        assert isinstance(frame, Addressed)
+        assert isinstance(frame, RelatedMessage)
         stream = None if frame.about is None else self._of_request.get(frame.about)
         if stream is None or (stream.is_narrow and not frame.is_answer):
             if frame.is_answer and not self.has_one_stream:
@@ -265,7 +265,7 @@ class SessionChannel(RoutedChannel):
 
     def _number_whole(self, stream: AnswerStream) -> str:
         """Do the same for a stream that has ended; return the id of its first event."""
-        first_id, *ids = self._kept.keep_whole(stream.frames)
+        first_id, *ids = self._kept.append_ended_stream(stream.frames)
         stream.name_all(ids)
         return first_id
 
@@ -350,9 +350,9 @@ class StatelessChannel(RoutedChannel):
         slot = self._slots[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
-            self._inbox.put(Understood(frame, message, principal))
+            self._inbox.put(DecodedMessage(frame, message, principal))
         else:  # encoding has changed the params' white space: decode the bytes that are recorded
-            self._inbox.put(from_principal(frame, principal))
+            self._inbox.put(with_principal(frame, principal))
         return slot
 
     def notify(self, notification: Notification) -> None:
@@ -380,13 +380,13 @@ class StatelessChannel(RoutedChannel):
 
     def _route(self, frame: bytes) -> None:
         """Send a message to the stream of its request; drop messages about no open request."""
-        assert isinstance(frame, Addressed)
+        assert isinstance(frame, RelatedMessage)
         slot = None if frame.about is None else self._slots.get(frame.about)
         if slot is None:
             return
         if frame.is_answer:
             del self._slots[slot.number]
-            text = renumbered(_tagged(frame, slot), slot.id)
+            text = with_id_replaced(_tagged(frame, slot), slot.id)
             slot.stream.put(Sent(text, None, is_answer=True))
             slot.stream.answered(slot.number)
         elif not slot.stream.is_narrow:

@@ -70,7 +70,7 @@ class LineChannel:
     _is_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._splitter = LineSplitter(frame_bytes_max=self.limits.messages.bytes_max)
+        self._splitter = LineSplitter(message_bytes_max=self.limits.messages.bytes_max)
 
     # Sending
 

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import from_principal
+from mcp_trio._jsonrpc.messages import with_principal
 from mcp_trio._transports.channel import words_of
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_place
@@ -80,7 +80,7 @@ class SocketChannel(LineChannel):
         if self.principal is None:
             return frames
         return [
-            from_principal(each, self.principal) if isinstance(each, bytes) else each
+            with_principal(each, self.principal) if isinstance(each, bytes) else each
             for each in frames
         ]
 

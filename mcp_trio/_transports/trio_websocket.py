@@ -304,7 +304,7 @@ class HandshakeFailed(Exception):  # noqa: N818  it reports the peer's behaviour
 class _Messages:
     """The queue of received messages, in place of trio-websocket's."""
 
-    frame_bytes_max: int
+    message_bytes_max: int
     inbox: ReceivedQueue
     has_binary: bool = attrs.field(default=False, init=False)
     _held: bytearray = attrs.field(factory=bytearray, init=False)
@@ -318,14 +318,14 @@ class _Messages:
             return
         if not self._is_skipping:
             self._held += event.data.encode()
-            if event.message_finished or len(self._held) > self.frame_bytes_max:
+            if event.message_finished or len(self._held) > self.message_bytes_max:
                 self._put()
         if event.message_finished:
             self._is_skipping = False
         await self.inbox.room()
 
     def _put(self) -> None:
-        frame = bounded(bytes(self._held), frame_bytes_max=self.frame_bytes_max)
+        frame = bounded(bytes(self._held), message_bytes_max=self.message_bytes_max)
         self._is_skipping = isinstance(frame, Oversized)
         self._held = bytearray()
         self.inbox.put(frame)

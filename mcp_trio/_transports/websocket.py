@@ -17,10 +17,15 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, one_line
-from mcp_trio._jsonrpc.messages import from_principal
+from mcp_trio._jsonrpc.messages import with_principal
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.websocket import CloseCode, chosen_subprotocol, loss_by_peer, loss_by_us
+from mcp_trio._protocol.websocket import (
+    CloseCode,
+    chosen_subprotocol,
+    error_of_own_close,
+    error_of_peer_close,
+)
 from mcp_trio._transports.concurrency import Faults, contained
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
@@ -196,7 +201,7 @@ class WebSocketChannel:
         return [self._frame(each) if isinstance(each, bytes) else each for each in messages]
 
     def _frame(self, message: bytes) -> bytes:
-        return from_principal(one_line(message), self.principal)
+        return with_principal(one_line(message), self.principal)
 
     def _note(self, ended: SocketEnded) -> None:
         """Derive the error that `receive` raises from the end; the first cause is kept."""
@@ -205,9 +210,9 @@ class WebSocketChannel:
             return
         if ended.is_ours:
             self._code = CloseCode(ended.code)
-            self._loss = loss_by_us(self.name, self._code, ended.reason)
+            self._loss = error_of_own_close(self.name, self._code, ended.reason)
         else:
-            self._loss = loss_by_peer(self.name, ended.code, ended.reason)
+            self._loss = error_of_peer_close(self.name, ended.code, ended.reason)
             self.rejection = self._loss if ended.code == CloseCode.REJECTED else None
 
     def _check_open(self) -> None:
@@ -249,7 +254,7 @@ class WebSocketChannel:
             except trio.BrokenResourceError:
                 return  # `receive` reports it
             if timer_queue.cancelled_caught and self._socket.is_silent_since(asked_at):
-                self.fail(loss_by_us(self.name, CloseCode.FAILED), CloseCode.FAILED)
+                self.fail(error_of_own_close(self.name, CloseCode.FAILED), CloseCode.FAILED)
                 return
 
     def fail(self, loss: ConnectionLost, code: CloseCode) -> None:

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.http_headers import encoded
-from mcp_trio._protocol.websocket import bearer, offered_subprotocols
+from mcp_trio._protocol.websocket import bearer_header, offered_subprotocols
 from mcp_trio._transports.channel import words_of
 from mcp_trio._transports.trio_websocket import (
     HandshakeFailed,
@@ -52,7 +52,7 @@ async def open_websocket_channel(
         raise ValueError("ssl_context is for wss://")
     asked = _Asked(
         address=address,
-        fields=encoded([*{**bearer(token), **(headers or {})}.items()]),
+        fields=encoded([*{**bearer_header(token), **(headers or {})}.items()]),
         token=token,
         ssl_context=ssl_context,
         limits=limits,

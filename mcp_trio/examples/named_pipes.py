@@ -15,9 +15,9 @@ class NamedPipes:
 
     transport: str = "pipes"
 
-    def __init__(self, fd_in: int, fd_out: int, *, frame_bytes_max: int = 4_000_000) -> None:
+    def __init__(self, fd_in: int, fd_out: int, *, message_bytes_max: int = 4_000_000) -> None:
         self._source, self._sink = trio.lowlevel.FdStream(fd_in), trio.lowlevel.FdStream(fd_out)
-        self._lines = LineSplitter(frame_bytes_max=frame_bytes_max)
+        self._lines = LineSplitter(message_bytes_max=message_bytes_max)
 
     async def send(self, frames: Sequence[bytes]) -> None:
         """See `Channel.send`."""

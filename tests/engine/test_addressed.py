@@ -9,7 +9,7 @@ import trio.testing
 from mcp_trio import ConnectionLost
 from mcp_trio import types as s
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
-from mcp_trio.transports import Addressed, Lost
+from mcp_trio.transports import Lost, RelatedMessage
 
 
 class AddressedChannel(FakeChannel):
@@ -27,7 +27,7 @@ def addresses(channel):
     """What each frame is, to which request it belongs, and whether it answers that."""
     frames = []
     for frame in channel.sent:
-        assert isinstance(frame, Addressed)
+        assert isinstance(frame, RelatedMessage)
         said = json.loads(frame)
         frames.append((said.get("method", said.get("id")), frame.about, frame.is_answer))
     return frames

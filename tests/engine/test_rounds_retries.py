@@ -6,7 +6,7 @@ import trio
 
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import TheirRequest
+from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.input_required import binding_of
 from mcp_trio.limits import RequestLimits
@@ -68,8 +68,8 @@ def test_a_retry_has_the_words_and_the_principal_of_the_first_request(change, is
         "params": CallToolParams(name="sail"),
         "peer": peer,
     }
-    retry = TheirRequest(**{**first, **change})
-    assert (binding_of(TheirRequest(**first)) == binding_of(retry)) is is_same
+    retry = IncomingRequest(**{**first, **change})
+    assert (binding_of(IncomingRequest(**first)) == binding_of(retry)) is is_same
 
 
 async def test_another_state_is_the_business_of_the_handler(dock, rounds):

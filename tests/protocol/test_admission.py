@@ -13,25 +13,25 @@ from hypothesis.stateful import (
 from mcp_trio import Limits
 from mcp_trio import types as s
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import Admission, TheirRequest
+from mcp_trio._protocol.requests import Admission, IncomingRequest
 from mcp_trio.limits import RequestLimits
 
 
 def request(id_, size_bytes=1):
-    return TheirRequest(id_, METHODS["tools/list"], s.PaginatedParams(), size_bytes)
+    return IncomingRequest(id_, METHODS["tools/list"], s.PaginatedParams(), size_bytes)
 
 
 def test_requests_beyond_the_places_wait_in_order():
     admission = Admission(Limits(requests=RequestLimits(in_flight_max=1)))
-    assert admission.has_place()
+    assert admission.has_free_slot()
     admission.enter()
-    assert not admission.has_place()
+    assert not admission.has_free_slot()
     waiting = [request(1), request(2)]
     for each in waiting:
         assert admission.rejection(each) is None
         admission.wait(each)
     assert admission.leave() is waiting[0]
-    assert not admission.has_place()
+    assert not admission.has_free_slot()
     admission.enter()
     assert admission.leave() is waiting[1]
     assert admission.queued == 0
@@ -76,7 +76,7 @@ class Door(RuleBasedStateMachine):
     def arrive(self, size):
         self.next_id += 1
         new = request(self.next_id, size)
-        if self.admission.has_place():
+        if self.admission.has_free_slot():
             self.run()
         elif self.admission.rejection(new) is None:
             self.admission.wait(new)

@@ -8,13 +8,13 @@ from msgspec.json import encode
 from mcp_trio import Limits
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import (
-    AnswerArrived,
-    BatchArrived,
+    BatchReceived,
     Ignored,
-    NotificationArrived,
+    NotificationReceived,
     Reply,
     RequestCancelled,
-    RequestToRun,
+    RequestReceived,
+    ResponseReceived,
 )
 from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
@@ -53,14 +53,14 @@ def settled(connect, role, protocol_version):
             assert connection.receive(encode(frame)).negotiated
             connection.receive(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
         else:
-            connection.settle(PROTOCOL_VERSIONS[protocol_version], capabilities, None)
+            connection.set_peer(PROTOCOL_VERSIONS[protocol_version], capabilities, None)
     return connection
 
 
 def taken(connection, frame):
     """The events of a batch, each when those before it were acted upon."""
     arrived = connection.receive(frame)
-    assert isinstance(arrived, BatchArrived)
+    assert isinstance(arrived, BatchReceived)
     return [connection.take(each, arrived.size_bytes) for each in arrived.messages]
 
 
@@ -69,10 +69,10 @@ def test_each_message_of_a_batch_is_what_it_is_alone(connect):
     server = settled(connect, Role.SERVER, BATCHED)
     ping, call, cancel, roots = taken(server, batch(PING, CALL, CANCEL, ROOTS))
     assert isinstance(ping, Reply)
-    assert isinstance(call, RequestToRun)
+    assert isinstance(call, RequestReceived)
     assert isinstance(cancel, RequestCancelled)
     assert cancel.request is call.request
-    assert isinstance(roots, NotificationArrived)
+    assert isinstance(roots, NotificationReceived)
 
 
 @pytest.mark.requirement("BASE-24")
@@ -81,7 +81,7 @@ def test_a_batch_of_answers_ends_each_request_of_ours(connect):
     one, two = (server.open_request("roots/list", None, now=0.0) for _ in range(2))
     answers = [{"jsonrpc": "2.0", "id": each.id, "result": {"roots": []}} for each in (two, one)]
     events = taken(server, batch(*answers))
-    assert [type(event) for event in events] == [AnswerArrived] * 2
+    assert [type(event) for event in events] == [ResponseReceived] * 2
     assert [event.request for event in events] == [two, one]
 
 
@@ -108,7 +108,7 @@ def test_a_bad_message_in_a_batch_is_answered_and_the_others_are_taken(connect):
 def test_two_requests_of_a_batch_cannot_have_one_id(connect):
     server = settled(connect, Role.SERVER, BATCHED)
     first, second = taken(server, batch(CALL, CALL))
-    assert isinstance(first, RequestToRun)
+    assert isinstance(first, RequestReceived)
     assert second.counted == "duplicate id"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from mcp_trio import Limits
 from mcp_trio._protocol.connection import Ignored, RequestCancelled
-from mcp_trio._protocol.states import OurMove, OurState, Role, TheirState
+from mcp_trio._protocol.states import IncomingState, OutgoingState, OutgoingTrigger, Role
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import RequestLimits
 
@@ -31,7 +31,7 @@ def test_either_side_cancels_its_own_request(ready, frame, sender):
         "method": "notifications/cancelled",
         "params": {"requestId": opened.id, "reason": "lunch"},
     }
-    assert opened.state is OurState.ABANDONED
+    assert opened.state is OutgoingState.ABANDONED
 
 
 @pytest.mark.requirement("CANC-01")
@@ -58,7 +58,7 @@ def test_initialize_is_never_cancelled_by_us(connect):
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     assert client.abandon(opened, "too slow") is None
-    assert opened.state is OurState.ABANDONED
+    assert opened.state is OutgoingState.ABANDONED
 
 
 @pytest.mark.requirement("CANC-03", "CANC-07")
@@ -82,7 +82,7 @@ def test_a_cancelled_request_is_never_answered(pair, frame, running):
     assert event.request is request
     assert event.reason == "tide turned"
     assert pair.server.finish(request) is False
-    assert len(pair.server.theirs) == 0
+    assert len(pair.server.incoming) == 0
     with pytest.raises(LocalProtocolError, match="cannot START"):
         pair.server.start(request)
 
@@ -97,9 +97,9 @@ def test_cancelling_what_is_not_open_does_nothing(pair, frame):
         event = cancel(pair, frame, id_)
         assert isinstance(event, Ignored)
         assert event.counted == "late cancellation"
-    assert answered.state is TheirState.ANSWERED
-    assert open_request.state is TheirState.TAKEN
-    assert ours.state is OurState.SENT
+    assert answered.state is IncomingState.ANSWERED
+    assert open_request.state is IncomingState.RECEIVED
+    assert ours.state is OutgoingState.SENT
 
 
 @pytest.mark.requirement("CANC-07")
@@ -107,7 +107,7 @@ def test_a_second_cancellation_is_ignored(pair, frame):
     request = taken(pair, frame)
     assert isinstance(cancel(pair, frame), RequestCancelled)
     assert cancel(pair, frame).counted == "late cancellation"
-    assert request.state is TheirState.CANCELLED
+    assert request.state is IncomingState.CANCELLED
 
 
 @pytest.mark.requirement("CANC-05", "CANC-10")
@@ -118,7 +118,7 @@ def test_a_malformed_cancellation_is_ignored(pair, frame, params):
     request = taken(pair, frame)
     event = pair.server.receive(frame(method="notifications/cancelled", params=params))
     assert event.counted == "malformed notification"
-    assert request.state is TheirState.TAKEN
+    assert request.state is IncomingState.RECEIVED
 
 
 @pytest.mark.requirement("CANC-08", "CANC-09", "TRAP-58")
@@ -128,7 +128,7 @@ def test_a_late_answer_is_counted_and_reaches_nobody(pair, frame):
     event = pair.client.receive(frame(id=opened.id, result={"tools": []}))
     assert isinstance(event, Ignored)
     assert pair.client.counts == {"late answer": 1}
-    assert opened.state is OurState.ABANDONED
+    assert opened.state is OutgoingState.ABANDONED
     again = pair.client.receive(frame(id=opened.id, error={"code": 1, "message": "?"}))
     assert again.counted == "unknown answer"
 
@@ -162,11 +162,11 @@ def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, fra
     assert pair.server.finish(first) is False
     second = taken(pair, frame)
     assert pair.server.finish(first) is False
-    assert pair.server.theirs.get(7) is second
+    assert pair.server.incoming.get(7) is second
 
 
 def test_our_own_table_rejects_an_answer_to_a_lost_request(pair):
     opened = pair.client.open_request("ping", None, now=0.0)
     pair.client.close()
     with pytest.raises(LocalProtocolError, match="is LOST: it cannot ANSWER"):
-        opened.move(OurMove.ANSWER)
+        opened.move(OutgoingTrigger.ANSWER)

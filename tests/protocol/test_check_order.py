@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import Ignored, Reply, RequestToRun
+from mcp_trio._protocol.connection import Ignored, Reply, RequestReceived
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
@@ -32,7 +32,7 @@ FAULTS = [
 ]
 
 
-def code_of(event):
+def error_code_for(event):
     assert isinstance(event, Reply)
     return json.loads(event.frame)["error"]["code"]
 
@@ -61,16 +61,18 @@ def test_who_speaks_comes_before_what_is_asked_and_that_before_its_params(
     shaken, frame, meta, method, code
 ):
     params = {"_meta": {**META, **meta}, "name": 5}
-    assert code_of(shaken(STATELESS).receive(frame(id=1, method=method, params=params))) == code
+    assert (
+        error_code_for(shaken(STATELESS).receive(frame(id=1, method=method, params=params))) == code
+    )
 
 
 @pytest.mark.requirement("TRAP-30")
 def test_json_comes_before_the_shape_and_that_before_the_version(shaken):
     server = shaken(STATELESS)
-    assert code_of(server.receive(b'{"id":1,"method":')) == PARSE_ERROR
+    assert error_code_for(server.receive(b'{"id":1,"method":')) == PARSE_ERROR
     meta = json.dumps({PROTOCOL_VERSION: "2030-01-01"}).encode()
     bad = b'{"jsonrpc":"1.0","id":1,"method":"tools/list","params":{"_meta":%b}}' % meta
-    assert code_of(server.receive(bad)) == INVALID_REQUEST
+    assert error_code_for(server.receive(bad)) == INVALID_REQUEST
 
 
 @pytest.mark.requirement("TRAP-11", "BASE-16")
@@ -84,9 +86,9 @@ def test_a_list_is_asked_for_without_params_where_there_is_a_session(
         server = connect(Role.SERVER, protocol_versions=(STATELESS,))
     event = server.receive(frame(id=1, method="tools/list", **params))
     if protocol_version == STATELESS:
-        assert code_of(event) == INVALID_PARAMS
+        assert error_code_for(event) == INVALID_PARAMS
     else:
-        assert isinstance(event, RequestToRun)
+        assert isinstance(event, RequestReceived)
 
 
 @pytest.mark.requirement("TRAP-12", "BASE-14")
@@ -119,8 +121,8 @@ def test_a_request_before_initialized_is_taken_once_the_handshake_was_answered(
     server = connect(Role.SERVER)
     info = {"name": "hasty", "version": "1"}
     hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
-    assert code_of(server.receive(frame(id=1, method="tools/list"))) == INVALID_REQUEST
+    assert error_code_for(server.receive(frame(id=1, method="tools/list"))) == INVALID_REQUEST
     assert "result" in json.loads(server.receive(frame(id=2, method="ping")).frame)
     assert server.receive(frame(id=3, method="initialize", params=hello)).negotiated
-    assert isinstance(server.receive(frame(id=4, method="tools/list")), RequestToRun)
+    assert isinstance(server.receive(frame(id=4, method="tools/list")), RequestReceived)
     assert "result" in json.loads(server.receive(frame(id=5, method="ping")).frame)

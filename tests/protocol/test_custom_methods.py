@@ -7,14 +7,14 @@ import pytest
 
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import (
-    AnswerArrived,
     Ignored,
-    NotificationArrived,
+    NotificationReceived,
     Reply,
-    RequestToRun,
+    RequestReceived,
+    ResponseReceived,
 )
 from mcp_trio._protocol.methods import METHODS, custom_method
-from mcp_trio._protocol.states import Input, Role
+from mcp_trio._protocol.states import Role, SessionTrigger
 from mcp_trio.errors import INVALID_PARAMS, METHOD_NOT_FOUND, LocalProtocolError
 
 
@@ -47,20 +47,20 @@ def test_a_row_is_a_request_or_a_notification_by_its_name():
 def test_a_known_method_keeps_everything_but_its_params():
     known, custom = METHODS["tools/list"], ROWS["tools/list"]
     assert custom.params is dict
-    kept = ("name", "senders", "result", "input", "need")
+    kept = ("name", "senders", "result", "input", "required_capability")
     assert [getattr(custom, name) for name in kept] == [getattr(known, name) for name in kept]
-    assert custom_method("initialize", params=dict).input is Input.INITIALIZE
+    assert custom_method("initialize", params=dict).input is SessionTrigger.INITIALIZE
 
 
 def test_a_custom_request_goes_there_and_back_typed(custom):
     opened = custom.client.open_request("acme/search", {"text": "x"}, now=0.0)
     event = custom.server.receive(opened.frame)
-    assert isinstance(event, RequestToRun)
+    assert isinstance(event, RequestReceived)
     assert event.request.params == Search("x")
     answer = custom.client.receive(
         msgspec.json.encode({"jsonrpc": "2.0", "id": opened.id, "result": {"n": 3}})
     )
-    assert isinstance(answer, AnswerArrived)
+    assert isinstance(answer, ResponseReceived)
     assert custom.client.decode_result(opened, answer.result) == {"n": 3}
 
 
@@ -100,7 +100,7 @@ def test_params_that_do_not_fit_are_rejected(custom, frame):
 def test_a_custom_notification_arrives_typed(custom, frame):
     sent = custom.client.notification("notifications/acme", {"text": "x"})
     event = custom.server.receive(sent)
-    assert isinstance(event, NotificationArrived)
+    assert isinstance(event, NotificationReceived)
     assert event.params == Search("x")
     assert isinstance(
         custom.server.receive(frame(method="notifications/acme", params={"text": 1})), Ignored

@@ -6,7 +6,7 @@ import pytest
 
 from mcp_trio import errors as _errors
 from mcp_trio._protocol.metadata import Peer
-from mcp_trio._protocol.requests import TheirRequest
+from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS
@@ -26,7 +26,7 @@ def answered(connect):
         server = connect(Role.SERVER)
         peer = Peer(protocol_version=protocol_version, capabilities=ClientCapabilities())
         method = server.methods["tools/list"]
-        request = TheirRequest("q", method, PaginatedParams(), peer=peer)
+        request = IncomingRequest("q", method, PaginatedParams(), peer=peer)
         answer = json.loads(server.error(request, code, "no", {"a": 1}))
         assert answer.pop("error") | {"code": 0} == {"code": 0, "message": "no", "data": {"a": 1}}
         assert answer == {"jsonrpc": "2.0", "id": "q"}
@@ -54,7 +54,7 @@ def test_a_legacy_request_hears_the_code_that_was_meant(answered, protocol_versi
 
 @pytest.mark.requirement("ERR-11", "ERR-10", "TRAP-14")
 def test_the_codes_of_the_engine_are_defined_or_outside_of_what_is_reserved():
-    told = {STATELESS.code_of(code) for code in OURS.values()}
+    told = {STATELESS.error_code_for(code) for code in OURS.values()}
     assert all(not -32768 <= code <= -32000 for code in told - JSON_RPC - DEFINED)
     assert told >= DEFINED
     assert HEADER_MISMATCH == -32020  # and not -32001, as drafts had it

@@ -7,7 +7,7 @@ import pytest
 
 from mcp_trio import Server
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import AnswerArrived, Reply, RequestToRun
+from mcp_trio._protocol.connection import Reply, RequestReceived, ResponseReceived
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
@@ -66,7 +66,7 @@ def client(connect):
 def answered(client, frame, result):
     opened = client.open_request("tools/list", None, now=0.0)
     event = client.receive(frame(id=opened.id, result=result))
-    assert isinstance(event, AnswerArrived)
+    assert isinstance(event, ResponseReceived)
     return client.decode_result(opened, event.result)
 
 
@@ -92,7 +92,7 @@ def test_a_server_has_no_extension_without_a_prefix(identifier):
 def test_an_extension_that_only_the_client_has_changes_nothing(connect, ask):
     server = connect(Role.SERVER)
     event = ask(server, "tools/list")
-    assert isinstance(event, RequestToRun)
+    assert isinstance(event, RequestReceived)
     server.start(event.request)
     result = json.loads(server.response(event.request, s.ListToolsResult(tools=[])))["result"]
     assert result["resultType"] == "complete"

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_trio import types as s
 from mcp_trio._protocol.compat import downgraded
-from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, said_by_client
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, client_metadata
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError
 
@@ -224,7 +224,7 @@ def test_a_stateless_client_announces_roots_without_their_changes():
     assert downgraded(roots, D) is roots
     assert said(roots, E) == {"roots": {}}
     us = s.Implementation(name="us", version="1")
-    metadata = said_by_client(E, roots, us)
+    metadata = client_metadata(E, roots, us)
     assert metadata[CLIENT_CAPABILITIES] == s.ClientCapabilities(roots=s.RootsCapability())
 
 

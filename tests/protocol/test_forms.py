@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio._protocol.forms import check_form, mistakes_in, with_defaults
+from mcp_trio._protocol.forms import check_form, form_errors, with_defaults
 
 
 def form(**members):
@@ -11,7 +11,7 @@ def form(**members):
 
 def mistake(member, value):
     """What is wrong with a value of a form's only member; None if nothing is."""
-    lines = mistakes_in({"it": value}, form(it=member))
+    lines = form_errors({"it": value}, form(it=member))
     assert len(lines) <= 1
     return lines[0].removeprefix("it: ") if lines else None
 
@@ -97,8 +97,8 @@ def test_a_text_has_the_format_that_the_form_asks_for(name, good, bad):
 @pytest.mark.requirement("ELIC-16")
 def test_a_required_member_that_is_missing_is_named():
     schema = {**form(name=TEXT, age=INTEGER), "required": ["name", "age"]}
-    assert mistakes_in({"age": 3}, schema) == ["name: missing"]
-    assert mistakes_in({}, schema) == ["name: missing", "age: missing"]
+    assert form_errors({"age": 3}, schema) == ["name: missing"]
+    assert form_errors({}, schema) == ["name: missing", "age: missing"]
 
 
 @pytest.mark.requirement("ELIC-18", "ELIC-19")
@@ -121,7 +121,7 @@ def test_what_the_form_says_in_odd_words_is_held_to_be_a_simple_value(member):
     ],
 )
 def test_nonsense_in_a_form_is_not_checked_and_does_no_harm(schema):
-    assert mistakes_in({"it": "a"}, schema) == []
+    assert form_errors({"it": "a"}, schema) == []
     assert with_defaults({"it": "a"}, schema) == {"it": "a"}
 
 

@@ -6,7 +6,12 @@ import msgspec
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import AnswerArrived, NotificationArrived, Reply, RequestToRun
+from mcp_trio._protocol.connection import (
+    NotificationReceived,
+    Reply,
+    RequestReceived,
+    ResponseReceived,
+)
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.states import Role, SessionState
 from mcp_trio._protocol.versions import NEWEST_LEGACY, PROTOCOL_VERSIONS, negotiated
@@ -112,12 +117,12 @@ def test_accepting_the_answer_yields_the_initialized_notification(connect, frame
     client, server = connect(Role.CLIENT), connect(Role.SERVER, instructions="Row.")
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     answer = client.receive(server.receive(opened.frame).frame)
-    assert isinstance(answer, AnswerArrived)
+    assert isinstance(answer, ResponseReceived)
     leaving = client.accept_initialize(client.decode_result(opened, answer.result))
     assert json.loads(leaving) == {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert client.instructions == "Row."
     arrived = server.receive(leaving)
-    assert isinstance(arrived, NotificationArrived)
+    assert isinstance(arrived, NotificationReceived)
     assert arrived.method.name == "notifications/initialized"
 
 
@@ -202,7 +207,7 @@ def test_capabilities_and_members_that_nobody_knows_are_ignored(connect, frame):
 def test_a_request_between_the_answer_and_initialized_is_served(connect, frame):
     server = connect(Role.SERVER)
     initialize(server, frame)
-    assert isinstance(server.receive(frame(id=2, method="tools/list")), RequestToRun)
+    assert isinstance(server.receive(frame(id=2, method="tools/list")), RequestReceived)
 
 
 def test_initialized_with_bad_params_does_not_count_as_initialized(connect, frame):

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio import Limits
-from mcp_trio._jsonrpc.messages import Request, Understood
+from mcp_trio._jsonrpc.messages import DecodedMessage, Request
 from mcp_trio._protocol.connection import (
-    AnswerArrived,
     Ignored,
-    NotificationArrived,
+    NotificationReceived,
     Reply,
-    RequestToRun,
+    RequestReceived,
+    ResponseReceived,
 )
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.states import Role, SessionState
@@ -252,7 +252,7 @@ def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, 
     assert isinstance(event, Reply)
     assert event.counted == "rejected"
     assert json.loads(event.frame)["error"]["code"] == code
-    assert len(pair.server.theirs) == 0
+    assert len(pair.server.incoming) == 0
 
 
 @pytest.mark.requirement("BASE-32")
@@ -296,7 +296,7 @@ def test_a_good_notification_arrives_with_its_params(pair):
         "notifications/message", METHODS["notifications/message"].params(level="info", data=[0])
     )
     event = pair.client.receive(leaving)
-    assert isinstance(event, NotificationArrived)
+    assert isinstance(event, NotificationReceived)
     assert (event.method.name, event.params.data) == ("notifications/message", [0])
 
 
@@ -307,10 +307,10 @@ def test_an_id_that_is_in_use_is_rejected_and_the_first_request_goes_on(pair, fr
         event = pair.server.receive(frame(id=5, method=method))
         assert event.counted == "duplicate id"
         assert json.loads(event.frame)["error"]["code"] == INVALID_REQUEST
-    assert pair.server.theirs.get(5) is first
-    assert isinstance(pair.server.receive(frame(id="5", method="tools/list")), RequestToRun)
+    assert pair.server.incoming.get(5) is first
+    assert isinstance(pair.server.receive(frame(id="5", method="tools/list")), RequestReceived)
     assert pair.server.finish(first)
-    assert isinstance(pair.server.receive(frame(id=5, method="tools/list")), RequestToRun)
+    assert isinstance(pair.server.receive(frame(id=5, method="tools/list")), RequestReceived)
 
 
 @pytest.mark.requirement("BASE-02", "BASE-06")
@@ -342,7 +342,7 @@ def test_an_answer_ends_the_request_with_its_id_and_type_once(pair, frame):
     wrong = pair.client.receive(frame(id=str(opened.id), result={}))
     assert wrong.counted == "unknown answer"
     answer = pair.client.receive(frame(id=opened.id, result={"tools": []}))
-    assert isinstance(answer, AnswerArrived)
+    assert isinstance(answer, ResponseReceived)
     assert answer.request is opened
     assert answer.error is None
     again = pair.client.receive(frame(id=opened.id, result={"tools": []}))
@@ -374,7 +374,7 @@ def test_no_depth_of_nesting_makes_receive_raise(ready, distance):
     value = b"[" * depth + b"]" * depth
     head = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":'
     event = server.receive(head + value + b"}}}")
-    if not isinstance(event, RequestToRun):
+    if not isinstance(event, RequestReceived):
         assert json.loads(event.frame)["error"]["code"] in {INVALID_PARAMS, INVALID_REQUEST}
 
 
@@ -418,6 +418,6 @@ def test_whatever_arrives_is_one_event_and_no_exception(ready, role, state, fram
 def test_what_was_understood_on_its_way_is_not_read_again(ready):
     connection = ready(Role.SERVER)
     message = Request(4, "tools/list", None)
-    event = connection.receive(Understood(b"nothing that could be read", message, None))
-    assert isinstance(event, RequestToRun)
+    event = connection.receive(DecodedMessage(b"nothing that could be read", message, None))
+    assert isinstance(event, RequestReceived)
     assert event.request.id == 4

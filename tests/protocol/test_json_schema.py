@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from mcp_trio import Limits
-from mcp_trio._protocol.json_schema import DIALECTS, Schema
+from mcp_trio._protocol.json_schema import DIALECTS, SchemaValidator
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import MessageLimits
 
@@ -16,7 +16,7 @@ OLD_TUPLE = {"items": [{"type": "string"}], "additionalItems": False}
 
 
 def accepts(schema, value):
-    return Schema(schema).check(value) == []
+    return SchemaValidator(schema).check(value) == []
 
 
 @pytest.mark.requirement("JSCH-01", "TRAP-79")
@@ -37,7 +37,7 @@ def test_a_schema_is_read_by_the_dialect_that_it_names(named):
 @pytest.mark.requirement("JSCH-04")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_that_is_told_of_is_understood(dialect):
-    assert Schema({"$schema": dialect, "type": "string"}).check(3) == [
+    assert SchemaValidator({"$schema": dialect, "type": "string"}).check(3) == [
         "value: 3 is not of type 'string'"
     ]
 
@@ -46,14 +46,14 @@ def test_every_dialect_that_is_told_of_is_understood(dialect):
 @pytest.mark.parametrize("named", ["urn:mine", "http://json-schema.org/draft-03/schema#", 7, None])
 def test_an_unknown_dialect_is_rejected_and_the_known_ones_are_named(named):
     with pytest.raises(SchemaError, match=r"unknown dialect .*: one of https://json-schema\.org"):
-        Schema({"$schema": named})
+        SchemaValidator({"$schema": named})
 
 
 @pytest.mark.requirement("JSCH-03")
 def test_a_part_of_another_dialect_is_rejected():
     part = {"$id": "urn:part", "$schema": DRAFT_7, "type": "string"}
     with pytest.raises(SchemaError, match="of another dialect than the whole"):
-        Schema({"properties": {"port": part}})
+        SchemaValidator({"properties": {"port": part}})
     assert accepts({"properties": {"port": part | {"$schema": DRAFT_2020}}}, {"port": "Oslo"})
 
 
@@ -69,7 +69,7 @@ def test_a_part_of_another_dialect_is_rejected():
 )
 def test_a_schema_that_is_none_is_rejected_with_its_place(schema, text):
     with pytest.raises(SchemaError, match=f"invalid schema, {text}"):
-        Schema(schema)
+        SchemaValidator(schema)
 
 
 @pytest.mark.requirement("JSCH-06", "JSCH-08", "TRAP-79")
@@ -88,7 +88,7 @@ def test_a_schema_that_is_none_is_rejected_with_its_place(schema, text):
 def test_a_reference_out_of_the_schema_is_rejected_and_never_fetched(schema, monkeypatch):
     monkeypatch.setattr(socket, "socket", None)
     with pytest.raises(SchemaError, match="leads nowhere in the schema, and nothing is fetched"):
-        Schema(schema)
+        SchemaValidator(schema)
 
 
 @pytest.mark.requirement("JSCH-06")
@@ -100,7 +100,7 @@ def test_a_reference_is_not_one_where_it_is_data():
 
 def test_a_reference_to_what_is_no_schema_is_rejected():
     with pytest.raises(SchemaError, match="leads to what is no schema"):
-        Schema({"$ref": "#/x", "x": [3]})
+        SchemaValidator({"$ref": "#/x", "x": [3]})
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_a_schema_may_hold_itself():
         "additionalProperties": False,
     }
     assert accepts(tree, {"left": {"left": {}}, "right": {}})
-    assert Schema(tree).check({"left": {"right": {"up": 1}}}) == [
+    assert SchemaValidator(tree).check({"left": {"right": {"up": 1}}}) == [
         "left.right: Additional properties are not allowed ('up' was unexpected)"
     ]
 
 
 def test_the_given_schema_stays_as_it_was():
     given = {"$schema": DRAFT_2020, "$defs": {"a": {"$schema": DRAFT_2020}}}
-    Schema(given).check(1)
+    SchemaValidator(given).check(1)
     assert given == {"$schema": DRAFT_2020, "$defs": {"a": {"$schema": DRAFT_2020}}}
 
 
@@ -156,18 +156,18 @@ def nested(depth):
 @pytest.mark.requirement("JSCH-09")
 def test_a_schema_that_is_too_deep_or_too_large_is_rejected_by_name():
     small = Limits(messages=MessageLimits(schema_depth_max=3, schema_objects_max=4))
-    Schema(nested(2), limits=small)
+    SchemaValidator(nested(2), limits=small)
     with pytest.raises(SchemaError, match=r"limits\.messages\.schema_depth_max=3"):
-        Schema(nested(3), limits=small)
-    Schema({"enum": [[], []]}, limits=small)
+        SchemaValidator(nested(3), limits=small)
+    SchemaValidator({"enum": [[], []]}, limits=small)
     with pytest.raises(SchemaError, match=r"limits\.messages\.schema_objects_max=4"):
-        Schema({"enum": [[], [], []]}, limits=small)
+        SchemaValidator({"enum": [[], [], []]}, limits=small)
 
 
 @pytest.mark.requirement("JSCH-09")
 def test_a_schema_for_which_the_stack_is_too_short_is_rejected():
     with pytest.raises(SchemaError, match="nested too deeply"):
-        Schema(nested(500), limits=Limits(messages=MessageLimits(schema_depth_max=1000)))
+        SchemaValidator(nested(500), limits=Limits(messages=MessageLimits(schema_depth_max=1000)))
 
 
 def doubling(times):
@@ -181,13 +181,17 @@ def doubling(times):
 
 @pytest.mark.requirement("JSCH-09")
 def test_the_work_for_one_value_is_bounded():
-    schema = Schema(doubling(12), limits=Limits(messages=MessageLimits(schema_steps_max=1000)))
+    schema = SchemaValidator(
+        doubling(12), limits=Limits(messages=MessageLimits(schema_steps_max=1000))
+    )
     for _ in range(2):
         assert schema.check("x") == [
             "value: takes too long to check (limits.messages.schema_steps_max=1000)"
         ]
     assert (
-        Schema(doubling(3), limits=Limits(messages=MessageLimits(schema_steps_max=1000))).check("x")
+        SchemaValidator(
+            doubling(3), limits=Limits(messages=MessageLimits(schema_steps_max=1000))
+        ).check("x")
         == []
     )
 
@@ -197,7 +201,7 @@ def test_a_value_that_is_too_deep_is_a_mistake():
     deep = {}
     for _ in range(800):
         deep = {"a": deep}
-    schema = Schema({"properties": {"a": {"$ref": "#"}}}, of="structuredContent")
+    schema = SchemaValidator({"properties": {"a": {"$ref": "#"}}}, of="structuredContent")
     assert schema.check(deep) == ["structuredContent: nested too deeply"]
 
 
@@ -208,6 +212,6 @@ def test_lines_are_as_many_and_as_long_as_the_limits_say():
             validation_errors_max=1, validation_error_chars_max=9, validation_error_members_max=3
         )
     )
-    schema = Schema({"items": {"type": "string"}}, limits=limits)
+    schema = SchemaValidator({"items": {"type": "string"}}, limits=limits)
     assert schema.check([1, 2]) == ["[0]: 1 is", "and 1 more"]
     assert schema.check([1] * 9) == ["[0]: 1 is", "and at least 2 more"]

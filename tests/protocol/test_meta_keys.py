@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_trio import Server
-from mcp_trio._protocol.connection import RequestToRun
+from mcp_trio._protocol.connection import RequestReceived
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -73,7 +73,7 @@ def test_another_key_is_rejected_with_an_example_in_reverse_order(pair, key):
     assert rejected(key) == f"a key of _meta is named like com.example/name, unlike {key!r}"
     with pytest.raises(LocalProtocolError, match=r"named like com\.example/name"):
         pair.client.open_request("tools/list", {"_meta": {key: 1}}, now=0.0)
-    assert len(pair.client.ours) == 0
+    assert len(pair.client.outgoing) == 0
 
 
 @pytest.mark.requirement("META-07", "META-08", "TRAP-15")
@@ -112,5 +112,5 @@ def test_whatever_stands_under_a_reserved_key_arrives_as_it_came(
         server.receive(frame(method="notifications/initialized", params={"_meta": meta}))
         assert server.protocol_version.name == protocol_version
     event = server.receive(frame(id=1, method="tools/list", params={"_meta": said}))
-    assert isinstance(event, RequestToRun)
+    assert isinstance(event, RequestReceived)
     assert event.request.params.meta == said

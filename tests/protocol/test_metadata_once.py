@@ -13,8 +13,8 @@ from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     PROTOCOL_VERSION,
     SERVER_INFO,
-    dressed,
     metadata_of,
+    with_result_metadata,
 )
 from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.states import Role
@@ -52,7 +52,7 @@ def test_params_without_their_metadata_keep_everything_else(drawn):
     if metadata is None:  # they stand there twice, and the last ones are none
         assert json.loads(text)["_meta"] != META
         return
-    rest = metadata.rest_of(params)
+    rest = metadata.params_without_meta(params)
     assert (rest is not None) is is_at_an_end
     if rest is None:
         return
@@ -67,7 +67,7 @@ def test_params_without_their_metadata_keep_everything_else(drawn):
 )
 def test_metadata_at_either_end_are_not_read_again(text):
     params = msgspec.Raw(text.encode())
-    assert json.loads(metadata_of(params).rest_of(params)) == {"name": "tide"}
+    assert json.loads(metadata_of(params).params_without_meta(params)) == {"name": "tide"}
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_result_is_dressed_without_a_change_to_what_the_handler_has_or_all_sha
     signature = {SERVER_INFO: {"name": "harbour"}}
     mine = s.CallToolResult(content=[], meta={"com.example/mine": 1})
     bare = s.CallToolResult(content=[])
-    made = [dressed(each, METHODS["tools/call"], signature) for each in (mine, bare)]
+    made = [with_result_metadata(each, METHODS["tools/call"], signature) for each in (mine, bare)]
     assert [each.meta for each in made] == [{**signature, "com.example/mine": 1}, signature]
     assert [each.result_type for each in made] == ["complete", "complete"]
     assert (mine.meta, bare.meta) == ({"com.example/mine": 1}, None)

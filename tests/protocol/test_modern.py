@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import (
     Ignored,
-    NotificationArrived,
+    NotificationReceived,
     Reply,
     RequestCancelled,
-    RequestToRun,
+    RequestReceived,
 )
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
@@ -69,7 +69,7 @@ def error_of(event):
 def test_a_request_with_its_metadata_needs_no_handshake_and_knows_its_sender(server, ask):
     meta = {**META, LOG_LEVEL: "error", "traceparent": "00-1-2-01", "baggage": "a=b"}
     event = ask(server, "tools/list", meta)
-    assert isinstance(event, RequestToRun)
+    assert isinstance(event, RequestReceived)
     peer = event.request.peer
     assert peer.protocol_version is PROTOCOL_VERSIONS[STATELESS]
     assert peer.can("roots")
@@ -118,7 +118,7 @@ def test_metadata_of_the_wrong_shape_are_invalid_params(server, ask, changes, te
     error = error_of(ask(server, "tools/list", meta))
     assert error["code"] == INVALID_PARAMS
     assert text in error["message"]
-    assert len(server.theirs) == 0
+    assert len(server.incoming) == 0
 
 
 def test_metadata_that_are_too_large_to_be_remembered_are_read_all_the_same(server, ask):
@@ -169,7 +169,7 @@ def test_an_id_in_flight_is_rejected_and_may_come_again_afterwards(server, ask):
     first = ask(server, "tools/list", id="a")
     assert error_of(ask(server, "tools/list", id="a"))["code"] == INVALID_REQUEST
     server.finish(first.request)
-    assert isinstance(ask(server, "tools/list", id="a"), RequestToRun)
+    assert isinstance(ask(server, "tools/list", id="a"), RequestReceived)
 
 
 @pytest.mark.requirement("BASE-16", "META-15")
@@ -376,7 +376,7 @@ def test_a_server_tells_what_belongs_to_a_stateless_request(
     params = replace(valid_params[acknowledged], meta={SUBSCRIPTION_ID: opened.id})
     told = server.notification(acknowledged, params, request=event.request)
     arrived = stateless_client.receive(told)
-    assert isinstance(arrived, NotificationArrived)
+    assert isinstance(arrived, NotificationReceived)
     assert arrived.request is opened
     with pytest.raises(LocalProtocolError, match="there is no"):
         server.notification(acknowledged, valid_params[acknowledged])
@@ -387,4 +387,4 @@ def test_a_notification_of_a_client_may_be_stateless_too(connect, frame):
     server = connect(Role.SERVER, methods={**METHODS, row: custom_method(row)})
     assert isinstance(server.receive(frame(method=row, params={})), Ignored)
     event = server.receive(frame(method=row, params={"_meta": META}))
-    assert isinstance(event, NotificationArrived)
+    assert isinstance(event, NotificationReceived)

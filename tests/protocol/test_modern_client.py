@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import AnswerArrived, Ignored
+from mcp_trio._protocol.connection import Ignored, ResponseReceived
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -85,7 +85,7 @@ def answered(client, method, result, params=None):
     event = client.receive(
         json.dumps({"jsonrpc": "2.0", "id": opened.id, "result": result}).encode()
     )
-    assert isinstance(event, AnswerArrived)
+    assert isinstance(event, ResponseReceived)
     return client.decode_result(opened, event.result)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from mcp_trio import Limits
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import Ignored, Reply, RequestToRun
-from mcp_trio._protocol.methods import METHODS, Need, announced
-from mcp_trio._protocol.states import Input, Role
+from mcp_trio._protocol.connection import Ignored, Reply, RequestReceived
+from mcp_trio._protocol.methods import METHODS, RequiredCapability, announced
+from mcp_trio._protocol.states import Role, SessionTrigger
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio.errors import METHOD_NOT_FOUND, LocalProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits
@@ -34,7 +34,7 @@ def test_ids_are_never_used_twice_not_even_after_the_answer(pair, frame):
             pair.client.abandon(opened)
     assert len(set(seen)) == len(seen)
     assert {type(id_) for id_ in seen} == {int}
-    assert len(pair.client.ours) == 2
+    assert len(pair.client.outgoing) == 2
 
 
 @pytest.mark.requirement("BASE-21", "TRAP-06")
@@ -45,9 +45,9 @@ def test_both_sides_send_requests_with_the_same_ids_at_the_same_time(pair):
     assert ours.id == theirs.id
     pair.client.receive(theirs.frame)
     pair.server.receive(ours.frame)
-    assert len(pair.client.theirs) == len(pair.server.theirs) == 1
-    assert len(pair.client.ours) == 1
-    assert len(pair.server.ours) == 2
+    assert len(pair.client.incoming) == len(pair.server.incoming) == 1
+    assert len(pair.client.outgoing) == 1
+    assert len(pair.server.outgoing) == 2
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_both_sides_send_requests_with_the_same_ids_at_the_same_time(pair):
 def test_a_client_cannot_send_what_is_no_request_of_its_own(pair, method, text):
     with pytest.raises(LocalProtocolError, match=text):
         pair.client.open_request(method, None, now=0.0)
-    assert len(pair.client.ours) == 0
+    assert len(pair.client.outgoing) == 0
 
 
 @pytest.mark.requirement("BASE-13", "CANC-02", "PROG-05")
@@ -83,8 +83,9 @@ def test_a_client_cannot_notify_by_a_way_around_the_rules(pair, valid_params, me
 SENT_WHEN_READY = [
     row
     for row in METHODS.values()
-    if row.is_of(NEWEST_LEGACY)
-    and row.input not in {Input.INITIALIZE, Input.INITIALIZED, Input.REFERENCE}
+    if row.exists_in(NEWEST_LEGACY)
+    and row.input
+    not in {SessionTrigger.INITIALIZE, SessionTrigger.INITIALIZED, SessionTrigger.REFERENCE}
 ]
 
 
@@ -133,7 +134,11 @@ def test_the_budget_of_a_request_begins_when_it_is_opened(pair):
     assert opened.budget.deadline == 15.0
 
 
-NEEDY = [row for row in METHODS.values() if row.need is not None and row.is_of(NEWEST_LEGACY)]
+NEEDY = [
+    row
+    for row in METHODS.values()
+    if row.required_capability is not None and row.exists_in(NEWEST_LEGACY)
+]
 
 
 def without(role):
@@ -143,13 +148,15 @@ def without(role):
 @pytest.mark.requirement("LIFE-14", "LIFE-16")
 @pytest.mark.parametrize("row", NEEDY, ids=lambda row: row.name)
 def test_what_was_not_announced_does_not_leave(connect, shake_hands, valid_params, row):
-    holder = row.need.holder
+    holder = row.required_capability.holder
     lacking = connect(holder, our_capabilities=without(holder))
     ends = {holder: lacking, holder.peer: connect(holder.peer)}
     shake_hands(ends[Role.CLIENT], ends[Role.SERVER])
     sender = ends[next(iter(row.senders))]
     params = valid_params[row.name]
-    with pytest.raises(LocalProtocolError, match=rf"capability '{row.need.path}', .*not announced"):
+    with pytest.raises(
+        LocalProtocolError, match=rf"capability '{row.required_capability.path}', .*not announced"
+    ):
         _ = (
             sender.open_request(row.name, params, now=0.0)
             if row.is_request
@@ -160,7 +167,7 @@ def test_what_was_not_announced_does_not_leave(connect, shake_hands, valid_param
 @pytest.mark.requirement("LIFE-14", "BASE-32")
 @pytest.mark.parametrize("row", NEEDY, ids=lambda row: row.name)
 def test_what_was_not_announced_is_not_taken(connect, shake_hands, valid_params, row):
-    holder = row.need.holder
+    holder = row.required_capability.holder
     ends = {holder: connect(holder), holder.peer: connect(holder.peer)}
     shake_hands(ends[Role.CLIENT], ends[Role.SERVER])
     sender = ends[next(iter(row.senders))]
@@ -168,20 +175,20 @@ def test_what_was_not_announced_is_not_taken(connect, shake_hands, valid_params,
     params = valid_params[row.name]
     if row.is_request:
         leaving = [sender.open_request(row.name, params, now=0.0).frame for _ in range(2)]
-        assert isinstance(receiver.receive(leaving[0]), RequestToRun)
+        assert isinstance(receiver.receive(leaving[0]), RequestReceived)
         receiver.our_capabilities = without(holder)
         event = receiver.receive(leaving[1])
         assert isinstance(event, Reply)
         error = json.loads(event.frame)["error"]
         assert error["code"] == METHOD_NOT_FOUND
-        assert row.need.path in error["message"]
+        assert row.required_capability.path in error["message"]
     else:
         leaving = sender.notification(row.name, params)
         assert not isinstance(receiver.receive(leaving), Ignored)
         if holder is receiver.our_role:
             receiver.our_capabilities = without(holder)
         else:
-            receiver.settle(NEWEST_LEGACY, without(holder), None)
+            receiver.set_peer(NEWEST_LEGACY, without(holder), None)
         assert receiver.receive(leaving).counted == "not announced"
 
 
@@ -220,7 +227,7 @@ def test_a_capability_is_announced_when_it_is_there_and_not_false(capabilities, 
 
 
 def test_a_need_names_its_holder():
-    assert str(Need(holder=Role.CLIENT, path="roots")) == "client capability 'roots'"
+    assert str(RequiredCapability(holder=Role.CLIENT, path="roots")) == "client capability 'roots'"
 
 
 def test_every_method_has_valid_params_in_these_tests(valid_params):

@@ -17,16 +17,16 @@ from hypothesis.stateful import (
 
 from mcp_trio._jsonrpc.messages import encode_error, encode_response
 from mcp_trio._protocol.connection import (
-    AnswerArrived,
-    AnswerUnreadable,
     Ignored,
-    ProgressArrived,
+    ProgressReceived,
     Reply,
     RequestCancelled,
-    RequestToRun,
+    RequestReceived,
+    ResponseReceived,
+    ResponseUnreadable,
 )
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.states import OurState, Role, SessionState, TheirState
+from mcp_trio._protocol.states import IncomingState, OutgoingState, Role, SessionState
 from mcp_trio.errors import LocalProtocolError
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
@@ -98,13 +98,13 @@ class Conversation(RuleBasedStateMachine):
     @rule(sender=SIDES, method=st.sampled_from(list(METHODS)), wants_progress=st.booleans())
     def open(self, sender, method, wants_progress):
         end = self.ends[sender]
-        open_before = len(end.connection.ours)
+        open_before = len(end.connection.outgoing)
         try:
             request = end.connection.open_request(
                 method, self.params[method], now=0.0, wants_progress=wants_progress
             )
         except LocalProtocolError:
-            assert len(end.connection.ours) == open_before
+            assert len(end.connection.outgoing) == open_before
             return
         assert request.id not in {earlier.id for earlier in end.opened}
         end.opened.append(request)
@@ -135,30 +135,30 @@ class Conversation(RuleBasedStateMachine):
         if "id" not in message:
             assert not isinstance(event, Reply)
         if "method" not in message:
-            assert isinstance(event, AnswerArrived | AnswerUnreadable | Ignored | Reply)
+            assert isinstance(event, ResponseReceived | ResponseUnreadable | Ignored | Reply)
         self.absorb(end, event, progress_states)
 
     def absorb(self, end, event, states_before):
         match event:
-            case RequestToRun(request):
+            case RequestReceived(request):
                 assert request.method.name not in {"ping", "initialize"}
                 end.taken.append(request)
             case Reply(frame):
                 self.post(end.role, frame)
-            case AnswerArrived(request, result, error):
+            case ResponseReceived(request, result, error):
                 assert (result is None) is not (error is None)
-                assert states_before[request.id] is OurState.SENT
+                assert states_before[request.id] is OutgoingState.SENT
                 end.endings[request.id] += 1
                 self.accept_initialize(end, event)
-            case AnswerUnreadable(request):
-                assert states_before[request.id] is OurState.SENT
+            case ResponseUnreadable(request):
+                assert states_before[request.id] is OutgoingState.SENT
                 end.endings[request.id] += 1
-            case ProgressArrived(request):
-                assert states_before[request.id] is OurState.SENT
+            case ProgressReceived(request):
+                assert states_before[request.id] is OutgoingState.SENT
                 assert request.wants_progress
             case RequestCancelled(request):
                 assert request in end.taken
-                assert request.state is TheirState.CANCELLED
+                assert request.state is IncomingState.CANCELLED
                 assert end.answered[id(request)] == 0
             case _:
                 assert isinstance(event, Ignored) or event.method.name in METHODS
@@ -175,9 +175,9 @@ class Conversation(RuleBasedStateMachine):
     def start(self, side, pick):
         if taken := self.ends[side].taken:
             request = taken[pick % len(taken)]
-            if request.state is TheirState.TAKEN:
+            if request.state is IncomingState.RECEIVED:
                 self.ends[side].connection.start(request)
-                assert request.state is TheirState.RUNNING
+                assert request.state is IncomingState.RUNNING
             else:
                 with pytest.raises(LocalProtocolError):
                     self.ends[side].connection.start(request)
@@ -188,11 +188,11 @@ class Conversation(RuleBasedStateMachine):
         if not end.taken:
             return
         request = end.taken[pick % len(end.taken)]
-        if request.state is TheirState.ANSWERED:
+        if request.state is IncomingState.ANSWERED:
             with pytest.raises(LocalProtocolError):
                 end.connection.finish(request)
             return
-        cancelled = request.state is TheirState.CANCELLED
+        cancelled = request.state is IncomingState.CANCELLED
         assert end.connection.finish(request) is not cancelled
         if not cancelled:
             end.answered[id(request)] += 1
@@ -212,7 +212,7 @@ class Conversation(RuleBasedStateMachine):
         frame = end.connection.progress(request, value)
         if frame is None:
             return
-        assert request.state is TheirState.RUNNING
+        assert request.state is IncomingState.RUNNING
         assert value > end.told.get(id(request), -1)
         assert json.loads(frame)["params"]["progressToken"] == request.progress_token
         end.told[id(request)] = value
@@ -224,7 +224,7 @@ class Conversation(RuleBasedStateMachine):
         if not end.opened:
             return
         request = end.opened[pick % len(end.opened)]
-        was_open = request.state is OurState.SENT
+        was_open = request.state is OutgoingState.SENT
         is_first = end.connection.peer is None and request.method.name in FIRST_WORDS
         frame = end.connection.abandon(request, "enough")
         end.endings[request.id] += was_open
@@ -254,10 +254,10 @@ class Conversation(RuleBasedStateMachine):
     def every_request_of_ours_ends_at_most_once(self):
         for end in self.ends.values():
             for request in end.opened:
-                still_open = request.state is OurState.SENT
+                still_open = request.state is OutgoingState.SENT
                 assert end.endings[request.id] == (0 if still_open else 1)
-            assert len(end.connection.ours) == sum(
-                request.state is OurState.SENT for request in end.opened
+            assert len(end.connection.outgoing) == sum(
+                request.state is OutgoingState.SENT for request in end.opened
             )
 
     @invariant()

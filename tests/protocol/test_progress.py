@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.connection import ProgressArrived, Reply, RequestToRun
+from mcp_trio._protocol.connection import ProgressReceived, Reply, RequestReceived
 from mcp_trio._protocol.requests import Budget
 from mcp_trio._protocol.states import Role, SessionState
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError
@@ -42,7 +42,7 @@ def test_a_report_carries_the_token_as_it_came(pair, frame, token):
 def test_a_token_of_another_type_is_rejected(pair, frame, token):
     event = call(pair, frame, token)
     assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
-    assert len(pair.server.theirs) == 0
+    assert len(pair.server.incoming) == 0
 
 
 @pytest.mark.requirement("PROG-03", "PROG-05")
@@ -110,7 +110,7 @@ def test_a_report_about_an_open_request_of_ours_arrives(pair, frame):
         "tools/list", None, now=0.0, idle_seconds=10.0, total_seconds=99.0, wants_progress=True
     )
     event = report(pair.client, frame, progressToken=opened.id, progress=0.25, total=1)
-    assert isinstance(event, ProgressArrived)
+    assert isinstance(event, ProgressReceived)
     assert event.request is opened
     assert (event.params.progress, event.params.total) == (0.25, 1)
 
@@ -150,9 +150,9 @@ def test_ping_is_answered_at_once_with_an_empty_result(ready, frame, role, state
 
 @pytest.mark.requirement("PING-01")
 def test_ping_is_answered_while_requests_run_and_does_not_count_as_one(pair, frame):
-    assert isinstance(call(pair, frame), RequestToRun)
+    assert isinstance(call(pair, frame), RequestReceived)
     assert isinstance(pair.server.receive(frame(id=2, method="ping")), Reply)
-    assert len(pair.server.theirs) == 1
+    assert len(pair.server.incoming) == 1
 
 
 @given(
@@ -161,7 +161,7 @@ def test_ping_is_answered_while_requests_run_and_does_not_count_as_one(pair, fra
 def test_a_budget_expires_exactly_at_its_deadline(idle, total, signs):
     budget = Budget(started=1000.0, idle_seconds=idle, total_seconds=total)
     for sign in sorted(signs):
-        budget.sign_of_life(1000.0 + sign)
+        budget.record_activity(1000.0 + sign)
     assert budget.expired(budget.deadline) in {"idle", "total"}
     assert budget.expired(math.nextafter(budget.deadline, 0.0)) is None
     assert budget.deadline <= 1000.0 + total
@@ -170,7 +170,7 @@ def test_a_budget_expires_exactly_at_its_deadline(idle, total, signs):
 def test_a_budget_names_what_ran_out():
     budget = Budget(started=0.0, idle_seconds=5.0, total_seconds=8.0)
     assert budget.expired(5.0) == "idle"
-    budget.sign_of_life(5.0)
+    budget.record_activity(5.0)
     assert budget.expired(7.0) is None
     assert budget.expired(8.0) == "total"
     assert Budget(started=0.0, idle_seconds=math.inf, total_seconds=math.inf).deadline == math.inf

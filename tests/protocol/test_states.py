@@ -8,16 +8,16 @@ import pytest
 from mcp_trio._protocol.connection import Ignored, Reply
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.states import (
-    OUR_MOVES,
-    SESSION_MOVES,
-    THEIR_MOVES,
-    Input,
-    OurMove,
-    OurState,
+    INCOMING_TRANSITIONS,
+    OUTGOING_TRANSITIONS,
+    SESSION_TRANSITIONS,
+    IncomingState,
+    IncomingTrigger,
+    OutgoingState,
+    OutgoingTrigger,
     Role,
     SessionState,
-    TheirMove,
-    TheirState,
+    SessionTrigger,
 )
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio.errors import INVALID_REQUEST, LocalProtocolError
@@ -59,9 +59,9 @@ READY        client+server CLOSE              CLOSED
 """
 
 THEIR_COPY = """
-TAKEN     START  RUNNING
-TAKEN     ANSWER ANSWERED
-TAKEN     CANCEL CANCELLED
+RECEIVED  START  RUNNING
+RECEIVED  ANSWER ANSWERED
+RECEIVED  CANCEL CANCELLED
 RUNNING   ANSWER ANSWERED
 RUNNING   CANCEL CANCELLED
 ANSWERED  CANCEL ANSWERED
@@ -96,34 +96,34 @@ def rows(text):
         yield (state, move), after
 
 
-SESSION_CELLS = list(product(SessionState, Role, Input))
+SESSION_CELLS = list(product(SessionState, Role, SessionTrigger))
 
 
 @pytest.mark.parametrize(
     ("state", "sender", "kind"), SESSION_CELLS, ids=lambda part: part.name.lower()
 )
 def test_the_session_table_says_what_its_copy_says(state, sender, kind):
-    after = SESSION_MOVES[state].get((sender, kind))
+    after = SESSION_TRANSITIONS[state].get((sender, kind))
     expected = dict(session_rows()).get((state.name, sender.value, kind.name))
     assert (after and after.name) == expected
 
 
-@pytest.mark.parametrize(("state", "move"), list(product(TheirState, TheirMove)))
+@pytest.mark.parametrize(("state", "move"), list(product(IncomingState, IncomingTrigger)))
 def test_the_table_of_their_requests_says_what_its_copy_says(state, move):
-    after = THEIR_MOVES[state].get(move)
+    after = INCOMING_TRANSITIONS[state].get(move)
     assert (after and after.name) == dict(rows(THEIR_COPY)).get((state.name, move.name))
 
 
-@pytest.mark.parametrize(("state", "move"), list(product(OurState, OurMove)))
+@pytest.mark.parametrize(("state", "move"), list(product(OutgoingState, OutgoingTrigger)))
 def test_the_table_of_our_requests_says_what_its_copy_says(state, move):
-    after = OUR_MOVES[state].get(move)
+    after = OUTGOING_TRANSITIONS[state].get(move)
     assert (after and after.name) == dict(rows(OUR_COPY)).get((state.name, move.name))
 
 
 def test_states_without_an_exit_are_listed():
-    assert set(SESSION_MOVES) == set(SessionState)
-    assert set(THEIR_MOVES) == set(TheirState)
-    assert set(OUR_MOVES) == set(OurState)
+    assert set(SESSION_TRANSITIONS) == set(SessionState)
+    assert set(INCOMING_TRANSITIONS) == set(IncomingState)
+    assert set(OUTGOING_TRANSITIONS) == set(OutgoingState)
 
 
 def send(connection, row, params):
@@ -136,7 +136,7 @@ METHOD_CELLS = [
     pytest.param(state, sender, row, id=f"{state.name}-{sender.value}-{row.name}")
     for state, row in product(SessionState, METHODS.values())
     for sender in sorted(row.senders, key=lambda role: role.value)
-    if row.input is not Input.REFERENCE and row.is_of(NEWEST_LEGACY)
+    if row.input is not SessionTrigger.REFERENCE and row.exists_in(NEWEST_LEGACY)
 ]
 
 
@@ -149,7 +149,7 @@ def test_a_method_leaves_only_where_the_table_has_a_row(ready, valid_params, sta
         with pytest.raises(LocalProtocolError, match=rf"not allowed now.*{state.name}"):
             send(connection, row, valid_params[row.name])
         assert connection.state is state
-        assert len(connection.ours) == 0
+        assert len(connection.outgoing) == 0
     else:
         assert send(connection, row, valid_params[row.name])
         assert connection.state.name == after
@@ -171,5 +171,5 @@ def test_a_method_is_taken_only_where_the_table_has_a_row(
     assert rejected is (after is None)
     if rejected and row.is_request:
         assert msgspec.json.decode(event.frame)["error"]["code"] == INVALID_REQUEST
-    answered_at_once = row.input is Input.INITIALIZE and after is not None
+    answered_at_once = row.input is SessionTrigger.INITIALIZE and after is not None
     assert connection.state.name == ("ANSWERED" if answered_at_once else after or state.name)

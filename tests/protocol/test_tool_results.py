@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.sampling import imbalance, misused_tools
+from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
 
 TEXT = s.TextContent(text="hm")
 
@@ -41,7 +41,7 @@ def model(*blocks):
     ],
 )
 def test_a_conversation_in_which_each_use_has_its_result_is_right(messages):
-    assert imbalance(messages) is None
+    assert unbalanced_tool_use(messages) is None
 
 
 @pytest.mark.requirement("SAMP-18", "SAMP-19", "TRAP-86")
@@ -58,7 +58,7 @@ def test_a_conversation_in_which_each_use_has_its_result_is_right(messages):
     ],
 )
 def test_a_conversation_in_which_uses_and_results_differ_is_wrong(messages, fault):
-    assert fault in imbalance(messages)
+    assert fault in unbalanced_tool_use(messages)
 
 
 def question(mode=None, *names):
@@ -88,4 +88,4 @@ def reply(*blocks):
     ],
 )
 def test_a_model_uses_the_tools_that_it_was_given_as_it_was_told(params, blocks, fault):
-    assert misused_tools(params, reply(*blocks)) == fault
+    assert forbidden_tool_use(params, reply(*blocks)) == fault

@@ -6,8 +6,8 @@ import pytest
 
 from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import Decoder, Malformed, malformed
-from mcp_trio._protocol.connection import AnswerUnreadable, Ignored
-from mcp_trio._protocol.requests import whose_answer, whose_large_answer
+from mcp_trio._protocol.connection import Ignored, ResponseUnreadable
+from mcp_trio._protocol.requests import oversized_response_id, response_id_of
 from mcp_trio._protocol.states import Role, SessionState
 from mcp_trio.errors import INVALID_REQUEST, OutcomeUnknown, RemoteProtocolError
 from mcp_trio.limits import MessageLimits
@@ -37,7 +37,7 @@ def begin(text):
     ],
 )
 def test_a_large_answer_is_known_by_its_id_or_because_one_request_waits(text, waiting, whose):
-    assert whose_large_answer(begin(text), waiting) == whose
+    assert oversized_response_id(begin(text), waiting) == whose
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_large_answer_is_known_by_its_id_or_because_one_request_waits(text, wa
 def test_what_is_no_message_answers_whom_it_names_if_it_is_whole(text, whose):
     message = Decoder(json_depth_max=9).decode(text)
     assert isinstance(message, Malformed)
-    assert whose_answer(message) == whose
+    assert response_id_of(message) == whose
 
 
 def asked(ready, role=Role.CLIENT, method="tools/list"):
@@ -73,7 +73,7 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
     envelope = f'"id":{request.id},' if has_id_first else ""
     head = f'{{{envelope}"result":{{"tools":["x'.encode()
     event = client.receive(Oversized(size=5000, head=head))
-    assert isinstance(event, AnswerUnreadable)
+    assert isinstance(event, ResponseUnreadable)
     assert event.request is request
     assert type(event.error) is OutcomeUnknown
     assert str(event.error) == (
@@ -82,21 +82,21 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
     )
     assert event.counted == "unreadable answer"
     assert client.counts == {"unreadable answer": 1}
-    assert not client.ours.waiting
+    assert not client.outgoing.waiting
 
 
 def test_a_large_answer_to_nobody_is_counted(ready):
     client, request = asked(ready)
     other = Oversized(size=5000, head=f'{{"id":{request.id + 1},"result":{{"a'.encode())
     assert isinstance(client.receive(other), Ignored)
-    assert client.ours.waiting == [request.id]
+    assert client.outgoing.waiting == [request.id]
 
 
 def test_of_two_who_wait_none_is_blamed(ready):
     client, first = asked(ready)
     second = client.open_request("tools/list", None, now=0.0)
     assert isinstance(client.receive(Oversized(size=5000, head=b'{"result":{"a')), Ignored)
-    assert client.ours.waiting == [first.id, second.id]
+    assert client.outgoing.waiting == [first.id, second.id]
 
 
 def test_a_subscription_waits_for_no_large_answer(stateless_client, valid_params):
@@ -137,7 +137,7 @@ def test_what_quotes_the_peer_is_cut(ready):
 def test_junk_that_looks_like_an_error_ends_nothing(ready):
     client, request = asked(ready)
     assert isinstance(client.receive(b'{"level":"error","error":"it is raining"}'), Ignored)
-    assert client.ours.waiting == [request.id]
+    assert client.outgoing.waiting == [request.id]
 
 
 def test_an_unreadable_answer_to_the_handshake_rejects_it(connect):

@@ -9,13 +9,13 @@ from mcp_trio._protocol.websocket import (
     CloseCode,
     checked_token,
     chosen_subprotocol,
+    error_of_own_close,
+    error_of_peer_close,
     has_token,
-    loss_by_peer,
-    loss_by_us,
     offered_subprotocols,
     token_subprotocol,
     upgrade_rejection,
-    with_token,
+    with_token_header,
 )
 from mcp_trio.errors import OutcomeUnknown
 
@@ -81,7 +81,7 @@ def test_what_is_offered_and_not_a_token_can_be_chosen():
 @given(TOKENS)
 def test_a_token_comes_as_a_subprotocol_as_well_as_in_a_header(token):
     offered = offering(*offered_subprotocols(token))
-    found = with_token(offered)
+    found = with_token_header(offered)
     assert has_token(found, token)
     assert found.header("sec-websocket-protocol") == "mcp"
     assert has_token(head(authorization=f"bearer {token}"), token)
@@ -91,25 +91,25 @@ def test_a_token_comes_as_a_subprotocol_as_well_as_in_a_header(token):
 
 def test_a_head_without_a_token_is_left_as_it_is():
     offered = offering("mcp")
-    assert with_token(offered) is offered
+    assert with_token_header(offered) is offered
     assert not has_token(offered, "x")
 
 
 def test_two_tokens_are_none():
     offered = offering("mcp", token_subprotocol("a"), token_subprotocol("b"))
-    assert with_token(offered).header("authorization") is None
+    assert with_token_header(offered).header("authorization") is None
     twice = head(authorization="Bearer a", repeated=["authorization"])
     assert not has_token(twice, "a")
 
 
 def test_a_token_in_the_header_goes_before_one_among_the_subprotocols():
     both = offering("mcp", token_subprotocol("a"), authorization="Bearer b")
-    assert has_token(with_token(both), "b")
+    assert has_token(with_token_header(both), "b")
 
 
 @pytest.mark.parametrize("text", ["mcp.token.", "mcp.token.x", "mcp.token.===", "mcp.token._w"])
 def test_what_is_no_token_lets_nobody_in(text):
-    assert not has_token(with_token(offering("mcp", text)), "x")
+    assert not has_token(with_token_header(offering("mcp", text)), "x")
 
 
 @pytest.mark.parametrize("token", ["", "a b", "ä", "a\n"])
@@ -130,12 +130,12 @@ def test_a_token_is_compared_in_constant_time(monkeypatch):
 
 @pytest.mark.parametrize("code", [1000, 1001, 1005])
 def test_a_peer_that_is_done_leaves_nothing_open(code):
-    assert loss_by_peer("it", code, "bye") is None
+    assert error_of_peer_close("it", code, "bye") is None
 
 
 @pytest.mark.parametrize("code", [1002, 1003, 1006, 1007, 1008, 1009, 1011, 1012, 1013, 3000, 4999])
 def test_any_other_end_leaves_open_what_was_done(code):
-    loss = loss_by_peer("it", code, "x" * 1000)
+    loss = error_of_peer_close("it", code, "x" * 1000)
     assert isinstance(loss, OutcomeUnknown)
     assert loss.reason.startswith("it ")
     assert f"(close code {code}): 'xxx" in loss.reason
@@ -143,5 +143,5 @@ def test_any_other_end_leaves_open_what_was_done(code):
 
 
 def test_what_a_peer_did_is_told_with_the_setting():
-    assert "limits.websocket.pong_seconds" in loss_by_us("it", CloseCode.FAILED).reason
-    assert loss_by_us("it", CloseCode.PROTOCOL_BROKEN, "why").reason.endswith(": why")
+    assert "limits.websocket.pong_seconds" in error_of_own_close("it", CloseCode.FAILED).reason
+    assert error_of_own_close("it", CloseCode.PROTOCOL_BROKEN, "why").reason.endswith(": why")

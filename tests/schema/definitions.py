@@ -243,7 +243,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {
     "RequestMetaObject": Definition(body=_OBJECT, since="2026-07-28"),
     "RequestParams": Definition(body=types.EmptyParams, since="2025-11-25"),
     "Resource": Definition(body=types.Resource),
-    "ResourceContents": Definition(body=types.ContentsHead),
+    "ResourceContents": Definition(body=types.ResourceContentsBase),
     "ResourceLink": Definition(body=types.ResourceLink, since="2025-06-18"),
     "ResourceListChangedNotification": Definition(
         method="notifications/resources/list_changed", params=types.EmptyParams

@@ -12,7 +12,7 @@ from mcp_trio._protocol.metadata import (
     PROTOCOL_VERSION,
     SERVER_INFO,
     SUBSCRIPTION_ID,
-    dressed,
+    with_result_metadata,
 )
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
@@ -99,7 +99,7 @@ def assert_fits(schema: Any, protocol_version: ProtocolVersion, name: str, insta
         and isinstance(value, Result)
         and not isinstance(value, ANSWERS)
     ):
-        value = dressed(value, CACHEABLE, {SERVER_INFO: US})
+        value = with_result_metadata(value, CACHEABLE, {SERVER_INFO: US})
     schema.validate(name, as_sent(schema, name, value))
     assert name in BASES or assert_known(schema, name, value) is None
     again = msgspec.json.decode(msgspec.json.encode(value), type=type_of(name))

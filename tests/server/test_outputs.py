@@ -15,7 +15,7 @@ from annotated_types import Ge
 from hypothesis import strategies as st
 
 from mcp_trio import Audio, Image, Server, types
-from mcp_trio._protocol.json_schema import Schema
+from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 A, B, C, D, E = PROTOCOL_VERSIONS
@@ -166,7 +166,7 @@ async def test_what_is_no_object_is_structured_in_the_newest_protocol_version_al
 async def test_data_is_of_its_schema(serve, hint, value):
     asker = await serve(returning(hint, value), protocol_version=E)
     result = await called(asker)
-    assert Schema(await listed(asker)).check(result["structuredContent"]) == []
+    assert SchemaValidator(await listed(asker)).check(result["structuredContent"]) == []
     assert json.loads(*texts(result)) == result["structuredContent"]
 
 
@@ -374,4 +374,4 @@ def test_whatever_fits_the_type_fits_the_schema(data):
     value = data.draw(st.from_type(hint))
     encoded = Server("harbour").writer.encode(value)
     assert tool.output.validation_errors(encoded) == []
-    assert Schema(tool.output.schema).check(json.loads(encoded)) == []
+    assert SchemaValidator(tool.output.schema).check(json.loads(encoded)) == []

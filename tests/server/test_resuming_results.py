@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from mcp_trio import Context, Server, types
-from mcp_trio._protocol.metadata import STRANGER
+from mcp_trio._protocol.metadata import UNKNOWN_PEER
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import TheirRequest
+from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._server.resumable import _binding
 from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
@@ -74,8 +74,8 @@ def test_a_state_is_bound_to_whom_the_transport_knows():
     params = types.CallToolParams(name="it")
 
     def bound(**facts):
-        peer = attrs.evolve(STRANGER, **facts)
-        request = TheirRequest(1, METHODS["tools/call"], params, peer=peer)
+        peer = attrs.evolve(UNKNOWN_PEER, **facts)
+        request = IncomingRequest(1, METHODS["tools/call"], params, peer=peer)
         return _binding(SimpleNamespace(request=request)).at("shop")
 
     assert bound(principal="anna") == bound(principal="anna")

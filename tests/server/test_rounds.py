@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_trio import Context, Elicitation, Roots, Server, ThreadContext
-from mcp_trio._protocol.requests import SUSPENDED
+from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from tests.server.conftest import played_again
 
 STATELESS = "2026-07-28"
@@ -51,7 +51,7 @@ async def test_three_methods_ask_by_their_answers_and_replay(server, record, met
     params = PARAMS[method]
     first = await asker.result(method, params)
     assert first["resultType"] == "input_required"
-    assert first["requestState"].startswith(SUSPENDED)
+    assert first["requestState"].startswith(SUSPENDED_PREFIX)
     state = {"requestState": first["requestState"], "inputResponses": REPLY}
     last = await asker.result(method, {**params, **state})
     assert last["resultType"] == "complete"

@@ -8,14 +8,14 @@ import trio
 
 from mcp_trio import Context, KeyRing, Limits, RequestError, Server, ToolError, types
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL
-from mcp_trio._protocol.requests import SUSPENDED
+from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.limits import RequestLimits
 from tests.server.rounds import NOT_VALID
 
 STATELESS = "2026-07-28"
 CAPABILITIES = {"elicitation": {}}
-CAPTAIN, STRANGER = ({"name": name, "version": "1"} for name in ("captain", "stranger"))
+CAPTAIN, UNKNOWN_PEER = ({"name": name, "version": "1"} for name in ("captain", "stranger"))
 
 
 def accepted(value):
@@ -130,7 +130,7 @@ async def test_a_request_that_names_no_state_goes_on_with_none(stateless, name):
 async def test_who_was_let_in_once_is_looked_at_again_each_time(stateless):
     asker = await stateless()
     assert "result" in await tool(asker, "vault", {CLIENT_INFO: CAPTAIN})
-    for meta in ({CLIENT_INFO: STRANGER}, {}):
+    for meta in ({CLIENT_INFO: UNKNOWN_PEER}, {}):
         answer = await tool(asker, "vault", meta)
         assert answer["error"] == {"code": -32602, "message": "not for you"}
     assert "result" in await tool(asker, "vault", {CLIENT_INFO: CAPTAIN})
@@ -170,8 +170,8 @@ async def test_a_token_that_nothing_protects_is_good_for_nothing_when_it_was_cha
     asker = await stateless()
     first = (await tool(asker, "sail"))["result"]
     token = first["requestState"]
-    assert token.startswith(SUSPENDED)
-    for place in range(len(SUSPENDED), len(token)):
+    assert token.startswith(SUSPENDED_PREFIX)
+    for place in range(len(SUSPENDED_PREFIX), len(token)):
         changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
         answer = await tool(asker, "sail", **retry({"requestState": changed}, q1=accepted("no")))
         assert answer["error"] == NOT_VALID

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import KeyRing, RequestError
 from mcp_trio import types as s
-from mcp_trio._protocol.requests import digest_of, invalid_state
+from mcp_trio._protocol.requests import invalid_state_error, request_digest
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
 from mcp_trio._session.journal import Place, Step
 from mcp_trio.errors import LocalProtocolError
@@ -250,32 +250,34 @@ def params(arguments=b'{"a":1,"b":[2.0,"x"]}', **members):
 
 @pytest.mark.requirement("MRTR-22")
 def test_a_digest_is_of_what_a_retry_repeats_however_it_is_spelled():
-    plain = digest_of("tools/call", params())
+    plain = request_digest("tools/call", params())
 
-    assert digest_of("tools/call", params(b'{ "b" : [2.0, "\\u0078"], "a":1 }')) == plain
-    assert digest_of("tools/call", params(meta={"progressToken": 3})) == plain
+    assert request_digest("tools/call", params(b'{ "b" : [2.0, "\\u0078"], "a":1 }')) == plain
+    assert request_digest("tools/call", params(meta={"progressToken": 3})) == plain
     retry = params(input_responses={"q": msgspec.Raw(b"{}")}, request_state="s")
-    assert digest_of("tools/call", retry) == plain
+    assert request_digest("tools/call", retry) == plain
 
 
 @pytest.mark.requirement("MRTR-22")
 def test_a_digest_differs_with_anything_that_a_retry_repeats():
     arguments = [b'{"a":1,"b":[2.0,"x"]}', b'{"a":1,"b":[2.5,"x"]}', b'{"a":1}', b"{}"]
-    digests = {digest_of("tools/call", params(each)) for each in arguments}
-    digests.add(digest_of("prompts/get", params()))
-    digests.add(digest_of("tools/call", s.CallToolParams(name="other")))
+    digests = {request_digest("tools/call", params(each)) for each in arguments}
+    digests.add(request_digest("prompts/get", params()))
+    digests.add(request_digest("tools/call", s.CallToolParams(name="other")))
 
     assert len(digests) == 6
 
 
 def test_numbers_without_end_count_as_they_are_spelled():
-    digests = {digest_of("tools/call", params(b'{"a":%s}' % each)) for each in (b"1e999", b"2e999")}
+    digests = {
+        request_digest("tools/call", params(b'{"a":%s}' % each)) for each in (b"1e999", b"2e999")
+    }
 
     assert len(digests) == 2
 
 
 def test_there_is_one_error_for_a_state():
-    assert (invalid_state().code, invalid_state().message) == (
+    assert (invalid_state_error().code, invalid_state_error().message) == (
         -32602,
         "the request state is not valid",
     )

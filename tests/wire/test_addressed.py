@@ -6,34 +6,34 @@ import pytest
 from mcp_trio import ConnectionLost
 from mcp_trio._jsonrpc.lines import join_lines
 from mcp_trio._jsonrpc.messages import (
+    DecodedMessage,
     Decoder,
     Request,
     Response,
-    Understood,
     encode_error,
     encode_response,
-    readdressed,
-    renumbered,
+    reencoded_with_id,
+    with_id_replaced,
 )
-from mcp_trio.transports import Addressed, Lost
+from mcp_trio.transports import Lost, RelatedMessage
 
 FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 
 
 @pytest.mark.parametrize("about", [7, 0, "seven", "", None])
 def test_an_address_is_kept_with_its_type(about):
-    frame = Addressed(FRAME, about)
+    frame = RelatedMessage(FRAME, about)
     assert frame.about == about
     assert type(frame.about) is type(about)
     assert not frame.is_answer
 
 
 def test_an_answer_says_so():
-    assert Addressed(FRAME, 7, is_answer=True).is_answer
+    assert RelatedMessage(FRAME, 7, is_answer=True).is_answer
 
 
 def test_the_bytes_are_those_of_the_frame():
-    frame = Addressed(FRAME, 7)
+    frame = RelatedMessage(FRAME, 7)
     assert frame == FRAME
     assert hash(frame) == hash(FRAME)
     assert len(frame) == len(FRAME)
@@ -50,9 +50,9 @@ def test_a_lost_request_says_which_and_why():
 
 def test_what_was_understood_is_the_same_bytes_and_says_what_they_mean():
     message = Request(7, "ping", None)
-    frame = Understood(FRAME, message, "anna")
+    frame = DecodedMessage(FRAME, message, "anna")
     assert (frame, frame.message, frame.principal) == (FRAME, message, "anna")
-    assert Understood(FRAME, message, None).principal is None
+    assert DecodedMessage(FRAME, message, None).principal is None
 
 
 @pytest.mark.parametrize("id_", [0, -1, 2**64, "a", "", 'é"\n\\', "7"])
@@ -67,5 +67,5 @@ def test_what_was_understood_is_the_same_bytes_and_says_what_they_mean():
     ],
 )
 def test_an_answer_is_renumbered_as_if_it_had_been_read(frame, id_):
-    assert renumbered(frame, id_) == readdressed(frame, id_)
-    assert renumbered(Addressed(frame, 12), id_) == readdressed(frame, id_)
+    assert with_id_replaced(frame, id_) == reencoded_with_id(frame, id_)
+    assert with_id_replaced(RelatedMessage(frame, 12), id_) == reencoded_with_id(frame, id_)

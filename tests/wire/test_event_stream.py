@@ -37,8 +37,8 @@ events = st.builds(
 )
 
 
-def parse(chunks, event_bytes_max=8):
-    parser = EventParser(event_bytes_max=event_bytes_max)
+def parse(chunks, data_bytes_max=8):
+    parser = EventParser(data_bytes_max=data_bytes_max)
     found = [event for chunk in chunks for event in parser.feed(chunk)]
     return [without_size(event) for event in found], parser.last_id
 
@@ -56,10 +56,10 @@ def bytewise(stream):
     return [bytes([byte]) for byte in stream]
 
 
-def defined(stream, event_bytes_max=8):
+def defined(stream, data_bytes_max=8):
     """What the rules say, over the whole stream at once."""
     *lines, _ = re.split(rb"\r\n|\r|\n", stream)
-    long = [len(line) > event_bytes_max + len(BOM + b"data: ") for line in lines]
+    long = [len(line) > data_bytes_max + len(BOM + b"data: ") for line in lines]
     lines[:1] = [line.removeprefix(BOM) for line in lines[:1]]
     found, last_id, fields = [], None, []
     for line, is_long in zip(lines, long, strict=True):
@@ -67,14 +67,14 @@ def defined(stream, event_bytes_max=8):
             name, _, value = line.partition(b":")
             fields.append((name, value.removeprefix(b" "), is_long))
             continue
-        event, event_id = defined_event(fields, event_bytes_max)
+        event, event_id = defined_event(fields, data_bytes_max)
         found += event
         last_id = last_id if event_id is None else event_id or None
         fields = []
     return found, last_id
 
 
-def defined_event(fields, event_bytes_max):
+def defined_event(fields, data_bytes_max):
     data, name, event_id, retry_ms, head = [], "", None, None, None
     for field, value, is_long in fields:
         if field == b"data":
@@ -86,8 +86,8 @@ def defined_event(fields, event_bytes_max):
         elif field == b"retry" and re.fullmatch(rb"[0-9]+", value):
             retry_ms = int(value)
         joined = b"\n".join(data)
-        if head is None and (len(joined) > event_bytes_max or (is_long and field)):
-            head = joined[:event_bytes_max]
+        if head is None and (len(joined) > data_bytes_max or (is_long and field)):
+            head = joined[:data_bytes_max]
     if head is not None:
         return [("oversized", head)], event_id
     if not data and event_id is None and retry_ms is None:
@@ -100,7 +100,7 @@ def test_events_arrive_as_they_were_sent(sent, cuts):
     stream = b"".join(encode_event(event) for event in sent)
     last_ids = [event.id for event in sent if event.id is not None]
     arrived = (sent, (last_ids[-1] or None) if last_ids else None)
-    assert parse(chunked(stream, cuts), event_bytes_max=KIB) == arrived
+    assert parse(chunked(stream, cuts), data_bytes_max=KIB) == arrived
 
 
 @given(streams, cuts)
@@ -186,8 +186,8 @@ def test_a_name_or_id_that_would_break_the_stream_is_rejected(text, field):
     ],
 )
 def test_a_stream_is_read_so(stream, found):
-    assert parse([stream], event_bytes_max=KIB * 8) == (found, None)
-    assert parse(bytewise(stream), event_bytes_max=KIB * 8) == (found, None)
+    assert parse([stream], data_bytes_max=KIB * 8) == (found, None)
+    assert parse(bytewise(stream), data_bytes_max=KIB * 8) == (found, None)
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def test_a_stream_is_read_so(stream, found):
 )
 @pytest.mark.requirement("TRAP-37")
 def test_an_event_without_data_counts_for_its_id(stream, found, last_id):
-    assert parse([stream], event_bytes_max=KIB) == (found, last_id)
+    assert parse([stream], data_bytes_max=KIB) == (found, last_id)
 
 
 def test_a_cr_at_the_end_of_a_chunk_ends_its_line_at_once():
-    parser = EventParser(event_bytes_max=8)
+    parser = EventParser(data_bytes_max=8)
     assert parser.feed(b"data: a\r\n\r") == [Event(b"a")]
     assert parser.feed(b"") == []
     assert parser.feed(b"\ndata: b\r\r") == [Event(b"b")]
@@ -243,12 +243,12 @@ def test_the_limit_of_data_is_exact(size, end, begin, step):
     ],
 )
 def test_an_event_over_the_limit_is_reported_and_the_next_arrives(stream, found):
-    parser = EventParser(event_bytes_max=8)
+    parser = EventParser(data_bytes_max=8)
     assert parser.feed(stream + b"data: next\n\n") == [*found, Event(b"next")]
 
 
 def test_an_oversized_event_is_reported_before_its_end_and_its_rest_is_no_event():
-    parser = EventParser(event_bytes_max=8)
+    parser = EventParser(data_bytes_max=8)
     assert parser.feed(b"data: " + b"x" * 12) == [Oversized(12, b"x" * 8)]
     for piece in [b"id: 1", b"y" * 40, b"\r", b"\nid: 2\r\ndata: zz\r\n", b"event: tide"]:
         assert parser.feed(piece) == []
@@ -259,7 +259,7 @@ def test_an_oversized_event_is_reported_before_its_end_and_its_rest_is_no_event(
 
 @pytest.mark.parametrize("line", [b"data: ", b"id: ", b"", b": "])
 def test_an_endless_line_costs_no_memory(line):
-    parser = EventParser(event_bytes_max=10 * KIB)
+    parser = EventParser(data_bytes_max=10 * KIB)
     found = parser.feed(line)
     for _ in range(1000):
         found += parser.feed(b"y" * 4 * KIB)
@@ -285,7 +285,7 @@ class CountedLine(bytearray):
 @pytest.mark.parametrize(("size", "step"), [(MIB // 8, 1), (8 * MIB, 4 * KIB), (8 * MIB, 64 * KIB)])
 def test_a_large_event_is_copied_a_fixed_number_of_times(size, step):
     """Rescanning or rejoining what is already held would be quadratic."""
-    parser = EventParser(event_bytes_max=size)
+    parser = EventParser(data_bytes_max=size)
     parser._line = CountedLine()
     CountedLine.copied = 0
     stream = encode_event(Event(b"z" * size))
@@ -298,7 +298,7 @@ def test_a_large_event_is_copied_a_fixed_number_of_times(size, step):
 
 def test_lines_of_data_are_added_in_place():
     """Joining what is already held would be quadratic."""
-    parser = EventParser(event_bytes_max=KIB)
+    parser = EventParser(data_bytes_max=KIB)
     parser.feed(b"data: a\ndata: b\n")
     held = parser._arriving.data
     assert parser.feed(b"data: c\n") == []
@@ -308,7 +308,7 @@ def test_lines_of_data_are_added_in_place():
 
 @pytest.mark.parametrize("line", [b"data\n", b"data:12\n", b"id: 12\n", b": note\n"])
 def test_many_short_lines_take_no_more_memory_than_they_have_bytes(line):
-    parser = EventParser(event_bytes_max=MIB)
+    parser = EventParser(data_bytes_max=MIB)
     tracemalloc.start()
     try:
         for _ in range(50):

@@ -20,8 +20,8 @@ alphabet = st.sampled_from(
 streams = st.lists(alphabet, max_size=60).map(b"".join)
 
 
-def split(chunks, frame_bytes_max=8):
-    splitter = LineSplitter(frame_bytes_max=frame_bytes_max)
+def split(chunks, message_bytes_max=8):
+    splitter = LineSplitter(message_bytes_max=message_bytes_max)
     found = [frame for chunk in chunks for frame in splitter.feed(chunk)]
     return [without_size(frame) for frame in found + splitter.finish()]
 
@@ -35,13 +35,13 @@ def chunked(stream, cuts):
     return [stream[begin:end] for begin, end in pairwise(edges)]
 
 
-def defined(stream, frame_bytes_max=8):
+def defined(stream, message_bytes_max=8):
     """What the rules say, over the whole stream at once."""
     lines = stream.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     found = []
     for line in (line.removesuffix(b"\r") for line in lines):
-        if len(line) > frame_bytes_max:
-            found.append(("oversized", line[:frame_bytes_max]))
+        if len(line) > message_bytes_max:
+            found.append(("oversized", line[:message_bytes_max]))
         elif line.strip():
             found.append(line)
     return found
@@ -66,7 +66,7 @@ def test_joined_frames_split_into_themselves(frames):
         frame.replace(b"\n", b"n").replace(b"\r", b"r").replace(b"\xef", b"e") for frame in frames
     ]
     frames = [frame for frame in frames if frame.strip()]
-    assert split([join_lines(frames)], frame_bytes_max=100) == frames
+    assert split([join_lines(frames)], message_bytes_max=100) == frames
 
 
 def test_nothing_joined_is_nothing():
@@ -77,17 +77,17 @@ def test_nothing_joined_is_nothing():
 @pytest.mark.requirement("STDIO-02", "TRAP-131")
 def test_only_lf_ends_a_frame():
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\rg".encode()
-    assert split([line + b"\r\n"], frame_bytes_max=100) == [line]
+    assert split([line + b"\r\n"], message_bytes_max=100) == [line]
 
 
 def test_every_kind_of_bytes_is_taken():
-    splitter = LineSplitter(frame_bytes_max=8)
+    splitter = LineSplitter(message_bytes_max=8)
     assert splitter.feed(bytearray(b"a\nb")) == [b"a"]
     assert splitter.feed(memoryview(b"c\n")) == [b"bc"]
 
 
 def test_a_last_line_without_its_end_is_a_frame():
-    splitter = LineSplitter(frame_bytes_max=8)
+    splitter = LineSplitter(message_bytes_max=8)
     assert splitter.feed(b"a\n{}") == [b"a"]
     assert splitter.finish() == [b"{}"]
     assert splitter.finish() == []
@@ -108,7 +108,7 @@ def test_the_frame_limit_is_exact(size, end, begin, step):
 
 @pytest.mark.requirement("TRAP-132")
 def test_an_endless_line_is_reported_once_and_costs_no_memory():
-    splitter = LineSplitter(frame_bytes_max=10 * KIB)
+    splitter = LineSplitter(message_bytes_max=10 * KIB)
     found = []
     for _ in range(1000):
         found += splitter.feed(b"y" * 4 * KIB)
@@ -133,7 +133,7 @@ class CountedPieces(list):
 @pytest.mark.parametrize("chunk_bytes", [4 * KIB, 64 * KIB])
 def test_a_large_frame_is_copied_once_more_than_it_arrives(chunk_bytes):
     """Rescanning or rejoining what is already held would be quadratic."""
-    splitter = LineSplitter(frame_bytes_max=32 * MIB)
+    splitter = LineSplitter(message_bytes_max=32 * MIB)
     splitter._pieces = CountedPieces()
     CountedPieces.copied = 0
     chunk = b"z" * chunk_bytes
@@ -145,7 +145,7 @@ def test_a_large_frame_is_copied_once_more_than_it_arrives(chunk_bytes):
 
 
 def test_a_frame_that_drips_in_takes_no_more_memory_than_it_has_bytes():
-    splitter = LineSplitter(frame_bytes_max=MIB)
+    splitter = LineSplitter(message_bytes_max=MIB)
     tracemalloc.start()
     try:
         for number in range(200 * KIB):

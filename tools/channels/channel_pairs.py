@@ -36,10 +36,10 @@ from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listene
 from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
 from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import (
-    Addressed,
     Channel,
     LineChannel,
     Received,
+    RelatedMessage,
     memory_pair,
     open_http_channel,
     open_process_channel,
@@ -393,7 +393,7 @@ async def _shaken(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]
     await theirs.receive()
     theirs.session.negotiated.set()
     answer = encode_response(0, {"protocolVersion": _PROTOCOL_VERSION})
-    await theirs.send([Addressed(answer, 0, is_answer=True)])
+    await theirs.send([RelatedMessage(answer, 0, is_answer=True)])
     await ours.receive()
     await ours.send([encode_notification("notifications/initialized", None)])
     await theirs.receive()
@@ -411,7 +411,7 @@ class _SubscriptionEnd:
 
     async def send(self, frames: Sequence[bytes]) -> None:
         """See `Channel.send`."""
-        await self.channel.send([Addressed(frame, self.number) for frame in frames])
+        await self.channel.send([RelatedMessage(frame, self.number) for frame in frames])
 
     async def receive(self) -> Sequence[Received]:
         """See `Channel.receive`."""
@@ -431,7 +431,7 @@ async def _stateless_http(nursery: trio.Nursery, _folder: Path) -> MakePair:
         await ours.send([encode_request(1, DISCOVER, _STATELESS)])
         await end.receive()
         answer = encode_response(1, {"resultType": "complete"})
-        await end.send([Addressed(answer, 1, is_answer=True)])
+        await end.send([RelatedMessage(answer, 1, is_answer=True)])
         await ours.receive()
         await ours.send([encode_request(2, LISTEN, {**_STATELESS, "notifications": {}})])
         await end.receive()

@@ -74,11 +74,11 @@ def scores_of(folder: Path, leg: Leg) -> dict[str, Score]:
     for path in folder.rglob("checks.json"):
         name = _WHEN.sub("", path.parent.relative_to(folder).as_posix())
         checks = json.loads(path.read_text(encoding="utf-8"))
-        scores[name.removeprefix(_PREFIXES[leg])] = trace_of(checks)
+        scores[name.removeprefix(_PREFIXES[leg])] = checked_trace(checks)
     return scores
 
 
-def trace_of(checks: Sequence[Mapping[str, Any]]) -> Score:
+def checked_trace(checks: Sequence[Mapping[str, Any]]) -> Score:
     """The score of one scenario."""
     own = [check for check in checks if check["id"] not in SYNTHETIC]
     faults = [

@@ -62,7 +62,7 @@ class Tally:
         """What fills the cell: what passed, and for most requests, what got its result."""
         count, method = self.count(row), METHODS.get(row.name)
         # A request that stands gets none when nobody wants it any more.
-        is_answered = method is not None and method.is_request and not method.is_standing
+        is_answered = method is not None and method.is_request and not method.is_subscription
         return count.answered if is_answered else count.sent
 
 
@@ -74,7 +74,7 @@ def rows(protocol_version: str) -> list[Row]:
         for method in METHODS.values()
         for sender in Role
         if sender in method.senders
-        and (method.is_of(facts) or (facts.is_stateless and method.name in QUESTIONS))
+        and (method.exists_in(facts) or (facts.is_stateless and method.name in QUESTIONS))
     ]
     features = [
         Row(each.name, each.sender) for each in FEATURES if has(protocol_version, each.since)

@@ -43,7 +43,7 @@ def test_a_field_that_came_several_times_is_joined_and_noted():
 
 @pytest.mark.requirement("TRAP-31")
 @pytest.mark.parametrize(
-    ("accept", "takes_json", "takes_events"),
+    ("accept", "accepts_json", "takes_events"),
     [
         (None, True, True),
         ("", True, True),
@@ -70,8 +70,8 @@ def test_a_field_that_came_several_times_is_joined_and_noted():
         ('x/y;z="a,application/json', False, False),
     ],
 )
-def test_accept_is_a_list_of_ranges_with_weights(accept, takes_json, takes_events):
-    assert (accepts(accept, JSON), accepts(accept, EVENTS)) == (takes_json, takes_events)
+def test_accept_is_a_list_of_ranges_with_weights(accept, accepts_json, takes_events):
+    assert (accepts(accept, JSON), accepts(accept, EVENTS)) == (accepts_json, takes_events)
 
 
 def test_a_long_list_is_read_like_a_short_one():

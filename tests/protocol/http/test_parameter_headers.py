@@ -11,9 +11,9 @@ from mcp_trio._protocol.http_headers import (
     HeaderMismatchError,
     HttpRequest,
     check_headers_match,
+    decoded_value,
+    encoded_value,
     headers_from_body,
-    unwrapped,
-    wrapped,
 )
 
 VERSION = "2026-07-28"
@@ -60,15 +60,15 @@ NOT_PLAIN += ["=?base64?not base64?=", "=?base64?="]
 @pytest.mark.requirement("HDR-22", "HDR-28", "TRAP-48")
 @pytest.mark.parametrize("value", PLAIN)
 def test_a_plain_value_is_sent_as_it_is(value):
-    assert wrapped(value) == value
-    assert unwrapped(value) == value
+    assert encoded_value(value) == value
+    assert decoded_value(value) == value
 
 
 @pytest.mark.requirement("HDR-23", "HDR-24", "HDR-26", "TRAP-48")
 @pytest.mark.parametrize("value", NOT_PLAIN)
 def test_any_other_value_is_sent_as_base64_between_markers(value):
-    assert wrapped(value) == marked(value)
-    assert unwrapped(marked(value)) == value
+    assert encoded_value(value) == marked(value)
+    assert decoded_value(marked(value)) == value
 
 
 @pytest.mark.requirement("HDR-26", "TRAP-48")
@@ -76,11 +76,11 @@ def test_any_other_value_is_sent_as_base64_between_markers(value):
     "text", ["=?BASE64?YQ==?=", "=?Base64?YQ==?=", "=?base64?=", "a=?base64?YQ==?="]
 )
 def test_what_lacks_a_marker_in_its_case_is_literal(text):
-    assert unwrapped(text) == text
+    assert decoded_value(text) == text
 
 
 def test_a_tab_inside_is_read_though_never_sent():
-    assert unwrapped("a\tb") == "a\tb"
+    assert decoded_value("a\tb") == "a\tb"
 
 
 @pytest.mark.requirement("HDR-27")
@@ -101,21 +101,21 @@ def test_a_tab_inside_is_read_though_never_sent():
 )
 def test_bad_base64_between_the_markers_is_rejected(inner):
     with pytest.raises(HeaderMismatchError, match="bad Base64"):
-        unwrapped(f"=?base64?{inner}?=")
+        decoded_value(f"=?base64?{inner}?=")
 
 
 @pytest.mark.requirement("HDR-30")
 @pytest.mark.parametrize("text", ["K\xf8benhavn", "a\x00", "a\nb", "\x7f", "=?base64?\xe4?="])
 def test_characters_that_should_have_been_wrapped_are_rejected(text):
     with pytest.raises(HeaderMismatchError, match="characters"):
-        unwrapped(text)
+        decoded_value(text)
 
 
 @pytest.mark.requirement("HDR-23", "HDR-24", "HDR-26")
 @given(st.one_of(st.text(), st.text(alphabet="=?base64 \t"), st.text().map(marked)))
 def test_any_string_comes_back_and_is_a_legal_field_on_the_way(value):
-    text = wrapped(value)
-    assert unwrapped(text) == value
+    text = encoded_value(value)
+    assert decoded_value(text) == value
     assert set(text) <= set(string.printable) - set("\t\n\r\x0b\x0c")
     assert text == text.strip()
 
@@ -123,7 +123,7 @@ def test_any_string_comes_back_and_is_a_legal_field_on_the_way(value):
 @given(st.text(max_size=40))
 def test_whatever_comes_between_markers_is_read_or_rejected(inner):
     try:
-        value = unwrapped(f"=?base64?{inner}?=")
+        value = decoded_value(f"=?base64?{inner}?=")
     except HeaderMismatchError:
         return
     assert marked(value) == f"=?base64?{inner}?="

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from mcp_trio._protocol.event_store import ReplayBuffer
-from mcp_trio.transports import Addressed
+from mcp_trio.transports import RelatedMessage
 
 EVENTS_MAX = 6
 BYTES_MAX = 20
@@ -48,7 +48,7 @@ class Model:
             self.kept = [kept for kept in self.kept if kept[0] != stream]
         self.forget_surplus()
 
-    def keep_whole(self, stream, events):
+    def append_ended_stream(self, stream, events):
         self.streams[stream] = [b"", *events]
         self.closed.append(stream)
         if sum(map(len, events)) <= BYTES_MAX:
@@ -110,12 +110,12 @@ class Replaying(RuleBasedStateMachine):
             assert event_id == f"{stream}-{len(self.model.streams[stream])}"
 
     @rule(sizes=st.lists(st.sampled_from([0, 1, 3, 9, 20, 21]), max_size=8))
-    def keep_whole(self, sizes):
+    def append_ended_stream(self, sizes):
         stream = len(self.model.streams) + 1
         events = [(b"%06d" % at * 4)[:size] for at, size in enumerate(sizes)]
-        self.model.keep_whole(stream, events)
+        self.model.append_ended_stream(stream, events)
         ids = [f"{stream}-{at}" for at in range(1, len(events) + 2)]
-        assert self.buffer.keep_whole(events) == ids
+        assert self.buffer.append_ended_stream(events) == ids
 
     @precondition(lambda self: self.open_streams())
     @rule(data=st.data())
@@ -300,15 +300,15 @@ def test_streams_that_came_and_went_leave_nothing():
 
 def test_the_mark_before_a_whole_answer_takes_no_room():
     buffer = ReplayBuffer(events_max=1, bytes_max=BYTES_MAX)
-    assert buffer.keep_whole([b"answer"]) == ["1-1", "1-2"]
+    assert buffer.append_ended_stream([b"answer"]) == ["1-1", "1-2"]
     assert buffer.after("1-1") == (1, [("1-2", b"answer")])
     assert buffer.after("1-2") == (1, [])
 
 
 def test_the_collector_follows_nothing_that_is_kept_of_ended_streams():
     buffer, stream = opened()
-    frame = Addressed(b"answer", 1, is_answer=True)
-    buffer.keep_whole([frame])
+    frame = RelatedMessage(b"answer", 1, is_answer=True)
+    buffer.append_ended_stream([frame])
     buffer.keep(stream, frame)
     buffer.close_stream(stream)
     gc.collect()

@@ -8,14 +8,14 @@ from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import (
     STATUS_OF_ERROR,
-    Ending,
     Endpoint,
+    EndSession,
     KnownSession,
-    Listening,
-    Opening,
+    OpenSession,
+    OpenStream,
     Rejection,
-    Stateless,
-    ToSession,
+    SessionMessage,
+    StatelessMessage,
 )
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
@@ -55,7 +55,7 @@ def head(method="POST", *, principal=None, **fields):
 
 def judged(at, message, method="POST", **fields):
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    return at.judge(head(method, **fields), body)
+    return at.route(head(method, **fields), body)
 
 
 def request(method="ping", id=1, **params):  # noqa: A002 - as on the wire
@@ -117,7 +117,7 @@ def test_a_post_is_json(media_type):
 
 @pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "Application/JSON"])
 def test_the_media_type_of_a_post_is_read_as_http_has_it(media_type):
-    assert isinstance(judged(DUAL, NOTE, Content_Type=media_type, **S), ToSession)
+    assert isinstance(judged(DUAL, NOTE, Content_Type=media_type, **S), SessionMessage)
 
 
 @pytest.mark.requirement("TRAP-31")
@@ -141,7 +141,7 @@ def test_only_what_cannot_be_served_at_all_is_not_acceptable(message, accept, is
     fields = LIST if "_meta" in message.get("params", {}) else S
     routing_result = judged(DUAL, message, Accept=accept, **fields)
     if is_taken:
-        assert isinstance(routing_result, ToSession | Stateless)
+        assert isinstance(routing_result, SessionMessage | StatelessMessage)
     else:
         rejected(routing_result, 406)
 
@@ -172,7 +172,7 @@ def test_what_is_no_message_is_a_bad_request(at, body, code, id_):
 @pytest.mark.parametrize("version", [None, "2025-11-25", "2099-01-01"])
 def test_a_session_begins_by_a_handshake_whatever_its_head_says(at, version):
     routing_result = judged(at, HELLO, MCP_Protocol_Version=version)
-    assert isinstance(routing_result, Opening)
+    assert isinstance(routing_result, OpenSession)
     assert routing_result.request.id == 1
 
 
@@ -188,7 +188,7 @@ def test_a_session_does_not_begin_in_another(session):
 @pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
 def test_what_names_a_session_is_for_it(at, message, awaited):
     routing_result = judged(at, message, **S)
-    assert isinstance(routing_result, ToSession)
+    assert isinstance(routing_result, SessionMessage)
     assert (routing_result.session, list(routing_result.awaited)) == ("s", awaited)
 
 
@@ -260,7 +260,7 @@ def test_a_legacy_server_takes_no_stateless_version_in_its_head():
 
 
 def test_a_legacy_server_reads_metadata_as_anything_else_in_a_message():
-    assert isinstance(judged(OLD, stateless(), **S), ToSession)
+    assert isinstance(judged(OLD, stateless(), **S), SessionMessage)
     rejected(judged(OLD, stateless(), **LIST), 400, id=1)
 
 
@@ -271,23 +271,23 @@ def test_a_legacy_server_reads_metadata_as_anything_else_in_a_message():
 def test_a_get_takes_events(accept, is_taken):
     routing_result = judged(DUAL, b"", "GET", Accept=accept, **S)
     if is_taken:
-        assert routing_result == Listening("s", None)
+        assert routing_result == OpenStream("s", None)
     else:
         rejected(routing_result, 406)
 
 
 def test_a_get_may_name_the_last_event():
-    assert judged(DUAL, b"", "GET", Last_Event_ID="3-4", **S) == Listening("s", "3-4")
+    assert judged(DUAL, b"", "GET", Last_Event_ID="3-4", **S) == OpenStream("s", "3-4")
 
 
 def test_a_delete_ends_a_session_whatever_it_accepts():
-    assert judged(DUAL, b"", "DELETE", Accept="text/html", **S) == Ending("s")
+    assert judged(DUAL, b"", "DELETE", Accept="text/html", **S) == EndSession("s")
 
 
 def test_a_batch_is_for_a_session_that_has_batches():
     batch = [request(id=1), NOTE, request(id="a"), RESPONSE]
     routing_result = judged(DUAL, batch, Mcp_Session_Id="old")
-    assert isinstance(routing_result, ToSession)
+    assert isinstance(routing_result, SessionMessage)
     assert list(routing_result.awaited) == [1, "a"]
     for session in ("s", "young"):
         rejected(judged(DUAL, batch, Mcp_Session_Id=session), 400)
@@ -307,7 +307,7 @@ def test_a_batch_is_taken_whole_or_not_at_all(bad, id_):
 @pytest.mark.parametrize("more", [{}, S, {"Mcp_Session_Id": "gone"}, {"Last_Event_ID": "1-1"}])
 def test_a_stateless_request_is_complete_in_itself(at, more):
     routing_result = judged(at, stateless(), **LIST, **more)
-    assert isinstance(routing_result, Stateless)
+    assert isinstance(routing_result, StatelessMessage)
     assert (routing_result.message.id, routing_result.is_incomplete) == (1, False)
 
 
@@ -327,7 +327,7 @@ def test_a_stateless_request_is_complete_in_itself(at, more):
 def test_what_lacks_metadata_under_a_stateless_head_is_incomplete(at, params):
     routing_result = judged(at, request("tools/list", **params), **LIST)
     if params.get("_meta"):
-        assert isinstance(routing_result, Stateless)
+        assert isinstance(routing_result, StatelessMessage)
         assert routing_result.is_incomplete
     else:
         rejected(routing_result, 400, -32602, 1)
@@ -341,7 +341,7 @@ def test_a_message_without_params_is_rejected_too():
 def test_params_that_are_no_object_are_somebody_elses_affair():
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[1]}'
     routing_result = judged(DUAL, body, **LIST)
-    assert isinstance(routing_result, Stateless | Rejection)
+    assert isinstance(routing_result, StatelessMessage | Rejection)
     if isinstance(routing_result, Rejection):
         rejected(routing_result, 400, id=1)
 
@@ -372,14 +372,14 @@ def test_the_head_says_what_the_body_says(at, fields):
     if fields:
         rejected(routing_result, 400, -32020, 1)
     else:
-        assert isinstance(routing_result, Stateless)
+        assert isinstance(routing_result, StatelessMessage)
 
 
 @pytest.mark.requirement("MHTTP-27", "TRAP-30")
 def test_a_version_that_is_unknown_but_said_twice_is_for_the_session_to_reject():
     fields = LIST | {"MCP_Protocol_Version": "v999"}
     routing_result = judged(DUAL, request("tools/list", **meta("v999")), **fields)
-    assert isinstance(routing_result, Stateless)
+    assert isinstance(routing_result, StatelessMessage)
 
 
 def test_a_version_that_is_no_text_is_rejected_by_the_name_of_its_field():
@@ -393,9 +393,9 @@ def test_of_a_tool_that_is_not_known_no_argument_is_sent_in_a_header(name):
     message = stateless("tools/call", name=name, arguments={"region": "bay"})
     said = name if isinstance(name, str) else None
     fields = {**M, "Mcp_Method": "tools/call", "Mcp_Name": said, "Mcp_Param_Region": "sea"}
-    assert isinstance(judged(DUAL, message, **fields), Stateless | Rejection)
+    assert isinstance(judged(DUAL, message, **fields), StatelessMessage | Rejection)
     if said:
-        assert isinstance(judged(DUAL, message, **fields), Stateless)
+        assert isinstance(judged(DUAL, message, **fields), StatelessMessage)
 
 
 @pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
@@ -408,7 +408,7 @@ def test_the_body_of_a_stateless_post_is_one_request_or_notification(at, message
 @pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
 def test_a_stateless_notification_needs_no_name(at):
     message = {"jsonrpc": "2.0", "method": "notifications/tide", "params": {"name": "x"}}
-    assert isinstance(judged(at, message, **M), Stateless)
+    assert isinstance(judged(at, message, **M), StatelessMessage)
 
 
 @pytest.mark.requirement("MHTTP-30", "TRAP-28", "VER-11")

@@ -35,7 +35,7 @@ class EventList:
         self.events.append((stream, data))
         return f"e{len(self.events)}"
 
-    def keep_whole(self, events):
+    def append_ended_stream(self, events):
         stream = self.open_stream()
         ids = [self.keep(stream, data) for data in [b"", *events]]
         self.close_stream(stream)
@@ -149,7 +149,7 @@ def test_events_of_a_closed_stream_can_be_asked_for_and_none_are_added(make):
 def test_a_stream_that_comes_whole_is_like_one_that_was_closed(make):
     store = make()
     earlier = store.keep(store.open_stream(), b"x")
-    first, second, third = store.keep_whole([b"a", b"b"])
+    first, second, third = store.append_ended_stream([b"a", b"b"])
     assert len({earlier, first, second, third}) == 4
     stream, events = store.after(first)
     assert events == [(second, b"a"), (third, b"b")]

@@ -34,7 +34,7 @@ class ScriptedExchange:
     _reads: trio.Event = attrs.field(factory=trio.Event)
     _news: trio.Condition = attrs.field(factory=trio.Condition)
     _events: list = attrs.field(factory=list)
-    _parser: EventParser = attrs.field(factory=lambda: EventParser(event_bytes_max=2**24))
+    _parser: EventParser = attrs.field(factory=lambda: EventParser(data_bytes_max=2**24))
 
     @classmethod
     def of(cls, method="POST", target="/mcp", *, body=b"", headers=()):

@@ -70,7 +70,7 @@ async def attacked(open_host, name, caplog):
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def rest_of(client):
+async def params_without_meta(client):
     with trio.fail_after(SECONDS):
         return await client.rest()
 
@@ -84,7 +84,7 @@ async def said(client, data):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(put)
-        received = await rest_of(client)
+        received = await params_without_meta(client)
         nursery.cancel_scope.cancel()
     return received
 
@@ -118,7 +118,7 @@ async def test_random_bytes_and_broken_requests_end_in_a_rejection_or_a_close(at
         client = await host.connect()
         await client.put(data)
         await client.stream.send_eof()
-        await rest_of(client)
+        await params_without_meta(client)
         await client.aclose()
 
 
@@ -148,7 +148,7 @@ async def test_connections_beyond_the_limit_are_turned_away_and_the_rest_served(
         assert (await client.exchange()).status == 200
     for _ in range(100):
         client = await host.connect()
-        assert statuses(await rest_of(client)) == [503]
+        assert statuses(await params_without_meta(client)) == [503]
         await client.aclose()
     assert (await held[7].exchange()).status == 200
     await held[0].aclose()
@@ -174,7 +174,7 @@ async def test_heads_that_trickle_in_are_given_up(attacked):
             nursery.start_soon(_until_broken, trickle, client)
         assert (await (await host.connect()).exchange()).status == 200
         for client in clients:
-            assert statuses(await rest_of(client)) in ([408], [])
+            assert statuses(await params_without_meta(client)) in ([408], [])
         nursery.cancel_scope.cancel()
     assert host.paths == ["/"]
 
@@ -187,7 +187,7 @@ async def test_bodies_that_stop_coming_are_given_up(attacked):
         await client.put(POST + b"Content-Length: 1000\r\n\r\nabc")
     assert (await (await host.connect()).exchange()).status == 200
     for client in clients:
-        assert statuses(await rest_of(client)) in ([408], [])
+        assert statuses(await params_without_meta(client)) in ([408], [])
 
 
 @pytest.mark.real_time
@@ -204,7 +204,7 @@ async def test_a_small_body_that_trickles_in_is_given_up(attacked):
     async with trio.open_nursery() as nursery:
         await client.put(POST + b"Content-Length: 1000\r\n\r\n")
         nursery.start_soon(_until_broken, trickle, client)
-        assert statuses(await rest_of(client)) == [408]
+        assert statuses(await params_without_meta(client)) == [408]
         nursery.cancel_scope.cancel()
 
 
@@ -231,7 +231,7 @@ async def test_hundreds_that_say_nothing_are_let_go(attacked):
     clients = [await host.connect() for _ in range(300)]
     assert (await (await host.connect()).exchange()).status == 200
     for client in clients:
-        assert await rest_of(client) == b""
+        assert await params_without_meta(client) == b""
 
 
 @pytest.mark.real_time
@@ -279,7 +279,7 @@ async def test_a_client_that_closes_its_half_may_still_read_its_answer(attacked)
     client = await host.connect()
     await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
     await client.stream.send_eof()
-    received = await rest_of(client)
+    received = await params_without_meta(client)
     assert statuses(received) in ([200], [])
 
 
@@ -289,7 +289,7 @@ async def test_a_client_that_half_closes_too_early_gets_an_error_or_nothing(atta
         client = await host.connect()
         await client.put(sent)
         await client.stream.send_eof()
-        assert statuses(await rest_of(client)) in ([400], [])
+        assert statuses(await params_without_meta(client)) in ([400], [])
 
 
 async def test_a_client_that_reads_while_it_floods_gets_its_rejection(attacked):

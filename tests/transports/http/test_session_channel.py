@@ -10,7 +10,7 @@ from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import Batch, Decoder
 from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
 from mcp_trio.limits import HttpLimits
-from mcp_trio.transports import Addressed
+from mcp_trio.transports import RelatedMessage
 
 DECODER = Decoder(json_depth_max=32, batch_messages_max=8)
 
@@ -30,7 +30,7 @@ def cancel(id_):
 
 
 def say(to, text, about=None, *, is_answer=False):
-    return to.send_nowait([Addressed(text.encode(), about, is_answer=is_answer)])
+    return to.send_nowait([RelatedMessage(text.encode(), about, is_answer=is_answer)])
 
 
 def frames(stream):
@@ -110,7 +110,7 @@ def test_messages_beside_a_json_answer_go_to_the_stream_of_a_get():
 async def test_sending_is_a_checkpoint():
     made = channel()
     with trio.testing.assert_checkpoints():
-        await made.send([Addressed(b"a", None)])
+        await made.send([RelatedMessage(b"a", None)])
     assert frames(made.unasked) == ["a"]
 
 

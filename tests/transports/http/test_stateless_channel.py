@@ -9,10 +9,10 @@ import trio.testing
 
 from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import (
+    DecodedMessage,
     Decoder,
     Notification,
     Request,
-    Understood,
     encode_notification,
     encode_response,
 )
@@ -20,7 +20,7 @@ from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.http_sessions import StatelessChannel
 from mcp_trio.errors import Unencodable
 from mcp_trio.limits import MessageLimits
-from mcp_trio.transports import Addressed
+from mcp_trio.transports import RelatedMessage
 
 LISTEN = "subscriptions/listen"
 
@@ -34,7 +34,7 @@ def asked(to, id_, method="ping"):
 
 
 def say(to, frame, about, *, is_answer=False):
-    to.send_nowait([Addressed(frame, about, is_answer=is_answer)])
+    to.send_nowait([RelatedMessage(frame, about, is_answer=is_answer)])
 
 
 def frames(slot):
@@ -79,7 +79,7 @@ async def test_a_message_about_no_open_request_is_dropped():
         say(made, encode_notification("n", {}), about)
     assert frames(slot) == []
     with trio.testing.assert_checkpoints():
-        await made.send([Addressed(encode_notification("n", {}), slot.number)])
+        await made.send([RelatedMessage(encode_notification("n", {}), slot.number)])
     assert [each["method"] for each in frames(slot)] == ["n"]
 
 
@@ -174,5 +174,5 @@ async def test_what_is_taken_means_what_is_written_in_it():
     said = [decoder.decode(bytes(frame)) for frame in taken]
     params = [None if each.params is None else msgspec.json.decode(each.params) for each in said]
     assert params == [None, {"a": 1}, {"a": [1, 2]}]
-    understood = [frame.message for frame in taken if isinstance(frame, Understood)]
+    understood = [frame.message for frame in taken if isinstance(frame, DecodedMessage)]
     assert understood == said[:2]  # the third has other space in it
