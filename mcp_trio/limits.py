@@ -208,7 +208,7 @@ class HttpLimits(_Options):
     """Bytes of a request line and its headers."""
 
     headers_seconds: float = 10.0
-    """Seconds in which the headers of a request, or of a WebSocket handshake, have to arrive."""
+    """Seconds for the headers of a request or WebSocket handshake, and for a TLS handshake."""
 
     body_seconds: float = 60.0
     """Seconds in which each further `limits.messages.chunk_bytes` of a body have to arrive."""

@@ -191,8 +191,8 @@ _OF_THE_WEB: Final = ("host", "port", "token", "hosts", "origins")
 # A row is a transport, and of which options whoever serves over it is told, by their names.
 TRANSPORTS: Final[Mapping[str, Collection[str]]] = {
     "stdio": (),
-    "http": (*_OF_THE_WEB, "allows_cors", "server", "workers"),
-    "websocket": _OF_THE_WEB,
+    "http": (*_OF_THE_WEB, "certfile", "keyfile", "allows_cors", "server", "workers"),
+    "websocket": (*_OF_THE_WEB, "certfile", "keyfile"),
     "unix": ("path",),
     "tcp": ("host", "port", "is_open"),
 }

@@ -270,6 +270,7 @@ Examples:
   mcp-trio run package.module:server --record recordings/
   mcp-trio run server.py --transport http --port 8000
   mcp-trio run server.py --transport http --workers 4
+  mcp-trio run server.py --transport http --host 0.0.0.0 --certfile cert.pem --keyfile key.pem
   mcp-trio run server.py --transport http --allow-origin https://app.example --allow-cors
   mcp-trio run server.py --transport websocket --token '${TOKEN}'
   mcp-trio run server.py --transport unix --socket ~/.server.sock
@@ -286,9 +287,21 @@ Examples:
 )
 @serving_options
 @click.option(
+    "--certfile",
+    metavar="PATH",
+    type=click.Path(exists=True, dir_okay=False),
+    help="For http, websocket: use TLS with this certificate, in PEM.",
+)
+@click.option(
+    "--keyfile",
+    metavar="PATH",
+    type=click.Path(exists=True, dir_okay=False),
+    help="For http, websocket: the certificate's private key, in PEM; by default, in its file.",
+)
+@click.option(
     "--server",
     type=click.Choice(["native", "hypercorn"]),
-    help="For http: the server implementation; native by default.",
+    help="For http: the server implementation; native by default, hypercorn for HTTP/2.",
 )
 @click.option(
     "--workers",
@@ -326,6 +339,8 @@ def run_command(
     token: str | None,
     hosts: tuple[str, ...],
     origins: tuple[str, ...],
+    certfile: str | None,
+    keyfile: str | None,
     server: str | None,
     workers: int | None,
     protocol_versions: Sequence[str],
@@ -339,6 +354,8 @@ def run_command(
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
     if record is None and (strict or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")
+    if keyfile is not None and certfile is None:
+        raise click.UsageError("--keyfile needs --certfile")
     options = None if record is None else record_options(record, choices, strict=strict)
     said = {
         "host": host,
@@ -349,6 +366,8 @@ def run_command(
         "hosts": hosts,
         "origins": origins,
         "allows_cors": allows_cors,
+        "certfile": certfile,
+        "keyfile": keyfile,
         "server": server,
         "workers": workers,
     }

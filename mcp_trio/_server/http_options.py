@@ -143,7 +143,7 @@ class HttpStores:
 
 
 HostKind: TypeAlias = Literal["native", "hypercorn"]
-"""The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for TLS and HTTP/2."""
+"""The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for HTTP/2 as well."""
 
 Verify: TypeAlias = Callable[[HttpRequest], Awaitable[str | None]]
 """Returns the name of the user who sent a request, given its headers; None rejects the request.
@@ -209,7 +209,7 @@ class RunHttpOptions(HttpOptions, total=False):
             client's next request. A change in one process is reported to the clients of that
             process only, unless `stores` carries it to the others.
         certfile: The path of a TLS certificate in PEM.
-        keyfile: The path of the private key of the certificate.
+        keyfile: The path of the private key of the certificate; by default, that of `certfile`.
     """
 
     host: str

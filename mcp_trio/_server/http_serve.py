@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import (
     AsyncIterator,
@@ -41,7 +42,7 @@ from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
 from mcp_trio._server.http_sessions import Restarts, Runtime, ServesSessions
 from mcp_trio._server.sealed_state import MemoryStore, StateStore
-from mcp_trio._server.sockets import Door, verify_of
+from mcp_trio._server.sockets import Door, tls_context, verify_of
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import bare, foremost
@@ -325,8 +326,8 @@ class Address:
         host: The host name or address to bind; the default accepts clients of this machine only.
         port: The port to bind; 0 chooses a free port.
         holder: The HTTP server.
-        certfile: The path of a TLS certificate in PEM, with `keyfile`; for hypercorn only.
-        keyfile: The path of the private key of the certificate.
+        certfile: The path of a TLS certificate in PEM.
+        keyfile: The path of the private key of the certificate; by default, that of `certfile`.
     """
 
     host: str = "127.0.0.1"
@@ -338,8 +339,16 @@ class Address:
     def __attrs_post_init__(self) -> None:
         if self.holder not in ("native", "hypercorn"):
             raise ValueError(f"unknown host {self.holder!r}: native or hypercorn")
-        if self.holder == "native" and (self.certfile or self.keyfile):
-            raise ValueError('TLS is for server="hypercorn"')
+        if self.keyfile is not None and self.certfile is None:
+            raise ValueError("keyfile= comes with certfile=")
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the TLS settings for HTTP/1.1; None without a certificate.
+
+        Raises:
+            OSError: The certificate or the key cannot be read.
+        """
+        return tls_context(self.certfile, self.keyfile)
 
     def url(self, port: int, path: str) -> str:
         """Return the URL of a path, given the port that was bound."""
@@ -359,7 +368,7 @@ async def serve_http(
     If this is cancelled, every stream is ended as its protocol demands, in bounded time.
 
     Raises:
-        OSError: The address cannot be bound.
+        OSError: The address cannot be bound, or the certificate cannot be read.
         Exception: The error that the lifespan raised, not in an exception group.
     """
     listeners = await trio.open_tcp_listeners(address.port, host=address.host)
@@ -380,9 +389,11 @@ async def serve_bound(
     the last response has been sent, or after `limits.shutdown.close_seconds` more.
 
     Raises:
+        OSError: The certificate or the key cannot be read.
         Exception: The error that the lifespan raised, not in an exception group.
     """
     try:
+        tls = address.tls_context()
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
         app = app_of(server, options, bound)
         url = address.url(bound[0][1], app.path)
@@ -393,7 +404,7 @@ async def serve_bound(
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)
                     winding.shield = True  # Before this, no session exists that has to be closed.
-                    await nursery.start(partial(_hold, app, listeners, address))
+                    await nursery.start(partial(_hold, app, listeners, address, tls))
                     task_status.started(url)
                     await stopping.wait()
                     app.runtime.close()
@@ -412,6 +423,7 @@ async def _hold(
     app: HttpApp,
     listeners: Sequence[trio.SocketListener],
     address: Address,
+    tls: ssl.SSLContext | None,
     *,
     task_status: trio.TaskStatus[object],
 ) -> None:
@@ -423,6 +435,7 @@ async def _hold(
             app.respond,
             listeners,
             limits=limits,
+            tls=tls,
             upgraded=app.upgraded,
             tasks_in=TaskPool,
             task_status=task_status,
@@ -545,8 +558,8 @@ async def _serve(serve: _Serve, told: Told) -> None:
 def _run_workers(
     server: ServesProcesses, address: Address, options: HttpOptions, told: Told, number: int
 ) -> int:
-
     check_for_workers(server, options, number)
+    address.tls_context()  # an unreadable certificate is an error here, and not in each worker
     with bound_sockets(address.host, address.port) as sockets:
         parent_pid = os.getpid()
         app = app_of(server, options, [each.getsockname()[:2] for each in sockets])

@@ -332,14 +332,14 @@ class Server(Offering):
         """Serve HTTP until cancelled: `url = await nursery.start(server.serve_http)`.
 
         Reports the URL of the MCP endpoint. At the same port there is WebSocket, at `/ws`
-        (`has_websocket`, `ws_path`), and HTTP+SSE, at `/sse` (`has_sse`). `server` says who holds
-        the connections: "native", our own listener, or "hypercorn", which has TLS (`certfile`,
-        `keyfile`) and HTTP/2. Port 0 is any free one. Cancelled: every stream ends in its
-        protocol's way, in bounded time.
+        (`has_websocket`, `ws_path`), and HTTP+SSE, at `/sse` (`has_sse`). All of them use TLS
+        if a certificate is given (`certfile`, `keyfile`). `server` names the HTTP server that holds
+        the connections: "native", our own listener, for HTTP/1.1, or "hypercorn", for HTTP/2 as
+        well. Port 0 chooses a free port. If this is cancelled, every stream ends as its protocol demands.
 
         Raises:
             ValueError: Options that contradict each other.
-            OSError: The address cannot be bound.
+            OSError: The address cannot be bound, or the certificate cannot be read.
             Exception: What the lifespan raises.
         """
         from mcp_trio._server.http_serve import Address, serve_http

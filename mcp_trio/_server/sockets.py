@@ -402,7 +402,7 @@ async def bound_websocket(
     options: WebSocketOptions, *, host: str, port: int
 ) -> AsyncGenerator[BoundWebSocket, None]:
     """Bind an address for WebSockets within the block; errors are those of `serve_websocket`."""
-    tls = _tls(options.get("certfile"), options.get("keyfile"))
+    tls = tls_context(options.get("certfile"), options.get("keyfile"))
     bound = await trio.open_tcp_listeners(port, host=host)
     with _closing(bound):
         door = door_of(options, [each.socket.getsockname()[:2] for each in bound])
@@ -411,13 +411,24 @@ async def bound_websocket(
         yield BoundWebSocket(url=url, port=port, door=door, listeners=_secured(bound, tls))
 
 
-def _tls(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
+def tls_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
+    """Return the TLS settings of a listener for HTTP/1.1 and WebSocket; None without a certificate.
+
+    Raises:
+        OSError: The certificate or the key cannot be read.
+        ValueError: There is a key without a certificate.
+    """
     if certfile is None:
         if keyfile is not None:
             raise ValueError("keyfile= comes with certfile=")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certfile, keyfile)
+    try:
+        context.load_cert_chain(certfile, keyfile)
+    except OSError as error:  # its own text names no file
+        files = certfile if keyfile is None else f"{certfile} and {keyfile}"
+        raise OSError(f"no usable certificate and key in {files}: {error}") from error
+    context.set_alpn_protocols(["http/1.1"])
     return context
 
 

@@ -107,7 +107,7 @@ def _check_beginning(received: bytearray, searched: int) -> None:
         raise Rejected(400, "the request is not HTTP/1.1")
 
 
-def read_head(raw: bytes, client: str | None) -> RequestHead:
+def read_head(raw: bytes, client: str | None, scheme: str = "http") -> RequestHead:
     """Parse the request line and headers `raw` that `client` (an IP address) has sent.
 
     A client repeats its headers with each request, except for the content length, and parsing them
@@ -118,12 +118,12 @@ def read_head(raw: bytes, client: str | None) -> RequestHead:
         Rejected: They are not HTTP/1.1, or two implementations could parse them differently.
     """
     if not is_remembered(raw):
-        return _read_head(raw, client)
+        return _read_head(raw, client, scheme)
     length = _LENGTH.search(raw)
     if length is None or raw.lower().count(b"content-length") > 1:
-        return _remembered_head(raw, client)
+        return _remembered_head(raw, client, scheme)
     start, end = length.span(1)
-    without = _remembered_head(raw[:start] + b"0" + raw[end:], client)
+    without = _remembered_head(raw[:start] + b"0" + raw[end:], client, scheme)
     return _with_length(without, length[1].decode("ascii"))
 
 
@@ -143,11 +143,11 @@ def _with_length(without: RequestHead, length: str) -> RequestHead:
 
 
 @functools.lru_cache(maxsize=256)
-def _remembered_head(raw: bytes, client: str | None) -> RequestHead:
-    return _read_head(raw, client)
+def _remembered_head(raw: bytes, client: str | None, scheme: str) -> RequestHead:
+    return _read_head(raw, client, scheme)
 
 
-def _read_head(raw: bytes, client: str | None) -> RequestHead:
+def _read_head(raw: bytes, client: str | None, scheme: str) -> RequestHead:
     if not _STRICT_HEADERS.fullmatch(raw):
         raise Rejected(
             400, "the headers have a folded line, a lone CR or LF, or a control character"
@@ -157,7 +157,7 @@ def _read_head(raw: bytes, client: str | None) -> RequestHead:
     request = _parsed(raw)
     method = request.method.decode("ascii")
     target = _target(method, request.target)
-    head = HttpRequest.of(method, target, request.headers.raw_items(), client=client)
+    head = HttpRequest.of(method, target, request.headers.raw_items(), scheme=scheme, client=client)
     is_new = request.http_version == b"1.1"
     return RequestHead(
         head=head,

@@ -1,4 +1,4 @@
-"""The native HTTP/1.1 listener on Trio sockets, without TLS.
+"""The native HTTP/1.1 listener on Trio sockets, plain or over TLS.
 
 One task at a time serves a connection, one request after the other. Neither a client's behaviour
 nor an application's error ends more than the one connection.
@@ -7,6 +7,7 @@ nor an application's error ends more than the one connection.
 import enum
 import logging
 import math
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, Self, cast
@@ -30,8 +31,7 @@ from mcp_trio._transports.http1 import (
     written_rejection,
 )
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
-from mcp_trio._transports.socket_bytes import Ends, SocketEnds, Wire, client_of
-from mcp_trio._transports.trio_websocket import WireStream
+from mcp_trio._transports.socket_bytes import Ends, SocketEnds, TlsWire, Wire, client_of
 from mcp_trio._transports.websocket import Upgraded
 from mcp_trio._transports.websocket_server import StreamUpgrade
 from mcp_trio.limits import Limits
@@ -51,7 +51,7 @@ async def hand_over(wire: Wire, raw: bytes, head: HttpRequest, upgraded: Upgrade
     Raises:
         trio.BrokenResourceError: The client has disconnected.
     """
-    stream = WireStream(wire)
+    stream = wire.as_stream()
     received = raw + wire.take(len(wire.received))
     upgrade = StreamUpgrade(stream=stream, head=head, received=received, limits=wire.limits)
     try:
@@ -260,6 +260,7 @@ class NativeConnection:
         respond: The HTTP application.
         upgraded: The WebSocket application; without one, `respond` gets these requests, too.
         client: The IP address of the peer.
+        scheme: `http` or `https`.
         clock: The approximate time.
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
@@ -272,6 +273,7 @@ class NativeConnection:
     respond: Responder
     upgraded: Upgraded | None = None
     client: str | None
+    scheme: str = "http"
     clock: CoarseClock
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
@@ -282,7 +284,7 @@ class NativeConnection:
     def end(self) -> None:
         """Close the connection at its next wait for a request."""
         self.is_over = True
-        self.wire.ends.end()
+        self.wire.end()
 
     async def serve(self) -> None:
         """Serve requests until the client or the server closes the connection.
@@ -360,7 +362,7 @@ class NativeConnection:
         """Parse the headers, or return the previous result for identical ones."""
         if raw == self._last_raw and self._last_head is not None:
             return self._last_head
-        request = read_head(raw, self.client)
+        request = read_head(raw, self.client, self.scheme)
         if is_remembered(raw):
             self._last_raw, self._last_head = raw, request
         return request
@@ -412,6 +414,7 @@ async def serve_native(
     listeners: Sequence[trio.SocketListener],
     *,
     limits: Limits,
+    tls: ssl.SSLContext | None = None,
     upgraded: Upgraded | None = None,
     tasks_in: Callable[[trio.Nursery], ConnectionTasks] | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
@@ -422,18 +425,20 @@ async def serve_native(
         respond: The application; each connection runs one call of it at a time.
         listeners: Bound sockets, which are closed at the end.
         limits: The limits of a connection, and the number of connections.
+        tls: The TLS settings; without them, connections are plain.
         upgraded: The WebSocket application; without one, `respond` gets these requests, too.
         tasks_in: Makes a leader/followers engine in the given nursery, so that `respond` may lead
-            (see `Exchange.may_lead`). Without it, each connection has one task of its own.
+            (see `Exchange.may_lead`). Without it, each connection has one task of its own. It is
+            not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
         task_status: Gets the listeners once they accept connections.
 
     Cancellation closes the listeners and the idle connections at once, cancels the calls of
     `respond`, and waits until these have returned.
     """
-    host = NativeHost(respond=respond, limits=limits, upgraded=upgraded)
+    host = NativeHost(respond=respond, limits=limits, tls=tls, upgraded=upgraded)
 
     async with trio.open_nursery() as nursery:
-        tasks = None if tasks_in is None else tasks_in(nursery)
+        tasks = None if tasks_in is None or tls is not None else tasks_in(nursery)
 
         async def take(stream: trio.SocketStream) -> None:
             client = client_of(stream)
@@ -455,25 +460,35 @@ class NativeHost:
 
     respond: Responder
     limits: Limits
+    tls: ssl.SSLContext | None = None
     upgraded: Upgraded | None = None
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
 
     async def serve(self, ends: Ends, *, client: str | None = None, may_lead: bool = False) -> None:
         """Serve one connection until it ends, and close it; raises no `Exception`."""
+        if self.tls is None:
+            wire, scheme = Wire(ends=ends, limits=self.limits), "http"
+        else:
+            wire, scheme = TlsWire(ends=ends, limits=self.limits, context=self.tls), "https"
         connection = NativeConnection(
-            wire=Wire(ends=ends, limits=self.limits),
+            wire=wire,
             respond=self.respond,
             upgraded=self.upgraded,
             client=client,
+            scheme=scheme,
             clock=self._clock,
             may_lead=may_lead,
         )
         try:
             if len(self._connections) >= self.limits.http.connections_max:
-                await connection.wire.write(written_rejection(_FULL))
+                if self.tls is None:  # answering over TLS would cost a handshake
+                    await wire.write(written_rejection(_FULL))
                 return
             self._connections.add(connection)
+            if isinstance(wire, TlsWire) and not await wire.shake_hands():
+                await wire.linger()
+                return
             await connection.serve()
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection

@@ -1,11 +1,13 @@
-"""Buffered, non-blocking reads and writes of one connected socket.
+"""Buffered reads and bounded writes of one connected socket, plain or over TLS.
 
-A cancel scope costs about as much as all that Python does for a small request. So the fast path has
-none: it reads bytes that have arrived, and writes bytes that the kernel accepts at once.
+A cancel scope costs about as much as all that Python does for a small request. So the fast path of
+a plain connection has none: it reads bytes that have arrived, and writes bytes that the kernel
+accepts at once.
 """
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Generator
 from types import coroutine
 from typing import Final, Protocol
@@ -240,3 +242,156 @@ class Wire:
         with trio.move_on_after(self.limits.shutdown.close_seconds):
             while await self.receive():
                 self.received.clear()
+
+    def as_stream(self) -> trio.abc.Stream:
+        """Return the connection as a Trio stream, for protocols other than HTTP."""
+        return WireStream(self)
+
+    def end(self) -> None:
+        """Make `receive` return False once the bytes that have arrived are read."""
+        self.ends.end()
+
+    def close(self) -> None:
+        """Close the socket at once, which ends every wait for it."""
+        self.ends.close()
+
+
+@attrs.frozen(eq=False)
+class WireStream(trio.abc.HalfCloseableStream):
+    """A Trio stream over a `Wire`; in addition, it can write without waiting."""
+
+    _wire: Wire
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all data; this fails if the peer reads nothing for `write_stall_seconds`."""
+        await self._wire.write(bytes(data))
+        await trio.lowlevel.cancel_shielded_checkpoint()  # the wire's fast path has none
+
+    def write_nowait(self, data: bytes) -> int:
+        """Write what the kernel accepts at once; return the number of bytes, which may be 0.
+
+        This must not be called during a `send_all`.
+
+        Raises:
+            trio.BrokenResourceError: The peer has disconnected.
+        """
+        return self._wire.write_nowait(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the socket is writable."""
+        await self._wire.ends.wait_writable()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Return received bytes; empty at end of file."""
+        received = self._wire.received
+        if not received:
+            await self._wire.receive()
+        return self._wire.take(len(received) if max_bytes is None else max_bytes)
+
+    async def send_eof(self) -> None:
+        """Send end of file; reading goes on."""
+        self._wire.ends.shut_writing()
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """Close the socket at once, which ends every wait for it."""
+        self._wire.is_broken = self._wire.has_ended = True
+        self._wire.close()
+        await trio.lowlevel.checkpoint()
+
+
+@attrs.define(kw_only=True, eq=False)
+class TlsWire(Wire):
+    """A `Wire` over TLS, by Trio's `SSLStream`.
+
+    Limits on writes and the end of the connection are those of the plain `Wire` below.
+
+    Attributes:
+        context: The server's certificate, and the TLS versions and ciphers that it accepts.
+    """
+
+    context: ssl.SSLContext
+    _plain: Wire = attrs.field(init=False)
+    _secured: trio.SSLStream[WireStream] = attrs.field(init=False)
+    _receiving: trio.CancelScope | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._plain = Wire(ends=self.ends, limits=self.limits)
+        self._secured = trio.SSLStream(WireStream(self._plain), self.context, server_side=True)
+
+    async def shake_hands(self) -> bool:
+        """Do the TLS handshake; return False if the client fails or takes too long.
+
+        The handshake may take `limits.http.headers_seconds`. After a failed one, `linger` and
+        `close` end the connection.
+        """
+        with (
+            contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+            trio.move_on_after(self.limits.http.headers_seconds),
+        ):
+            await self._secured.do_handshake()
+            return True
+        self.is_broken = True  # nothing can be sent that the client could decrypt
+        return False
+
+    async def receive(self, *, rests: bool = False) -> bool:
+        """Wait until more bytes have arrived; return False at end of file, and ever after.
+
+        A client that closes the connection without a TLS closure alert (RFC 8446, section 6.1) is
+        treated as if it had sent one: every HTTP message has a length of its own.
+        """
+        assert not rests, "bytes that OpenSSL holds are not visible to the poller"
+        if self.has_ended:
+            await trio.lowlevel.checkpoint()
+            return False
+        chunk: bytes | bytearray = b""
+        with trio.CancelScope() as self._receiving:
+            try:
+                chunk = await self._secured.receive_some(self.limits.messages.chunk_bytes)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self.is_broken = True
+        self._receiving = None
+        self.received += chunk
+        self.has_ended = not chunk
+        return not self.has_ended
+
+    def begin_write(self, data: bytes) -> memoryview:
+        """Return all of `data`, which the caller passes to `write_rest`.
+
+        Raises:
+            trio.BrokenResourceError: The peer has disconnected.
+        """
+        if self.is_broken:
+            raise trio.BrokenResourceError("the connection is broken")
+        return memoryview(data)
+
+    async def write_rest(self, rest: memoryview) -> None:
+        """Encrypt and write `rest`; errors and cancellation are those of `write`."""
+        self.is_broken = True  # until all is written: a cancelled write leaves half a record
+        step = self.limits.messages.chunk_bytes
+        try:
+            for first in range(0, len(rest), step):
+                await self._secured.send_all(rest[first : first + step])
+        except trio.ClosedResourceError as error:
+            raise trio.BrokenResourceError("the connection was closed") from error
+        self.is_broken = False
+
+    async def linger(self) -> None:
+        """Send a TLS closure alert and end of file, and drop input until the client closes.
+
+        This takes at most `limits.shutdown.close_seconds`.
+        """
+        with trio.move_on_after(self.limits.shutdown.close_seconds):
+            if not self.is_broken:
+                with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self._secured.unwrap()
+            await self._plain.linger()
+
+    def as_stream(self) -> trio.abc.Stream:
+        """Return the `SSLStream`; bytes in `received` are not read from it again."""
+        return self._secured
+
+    def end(self) -> None:
+        """Make a `receive` that is waiting return False."""
+        if self._receiving is not None:
+            self._receiving.cancel()

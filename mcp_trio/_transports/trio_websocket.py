@@ -50,7 +50,7 @@ from wsproto.utilities import LocalProtocolError
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.inboxes import ReceivedQueue
-from mcp_trio._transports.socket_bytes import SocketEnds, Wire
+from mcp_trio._transports.socket_bytes import SocketEnds, Wire, WireStream
 from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.limits import MIB, Limits
 
@@ -218,50 +218,6 @@ class WatchedStream(trio.abc.Stream):
     async def aclose(self) -> None:
         """End reading; the owner of the underlying stream closes that."""
         self.end()
-        await trio.lowlevel.checkpoint()
-
-
-@attrs.frozen(eq=False)
-class WireStream(trio.abc.HalfCloseableStream):
-    """A Trio stream over a `Wire`; in addition, it can write without waiting."""
-
-    _wire: Wire
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all data; this fails if the peer reads nothing for `write_stall_seconds`."""
-        await self._wire.write(bytes(data))
-        await trio.lowlevel.cancel_shielded_checkpoint()  # the wire's fast path has none
-
-    def write_nowait(self, data: bytes) -> int:
-        """Write what the kernel accepts at once; return the number of bytes, which may be 0.
-
-        This must not be called during a `send_all`.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected.
-        """
-        return self._wire.write_nowait(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the socket is writable."""
-        await self._wire.ends.wait_writable()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return received bytes; empty at end of file."""
-        received = self._wire.received
-        if not received:
-            await self._wire.receive()
-        return self._wire.take(len(received) if max_bytes is None else max_bytes)
-
-    async def send_eof(self) -> None:
-        """Send end of file; reading goes on."""
-        self._wire.ends.shut_writing()
-        await trio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        """Close the socket at once, which ends every wait for it."""
-        self._wire.is_broken = self._wire.has_ended = True
-        self._wire.ends.close()
         await trio.lowlevel.checkpoint()
 
 

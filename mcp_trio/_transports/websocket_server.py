@@ -173,10 +173,10 @@ class WebSocketHost:
             received += chunk
             length = head_bytes(received, searched, bytes_max=self.limits.http.headers_bytes_max)
             searched = len(received)
-        request = read_head(bytes(received[:length]), origin.client)
+        request = read_head(bytes(received[:length]), origin.client, origin.scheme)
         if request.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
-        return attrs.evolve(request.head, scheme=origin.scheme)
+        return request.head
 
     async def serve_upgrade(
         self, stream: trio.abc.Stream, head: HttpRequest, received: bytearray

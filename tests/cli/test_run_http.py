@@ -1,11 +1,16 @@
 """`mcp-trio run --transport http`."""
 
 import signal
+import ssl
 import subprocess
 import sys
 
 import httpx
 import pytest
+
+from tests.transports.http.conftest import certificate
+
+__all__ = ["certificate"]
 
 SERVER = """
 from mcp_trio import Server
@@ -56,6 +61,18 @@ def test_a_process_serves_until_a_signal_comes():
 def test_both_hosts_serve_the_same(while_listening, holder):
     shown, found = while_listening(look, *ARGUMENTS, "--server", holder)
     assert (found, shown.exit_code) == (FOUND, 128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_with_a_certificate_is_reached_over_tls(while_listening, certificate, workers):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+
+    def look_over_tls(url):
+        return httpx.get(url.replace("/mcp", "/health"), verify=trusting).json()
+
+    files = ["--certfile", certificate["certfile"], "--keyfile", certificate["keyfile"]]
+    shown, found = while_listening(look_over_tls, *ARGUMENTS, *files, "--workers", workers)
+    assert (found, shown.exit_code) == ({"status": "ok"}, 128 + signal.SIGTERM)
 
 
 def test_where_to_listen_is_not_for_stdio(invoke):

@@ -55,6 +55,26 @@ REJECTED = {
         ["plain.py", *HTTP, "--host", "a..b"],
         "cannot listen at a..b:8000: ",
     ),
+    "a certificate that does not exist": (
+        ["plain.py", *HTTP, "--certfile", "cert.pem"],
+        "File 'cert.pem' does not exist",
+    ),
+    "a file that is no certificate": (
+        ["plain.py", *HTTP, "--certfile", "plain.py"],
+        "no usable certificate and key in plain.py",
+    ),
+    "a file that is no certificate, with workers": (
+        ["plain.py", *HTTP, "--workers", "2", "--certfile", "plain.py"],
+        "no usable certificate and key in plain.py",
+    ),
+    "a key without a certificate": (
+        ["plain.py", *HTTP, "--keyfile", "plain.py"],
+        "--keyfile needs --certfile",
+    ),
+    "a certificate for tcp": (
+        ["plain.py", "--transport", "tcp", "--certfile", "plain.py"],
+        "--certfile cannot be used with tcp",
+    ),
     "a socket of a long name": (
         ["plain.py", "--transport", "unix", "--socket", "x" * 200],
         "path too long",

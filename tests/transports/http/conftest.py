@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import functools
 import ipaddress
+import ssl
 
 import attrs
 import h11
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mcp_trio import Limits
+from mcp_trio._server.sockets import tls_context
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._transports.asgi import AsgiHost
 
@@ -32,7 +34,7 @@ class Answer:
 class RawClient:
     """One connection that does what it is told, whether or not that is good manners."""
 
-    stream: trio.SocketStream
+    stream: trio.SocketStream | trio.SSLStream
     http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
 
     async def put(self, data):
@@ -103,21 +105,37 @@ class RawClient:
                 received += data
         return bytes(received)
 
+    async def end_sending(self):
+        """Sends end of file, below TLS if there is TLS."""
+        tcp = self.stream
+        if isinstance(tcp, trio.SSLStream):
+            tcp = tcp.transport_stream
+        await tcp.send_eof()
+
     async def aclose(self):
         await self.stream.aclose()
 
 
 @attrs.define(eq=False)
 class RunningHost:
-    """A host that serves; `is_stopped` is set when it has come to its end."""
+    """A host that serves; `is_stopped` is set when it has come to its end.
+
+    With `tls`, clients connect over TLS, and close it without a closure alert.
+    """
 
     port: int
     scope: trio.CancelScope
     is_stopped: trio.Event
+    tls: ssl.SSLContext | None = None
     clients: list = attrs.field(factory=list)
 
     async def connect(self):
-        client = RawClient(await trio.open_tcp_stream("127.0.0.1", self.port))
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        if self.tls is not None:
+            stream = trio.SSLStream(
+                stream, self.tls, server_hostname="127.0.0.1", https_compatible=True
+            )
+        client = RawClient(stream)
         self.clients.append(client)
         return client
 
@@ -133,10 +151,10 @@ def _hypercorn(respond, listeners, *, limits, task_status, **options):
     return serve_hypercorn(app, listeners, limits=limits, task_status=task_status, **options)
 
 
-def _native(respond, listeners, *, limits, task_status):
+def _native(respond, listeners, *, limits, task_status, tls=None):
     from mcp_trio._transports.http_server import serve_native
 
-    return serve_native(respond, listeners, limits=limits, task_status=task_status)
+    return serve_native(respond, listeners, limits=limits, tls=tls, task_status=task_status)
 
 
 def _resting(respond, listeners, *, limits, task_status):
@@ -148,7 +166,7 @@ def _resting(respond, listeners, *, limits, task_status):
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
     """The options of a host with a certificate for 127.0.0.1 that it has made itself."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -176,11 +194,11 @@ def certificate(tmp_path_factory):
     return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
-HOSTS = {"hypercorn": _hypercorn, "native": _native, "resting": _resting}
+HOSTS = {"hypercorn": _hypercorn, "native": _native, "resting": _resting, "tls": _native}
 
 
 @pytest.fixture
-async def open_host(nursery):
+async def open_host(nursery, certificate):
     """`await open_host(name, respond, **limits)` serves it, on a port of its own."""
     running = []
 
@@ -192,10 +210,14 @@ async def open_host(nursery):
     async def open_host(name, respond, *, options=None, **limits):
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
+        options, client_tls = dict(options or {}), None
+        if name == "tls":
+            options["tls"] = tls_context(**certificate)
+            client_tls = ssl.create_default_context(cafile=certificate["certfile"])
         serve = functools.partial(
-            HOSTS[name], respond, listeners, limits=Limits(**limits), **(options or {})
+            HOSTS[name], respond, listeners, limits=Limits(**limits), **options
         )
-        host = RunningHost(port, trio.CancelScope(), trio.Event())
+        host = RunningHost(port, trio.CancelScope(), trio.Event(), client_tls)
         await nursery.start(run, serve, host)
         running.append(host)
         return host
@@ -238,7 +260,7 @@ def pouring(piece_bytes):
     return respond, errors
 
 
-@pytest.fixture(params=["hypercorn", "native", "resting"])
+@pytest.fixture(params=["hypercorn", "native", "resting", "tls"])
 def opened(request, open_host):
     """Open a connection to an application, held by each of the hosts."""
 

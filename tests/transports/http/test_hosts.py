@@ -19,7 +19,8 @@ async def test_the_head_comes_as_it_was_sent(opened):
         heads.append(exchange.head)
         await say_hello(exchange)
 
-    client = await (await opened(respond)).connect()
+    host = await opened(respond)
+    client = await host.connect()
     await client.put(b"GET /a%2Fb/c?d=e%20f&g HTTP/1.1\r\nHost: host.test\r\n")
     await client.put(b"X-Mixed-CASE:\t a b \r\nX-Twice: one\r\nx-twice: two\r\n")
     await client.put(b"Connection: close\r\n\r\n")
@@ -33,7 +34,8 @@ async def test_the_head_comes_as_it_was_sent(opened):
         "connection": "close",
     }
     assert head.repeated == {"x-twice"}
-    assert (head.scheme, head.client, head.principal) == ("http", "127.0.0.1", None)
+    scheme = "http" if host.tls is None else "https"
+    assert (head.scheme, head.client, head.principal) == (scheme, "127.0.0.1", None)
 
 
 async def test_the_body_comes_whole_and_can_be_asked_for_twice(opened):

@@ -10,8 +10,7 @@ from wsproto import events
 from mcp_trio import Limits
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.http_server import serve_native
-from mcp_trio._transports.socket_bytes import SocketEnds, Wire
-from mcp_trio._transports.trio_websocket import WireStream
+from mcp_trio._transports.socket_bytes import SocketEnds, Wire, WireStream
 from mcp_trio.limits import HttpLimits, ShutdownLimits
 from tests.transports.websocket.conftest import RawPeer, handing_over
 

@@ -1,0 +1,303 @@
+"""The native listener over TLS: handshakes, and the ends of connections."""
+
+import contextlib
+import json
+import socket
+import ssl
+import struct
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Context, Server
+from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
+from tests.transports.http.conftest import RawClient, pouring, say_hello
+
+SECONDS = 5.0
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+def plain(host):
+    """Connect to a host over TCP only."""
+    return trio.open_tcp_stream("127.0.0.1", host.port)
+
+
+def messages(caplog):
+    return [each.getMessage() for each in caplog.records if each.name == "mcp_trio"]
+
+
+# Handshakes
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\x00" * 5000, b"\x16"],
+    ids=["plain HTTP", "a broken ClientHello", "zeros", "one byte"],
+)
+async def test_a_failed_handshake_closes_its_connection_only(open_host, sent, caplog):
+    host = await open_host("tls", say_hello)
+    async with await plain(host) as stream:
+        await stream.send_all(sent)
+        await stream.send_eof()
+        with trio.fail_after(SECONDS), contextlib.suppress(trio.BrokenResourceError):
+            while data := await stream.receive_some():
+                assert not data.startswith(b"HTTP")
+    assert (await (await host.connect()).exchange()).body == b"hello"
+    assert messages(caplog) == []
+
+
+async def test_a_client_that_rejects_the_certificate_harms_no_other(open_host, caplog):
+    host = await open_host("tls", say_hello)
+    distrusting = trio.SSLStream(
+        await plain(host), ssl.create_default_context(), server_hostname="127.0.0.1"
+    )
+    with pytest.raises(trio.BrokenResourceError):
+        await distrusting.do_handshake()
+    await trio.aclose_forcefully(distrusting)
+    assert (await (await host.connect()).exchange()).body == b"hello"
+    assert messages(caplog) == []
+
+
+async def test_a_client_that_is_silent_in_the_handshake_is_disconnected(open_host, autojump_clock):
+    host = await open_host("tls", say_hello, http=HttpLimits(headers_seconds=3))
+    begun = trio.current_time()
+    for sent in (b"", b"\x16\x03\x01"):
+        stream = await plain(host)
+        if sent:
+            await stream.send_all(sent)
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+    assert 6 <= trio.current_time() - begun < 7
+
+
+async def test_a_handshake_counts_as_a_connection(open_host, caplog):
+    host = await open_host("tls", say_hello, http=HttpLimits(connections_max=1))
+    silent = await plain(host)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    with pytest.raises(trio.BrokenResourceError):
+        await (await host.connect()).exchange()
+    await silent.aclose()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert (await (await host.connect()).exchange()).status == 200
+
+
+async def test_a_stop_does_not_wait_for_a_handshake(open_host, caplog):
+    host = await open_host("tls", say_hello, shutdown=ShutdownLimits(close_seconds=60))
+    async with await plain(host):
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        with trio.fail_after(SECONDS):
+            await host.stop()
+    assert messages(caplog) == []
+
+
+async def test_http2_is_not_negotiated(open_host):
+    host = await open_host("tls", say_hello)
+    host.tls.set_alpn_protocols(["h2", "http/1.1"])
+    client = await host.connect()
+    await client.exchange()
+    assert client.stream.selected_alpn_protocol() == "http/1.1"
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_both_versions_of_tls_are_served(open_host, version):
+    host = await open_host("tls", say_hello)
+    host.tls.minimum_version = host.tls.maximum_version = version
+    client = await host.connect()
+    for _ in range(2):
+        assert (await client.exchange()).body == b"hello"
+
+
+# The ends of connections
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_the_server_ends_a_connection_with_a_closure_alert(open_host, is_idle, mock_clock):
+    """RFC 9112, section 9.8; without the alert, a client cannot tell an end from an attack."""
+    host = await open_host("tls", say_hello, http=HttpLimits(idle_seconds=2))
+    tls = trio.SSLStream(await plain(host), host.tls, server_hostname="127.0.0.1")
+    client = RawClient(tls)
+    await client.exchange(headers=[] if is_idle else [("Connection", "close")])
+    if is_idle:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        mock_clock.jump(4)
+    with trio.fail_after(SECONDS):
+        assert await tls.receive_some() == b""  # an end without an alert would be an error
+        await tls.aclose()
+
+
+async def test_a_client_that_sends_its_closure_alert_gets_the_answer(open_host):
+    is_closing = trio.Event()
+
+    async def respond(exchange):
+        await is_closing.wait()
+        await say_hello(exchange)
+
+    host = await open_host("tls", respond)
+    client = await host.connect()
+    await client.ask()
+    with trio.move_on_after(0.05):
+        await client.stream.unwrap()
+    is_closing.set()
+    received = b""
+    with trio.fail_after(SECONDS):
+        while data := await client.stream.transport_stream.receive_some():
+            received += data
+    assert len(received) > 100  # encrypted, and more than an alert
+
+
+@pytest.mark.parametrize("begun", ["handshake", "headers", "body", "answer"])
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_a_client_that_vanishes_leaves_nothing(open_host, begun, is_reset, caplog):
+    async def respond(exchange):
+        await exchange.body(100)
+        await exchange.start(200, [])
+        await exchange.gone()
+
+    host = await open_host("tls", respond, http=HttpLimits(connections_max=1))
+    if begun == "handshake":
+        tcp = await plain(host)
+        await tcp.send_all(b"\x16\x03\x01")
+    else:
+        client = await host.connect()
+        await client.put(b"POST / HTTP/1.1\r\nHost: x\r\n")
+        if begun != "headers":
+            await client.put(b"Content-Length: 2\r\n\r\n{")
+        if begun == "answer":
+            await client.put(b"}")
+            assert (await client.head()).status == 200
+        tcp = client.stream.transport_stream
+    if is_reset:
+        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await tcp.aclose()
+    await trio.testing.wait_all_tasks_blocked(0.02)
+    other = await host.connect()
+    await other.ask()
+    assert (await other.head()).status == 200
+    assert messages(caplog) == []
+
+
+@pytest.mark.real_time
+async def test_a_client_that_reads_nothing_is_disconnected(open_host):
+    respond, errors = pouring(100_000)
+    host = await open_host("tls", respond, messages=MessageLimits(write_stall_seconds=0.2))
+    client = await host.connect()
+    await client.ask()
+    with trio.fail_after(SECONDS):
+        error = await errors.receive()
+    assert "limits.messages.write_stall_seconds" in str(error)
+
+
+async def test_an_answer_before_the_body_reaches_a_client_that_sends_on(open_host):
+    host = await open_host("tls", say_hello)
+    client = await host.connect()
+    await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n")
+    with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(SECONDS):
+        for _ in range(20):
+            await client.put(b"x" * 100_000)
+    assert (await client.rest()).endswith(b"\r\n\r\nhello")
+
+
+async def test_a_large_body_and_pipelined_requests_are_answered(open_host):
+    async def respond(exchange):
+        await exchange.answer(200, [], await exchange.body(10_000_000))
+
+    host = await open_host("tls", respond)
+    client, sent = await host.connect(), bytes(range(256)) * 20_000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: client.ask("POST", body=sent))
+        assert (await client.answer()).body == sent
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    first = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+    await client.put(first + b"ab" + first + b"cd" + last)
+    bodies = [part.partition(b"HTTP/1.1")[0] for part in (await client.rest()).split(b"\r\n\r\n")]
+    assert bodies[1:] == [b"ab", b"cd", b""]
+
+
+# A whole server
+
+
+@pytest.fixture
+def server():
+    server = Server("harbour")
+
+    @server.tool
+    async def tide(*, ctx: Context) -> str:
+        await ctx.info("measuring")
+        await ctx.progress(1, total=2)
+        return "high"
+
+    return server
+
+
+@contextlib.asynccontextmanager
+async def served(server, **options):
+    async with trio.open_nursery() as nursery:
+
+        async def serve(*, task_status):
+            await server.serve_http(port=0, task_status=task_status, **options)
+
+        yield await nursery.start(serve)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
+async def test_a_server_with_a_certificate_is_called_over_https(
+    server, certificate, protocol_version
+):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    async with served(server, **certificate) as url:
+        assert url.startswith("https://127.0.0.1:")
+        async with (
+            httpx.AsyncClient(verify=trusting, trust_env=False) as http,
+            Client(url, http=http, protocol_versions=[protocol_version]) as client,
+        ):
+            assert (await client.call_tool("tide")).content[0].text == "high"
+
+
+async def test_a_server_over_https_answers_with_streams(server, certificate):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    async with (
+        served(server, streams_answers=True, **certificate) as url,
+        httpx.AsyncClient(verify=trusting, trust_env=False) as http,
+    ):
+        answer = await http.post(url, json=INITIALIZE, headers=ACCEPT)
+        fields = {**ACCEPT, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "tide"}}
+        async with http.stream("POST", url, json=call, headers=fields) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            lines = [line async for line in stream.aiter_lines() if line.startswith("data: {")]
+    assert json.loads(lines[-1][6:])["result"]["content"][0]["text"] == "high"
+
+
+async def test_websocket_is_served_over_tls_at_the_same_port(server, certificate):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    async with served(server, **certificate) as url:
+        address = url.replace("https://", "wss://").replace("/mcp", "/ws")
+        async with Client(address, ssl_context=trusting) as client:
+            assert (await client.call_tool("tide")).content[0].text == "high"
+
+
+async def test_a_certificate_that_cannot_be_read_is_an_error_with_its_name(server, tmp_path):
+    path = tmp_path / "cert.pem"
+    for content in (None, "no certificate"):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(OSError, match=r"no usable certificate and key in .*cert\.pem"):
+            await server.serve_http(port=0, certfile=str(path))
+
+
+async def test_a_key_without_a_certificate_is_rejected(server):
+    with pytest.raises(ValueError, match="certfile="):
+        await server.serve_http(port=0, keyfile="key.pem")
