@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import attrs
 import msgspec
 
-from mcp_trio._server.introspection import behind, plain_function, resolved_return
+from mcp_trio._server.introspection import called_function, plain_function, resolved_return
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.type_adapters import TypeReader, json_schema, structure
 from mcp_trio._session.effects import Codec
@@ -104,7 +104,7 @@ class EffectResults:
         Raises:
             TypeError: Its annotation cannot be resolved, or not be read.
         """
-        function = behind(function)
+        function = called_function(function)
         if not isinstance(function, types.FunctionType):
             return self._made(function)
         if function not in self._known:

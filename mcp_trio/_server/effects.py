@@ -14,7 +14,7 @@ import msgspec
 
 from mcp_trio._journal.records import encode_body
 from mcp_trio._server.facts import Facts, ServedSession
-from mcp_trio._server.introspection import behind, name_of, returns_awaitable
+from mcp_trio._server.introspection import called_function, name_of, returns_awaitable
 from mcp_trio._server.threads import Bridge
 from mcp_trio._session.effects import Effect, perform, perform_in_passing, perform_in_thread
 from mcp_trio._session.handlers import INSIDE, Handling
@@ -192,7 +192,7 @@ def effect_of(
         TypeError: Its annotation cannot be resolved, or what it returns has no JSON form.
         BlockedInReplay: It is a method of the lifespan's value, which a replay does not have.
     """
-    if isinstance(called := behind(function), ReplayLifespan):
+    if isinstance(called := called_function(function), ReplayLifespan):
         reject(called)
     return Effect(
         name=name_of(function),
@@ -230,7 +230,7 @@ def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> M
 
 
 def _signature(function: Any) -> inspect.Signature:
-    plain = behind(function)
+    plain = called_function(function)
     if not isinstance(plain, types.FunctionType):
         return inspect.signature(function)
     known = _FREE if plain is function else _BOUND

@@ -17,13 +17,16 @@ import attrs
 import msgspec
 
 
-class Faults(ValueError):  # noqa: N818 - one error, many faults
-    """All validation errors of one value, as pairs of a path inside the value and a text."""
+class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
+    """A value is invalid; `errors` has a pair of a path inside the value and a text for each error.
 
-    def __init__(self, faults: Sequence[tuple[str, str]]) -> None:
-        path, text = faults[0]
+    The text of this error is that of the first of `errors`, in the form of msgspec's texts.
+    """
+
+    def __init__(self, errors: Sequence[tuple[str, str]]) -> None:
+        path, text = errors[0]
         super().__init__(f"{text} - at `${path}`" if path else text)
-        self.faults = faults
+        self.errors = errors
 
 
 # Handlers ---------------------------------------------------------------------------------------
@@ -55,7 +58,7 @@ def plain_function(handler: Any) -> types.FunctionType:
     raise TypeError(f"{handler!r} is not a Python function, method or callable object")
 
 
-def behind(function: Any) -> Any:
+def called_function(function: Any) -> Any:
     """Return the function that a partial or a bound method calls."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -100,12 +103,12 @@ def reject_unnameable(handler: Any, function: types.FunctionType) -> None:
     for parameter in inspect.signature(handler).parameters.values():
         if parameter.kind in _REJECTED_KINDS:
             raise TypeError(
-                f"{place(function, parameter.name)} {_REJECTED_KINDS[parameter.kind]}, "
+                f"{parameter_label(function, parameter.name)} {_REJECTED_KINDS[parameter.kind]}, "
                 "but arguments arrive by name; name each parameter"
             )
 
 
-def place(function: types.FunctionType, parameter: str) -> str:
+def parameter_label(function: types.FunctionType, parameter: str) -> str:
     """Return the name of a parameter in errors, with its module and function."""
     return f"{function.__module__}.{function.__qualname__}: parameter '{parameter}'"
 
@@ -118,7 +121,7 @@ def resolved_hint(function: types.FunctionType, parameter: inspect.Parameter) ->
     """
     if parameter.annotation is inspect.Parameter.empty:
         return Any
-    return _resolved(function, parameter.annotation, place(function, parameter.name))
+    return _resolved(function, parameter.annotation, parameter_label(function, parameter.name))
 
 
 def resolved_return(function: types.FunctionType) -> Any:

@@ -249,7 +249,7 @@ def row_of(name: str, signature: RawSignature) -> Method:
         TypeError: The annotation cannot be resolved or decoded; or the handler of a notification
             wants a context, which only requests have.
     """
-    known, kind = METHODS.get(name), signature.whole_type
+    known, kind = METHODS.get(name), signature.raw_type
     kind = known.params if known is not None and kind is Any else kind
     row = custom_method(name, params=kind)
     if not row.is_request and signature.context_parameter is not None:

@@ -629,7 +629,7 @@ def prompt_result(description: str | None, value: Any) -> GetPromptResult | Inpu
     if isinstance(value, GetPromptResult):
         return msgspec.structs.replace(value, messages=[*map(_with_mime_type, value.messages)])
     is_one = _is_pair(value) or not isinstance(value, list | tuple)
-    items = [value] if is_one else _items(value)
+    items: list[Any] = [value] if is_one else _items(value)
     messages = [_with_mime_type(_message(item)) for item in items]
     return GetPromptResult(messages=messages, description=description)
 

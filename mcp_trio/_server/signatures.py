@@ -1,5 +1,14 @@
-"""Signatures of handlers: from annotations and docstrings to schemas and arguments."""
+"""Signatures of handlers: from annotations and docstrings to JSON Schemas and decoded arguments.
 
+A `Signature` is made when a handler is registered. Only parameters that cannot receive an argument
+by name are rejected then; types, schemas and decoders are built on first use.
+
+Arguments are decoded once, strictly typed, into a struct with one field per parameter. If that
+fails, the arguments are walked member by member, so that the caller receives all validation errors
+and not only the first.
+"""
+
+import contextlib
 import copy
 import functools
 import inspect
@@ -7,7 +16,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import attrs
@@ -16,7 +25,7 @@ import msgspec
 from mcp_trio._protocol.http_headers import parameter_paths
 from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._server.introspection import (
-    place,
+    parameter_label,
     plain_function,
     reject_unnameable,
     resolved_hint,
@@ -32,20 +41,18 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 
-# --------------------
-# What a handler's docstring says about it and its parameters.
-#
-# A style of docstring is a row of patterns; one function reads them all. The style in which a
-# docstring has the most parameters is its own.
+# Docstrings -------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class DocstringStyle:
-    """How a style marks its sections and, inside them, its parameters.
+    """The patterns of a docstring style.
 
-    `section` splits a docstring into prose and pairs of title and body, `end` a body from the prose
-    after it, and `item` a dedented body into pairs of names and text. `parameter_titles` are the
-    sections that describe parameters.
+    Attributes:
+        section: Splits a docstring into prose and pairs of a section's title and body.
+        end: Splits the body of a section from prose that follows it.
+        item: Splits the dedented body of a section into pairs of parameter names and text.
+        parameter_titles: The titles of the sections that describe parameters.
     """
 
     section: re.Pattern[str]
@@ -67,7 +74,7 @@ GOOGLE: Final = DocstringStyle(
     ),
 )
 
-# A parameter stands where a section begins, so that only its form tells it from prose.
+# NumPy does not indent the names of parameters, so only their form distinguishes them from prose.
 _NUMPY_NAMES: Final = r"\w+(?:,[ \t]*\w+)*"
 _NUMPY_TYPE: Final = r"[ \t]*(?::[^\n]*)?$"
 
@@ -98,70 +105,55 @@ STYLES: Final = (GOOGLE, NUMPY, SPHINX)
 
 @attrs.frozen
 class Docstring:
-    """The prose outside of sections, and a text for each parameter."""
+    """A parsed docstring: the prose outside of sections, and the text for each parameter."""
 
     description: str
     parameters: dict[str, str]
 
 
 def parse_docstring(text: str) -> Docstring:
-    """Read a docstring; sections that are not about parameters are left out.
+    """Parse a docstring in the Google, NumPy or Sphinx style; omit sections not about parameters.
 
-    What stands between the parameters and cannot be read as one belongs to the description.
+    Text in a section for parameters that is not about a parameter goes into the description.
     """
     clean = inspect.cleandoc(text)
-    return max((_read(clean, style) for style in STYLES), key=_weight)
+    parsed = (_parse_as(style, clean) for style in STYLES)
+    # The style that finds the most parameters is the right one, and of several the style that
+    # recognises the most sections, which leaves the shortest description.
+    return max(parsed, key=lambda found: (len(found.parameters), -len(found.description)))
 
 
-def _weight(found: Docstring) -> tuple[int, int]:
-    """How much of a docstring a style explains; sections of any kind make the prose shorter."""
-    return len(found.parameters), -len(found.description)
-
-
-def _read(text: str, style: DocstringStyle) -> Docstring:
+def _parse_as(style: DocstringStyle, text: str) -> Docstring:
     start, *sections = style.section.split(text)
     prose, parameters = [start], dict[str, str]()
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         inside, *after = style.end.split(body, maxsplit=1)
         if title in style.parameter_titles:
-            unread, *items = style.item.split(textwrap.dedent(inside))
-            prose.append(unread)
-            parameters.update(_items(items))
+            other, *items = style.item.split(textwrap.dedent(inside))
+            prose.append(other)
+            for names, description in zip(items[::2], items[1::2], strict=True):
+                for name in names.split(","):
+                    parameters[name.strip()] = " ".join(description.split())
         prose += after
     parts = filter(None, (part.strip() for part in prose))
     return Docstring("\n\n".join(parts), parameters)
 
 
-def _items(items: list[str]) -> Iterator[tuple[str, str]]:
-    for names, text in zip(items[::2], items[1::2], strict=True):
-        for name in names.split(","):
-            yield name.strip(), " ".join(text.split())
-
-
-# --------------------
-# From a handler's signature to the schema of its arguments, and from the wire to its keywords.
-#
-# A `Signature` is made when a handler is registered and costs next to nothing then: only what
-# arguments by name can never fill is refused. Everything else is built when it is first needed.
-#
-# Decoding is strict and happens once, straight into a struct with one field for each parameter.
-# Only when that fails, a second pass reads member by member, so that the caller hears of every
-# mistake at once and not of the first one only.
-
+# Parameters -------------------------------------------------------------------------------------
 
 Handler = Callable[..., Any]
 
-# Values that msgspec takes as a struct's default as they are; any other hides behind a factory.
+# The types of defaults that msgspec accepts in a struct; any other default needs a factory.
 _PLAIN_DEFAULTS: Final = frozenset({types.NoneType, bool, int, float, str})
-# Values that a handler could change for all later calls, or what is in them, if each did not get
-# its own.
+# A default of one of these types is copied for each call, because a handler could modify it, or an
+# object inside it, for all later calls.
 _MUTABLE_DEFAULTS: Final = (list, dict, set, bytearray, tuple)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
 _read_text: Final = functools.partial(convert, strict=False)
 
 
 class ArgumentsError(MCPError):
-    """The arguments do not fit the handler; `lines` has one short line for each of them."""
+    """The arguments of a call are invalid; `lines` has one short line for each error."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
@@ -180,7 +172,7 @@ def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
 
 
 def _described(hint: Any, description: str | None) -> Any:
-    """The docstring's words come first, so that a `Meta` in the annotation overrides them."""
+    # The description comes first, so that a `Meta` in the annotation overrides it.
     return annotated(hint, [msgspec.Meta(description=description)] if description else [])
 
 
@@ -190,9 +182,13 @@ def _itself(default: Any) -> Any:
 
 @attrs.frozen
 class Parameter:
-    """One parameter that arrives over the wire; `default` is `msgspec.NODEFAULT` if required.
+    """A parameter that receives an argument of the call.
 
-    A default that `is_mutable` is copied for each call.
+    Attributes:
+        name: The name, in Python and in JSON.
+        hint: The type, in a form that msgspec decodes.
+        default: The default, or `msgspec.NODEFAULT` for a required parameter.
+        is_mutable: True if the default is copied for each call.
     """
 
     name: str
@@ -202,11 +198,11 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """Return whether a call without it is refused."""
+        """Return whether a call without the argument is rejected."""
         return self.default is msgspec.NODEFAULT
 
     def as_field(self) -> tuple[str, Any, Any]:
-        """The row for `msgspec.defstruct`; what is left out becomes the function's own default."""
+        """Return the parameter as a field for `msgspec.defstruct`."""
         default = self.default
         if self.is_required or type(default) in _PLAIN_DEFAULTS:
             return self.name, self.hint, msgspec.field(default=default)
@@ -214,21 +210,25 @@ class Parameter:
         return self.name, self.hint, msgspec.field(default_factory=factory)
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)  # with them, all is found more slowly here
+# Signatures -------------------------------------------------------------------------------------
+
+
+# Without slots, because attrs makes cached properties slower in classes with slots.
+@attrs.define(kw_only=True, eq=False, slots=False)
 class Signature:
-    """What a handler takes from the wire; built piece by piece, when first asked.
+    """The parameters of a handler, and the decoder of its arguments.
 
     Attributes:
         handler: Any callable whose parameters have names.
-        context_type: The class by whose annotation the context parameter is known.
-        foreign_context_types: Contexts that other kinds of handlers get, and this one does not.
-        limits: How many lines an `ArgumentsError` may have, and how long they are.
-        converter: Knows the types that nothing here does.
+        context_type: The type of the context; the parameter annotated with it receives the context.
+        foreign_context_types: The types of contexts that only other kinds of handlers receive.
+        limits: The limits of the number and length of lines in an `ArgumentsError`.
+        converter: A cattrs converter for types that msgspec does not support.
 
     Raises:
-        TypeError: At once for `*args`, `**kwargs`, positional-only parameters and things that are
-            no Python function; at first need for annotations that cannot be resolved or decoded.
-            Function and parameter are named.
+        TypeError: At once for `*args`, `**kwargs`, a positional-only parameter, or a handler that
+            is no Python function; on first use for an annotation that cannot be resolved or
+            decoded. The text names function and parameter.
     """
 
     handler: Handler
@@ -244,7 +244,7 @@ class Signature:
 
     @functools.cached_property
     def docstring(self) -> Docstring:
-        """The description of the handler, and of its parameters."""
+        """The parsed docstring of the handler."""
         return parse_docstring(self._function.__doc__ or "")
 
     @functools.cached_property
@@ -254,16 +254,17 @@ class Signature:
 
     @functools.cached_property
     def context_parameter(self) -> str | None:
-        """The name of the parameter that takes the context, if there is one."""
+        """The name of the parameter that receives the context, if there is one."""
         foreign = self._context_names(self.foreign_context_types)
         if foreign:
             raise TypeError(
-                f"{place(self._function, foreign[0])} is to be a {self.context_type.__name__}: "
-                "a `def` handler gets a ThreadContext, any other a Context"
+                f"{parameter_label(self._function, foreign[0])} has to be a "
+                f"{self.context_type.__name__}: a `def` handler receives a ThreadContext, an `async def` handler a Context"
             )
         names = self._context_names((self.context_type,))
         if len(names) > 1:
-            raise TypeError(f"{place(self._function, names[1])} is a second context")
+            label = parameter_label(self._function, names[1])
+            raise TypeError(f"{label} is a second context; a handler has one")
         return names[0] if names else None
 
     def _context_names(self, kinds: tuple[type[Any], ...]) -> list[str]:
@@ -271,7 +272,7 @@ class Signature:
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters that arrive over the wire, in the function's order."""
+        """The parameters that receive arguments, in the order of the function."""
         return {
             item.name: self._parameter(item)
             for item in inspect.signature(self.handler).parameters.values()
@@ -286,166 +287,144 @@ class Signature:
 
     @functools.cached_property
     def reader(self) -> TypeReader:
-        """Makes this handler's annotations readable."""
+        """The reader that converts this handler's annotations to types that msgspec decodes."""
         return TypeReader(self.converter)
 
     @property
     def returns(self) -> Any:
-        """What the handler says that it returns; `Any` if it says nothing."""
+        """The return annotation of the handler; `Any` if there is none."""
         return resolved_return(self._function)
 
     def _readable(self, name: str) -> Any:
-        """The type of a parameter as msgspec reads it."""
         try:
             hint = self.reader.readable(self._hints[name])
             json_schema(hint)
         except Exception as error:
-            raise TypeError(f"{place(self._function, name)}: {error}") from error
+            raise TypeError(f"{parameter_label(self._function, name)}: {error}") from error
         return hint
 
     @functools.cached_property
     def arguments_type(self) -> type[msgspec.Struct]:
-        """A struct with one field for each parameter, closed to unknown members."""
+        """A struct with one field for each parameter, which rejects unknown members."""
         fields = [parameter.as_field() for parameter in self.parameters.values()]
         return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
 
     @functools.cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments: a closed object, named types under `$defs`."""
+        """The JSON Schema of the arguments: a closed object, with named types under `$defs`."""
         schema = json_schema(self.arguments_type)
         definitions: dict[str, Any] = schema["$defs"]
         own: dict[str, Any] = definitions.pop(schema["$ref"].removeprefix("#/$defs/"))
         for parameter in self.parameters.values():
             if not parameter.is_required:
-                own["properties"][parameter.name].update(self._default_keyword(parameter.default))
+                # A default without a JSON form works, but is not listed.
+                with contextlib.suppress(TypeError):
+                    default = JsonWriter(self.converter).plain(parameter.default)
+                    own["properties"][parameter.name]["default"] = default
         return own | ({"$defs": definitions} if definitions else {})
-
-    def _default_keyword(self, default: Any) -> dict[str, Any]:
-        """A default without a JSON form is the function's own affair and stays unsaid."""
-        try:
-            return {"default": JsonWriter(self.converter).plain(default)}
-        except TypeError:
-            return {}
 
     @functools.cached_property
     def _decoder(self) -> msgspec.json.Decoder[msgspec.Struct]:
         return msgspec.json.Decoder(self.arguments_type, dec_hook=structure)
 
     def decode(self, raw: msgspec.Raw | bytes | None) -> msgspec.Struct:
-        """The arguments of a call, strictly typed; None stands for a call without any.
+        """Decode the arguments of a call, strictly typed; None is a call without arguments.
 
         Raises:
-            ArgumentsError: with one line for each argument that is wrong, missing or unknown.
+            ArgumentsError: An argument is wrong, missing or unknown; the error has a line for each.
         """
         text = b"{}" if raw is None else raw
         try:
             return self._decoder.decode(text)
         except _DECODE_ERRORS as error:
-            raise ArgumentsError(self._lines_of_json(text, error)) from error
+            raise ArgumentsError(self._errors_in_json(text, error)) from error
 
     def decode_text(self, values: Mapping[str, str]) -> msgspec.Struct:
-        """The same for arguments that are always text (prompts, templates): "3" fits an `int`."""
+        """Decode arguments that are always strings, of prompts and templates; "3" is an `int`.
+
+        Raises:
+            ArgumentsError: An argument is wrong, missing or unknown; the error has a line for each.
+        """
         try:
             arguments: msgspec.Struct = _read_text(values, self.arguments_type)
         except msgspec.ValidationError as error:
-            raise ArgumentsError(self._lines(values, _read_text, error)) from error
+            raise ArgumentsError(self._errors_in(values, _read_text, error)) from error
         return arguments
 
-    def _lines_of_json(self, text: msgspec.Raw | bytes, error: Exception) -> list[str]:
+    def _errors_in_json(self, text: msgspec.Raw | bytes, error: Exception) -> list[str]:
         try:
             values = msgspec.json.decode(text)
-        except _DECODE_ERRORS as fault:
-            return [line(fault)]
-        return self._lines(values, convert, error)
+        except _DECODE_ERRORS as syntax_error:
+            return [line(syntax_error)]
+        return self._errors_in(values, convert, error)
 
-    def _lines(self, values: Any, read: Callable[[Any, Any], Any], error: Exception) -> list[str]:
+    def _errors_in(
+        self, values: Any, read: Callable[[Any, Any], Any], error: Exception
+    ) -> list[str]:
         lines = lines_of(self.arguments_type, values, read=read, limits=self.limits)
         return lines or [line(error)[: self.limits.messages.validation_error_chars_max]]
 
     def bind(self, arguments: msgspec.Struct, context: Any) -> dict[str, Any]:
-        """The keywords to call the handler with; the values stay the decoded objects."""
+        """Return the keyword arguments for a call of the handler."""
         keywords = msgspec.structs.asdict(arguments)
         if self.context_parameter is not None:
             keywords[self.context_parameter] = context
         return keywords
 
 
-# --------------------
-# Which arguments of our own tools clients repeat in the head of an HTTP request.
+# Signatures of handlers whose first parameter receives the raw value --------------------------
 
 
-def param_headers_of(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-    """The path of each argument that is mirrored, by its field (HDR-08).
-
-    Raises:
-        ValueError: An `x-mcp-header` breaks a rule (HDR-10 to HDR-15), or stands at a secret, which
-            heads would carry into logs (HDR-35).
-    """
-    paths = parameter_paths(schema)
-    for field, path in paths.items():
-        if _property_at(schema, path).get("format") == "password":
-            name = ".".join(path)
-            raise ValueError(f"x-mcp-header {field!r} stands at {name!r}, which is a secret")
-    return paths
-
-
-def _property_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    for step in path:
-        schema = schema["properties"][step]
-    return schema
-
-
-# --------------------
-# Handlers that take what arrives as one value: low-level methods, completions, given schemas.
-
-
-@attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
+@attrs.define(kw_only=True, eq=False, slots=False)
 class RawSignature(Signature):
-    """A signature whose first parameter besides the context takes everything, whatever its name."""
+    """The signature of a handler whose first parameter receives all params as one value.
+
+    Handlers of methods, completions, and tools with a given JSON Schema have such a signature. The
+    name of the parameter does not matter.
+    """
 
     values_max: ClassVar[int] = 1
 
     @functools.cached_property
-    def taking(self) -> list[str]:
-        """The parameters that take the values: the first, and others that have no default.
+    def raw_parameters(self) -> list[str]:
+        """The parameters that receive the values: the first, and others without a default.
 
         Raises:
-            TypeError: There are more than values.
+            TypeError: More parameters than values need a value.
         """
-        every = inspect.signature(self.handler).parameters.values()
-        own = [item for item in every if item.name != self.context_parameter]
-        filled = own[:1] + [item for item in own[1:] if item.default is inspect.Parameter.empty]
-        for item in filled[self.values_max :]:
+        parameters = inspect.signature(self.handler).parameters.values()
+        own = [item for item in parameters if item.name != self.context_parameter]
+        needed = own[:1] + [item for item in own[1:] if item.default is inspect.Parameter.empty]
+        for item in needed[self.values_max :]:
             raise TypeError(
-                f"{place(self._function, item.name)} cannot be filled: "
-                f"no more than {self.values_max} can, and the parameters before it are"
+                f"{parameter_label(self._function, item.name)} receives no value: give it a default"
             )
-        return [item.name for item in filled]
+        return [item.name for item in needed]
 
     @property
-    def whole_type(self) -> Any:
-        """What the annotation says of the value; `Any` if it says nothing."""
-        return self._hints[self.taking[0]] if self.taking else Any
+    def raw_type(self) -> Any:
+        """The annotated type of the first value; `Any` if there is no annotation."""
+        return self._hints[self.raw_parameters[0]] if self.raw_parameters else Any
 
     def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
-        """The keywords to call the handler with."""
+        """Return the keyword arguments for a call of the handler."""
         return self._keywords((arguments,), context)
 
     def _keywords(self, values: Sequence[Any], context: Any) -> dict[str, Any]:
-        keywords = dict(zip(self.taking, values, strict=False))
+        keywords = dict(zip(self.raw_parameters, values, strict=False))
         if self.context_parameter is not None:
             keywords[self.context_parameter] = context
         return keywords
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
+@attrs.define(kw_only=True, eq=False, slots=False)
 class GivenSchema(RawSignature):
-    """The signature of such a tool: its arguments are one dict.
+    """The signature of a tool that was registered with a JSON Schema; its arguments are one dict.
 
     Raises:
         SchemaError: At once, if the schema cannot be used.
-        ValueError: At once, if the schema does not say that it describes an object (TOOL-05), or
-            has an `x-mcp-header` that breaks a rule.
+        ValueError: At once, if the root of the schema has no `"type": "object"`, which the protocol
+            requires, or if an `x-mcp-header` in it breaks a rule.
     """
 
     given: Mapping[str, Any]
@@ -454,23 +433,41 @@ class GivenSchema(RawSignature):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.given.get("type") != "object":
-            raise ValueError('an input schema has "type": "object" at its root')
+            raise ValueError('an input schema needs "type": "object" at its root')
         param_headers_of(self.given)
         self._checker = SchemaValidator(self.given, of="arguments", limits=self.limits)
 
     @functools.cached_property
     def schema(self) -> dict[str, Any]:
-        """The schema as it was given."""
+        """The schema, as given."""
         return dict(self.given)
 
     def decode(self, raw: msgspec.Raw | bytes | None) -> Any:
-        """The arguments of a call, if the schema accepts them.
+        """Decode the arguments of a call, and validate them against the schema.
 
         Raises:
-            ArgumentsError: With one line for each mistake.
+            ArgumentsError: The arguments are invalid; the error has a line for each error in them.
         """
         arguments = msgspec.json.decode(b"{}" if raw is None else raw)
         lines = self._checker.check(arguments)
         if lines:
             raise ArgumentsError(lines)
         return arguments
+
+
+def param_headers_of(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    """Return the paths of the arguments that clients repeat in headers, by the header's name.
+
+    Raises:
+        ValueError: An `x-mcp-header` breaks a rule of the specification; or it annotates a secret,
+            which must not appear in headers, because these are often logged.
+    """
+    paths = parameter_paths(schema)
+    for field, path in paths.items():
+        annotated_schema = schema
+        for step in path:
+            annotated_schema = annotated_schema["properties"][step]
+        if annotated_schema.get("format") == "password":
+            name = ".".join(path)
+            raise ValueError(f"x-mcp-header {field!r} annotates {name!r}, which is a secret")
+    return paths

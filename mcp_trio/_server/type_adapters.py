@@ -36,8 +36,8 @@ import msgspec.inspect
 
 from mcp_trio._protocol.json_schema import path_step
 from mcp_trio._server.introspection import (
-    Faults,
     Field,
+    InvalidValue,
     bare,
     class_of,
     fields_of,
@@ -175,14 +175,14 @@ class FirstFit:
         return [readable for _, readable in self.members]
 
     def read(self, value: Any, *, strict: bool) -> Any:
-        faults: list[msgspec.ValidationError] = []
+        errors: list[msgspec.ValidationError] = []
         for _, readable in self._in_turn(value):
             try:
                 return convert(value, readable, strict=strict)
-            except msgspec.ValidationError as fault:
-                faults.append(fault)
+            except msgspec.ValidationError as error:
+                errors.append(error)
         if self.likeliest(value) is not None:
-            raise faults[0]
+            raise errors[0]
         raise ValueError(f"Expected `{' | '.join(name_of(hint) for hint, _ in self.members)}`")
 
     def _in_turn(self, value: Any) -> list[tuple[Any, Any]]:
@@ -474,8 +474,8 @@ class ConverterReading(ByOne):
         """Return the value that the hook makes.
 
         Raises:
-            Faults: The value is invalid; the error holds all validation errors. An error of the
-                hook that invalid input does not explain is raised unchanged.
+            InvalidValue: The value is invalid; the error holds all validation errors.
+            Exception: The hook failed in a way that invalid input does not explain.
         """
         taken = convert(value, self.taken, strict=strict)
         try:
@@ -483,10 +483,10 @@ class ConverterReading(ByOne):
         except Exception as error:
             if not _is_rejection(error):
                 raise
-            raise Faults([*_cattrs_errors(error, value, self.hint, "")]) from error
+            raise InvalidValue([*_cattrs_errors(error, value, self.hint, "")]) from error
 
 
-# Its errors -------------------------------------------------------------------------------------
+# Errors of cattrs ---------------------------------------------------------------------------------
 
 # The errors that code usually raises when it takes apart a value of an unexpected form.
 _REJECTIONS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
@@ -518,12 +518,12 @@ def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tup
     elif _is_about_missing(error, value):
         yield path + path_step(error.args[0]), "missing"
     elif hasattr(error, "group_exceptions"):
-        yield from _faults_of_group(error, value, hint, path)
+        yield from _errors_of_group(error, value, hint, path)
     else:
         yield path, _text(error, hint)
 
 
-def _faults_of_group(group: Any, value: Any, hint: Any, path: str) -> Iterator[tuple[str, str]]:
+def _errors_of_group(group: Any, value: Any, hint: Any, path: str) -> Iterator[tuple[str, str]]:
     noted, others = group.group_exceptions()
     for error, note in noted:
         if _is_about_missing(error, value):
@@ -552,8 +552,8 @@ def _member(value: Any, key: str | int) -> Any:
 
 
 def _text(error: Exception, hint: Any) -> str:
-    said = str(error) if isinstance(error, ValueError) else ""
-    return f"Expected `{name_of(hint)}`" if _CATTRS_JARGON.match(said) or not said else said
+    text = str(error) if isinstance(error, ValueError) else ""
+    return f"Expected `{name_of(hint)}`" if _CATTRS_JARGON.match(text) or not text else text
 
 
 # Types of pydantic ------------------------------------------------------------------------------
@@ -613,7 +613,7 @@ def _adapter(hint: Any) -> Any:
     return importlib.import_module("pydantic").TypeAdapter(hint)
 
 
-# Reading ----------------------------------------------------------------------------------------
+# Reading of pydantic ------------------------------------------------------------------------------
 
 
 @attrs.frozen(eq=False)
@@ -627,13 +627,13 @@ class PydanticReading:
         """Return the value of the annotated type.
 
         Raises:
-            Faults: The value is invalid; the error holds all validation errors.
+            InvalidValue: The value is invalid; the error holds all validation errors.
         """
         try:
             # A strict model accepts a date or a tuple only from JSON text.
             return _adapter(self.hint).validate_json(_encode(value))
         except _rejection() as error:
-            raise Faults([*_pydantic_errors(error, value)]) from error
+            raise InvalidValue([*_pydantic_errors(error, value)]) from error
 
     def likeliest(self, _value: Any) -> Any | None:
         """Return None: pydantic reports all validation errors itself."""
@@ -678,27 +678,27 @@ def _has_no_title(_generator: object, _schema: object) -> bool:
     return False
 
 
-# Its errors -------------------------------------------------------------------------------------
+# Errors of pydantic -------------------------------------------------------------------------------
 
 _TEXTS: Final = {"missing": "missing", "extra_forbidden": "unknown field"}
 _PYDANTIC_JARGON: Final = re.compile(r"\A(?:Input|Value error,|Assertion failed,) ")
 
 
 def _pydantic_errors(error: Any, value: Any) -> Iterator[tuple[str, str]]:
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        kind, place = fault["type"], fault["loc"]
-        text = _TEXTS.get(kind) or _PYDANTIC_JARGON.sub("", fault["msg"])
-        yield _path(place, value, is_missing=kind == "missing"), text
+    for details in error.errors(include_url=False, include_context=False, include_input=False):
+        kind, location = details["type"], details["loc"]
+        text = _TEXTS.get(kind) or _PYDANTIC_JARGON.sub("", details["msg"])
+        yield _path(location, value, is_missing=kind == "missing"), text
 
 
-def _path(place: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
+def _path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
     """Return the path in `value`, without the names of union members that pydantic adds."""
     path = ""
-    for key in place:
+    for key in location:
         if _KEYS.get(value.__class__) is type(key) and key in _keys(value):
             path += path_step(key)
             value = value[key]
-    return path + path_step(place[-1]) if is_missing else path
+    return path + path_step(location[-1]) if is_missing else path
 
 
 # The type of the keys of each container.
@@ -712,7 +712,7 @@ def _keys(value: Any) -> Any:
 # JSON Schemas -----------------------------------------------------------------------------------
 
 
-_PLACE: Final = "#/$defs/"
+_DEFINITIONS: Final = "#/$defs/"
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
@@ -729,8 +729,8 @@ def json_schema(hint: Any) -> dict[str, Any]:
     for number, kind in enumerate(found.stand_ins):
         inner = [others.pop(0) for _ in kind.reading.inner]
         replaced[_mark(number)] = kind.reading.schema(inner, definitions)
-    whole = schema | {"$defs": definitions} if definitions else schema
-    resolved: dict[str, Any] = _resolved(whole, replaced)
+    complete = schema | {"$defs": definitions} if definitions else schema
+    resolved: dict[str, Any] = _resolved(complete, replaced)
     return resolved
 
 
@@ -758,7 +758,7 @@ class _Found:
             hints = wanted
             _reject_unreadable(hints)
             schemas, definitions = msgspec.json.schema_components(
-                hints, schema_hook=self._hook, ref_template=_PLACE + "{name}"
+                hints, schema_hook=self._hook, ref_template=_DEFINITIONS + "{name}"
             )
             wanted = [hint, *(it for kind in self.stand_ins for it in kind.reading.inner)]
         return [*schemas], definitions

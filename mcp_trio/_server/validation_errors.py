@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_trio._protocol.json_schema import path_step, shown
 from mcp_trio._server.introspection import (
-    Faults,
+    InvalidValue,
     bare,
     fields_of,
     fit,
@@ -32,23 +32,23 @@ from mcp_trio._server.type_adapters import StandIn
 from mcp_trio.limits import Limits
 
 _AT: Final = " - at "
-_PLACE: Final = re.compile(r"(`key` in )?`\$([^`]*)`")
+_PATH: Final = re.compile(r"(`key` in )?`\$([^`]*)`")
 
 
 def line(error: Exception, path: str = "") -> str:
     """Return "Expected `int`, got `str` - at `$.days[0]`" as "days[0]: expected int, got str"."""
-    before, inner, text = _taken_apart(str(error))
-    return before + _line(path + inner, _text_of(error) or text)
+    prefix, inner, text = _split(str(error))
+    return prefix + _line(path + inner, _text_of(error) or text)
 
 
-def _taken_apart(text: str) -> tuple[str, str, str]:
+def _split(text: str) -> tuple[str, str, str]:
     """Return "key in " for an error about a key (else ""), its path, and the rest of the text."""
-    before = path = ""
-    while found := _PLACE.fullmatch(text.rpartition(_AT)[2]):  # The outermost path comes last.
-        before = before or found[1] or ""
+    prefix = path = ""
+    while found := _PATH.fullmatch(text.rpartition(_AT)[2]):  # The outermost path comes last.
+        prefix = prefix or found[1] or ""
         path += found[2]
         text = text.rpartition(_AT)[0]
-    return before.replace("`", ""), path, text
+    return prefix.replace("`", ""), path, text
 
 
 def _line(path: str, text: str) -> str:
@@ -92,7 +92,7 @@ class _Walk:
             inside = self.inside(hint, value, path, depth) if depth else iter(())
             first = next(inside, None)
             if first is None:
-                yield from _told(error, path)
+                yield from _lines_of_error(error, path)
             else:
                 yield first
                 yield from inside
@@ -162,14 +162,14 @@ def _likeliest(members: Iterable[Any], value: Any) -> Any | None:
     return likely if fit(likely, value) >= 0 else None
 
 
-def _told(error: Exception, path: str) -> Iterator[str]:
+def _lines_of_error(error: Exception, path: str) -> Iterator[str]:
     """Yield a line for each of several errors, if they are about this value, else one line."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, Faults):
+    while cause is not None and not isinstance(cause, InvalidValue):
         cause = cause.__cause__
     if cause is None or str(cause) != str(error):
         yield line(error, path)
         return
-    for inner, said in cause.faults:
-        _, deeper, text = _taken_apart(said)
+    for inner, message in cause.errors:
+        _, deeper, text = _split(message)
         yield _line(path + inner + deeper, text)

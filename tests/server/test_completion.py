@@ -219,7 +219,7 @@ async def test_a_function_that_wants_more_than_text_and_arguments_is_told_so(ser
 
     asker = await serve(server)
     assert (await asker.error("completion/complete", of_prompt("port")))["code"] == -32603
-    assert "parameter 'more' cannot be filled" in caplog.text
+    assert "parameter 'more' receives no value" in caplog.text
 
 
 async def test_a_completion_that_is_removed_is_gone_and_the_last_takes_the_method_with_it(

@@ -191,7 +191,7 @@ def test_a_context_of_another_kind_of_handler_is_rejected():
         pass
 
     found = signature_of(handler, foreign_context_types=(OwnContext,))
-    with pytest.raises(TypeError, match="parameter 'ctx' is to be a Context: a `def` handler"):
+    with pytest.raises(TypeError, match="parameter 'ctx' has to be a Context: a `def` handler"):
         found.parameters  # noqa: B018
 
 
