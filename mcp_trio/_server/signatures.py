@@ -259,7 +259,8 @@ class Signature:
         if foreign:
             raise TypeError(
                 f"{parameter_label(self._function, foreign[0])} has to be a "
-                f"{self.context_type.__name__}: a `def` handler receives a ThreadContext, an `async def` handler a Context"
+                f"{self.context_type.__name__}: a `def` handler receives a ThreadContext, "
+                "an `async def` handler a Context"
             )
         names = self._context_names((self.context_type,))
         if len(names) > 1:
