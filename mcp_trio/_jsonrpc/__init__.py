@@ -1,1 +1,1 @@
-"""JSON-RPC messages and their framing: lines and event streams. Pure."""
+"""JSON-RPC messages, and their framing as lines and as event streams. Pure."""

@@ -1,4 +1,23 @@
-"""JSON-RPC messages: decoding, encoding, and recovery of malformed ones."""
+"""JSON-RPC 2.0 messages: decoding, encoding, and what malformed messages still say.
+
+A message is decoded once, into a struct that keeps `params` and `result` as raw JSON; the code that
+knows their type decodes them, once. The decoder returns a message for all bytes, and never raises:
+
+- Bytes that are not UTF-8, or not JSON, are `Malformed` with code -32700. NaN, Infinity, incomplete
+  surrogate pairs and byte order marks are not JSON.
+- JSON that is not a message, or is nested deeper than `limits.messages.json_depth_max`, is
+  `Malformed` with code -32600. `null` is a value like any other: it is not a valid `id` of a
+  request, and not valid as `params` or `result`.
+- An array is a `Batch` of messages. The caller decides whether a batch is allowed, because that
+  depends on the protocol version.
+- Unknown members are ignored. If a member occurs twice, the last one counts.
+- An id is kept exactly: 1, "1" and 18446744073709551616 are three ids. 1.0 and true are not ids.
+
+Only the envelope is checked here; of `params` and `result` only that they are objects.
+
+The rules: https://www.jsonrpc.org/specification and
+https://modelcontextprotocol.io/specification/2025-11-25/basic#messages
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,202 +37,22 @@ from mcp_trio.errors import (
 )
 from mcp_trio.limits import DEFAULT_LIMITS
 
-# --------------------
-# How deeply a JSON text is nested, found without recursion.
-
-
-_BRACKETS: Final = b"{[}]"
-_STEPS: Final = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")
-_NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS + b'"')
-
-# Each round takes one level off, two at most; few messages have more levels than that.
-_ROUNDS: Final = 8
-
-# A round that takes less than this part away costs more than it is worth.
-_SHARE: Final = 8
-
-
-def is_deeper_than(depth_max: int, text: bytes) -> bool:
-    """Return whether `text` opens more than `depth_max` objects and arrays inside one another.
-
-    Linear, and exact for JSON. In anything else it is exact up to the first error, which is as far
-    as a parser gets, so no text makes the parser that follows recurse deeper than `depth_max`.
-    """
-    if _has_at_most(depth_max // 2, b"{", text) and _has_at_most(depth_max // 2, b"[", text):
-        return False
-    brackets = _brackets(text)
-    return not _is_shallow(brackets, depth_max // 2) and _depth_exceeds(depth_max, brackets)
-
-
-def _has_at_most(number: int, byte: bytes, text: bytes) -> bool:
-    """Whether `byte` occurs so seldom; `find` skips at the speed of memory, `count` does not."""
-    at = -1
-    for _ in range(number + 1):
-        at = text.find(byte, at + 1)
-        if at < 0:
-            return True
-    return False
-
-
-def _brackets(text: bytes) -> bytes:
-    """The brackets outside of strings."""
-    if b"\\" in text:
-        # Backslashes pair up from the left of their run, so what remains of them escapes a quote.
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = text.translate(None, _NOT_MARKS)
-    # A string without brackets is two quotes side by side. Where one has a bracket, an odd number
-    # of quotes stands before that, so at least one of them is left.
-    outside = marks.replace(b'""', b"")
-    return b"".join(marks.split(b'"')[::2]) if b'"' in outside else outside
-
-
-def _is_shallow(brackets: bytes, rounds_max: int) -> bool:
-    """Return whether taking innermost pairs away, a few times, leaves nothing."""
-    for _ in range(min(_ROUNDS, rounds_max)):
-        before = len(brackets)
-        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
-        if before - len(brackets) < before // _SHARE:
-            break
-    return not brackets
-
-
-def _depth_exceeds(depth_max: int, brackets: bytes) -> bool:
-    steps = brackets.translate(_STEPS)
-    return any(map(depth_max.__lt__, accumulate(memoryview(steps).cast("b"))))
-
-
-# --------------------
-# What a frame that no decoder accepts still tells about the message that it was meant to be.
-
-
-_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,]|[^\s"{}\[\]:,]++|"', re.DOTALL)
-_INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,99})")
-_OPENING: Final = frozenset({b"{", b"["})
-_CLOSING: Final = frozenset({b"}", b"]"})
-_END: Final = b"}"
-
-# A hostile frame of nothing but brackets must not hold up the session; this is about 0.1 s.
-_TOKENS_MAX: Final = 250_000
-
-
-class Recovered(msgspec.Struct, frozen=True, gc=False):
-    """The id of a message that was not understood, and which of its members and ends were seen."""
-
-    id: int | str | None
-    has_id: bool
-    has_method: bool
-    has_outcome: bool
-    is_whole: bool
-
-    @property
-    def is_request(self) -> bool:
-        """Whether an answer may be due: it names a method, or nothing says that it is an answer."""
-        return self.has_method or not self.has_outcome
-
-
-def recover(text: bytes) -> Recovered:
-    """Find what the top level of a broken, too deep or cut off JSON text says; never raises.
-
-    A member that occurs twice counts with its last value, as in the decoder. An id counts only if
-    it is certainly whole: a number at which the text is cut off is not.
-    """
-    members = dict(_members(text))
-    return Recovered(
-        id=_recovered_id(members.get(b'"id"', b"")),
-        has_id=b'"id"' in members,
-        has_method=b'"method"' in members,
-        has_outcome=b'"result"' in members or b'"error"' in members,
-        is_whole=_END in members,
-    )
-
-
-def _members(text: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and first token of each top-level member, and the object's end behind them.
-
-    b"" is a value that may be cut off.
-    """
-    member: list[bytes] = []
-    for token in _top_level_tokens(text):
-        if token in {b",", _END}:
-            yield from _member(member)
-            member = []
-            if token == _END:
-                yield _END, b""
-        else:
-            member.append(token)
-    if member and not member[-1].endswith(b'"'):
-        member[2:] = [b""]
-    yield from _member(member)
-
-
-def _member(tokens: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    match tokens:
-        case [name, b":", value]:
-            yield name, value
-        case _:
-            return
-
-
-def _top_level_tokens(text: bytes) -> Iterator[bytes]:
-    """Yield what stands directly in the outermost object; a nested value is its opening alone."""
-    tokens = (match[0] for match in islice(_TOKEN.finditer(text), _TOKENS_MAX))
-    if next(tokens, b"") != b"{":
-        return
-    depth = 1
-    for token in tokens:
-        if token == b'"':  # a string without an end: whatever follows is inside it
-            return
-        if token in _CLOSING:
-            depth -= 1
-        elif depth == 1:
-            yield token
-        if token in _OPENING:
-            depth += 1
-        if depth == 0:
-            yield _END
-            return
-
-
-def _recovered_id(token: bytes) -> int | str | None:
-    if _INTEGER.fullmatch(token):
-        return int(token)
-    try:
-        return msgspec.json.decode(token, type=str)
-    except ValueError:
-        return None
-
-
-# --------------------
-# The JSON-RPC envelope: one frame to one message, and one message to one frame.
-#
-# A frame is decoded once, into a struct that holds `params` and `result` as they stood on the wire;
-# whoever knows their type decodes them, once. What the members of an envelope may be together
-# stands in a table (`_SHAPES`): a combination without a row is not a message.
-#
-# The decoder answers every frame with a message, and never raises:
-#
-# - not UTF-8, not JSON, NaN, Infinity, half an escaped surrogate pair, a byte order mark: -32700;
-# - JSON that is no message of this protocol, or nested deeper than
-# `limits.messages.json_depth_max`: -32600;
-# - `null` is a value like any other: as `id` of a request, `params` or `result` it is refused;
-# - an array is a batch of messages; whether one may come is for those to say who know the revision;
-# - members that are not known are ignored; of a member that occurs twice the last one counts;
-# - an id is kept as it came: 1, "1" and 18446744073709551616 are three ids; 1.0 and true are none.
-#
-# Only the envelope is judged here: of `params` and `result`, that they are objects of valid JSON.
-
-
-# The parser says the same of half an escaped surrogate pair as of text that ends too early.
-_PLAINER: Final = {"Input data was truncated": "cut off, or half an escaped surrogate pair"}
-
 _BRACE: Final = ord("{")
 _BRACKET: Final = b"["
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
 
+# Messages.
+
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A message that wants an answer with the same `id`; `params` is None when absent."""
+    """A message that is answered by a response with the same id.
+
+    Attributes:
+        id: The id that the sender chose.
+        method: The method.
+        params: The params as raw JSON; None if absent.
+    """
 
     id: int | str
     method: str
@@ -221,21 +60,26 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
-    """A message that is never answered; `params` is None when absent."""
+    """A message that is never answered.
+
+    Attributes:
+        method: The method.
+        params: The params as raw JSON; None if absent.
+    """
 
     method: str
     params: Raw | None
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """The result, a JSON object, of the request with this `id`."""
+    """A successful response; `result` is a JSON object, as raw JSON."""
 
     id: int | str
     result: Raw
 
 
 class ErrorObject(msgspec.Struct, frozen=True, gc=False):
-    """Why a request failed; `data` may be any JSON value, and null differs from absent."""
+    """The reason why a request failed; `data` is any JSON value, and null differs from absent."""
 
     code: int
     message: str
@@ -243,37 +87,43 @@ class ErrorObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class ErrorResponse(msgspec.Struct, frozen=True, gc=False):
-    """The failure of the request with this `id`, which is None when the peer could not read it."""
+    """A response for a request that failed; `id` is None if the peer could not read the id."""
 
     id: int | str | None
     error: ErrorObject
 
 
 class Malformed(msgspec.Struct, frozen=True, gc=False):
-    """A frame that is no message, and the error that answers it.
+    """Data that is not a message, with the error to answer it.
 
-    `id` is None where it could not be read. `is_request` tells whether an answer may be due at all:
-    nothing is ever sent back for a notification or an answer. Of what is not `is_whole` the end has
-    not come.
+    Attributes:
+        code: The JSON-RPC error code.
+        message: The text of the error.
+        id: The id in the data; None if it could not be read.
+        is_request: Whether an error response may be sent. Notifications and responses are never
+            answered.
+        is_complete: Whether the end of the message has arrived.
     """
 
     code: int
     message: str
     id: int | str | None
     is_request: bool
-    is_whole: bool = True
+    is_complete: bool = True
 
 
 Message: TypeAlias = Request | Notification | Response | ErrorResponse | Malformed
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """A frame that is an array: its messages, in order; there is at least one."""
+    """Several messages in one JSON array, in order; at least one."""
 
     messages: Sequence[Message]
 
 
-# Stands where a member is absent, whatever its type.
+# Decoding.
+
+# The value of an absent member, whatever the type of the member.
 _ABSENT: Any = UNSET
 
 
@@ -284,9 +134,6 @@ class _Envelope(msgspec.Struct, gc=False):
     params: Raw = _ABSENT
     result: Raw = _ABSENT
     error: ErrorObject = _ABSENT
-
-
-_MEMBERS: Final = msgspec.json.Decoder(list[Raw])
 
 
 def _request(envelope: _Envelope) -> Request:
@@ -321,7 +168,8 @@ def _params(envelope: _Envelope) -> Raw | None:
     return envelope.params
 
 
-# Which of id, method, result and error are there, and what they are together.
+# By the presence of `id`, `method`, `result` and `error`: the message. A combination without a row
+# is not a message.
 _SHAPES: Final[Mapping[tuple[bool, bool, bool, bool], Callable[[_Envelope], Message]]] = {
     (True, True, False, False): _request,
     (False, True, False, False): _notification,
@@ -330,12 +178,20 @@ _SHAPES: Final[Mapping[tuple[bool, bool, bool, bool], Callable[[_Envelope], Mess
     (False, False, False, True): _error_response,
 }
 
-
 _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_decode_array: Final = msgspec.json.Decoder(list[Raw]).decode
+
+# msgspec reports an incomplete surrogate pair with the same text as data that ends too early.
+_CLEARER: Final = {"Input data was truncated": "incomplete text, or an incomplete surrogate pair"}
 
 
 class Decoder:
-    """Turns frames into messages; holds no state between them."""
+    """Decodes messages and batches; it keeps no state between them.
+
+    Args:
+        json_depth_max: Levels to which objects and arrays may be nested.
+        batch_messages_max: Messages in one batch.
+    """
 
     __slots__ = ("_batch_messages_max", "_json_depth_max")
 
@@ -348,57 +204,56 @@ class Decoder:
         self._json_depth_max = json_depth_max
         self._batch_messages_max = batch_messages_max
 
-    def messages(self, frame: bytes) -> Sequence[Message]:
-        """The messages in `frame`, of whatever revision: one, or those of a batch."""
-        decoded = self.decode(frame)
+    def messages(self, data: bytes) -> Sequence[Message]:
+        """Return the messages in `data`: one, or those of a batch."""
+        decoded = self.decode(data)
         return decoded.messages if isinstance(decoded, Batch) else (decoded,)
 
-    def decode(self, frame: bytes) -> Message | Batch:
-        """The message that `frame` is; `Malformed`, with the answer to give, if it is none.
+    def decode(self, data: bytes) -> Message | Batch:
+        """Return the message or batch in `data`, or `Malformed`.
 
-        A batch of no message, or of more than `limits.messages.batch_size_max`, is malformed as a
-        whole; one with a member that is no message is not.
+        A batch without messages, or with more than `limits.messages.batch_size_max`, is malformed.
+        A batch with a malformed message contains a `Malformed`.
         """
         try:
-            if len(frame) > self._json_depth_max and is_deeper_than(self._json_depth_max, frame):
-                return self._too_deep(frame)
-            if not frame.isascii():
-                frame.decode()  # the parser does not look into the strings that it skips
-            return _message(_decode_envelope(frame))
+            if len(data) > self._json_depth_max and is_deeper_than(self._json_depth_max, data):
+                return self._too_deep(data)
+            if not data.isascii():
+                data.decode()  # msgspec does not check strings that it skips
+            return _message(_decode_envelope(data))
         except UnicodeDecodeError as error:
-            return malformed(frame, PARSE_ERROR, f"not UTF-8: {error.reason}")
+            return malformed(data, PARSE_ERROR, f"not UTF-8: {error.reason}")
         except msgspec.ValidationError as error:
-            is_array = frame.lstrip().startswith(_BRACKET)
-            return self._batch(frame) if is_array else _invalid(frame, str(error))
+            is_array = data.lstrip().startswith(_BRACKET)
+            return self._batch(data) if is_array else _invalid(data, str(error))
         except msgspec.DecodeError as error:
-            return _broken(frame, error)
-        except (
-            RecursionError
-        ):  # our caller left less room than limits.messages.json_depth_max asks for
-            return self._too_deep(frame)
-
-    def _batch(self, frame: bytes) -> Message | Batch:
-        try:
-            members = _MEMBERS.decode(frame)
-        except msgspec.DecodeError as error:
-            return _broken(frame, error)
+            return _not_json(data, error)
         except RecursionError:
-            return self._too_deep(frame)
+            # The caller's own calls left less stack than json_depth_max levels need.
+            return self._too_deep(data)
+
+    def _batch(self, data: bytes) -> Message | Batch:
+        try:
+            members = _decode_array(data)
+        except msgspec.DecodeError as error:
+            return _not_json(data, error)
+        except RecursionError:
+            return self._too_deep(data)
         if not members:
-            return _no_message("an empty batch")
+            return _not_a_message("an empty batch")
         if len(members) > self._batch_messages_max:
-            return _no_message(
+            return _not_a_message(
                 f"more than limits.messages.batch_size_max ({self._batch_messages_max})"
             )
         return Batch([self._member(bytes(member)) for member in members])
 
     def _member(self, member: bytes) -> Message:
         decoded = None if member.startswith(_BRACKET) else self.decode(member)
-        return decoded if isinstance(decoded, Message) else _no_message("a batch inside a batch")
+        return decoded if isinstance(decoded, Message) else _not_a_message("a batch inside a batch")
 
-    def _too_deep(self, frame: bytes) -> Malformed:
+    def _too_deep(self, data: bytes) -> Malformed:
         reason = f"nested deeper than limits.messages.json_depth_max ({self._json_depth_max})"
-        return malformed(frame, INVALID_REQUEST, reason)
+        return malformed(data, INVALID_REQUEST, reason)
 
 
 def _message(envelope: _Envelope) -> Message:
@@ -415,76 +270,251 @@ def _message(envelope: _Envelope) -> Message:
     return build(envelope)
 
 
-def malformed(frame: bytes, code: int, message: str) -> Malformed:
-    """Refuse `frame`, which may be broken or only the head of one, with what it tells of itself."""
-    seen = recover(frame)
-    return Malformed(code, message, seen.id, seen.is_request, seen.is_whole)
+def malformed(data: bytes, code: int, message: str) -> Malformed:
+    """Return the error for data that is not a message, with the id that can be recovered from it.
+
+    The data may be invalid, or only the beginning of a message.
+    """
+    recovered = recover(data)
+    return Malformed(code, message, recovered.id, recovered.is_request, recovered.is_complete)
 
 
-def _broken(frame: bytes, error: msgspec.DecodeError) -> Malformed:
-    return malformed(frame, PARSE_ERROR, f"not JSON: {_PLAINER.get(str(error), error)}")
+def _not_json(data: bytes, error: msgspec.DecodeError) -> Malformed:
+    return malformed(data, PARSE_ERROR, f"not JSON: {_CLEARER.get(str(error), error)}")
 
 
-def _no_message(reason: str) -> Malformed:
+def _not_a_message(reason: str) -> Malformed:
     return Malformed(INVALID_REQUEST, f"not a message: {reason}", id=None, is_request=True)
 
 
-def _invalid(frame: bytes, reason: str) -> Malformed:
-    seen = recover(frame)
-    # Unlike text that is broken, this is the whole message: without an id nobody waits for it.
-    is_notification = seen.has_method and not seen.has_id
+def _invalid(data: bytes, reason: str) -> Malformed:
+    recovered = recover(data)
+    # The data is valid JSON, so an id that was not found is not there: it is a notification.
+    is_notification = recovered.has_method and not recovered.has_id
     return Malformed(
         INVALID_REQUEST,
         f"not a message: {reason}",
-        seen.id,
-        seen.is_request and not is_notification,
+        recovered.id,
+        recovered.is_request and not is_notification,
     )
 
 
-class _RequestFrame(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+# Recovering the id from data that no JSON decoder accepts.
+
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,]|[^\s"{}\[\]:,]++|"', re.DOTALL)
+_INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,99})")
+_OPENING: Final = frozenset({b"{", b"["})
+_CLOSING: Final = frozenset({b"}", b"]"})
+_END: Final = b"}"
+
+# Data of nothing but brackets must not block the session; this many take about 0.1 s.
+_TOKENS_MAX: Final = 250_000
+
+
+class Recovered(msgspec.Struct, frozen=True, gc=False):
+    """The id of a malformed message, and the members and the end that were found.
+
+    Attributes:
+        id: The id; None if it was not found, or may be incomplete.
+        has_id: Whether there is a member `id`.
+        has_method: Whether there is a member `method`.
+        has_outcome: Whether there is a member `result` or `error`.
+        is_complete: Whether the end of the message was found.
+    """
+
+    id: int | str | None
+    has_id: bool
+    has_method: bool
+    has_outcome: bool
+    is_complete: bool
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it may be a request: it has a method, or no sign of a response."""
+        return self.has_method or not self.has_outcome
+
+
+def recover(text: bytes) -> Recovered:
+    """Return the top-level members of invalid, too deep or incomplete JSON; never raises.
+
+    If a member occurs twice, the last one counts, as in the decoder. An id counts only if it is
+    certainly complete: a number at the end of incomplete data may have further digits.
+    """
+    members = dict(_members(text))
+    return Recovered(
+        id=_recovered_id(members.get(b'"id"', b"")),
+        has_id=b'"id"' in members,
+        has_method=b'"method"' in members,
+        has_outcome=b'"result"' in members or b'"error"' in members,
+        is_complete=_END in members,
+    )
+
+
+def _members(text: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the name and the first token of each top-level member, then the end of the object.
+
+    The token is b"" for a value that may be incomplete.
+    """
+    member: list[bytes] = []
+    for token in _top_level_tokens(text):
+        if token in {b",", _END}:
+            yield from _member(member)
+            member = []
+            if token == _END:
+                yield _END, b""
+        else:
+            member.append(token)
+    if member and not member[-1].endswith(b'"'):
+        member[2:] = [b""]
+    yield from _member(member)
+
+
+def _member(tokens: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    match tokens:
+        case [name, b":", value]:
+            yield name, value
+        case _:
+            return
+
+
+def _top_level_tokens(text: bytes) -> Iterator[bytes]:
+    """Yield the tokens of the outermost object; of a nested value only the opening bracket."""
+    tokens = (match[0] for match in islice(_TOKEN.finditer(text), _TOKENS_MAX))
+    if next(tokens, b"") != b"{":
+        return
+    depth = 1
+    for token in tokens:
+        if token == b'"':  # the beginning of a string without an end
+            return
+        if token in _CLOSING:
+            depth -= 1
+        elif depth == 1:
+            yield token
+        if token in _OPENING:
+            depth += 1
+        if depth == 0:
+            yield _END
+            return
+
+
+def _recovered_id(token: bytes) -> int | str | None:
+    if _INTEGER.fullmatch(token):
+        return int(token)
+    try:
+        return msgspec.json.decode(token, type=str)
+    except ValueError:
+        return None
+
+
+# The nesting depth of a JSON text, found without recursion.
+
+_BRACKETS: Final = b"{[}]"
+_STEPS: Final = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")
+_NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS + b'"')
+
+# Each round of removing innermost pairs removes one level or two; few messages have more levels.
+_ROUNDS: Final = 8
+
+# The next round is not worth its time if a round removes less than 1/8 of the brackets.
+_SHARE: Final = 8
+
+
+def is_deeper_than(depth_max: int, text: bytes) -> bool:
+    """Return whether objects and arrays are nested deeper than `depth_max` in a JSON text.
+
+    The time is linear. In invalid JSON the depth is exact up to the first error, where a parser
+    stops, so no text lets the parser that is called next recurse deeper than `depth_max`.
+    """
+    if _has_at_most(depth_max // 2, b"{", text) and _has_at_most(depth_max // 2, b"[", text):
+        return False
+    brackets = _brackets(text)
+    return not _is_shallow(brackets, depth_max // 2) and _depth_exceeds(depth_max, brackets)
+
+
+def _has_at_most(number: int, byte: bytes, text: bytes) -> bool:
+    # `bytes.find` skips at the speed of memory, `bytes.count` does not.
+    at = -1
+    for _ in range(number + 1):
+        at = text.find(byte, at + 1)
+        if at < 0:
+            return True
+    return False
+
+
+def _brackets(text: bytes) -> bytes:
+    """Return the brackets outside strings."""
+    if b"\\" in text:
+        # Backslashes pair up from the left of a run, so a remaining one escapes a quote.
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = text.translate(None, _NOT_MARKS)
+    # A string without brackets has become two adjacent quotes. Before a bracket inside a string
+    # there is an odd number of quotes, so at least one of them remains.
+    outside = marks.replace(b'""', b"")
+    return b"".join(marks.split(b'"')[::2]) if b'"' in outside else outside
+
+
+def _is_shallow(brackets: bytes, rounds_max: int) -> bool:
+    """Return whether removing innermost pairs, a few times, removes all brackets."""
+    for _ in range(min(_ROUNDS, rounds_max)):
+        before = len(brackets)
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+        if before - len(brackets) < before // _SHARE:
+            break
+    return not brackets
+
+
+def _depth_exceeds(depth_max: int, brackets: bytes) -> bool:
+    steps = brackets.translate(_STEPS)
+    return any(map(depth_max.__lt__, accumulate(memoryview(steps).cast("b"))))
+
+
+# Encoding.
+
+
+class _EncodedRequest(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     id: int | str
     method: str
     params: Any
 
 
-class _NotificationFrame(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+class _EncodedNotification(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     method: str
     params: Any
 
 
-class _ResponseFrame(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+class _EncodedResponse(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     id: int | str
     result: Any
 
 
-class _ErrorBody(msgspec.Struct, gc=False):
+class _EncodedError(msgspec.Struct, gc=False):
     code: int
     message: str
     data: Any
 
 
-class _ErrorFrame(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+class _EncodedErrorResponse(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     id: int | str | UnsetType
-    error: _ErrorBody
+    error: _EncodedError
 
 
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 def encode_request(
-    id: int | str,  # noqa: A002  the specification's word
+    id: int | str,  # noqa: A002  the specification's name
     method: str,
     params: Any = None,
     *,
     json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
-    """The frame of a request; `params` of None is left out.
+    """Return an encoded request; `params` of None are left out.
 
     Raises:
-        Unencodable: `params` hold something that JSON cannot say, or too deeply.
+        Unencodable: `params` cannot be written as JSON, or are nested too deeply.
     """
-    frame = _RequestFrame(id, method, UNSET if params is None else params)
-    return _encode(frame, json_depth_max)
+    request = _EncodedRequest(id, method, UNSET if params is None else params)
+    return _encode(request, json_depth_max)
 
 
 def encode_notification(
@@ -493,139 +523,149 @@ def encode_notification(
     *,
     json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
-    """The frame of a notification; `params` of None is left out.
+    """Return an encoded notification; `params` of None are left out.
 
     Raises:
-        Unencodable: `params` hold something that JSON cannot say, or too deeply.
+        Unencodable: `params` cannot be written as JSON, or are nested too deeply.
     """
-    frame = _NotificationFrame(method, UNSET if params is None else params)
-    return _encode(frame, json_depth_max)
+    notification = _EncodedNotification(method, UNSET if params is None else params)
+    return _encode(notification, json_depth_max)
 
 
 def encode_response(
-    id: int | str,  # noqa: A002  the specification's word
+    id: int | str,  # noqa: A002  the specification's name
     result: Any,
     *,
     json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
-    """The frame of an answer; `result` is whatever encodes to an object.
+    """Return an encoded response; `result` is any value that encodes to an object.
 
-    NaN and the infinities become null, which is all that JSON has for them.
+    NaN and the infinities become null, because JSON has no such numbers.
 
     Raises:
-        Unencodable: `result` holds something that JSON cannot say, or too deeply.
+        Unencodable: `result` cannot be written as JSON, or is nested too deeply.
     """
-    return _encode(_ResponseFrame(id, result), json_depth_max)
+    return _encode(_EncodedResponse(id, result), json_depth_max)
 
 
 def encode_error(
-    id: int | str | None,  # noqa: A002  the specification's word
+    id: int | str | None,  # noqa: A002  the specification's name
     code: int,
     message: str,
     data: Any = UNSET,
     *,
     json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
-    """The frame of an answer that says why a request failed; `data` of None is sent as null.
+    """Return an encoded error response; `data` of None is sent as null.
 
-    `id` is None for a request whose id could not be read, in the revisions that know such errors:
-    then it is left out, and never sent as null (TRAP-03).
+    `id` is None if the id of the request could not be read. It is then left out, because the
+    specification's schemas, unlike JSON-RPC, do not allow null. Only protocol versions from
+    2025-11-25 on have such errors.
 
     Raises:
-        Unencodable: `data` holds something that JSON cannot say, or too deeply.
+        Unencodable: `data` cannot be written as JSON, or is nested too deeply.
     """
-    frame = _ErrorFrame(UNSET if id is None else id, _ErrorBody(code, message, data))
-    return _encode(frame, json_depth_max)
+    error = _EncodedErrorResponse(UNSET if id is None else id, _EncodedError(code, message, data))
+    return _encode(error, json_depth_max)
 
 
-class _Answer(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+def _encode(message: msgspec.Struct, json_depth_max: int) -> bytes:
+    try:
+        encoded = _ENCODER.encode(message)
+    except Exception as error:  # encoding a user's values can raise anything
+        raise Unencodable(f"cannot be sent as JSON: {error}") from error
+    if len(encoded) > json_depth_max and is_deeper_than(json_depth_max, encoded):
+        raise Unencodable(f"nested deeper than limits.messages.json_depth_max ({json_depth_max})")
+    if _LF in encoded or _CR in encoded:  # only raw JSON that a user passed can contain these
+        return msgspec.json.format(encoded, indent=-1)
+    return encoded
+
+
+class _AnyResponse(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     id: int | str | None = None
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
 
 
 def reencoded_with_id(
-    frame: bytes,
-    id: int | str,  # noqa: A002  the specification's word
+    response: bytes,
+    id: int | str,  # noqa: A002  the specification's name
 ) -> bytes:
-    """The frame that gives an answer to another request than its own, or to one if it has none."""
-    answer = msgspec.json.decode(frame, type=_Answer)
-    answer.id = id
-    return _ENCODER.encode(answer)
+    """Return an encoded response with another id, by decoding and encoding it."""
+    decoded = msgspec.json.decode(response, type=_AnyResponse)
+    decoded.id = id
+    return _ENCODER.encode(decoded)
 
 
-_OF_A_NUMBER: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":[0-9]+,')
+_ENCODED_WITH_NUMBER: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":[0-9]+,')
 
 
 def with_id_replaced(
-    frame: bytes,
-    id: int | str,  # noqa: A002  the specification's word
+    response: bytes,
+    id: int | str,  # noqa: A002  the specification's name
 ) -> bytes:
-    """The same; of an answer to a number that begins as those encoded here, no more is read."""
-    begin = _OF_A_NUMBER.match(frame)
-    if begin is None:  # it passes by, and was written by others
-        return reencoded_with_id(frame, id)
-    return b'{"jsonrpc":"2.0","id":%b,%b' % (_ENCODER.encode(id), frame[begin.end() :])
+    """Return an encoded response with another id.
+
+    A response that begins as this module encodes one with a number as id is not decoded.
+    """
+    beginning = _ENCODED_WITH_NUMBER.match(response)
+    if beginning is None:  # another program encoded it, and it is only forwarded
+        return reencoded_with_id(response, id)
+    return b'{"jsonrpc":"2.0","id":%b,%b' % (_ENCODER.encode(id), response[beginning.end() :])
 
 
-def _encode(envelope: msgspec.Struct, json_depth_max: int) -> bytes:
-    try:
-        frame = _ENCODER.encode(envelope)
-    except Exception as error:  # people's values fail in many ways; all of them end here
-        raise Unencodable(f"cannot be sent as JSON: {error}") from error
-    if len(frame) > json_depth_max and is_deeper_than(json_depth_max, frame):
-        raise Unencodable(f"nested deeper than limits.messages.json_depth_max ({json_depth_max})")
-    if _LF in frame or _CR in frame:  # only text that was encoded before brings them in
-        return msgspec.json.format(frame, indent=-1)
-    return frame
+# Encoded messages with facts that are not in their bytes.
 
 
 class RelatedMessage(bytes):
-    """A frame that belongs to a request of the peer: its answer, or what is said about it.
+    """An encoded message that belongs to a request of the peer: a response, or a notification.
 
-    `about` is the request's id; None: it belongs to none. `is_answer` says that no other will come.
+    Attributes:
+        related_request_id: The id of that request; None if the message belongs to none.
+        is_answer: Whether it is the response, so that no further message belongs to the request.
     """
 
-    about: int | str | None
+    related_request_id: int | str | None
     is_answer: bool
 
-    def __new__(cls, frame: bytes, about: int | str | None, *, is_answer: bool = False) -> Self:
-        """The same bytes, with an address."""
-        self = bytes.__new__(cls, frame)
-        self.about = about
+    def __new__(
+        cls, message: bytes, related_request_id: int | str | None, *, is_answer: bool = False
+    ) -> Self:
+        self = bytes.__new__(cls, message)
+        self.related_request_id = related_request_id
         self.is_answer = is_answer
         return self
 
 
 class PrincipalMessage(bytes):
-    """A received frame of which its transport has made sure who sent it: the `principal`."""
+    """A received message whose sender the transport has authenticated as `principal`."""
 
     principal: str
 
-    def __new__(cls, frame: bytes, principal: str) -> Self:
-        """The same bytes, with a name."""
-        self = bytes.__new__(cls, frame)
+    def __new__(cls, message: bytes, principal: str) -> Self:
+        self = bytes.__new__(cls, message)
         self.principal = principal
         return self
 
 
-def with_principal(frame: bytes, principal: str | None) -> bytes:
-    """A frame as it is to be received from somebody; None: nobody knows who that is."""
-    return frame if principal is None else PrincipalMessage(frame, principal)
+def with_principal(message: bytes, principal: str | None) -> bytes:
+    """Return a received message with its authenticated sender; None: there is none."""
+    return message if principal is None else PrincipalMessage(message, principal)
 
 
 class DecodedMessage(bytes):
-    """A received frame that was decoded on its way, as HTTP looks into what it carries.
+    """A received message that the transport has decoded already, as HTTP has to.
 
-    `principal` is who has sent it; None: nobody knows.
+    Attributes:
+        message: The decoded message or batch.
+        principal: The authenticated sender; None if there is none.
     """
 
     message: Message | Batch
     principal: str | None
 
-    def __new__(cls, frame: bytes, message: Message | Batch, principal: str | None) -> Self:
-        """The same bytes, with what they mean."""
-        self = bytes.__new__(cls, frame)
+    def __new__(cls, data: bytes, message: Message | Batch, principal: str | None) -> Self:
+        self = bytes.__new__(cls, data)
         self.message = message
         self.principal = principal
         return self
@@ -633,9 +673,12 @@ class DecodedMessage(bytes):
 
 @attrs.frozen
 class Lost:
-    """What a channel gives instead of an answer to a request of ours that it sent, or could not.
+    """The failure of one sent request. A channel returns it in place of the response.
 
-    `error` is what the caller gets: a `LocalProtocolError` for what could not be said on this way.
+    Attributes:
+        id: The id of the request.
+        error: The error for the caller: a `LocalProtocolError` if the transport cannot carry the
+            request, otherwise a `ConnectionLost`.
     """
 
     id: int | str

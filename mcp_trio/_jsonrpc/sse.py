@@ -1,6 +1,6 @@
-"""Event streams (`text/event-stream`): encoding and incremental parsing.
+"""Server-sent events (`text/event-stream`): encoding and incremental parsing.
 
-The format is that of the HTML standard, section "Server-sent events".
+The format: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 from typing import Final
@@ -11,26 +11,32 @@ import msgspec
 from mcp_trio._jsonrpc.lines import Oversized, has_line_end
 
 COMMENT: Final = b": keep-alive\n\n"
-"""Shows those on the way that a silent stream is alive; a reader ignores it."""
+"""A comment, which clients ignore. Intermediaries see that the stream is still in use."""
 
 _MESSAGE: Final = "message"
-_OF_MESSAGE: Final = f"event: {_MESSAGE}\n"
+_MESSAGE_FIELD: Final = f"event: {_MESSAGE}\n"
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_HEAD_BYTES: Final = 4096
 
-# What a line may hold beside an event's data; before its end they cannot be told apart.
+# Bytes of an oversized event's data that are kept, so that the id of its message can be recovered.
+_PREFIX_BYTES_MAX: Final = 4096
+
+# Bytes of a line that are not data of the event, but are counted until the line is complete.
 _MARGIN_BYTES: Final = len(_BYTE_ORDER_MARK) + len(b"data: ")
 
-# More digits mean no time that anyone waits, and very many are an error to `int`.
+# More digits than any useful time has; `int` raises for thousands of digits.
 _RETRY_DIGITS_MAX: Final = 15
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One event of a stream.
 
-    `id` and `retry_ms` are those that this event brought, else None. `data` is empty in events that
-    only bring one of them, such as a stream's first (requirement HTTP-14): there is no frame in it.
+    Attributes:
+        data: The encoded message. It is empty in an event that has only an id or a retry time, such
+            as the first event of a stream.
+        name: The event type; "message" by default.
+        id: The field `id`, from which a client resumes; None if this event has none.
+        retry_ms: The field `retry`, in milliseconds; None if this event has none.
     """
 
     data: bytes = b""
@@ -40,39 +46,39 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_event(event: Event) -> bytes:
-    """The event as it stands in a stream; each line end in its data arrives as LF.
+    """Return the encoded event; every line end in its data becomes an LF.
 
     Raises:
-        ValueError: Its name or id holds a CR, LF or NUL, or is no valid Unicode.
+        ValueError: The name or id contains a CR, LF or NUL, or is not valid Unicode.
     """
     name, event_id, retry_ms, data = event.name, event.id, event.retry_ms, event.data
-    fields = _OF_MESSAGE if name == _MESSAGE else f"event: {_single_line(name)}\n"
+    fields = _MESSAGE_FIELD if name == _MESSAGE else f"event: {_single_line(name)}\n"
     if event_id is not None:
         fields = f"{fields}id: {_single_line(event_id)}\n"
     if retry_ms is not None:
         fields = f"{fields}retry: {retry_ms}\n"
     if has_line_end(data):
-        data = _with_plain_ends(data).replace(b"\n", b"\ndata: ")
+        data = _with_lf(data).replace(b"\n", b"\ndata: ")
     return fields.encode() + b"data: " + data + b"\n\n"
 
 
 def _single_line(text: str) -> str:
     if "\n" in text or "\r" in text or "\0" in text:
-        raise ValueError(f"an event's name and id hold no CR, LF or NUL, not {text[:100]!r}")
+        raise ValueError(
+            f"the name and the id of an event must not contain CR, LF or NUL: {text[:100]!r}"
+        )
     return text
 
 
-def _with_plain_ends(text: bytes) -> bytes:
-    """CR and CRLF end lines in a stream as LF does: kept as they are they would begin a field."""
+def _with_lf(text: bytes) -> bytes:
+    # In an event stream CR, LF and CRLF all end a line.
     if b"\r" not in text:
         return text
     return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 @attrs.define(kw_only=True)
-class _Arriving:
-    """What has come of an event whose end has not."""
-
+class _IncompleteEvent:
     data: bytes | bytearray | None = None
     name: str = ""
     id: str | None = None
@@ -80,72 +86,75 @@ class _Arriving:
     is_oversized: bool = False
 
     def size_with(self, line_bytes: int) -> int:
-        """How long the data is with another line of that length."""
+        """Return the bytes of the data with another line of that length."""
         return line_bytes if self.data is None else len(self.data) + 1 + line_bytes
 
     def add(self, line: bytes) -> None:
-        """One more line of data; many short ones cost no more memory than their bytes."""
+        """Add a line of data."""
         if self.data is None:
             self.data = line
             return
-        if isinstance(self.data, bytes):
+        if isinstance(self.data, bytes):  # a buffer takes less memory than many short lines
             self.data = bytearray(self.data)
         self.data += b"\n"
         self.data += line
 
-    def events(self) -> list[Event]:
-        """The event, if there is anything in it."""
+    def finish(self) -> list[Event]:
+        """Return the event, unless it is empty or has been reported as oversized."""
         if self.is_oversized or (self.data is None and self.id is None and self.retry_ms is None):
             return []
         return [Event(bytes(self.data or b""), self.name or _MESSAGE, self.id, self.retry_ms)]
 
 
 class EventParser:
-    """Cuts a stream of bytes into events at empty lines.
+    """Splits a stream of bytes into events at empty lines.
 
-    Lines end in CR, LF or CRLF; comments, unknown fields and a byte order mark at the start of the
-    stream are ignored. An event whose data, or one of whose lines, is over `data_bytes_max` is
-    reported once as `Oversized`, as soon as that is known, with the begin of its data; the rest of
-    it is discarded, and the events behind it arrive as usual. An event that the stream's end cuts
-    off never arrives. Each byte is looked at and copied a few times at most, however the stream is
-    chunked, and what is held takes hardly more memory than an event may have bytes, twice.
+    Lines end in CR, LF or CRLF. Comments, unknown fields and a byte order mark at the start of the
+    stream are ignored, and so is an incomplete event at the end of the stream. Each byte is
+    examined and copied a few times at most, however the stream is chunked. An incomplete event
+    takes hardly more memory than `data_bytes_max` twice.
 
-    `last_id` is the id to resume behind: that of the last event with one which arrived whole, also
-    if it had no data or too much. It is None if there is none, or the last one was empty.
+    Args:
+        data_bytes_max: The limit on the data of an event, and on each line. An event over the limit
+            is reported once, as `Oversized`, as soon as the limit is exceeded.
+
+    Attributes:
+        last_id: The id from which to resume: that of the last complete event with an id, even if
+            its data was empty or oversized. None if there is none, or if that id was empty.
     """
 
     last_id: str | None
 
     def __init__(self, *, data_bytes_max: int) -> None:
         self.last_id = None
-        self._event_bytes_max = data_bytes_max
+        self._data_bytes_max = data_bytes_max
         self._line_bytes_max = data_bytes_max + _MARGIN_BYTES
         self._line = bytearray()
-        self._arriving = _Arriving()
+        self._event = _IncompleteEvent()
         self._is_first_line = True
         self._is_after_cr = False
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
-        """The events that `chunk` completes, in order."""
-        *ends, rest = self._cut(chunk)
+        """Return the events that `chunk` completes, in order."""
+        *ends, rest = self._split(chunk)
         found: list[Event | Oversized] = []
         for end in ends:
             found += self._end_line(end)
-        return found + self._hold(rest)
+        return found + self._add_piece(rest)
 
-    def _cut(self, chunk: bytes) -> list[bytes]:
+    def _split(self, chunk: bytes) -> list[bytes]:
         if not chunk:
             return [chunk]
         rest = chunk.removeprefix(b"\n") if self._is_after_cr else chunk
         self._is_after_cr = chunk.endswith(b"\r")
-        return _with_plain_ends(rest).split(b"\n")
+        return _with_lf(rest).split(b"\n")
 
-    def _hold(self, piece: bytes) -> list[Event | Oversized]:
+    def _add_piece(self, piece: bytes) -> list[Event | Oversized]:
         self._line += piece
         if len(self._line) <= self._line_bytes_max:
             return []
-        found = self._oversized(self._unmarked(bytes(self._line)))
-        self._line[:] = b":"  # What is still to come of the line is a comment.
+        found = self._oversized(self._without_mark(bytes(self._line)))
+        self._line[:] = b":"  # the remainder of the line is parsed as a comment
         return found
 
     def _end_line(self, end: bytes) -> list[Event | Oversized]:
@@ -153,54 +162,53 @@ class EventParser:
             self._line += end
             end = bytes(self._line)
             self._line.clear()
-        line = self._unmarked(end)
+        line = self._without_mark(end)
         self._is_first_line = False
         if len(end) > self._line_bytes_max:
             return self._oversized(line)
         return self._take_field(line) if line else self._end_event()
 
-    def _unmarked(self, line: bytes) -> bytes:
+    def _without_mark(self, line: bytes) -> bytes:
         return line.removeprefix(_BYTE_ORDER_MARK) if self._is_first_line else line
 
     def _take_field(self, line: bytes) -> list[Event | Oversized]:
         name, value = _field(line)
         match name:
-            case b"data" if not self._arriving.is_oversized:
+            case b"data" if not self._event.is_oversized:
                 return self._take_data(line, value)
             case b"event":
-                self._arriving.name = value.decode(errors="replace")
+                self._event.name = value.decode(errors="replace")
             case b"id" if b"\0" not in value:
-                self._arriving.id = value.decode(errors="replace")
+                self._event.id = value.decode(errors="replace")
             case b"retry" if value.isdigit() and len(value) <= _RETRY_DIGITS_MAX:
-                self._arriving.retry_ms = int(value)
-            case _:  # A comment has no name.
+                self._event.retry_ms = int(value)
+            case _:  # a comment, whose name is empty, or an unknown field
                 pass
         return []
 
     def _take_data(self, line: bytes, value: bytes) -> list[Event | Oversized]:
-        if self._arriving.size_with(len(value)) > self._event_bytes_max:
+        if self._event.size_with(len(value)) > self._data_bytes_max:
             return self._oversized(line)
-        self._arriving.add(value)
+        self._event.add(value)
         return []
 
     def _oversized(self, line: bytes) -> list[Event | Oversized]:
-        """What to report for a line that is too much; a comment is no part of an event."""
-        if self._arriving.is_oversized or line.startswith(b":"):
+        if self._event.is_oversized or line.startswith(b":"):
             return []
         name, value = _field(line)
-        size = self._arriving.size_with(len(value))
+        size = self._event.size_with(len(value))
         if name == b"data":
-            self._arriving.add(value)
-        head = bytes(self._arriving.data or b"")[: min(_HEAD_BYTES, self._event_bytes_max)]
-        self._arriving.data = None
-        self._arriving.is_oversized = True
-        return [Oversized(size, head)]
+            self._event.add(value)
+        prefix = bytes(self._event.data or b"")[: min(_PREFIX_BYTES_MAX, self._data_bytes_max)]
+        self._event.data = None
+        self._event.is_oversized = True
+        return [Oversized(size, prefix)]
 
     def _end_event(self) -> list[Event | Oversized]:
-        ended, self._arriving = self._arriving, _Arriving()
+        ended, self._event = self._event, _IncompleteEvent()
         if ended.id is not None:
             self.last_id = ended.id or None
-        return [*ended.events()]
+        return [*ended.finish()]
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

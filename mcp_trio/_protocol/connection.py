@@ -360,7 +360,7 @@ class Connection:
     def _take_oversized(self, frame: Oversized) -> Event:
         limit = f"limits.messages.bytes_max={self.limits.messages.bytes_max}"
         text = f"a frame of at least {frame.size} bytes exceeds {limit}"
-        bad = malformed(frame.head, INVALID_REQUEST, text)
+        bad = malformed(frame.prefix, INVALID_REQUEST, text)
         request = self.outgoing.answered(oversized_response_id(bad, self.outgoing.waiting))
         if request is None:
             return self._take_bad(bad, frame.size)

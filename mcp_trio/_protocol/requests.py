@@ -170,7 +170,7 @@ def response_id_of(bad: Malformed) -> RequestId | None:
 
     One that is cut off is the last word of a peer that dies, and of its loss more will be known.
     """
-    return bad.id if bad.is_whole and not bad.is_request else None
+    return bad.id if bad.is_complete and not bad.is_request else None
 
 
 def oversized_response_id(begin: Malformed, waiting: Collection[RequestId]) -> RequestId | None:

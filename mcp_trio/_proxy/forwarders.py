@@ -176,7 +176,7 @@ class ConnectionForwarder:
         if isinstance(item, Oversized):
             self.journal.record_oversized("in", item)
             text = f"larger than limits.messages.bytes_max ({self.limits.messages.bytes_max})"
-            await self._reject_malformed(malformed(item.head, INVALID_REQUEST, text))
+            await self._reject_malformed(malformed(item.prefix, INVALID_REQUEST, text))
             return
         assert isinstance(item, bytes)
         self.journal.counts["in_bytes"] += len(item)
@@ -226,7 +226,7 @@ class ConnectionForwarder:
     async def _drop(self, item: Oversized) -> None:
         """Fail the request whose answer is too large to be forwarded."""
         text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
-        request_id = oversized_response_id(malformed(item.head, SERVER_BUSY, text), self._waiting)
+        request_id = oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
             await self._fail(request_id, text)
 
@@ -448,7 +448,7 @@ class UpstreamConnection:
         self.journal.record_oversized("out", item)
         text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
-        self._fail(oversized_response_id(malformed(item.head, SERVER_BUSY, text), waiting), text)
+        self._fail(oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), waiting), text)
 
     def _fail(self, request_id: _Id | None, why: str) -> None:
         request = self._forget(request_id)

@@ -229,7 +229,7 @@ class MessageJournal:
 
     def record_oversized(self, direction: Direction, message: Oversized) -> None:
         """Record the beginning of a message that is too large to be forwarded."""
-        self.record_part(direction, message.head, envelope={"discarded": message.size})
+        self.record_part(direction, message.prefix, envelope={"discarded": message.size})
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
         """Record that the proxy answers a request with an error; return the answer to send."""

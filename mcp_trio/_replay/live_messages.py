@@ -156,7 +156,7 @@ class Wire:
         if isinstance(frame, Lost):
             return (frame,)
         if isinstance(frame, Oversized):
-            begin = malformed(frame.head, INVALID_REQUEST, "over limits.messages.bytes_max")
+            begin = malformed(frame.prefix, INVALID_REQUEST, "over limits.messages.bytes_max")
             return [begin, *_lost_by(begin, oversized_response_id(begin, ()))]
         messages: list[Message | Lost] = [*self._decoder.messages(frame)]
         for bad in [each for each in messages if isinstance(each, Malformed)]:

@@ -400,7 +400,7 @@ def frame_in(record: Record) -> bytes | Oversized:
     frame, envelope = body_bytes(record), record.envelope or {}
     assert frame is not None
     if "discarded" in envelope:
-        return Oversized(size=envelope["discarded"], head=frame)
+        return Oversized(size=envelope["discarded"], prefix=frame)
     return with_principal(frame, envelope.get("principal"))
 
 

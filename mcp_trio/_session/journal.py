@@ -582,7 +582,7 @@ class Recording(_Ungated):
         envelope: dict[str, Any] | None = None
         if isinstance(frame, Oversized):
             envelope = {"discarded": frame.size}
-            frame = frame.head
+            frame = frame.prefix
             embed = False
         elif isinstance(frame, PrincipalMessage | DecodedMessage) and frame.principal is not None:
             envelope = {"principal": frame.principal}

@@ -257,7 +257,7 @@ class Link:
     async def begin_of(self, response: httpx.Response) -> bytes:
         """As much of a body as can be told of."""
         body = await self.body(response, bytes_max=self.limits.messages.chunk_bytes)
-        return body.head if isinstance(body, Oversized) else body
+        return body.prefix if isinstance(body, Oversized) else body
 
     async def body(self, response: httpx.Response, *, bytes_max: int) -> bytes | Oversized:
         """The whole body, or the begin of one that is too large."""

@@ -221,7 +221,8 @@ class SessionChannel(RoutedChannel):
 
     def _route(self, frame: bytes) -> None:
         assert isinstance(frame, RelatedMessage)
-        stream = None if frame.about is None else self._of_request.get(frame.about)
+        request_id = frame.related_request_id
+        stream = None if request_id is None else self._of_request.get(request_id)
         if stream is None or (stream.is_narrow and not frame.is_answer):
             if frame.is_answer and not self.has_one_stream:
                 return  # the client has cancelled the request; a GET never carries responses
@@ -230,8 +231,8 @@ class SessionChannel(RoutedChannel):
             self._number(stream)
         event_id = None if stream.number is None else self._kept.keep(stream.number, frame)
         stream.put(Sent(frame, event_id, frame.is_answer))
-        if frame.is_answer and frame.about is not None:
-            self._settle(frame.about)
+        if frame.is_answer and request_id is not None:
+            self._settle(request_id)
 
     # Event streams, and clients that reconnect
 
@@ -381,7 +382,9 @@ class StatelessChannel(RoutedChannel):
     def _route(self, frame: bytes) -> None:
         """Send a message to the stream of its request; drop messages about no open request."""
         assert isinstance(frame, RelatedMessage)
-        slot = None if frame.about is None else self._slots.get(frame.about)
+        slot = (
+            None if frame.related_request_id is None else self._slots.get(frame.related_request_id)
+        )
         if slot is None:
             return
         if frame.is_answer:

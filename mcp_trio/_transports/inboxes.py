@@ -151,4 +151,4 @@ class ReceivedQueue:
 def _size(item: Item) -> int:
     if isinstance(item, bytes):
         return len(item) + _ITEM_BYTES
-    return _ITEM_BYTES if isinstance(item, Lost) else len(item.head) + _ITEM_BYTES
+    return _ITEM_BYTES if isinstance(item, Lost) else len(item.prefix) + _ITEM_BYTES

@@ -83,7 +83,7 @@ async def test_half_an_emoji_in_an_answer_fails_its_call_alone(ends, autojump_cl
         asked = await server.receive()
         await server.send(b'{"jsonrpc":"2.0","id":%d,"result":{"a":"\\ud83d"}}' % asked["id"])
     assert type(told["emoji"]) is RemoteProtocolError
-    assert "half an escaped surrogate pair" in str(told["emoji"])
+    assert "incomplete surrogate pair" in str(told["emoji"])
     assert trio.current_time() - began < 1
     assert client.counts == {"unreadable answer": 1}
 

@@ -29,7 +29,9 @@ def addresses(channel):
     for frame in channel.sent:
         assert isinstance(frame, RelatedMessage)
         said = json.loads(frame)
-        frames.append((said.get("method", said.get("id")), frame.about, frame.is_answer))
+        frames.append(
+            (said.get("method", said.get("id")), frame.related_request_id, frame.is_answer)
+        )
     return frames
 
 

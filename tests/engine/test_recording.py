@@ -167,7 +167,7 @@ async def test_frames_that_were_no_messages_are_recorded_verbatim(serve_fake, re
     _, channel = await serve_fake(sequencer=recording)
     odd = [b"junk", b'\xff{"jsonrpc":"2.0"}', b'{"jsonrpc":"2.0","id":\n5}']
     channel.feed(*odd)
-    channel.feed(Oversized(size=10_000_000, head=b'{"jsonrpc":"2.0","id":"big","method":"x"'))
+    channel.feed(Oversized(size=10_000_000, prefix=b'{"jsonrpc":"2.0","id":"big","method":"x"'))
     await trio.testing.wait_all_tasks_blocked()
     recording.flush()
     taken = [r for r in recording.records()[5:] if r.kind == "in"]

@@ -193,11 +193,11 @@ def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready
         limits=Limits(messages=MessageLimits(bytes_max=100)),
     )
     head = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
-    answer = json.loads(server.receive(Oversized(size=5000, head=head)).frame)
+    answer = json.loads(server.receive(Oversized(size=5000, prefix=head)).frame)
     assert answer["id"] == "big"
     assert answer["error"]["code"] == INVALID_REQUEST
     assert "limits.messages.bytes_max=100" in answer["error"]["message"]
-    assert isinstance(server.receive(Oversized(size=5000, head=b"[[[[")), Ignored)
+    assert isinstance(server.receive(Oversized(size=5000, prefix=b"[[[[")), Ignored)
 
 
 REJECTED_REQUESTS = [

@@ -72,7 +72,7 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
     client, request = asked(ready)
     envelope = f'"id":{request.id},' if has_id_first else ""
     head = f'{{{envelope}"result":{{"tools":["x'.encode()
-    event = client.receive(Oversized(size=5000, head=head))
+    event = client.receive(Oversized(size=5000, prefix=head))
     assert isinstance(event, ResponseUnreadable)
     assert event.request is request
     assert type(event.error) is OutcomeUnknown
@@ -87,7 +87,7 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
 
 def test_a_large_answer_to_nobody_is_counted(ready):
     client, request = asked(ready)
-    other = Oversized(size=5000, head=f'{{"id":{request.id + 1},"result":{{"a'.encode())
+    other = Oversized(size=5000, prefix=f'{{"id":{request.id + 1},"result":{{"a'.encode())
     assert isinstance(client.receive(other), Ignored)
     assert client.outgoing.waiting == [request.id]
 
@@ -95,14 +95,14 @@ def test_a_large_answer_to_nobody_is_counted(ready):
 def test_of_two_who_wait_none_is_blamed(ready):
     client, first = asked(ready)
     second = client.open_request("tools/list", None, now=0.0)
-    assert isinstance(client.receive(Oversized(size=5000, head=b'{"result":{"a')), Ignored)
+    assert isinstance(client.receive(Oversized(size=5000, prefix=b'{"result":{"a')), Ignored)
     assert client.outgoing.waiting == [first.id, second.id]
 
 
 def test_a_subscription_waits_for_no_large_answer(stateless_client, valid_params):
     listen = "subscriptions/listen"
     stateless_client.open_request(listen, valid_params[listen], now=0.0)
-    large = Oversized(size=5000, head=b'{"result":{"a')
+    large = Oversized(size=5000, prefix=b'{"result":{"a')
     assert isinstance(stateless_client.receive(large), Ignored)
     request = stateless_client.open_request("tools/list", None, now=0.0)
     assert stateless_client.receive(large).request is request
@@ -111,7 +111,10 @@ def test_a_subscription_waits_for_no_large_answer(stateless_client, valid_params
 @pytest.mark.requirement("BASE-10", "BASE-30")
 @pytest.mark.parametrize(
     ("result", "says"),
-    [(rb'{"a":"\ud83d"}', "is not JSON: cut off, or half"), (b"[]", "is not a message: ")],
+    [
+        (rb'{"a":"\ud83d"}', "is not JSON: incomplete text, or an incomplete"),
+        (b"[]", "is not a message: "),
+    ],
 )
 def test_an_answer_that_is_no_message_ends_its_request(ready, result, says):
     client, request = asked(ready)
@@ -151,7 +154,7 @@ def test_an_unreadable_answer_to_the_handshake_rejects_it(connect):
 
 def test_a_question_of_the_server_ends_just_so(ready):
     server, request = asked(ready, Role.SERVER, "roots/list")
-    event = server.receive(Oversized(size=5000, head=b'{"result":{"roots":["x'))
+    event = server.receive(Oversized(size=5000, prefix=b'{"result":{"roots":["x'))
     assert event.request is request
     assert str(event.error).startswith("the client's answer to roots/list: ")
     assert str(event.error).endswith("limits.messages.bytes_max=100 of this server")

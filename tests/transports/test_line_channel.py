@@ -192,7 +192,7 @@ async def test_an_oversized_line_is_reported_and_passed_over():
     channel = channel_over(
         Scripted(reads=[b"x" * 9, b"x" * 9, b"\n{}\n"]), messages=MessageLimits(bytes_max=10)
     )
-    assert await channel.receive() == [Oversized(size=18, head=b"x" * 10)]
+    assert await channel.receive() == [Oversized(size=18, prefix=b"x" * 10)]
     assert await channel.receive() == [b"{}"]
 
 

@@ -23,8 +23,8 @@ FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 @pytest.mark.parametrize("about", [7, 0, "seven", "", None])
 def test_an_address_is_kept_with_its_type(about):
     frame = RelatedMessage(FRAME, about)
-    assert frame.about == about
-    assert type(frame.about) is type(about)
+    assert frame.related_request_id == about
+    assert type(frame.related_request_id) is type(about)
     assert not frame.is_answer
 
 

@@ -33,7 +33,7 @@ def test_a_batch_is_its_messages_in_order(around):
     [
         (b"[]", INVALID_REQUEST, "an empty batch"),
         (b" [ ] ", INVALID_REQUEST, "an empty batch"),
-        (b"[" + PING, PARSE_ERROR, "cut off"),
+        (b"[" + PING, PARSE_ERROR, "incomplete text"),
         (b"[" + PING + b"]]", PARSE_ERROR, "trailing"),
         (b"[" + PING + b",]", PARSE_ERROR, "JSON"),
         (b"[NaN]", PARSE_ERROR, "JSON"),

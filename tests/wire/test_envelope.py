@@ -147,8 +147,8 @@ def test_params_and_result_stay_as_they_stood_on_the_wire():
 ENVELOPE = '"jsonrpc":"2.0",'
 MALFORMED = [
     # frame, code, what the text says, id, is_request
-    ("{", -32700, "cut off", None, True),
-    ("", -32700, "cut off", None, True),
+    ("{", -32700, "incomplete text", None, True),
+    ("", -32700, "incomplete text", None, True),
     ("hello", -32700, "not JSON", None, True),
     ("\ufeff{}", -32700, "not JSON", None, True),
     (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":NaN}}}}', -32700, "not JSON", 1, True),
@@ -156,10 +156,22 @@ MALFORMED = [
     (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":-Infinity}}}}', -32700, "not JSON", 1, True),
     (f'{{{ENVELOPE}"id":1,"method":"m"}} x', -32700, "trailing", 1, True),
     (f'{{{ENVELOPE}"id":1,"method":"m",}}', -32700, "not JSON", 1, True),
-    (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":"\\ud83d"}}}}', -32700, "half", 1, True),
+    (
+        f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":"\\ud83d"}}}}',
+        -32700,
+        "incomplete surrogate pair",
+        1,
+        True,
+    ),
     (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":"\\ude00"}}}}', -32700, "surrogate", 1, True),
     (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":"b\nc"}}}}', -32700, "not JSON", 1, True),
-    (f'{{{ENVELOPE}"id":1,"result":{{"a":"\\ud83d"}}}}', -32700, "half", 1, False),
+    (
+        f'{{{ENVELOPE}"id":1,"result":{{"a":"\\ud83d"}}}}',
+        -32700,
+        "incomplete surrogate pair",
+        1,
+        False,
+    ),
     ("1", -32600, "Expected `object`", None, True),
     ("null", -32600, "Expected `object`", None, True),
     ("{}", -32600, "jsonrpc", None, True),

@@ -44,7 +44,7 @@ def parse(chunks, data_bytes_max=8):
 
 
 def without_size(event):
-    return ("oversized", event.head) if isinstance(event, Oversized) else event
+    return ("oversized", event.prefix) if isinstance(event, Oversized) else event
 
 
 def chunked(stream, cuts):
@@ -252,7 +252,7 @@ def test_an_oversized_event_is_reported_before_its_end_and_its_rest_is_no_event(
     assert parser.feed(b"data: " + b"x" * 12) == [Oversized(12, b"x" * 8)]
     for piece in [b"id: 1", b"y" * 40, b"\r", b"\nid: 2\r\ndata: zz\r\n", b"event: tide"]:
         assert parser.feed(piece) == []
-        assert parser._arriving.data is None
+        assert parser._event.data is None
     assert parser.feed(b"\n\ndata: next\n\n") == [Event(b"next")]
     assert parser.last_id == "2"
 
@@ -263,7 +263,7 @@ def test_an_endless_line_costs_no_memory(line):
     found = parser.feed(line)
     for _ in range(1000):
         found += parser.feed(b"y" * 4 * KIB)
-        assert len(parser._line) + len(parser._arriving.data or b"") <= 15 * KIB
+        assert len(parser._line) + len(parser._event.data or b"") <= 15 * KIB
     assert len(found) == (line != b": ")
     assert parser.feed(b"\n\ndata: a\n\n") == [Event(b"a")]
 
@@ -300,9 +300,9 @@ def test_lines_of_data_are_added_in_place():
     """Joining what is already held would be quadratic."""
     parser = EventParser(data_bytes_max=KIB)
     parser.feed(b"data: a\ndata: b\n")
-    held = parser._arriving.data
+    held = parser._event.data
     assert parser.feed(b"data: c\n") == []
-    assert parser._arriving.data is held == b"a\nb\nc"
+    assert parser._event.data is held == b"a\nb\nc"
     assert parser.feed(b"\n") == [Event(b"a\nb\nc")]
 
 

@@ -27,7 +27,7 @@ def split(chunks, message_bytes_max=8):
 
 
 def without_size(frame):
-    return ("oversized", frame.head) if isinstance(frame, Oversized) else frame
+    return ("oversized", frame.prefix) if isinstance(frame, Oversized) else frame
 
 
 def chunked(stream, cuts):

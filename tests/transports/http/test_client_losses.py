@@ -187,7 +187,7 @@ async def test_a_body_that_is_too_large_is_told_and_loses_its_request():
         oversized, lost = await channel.receive()
 
     assert isinstance(oversized, Oversized)
-    assert len(oversized.head) <= 1000
+    assert len(oversized.prefix) <= 1000
     assert "limits.messages.bytes_max" in str(lost.error)
 
 
