@@ -21,13 +21,13 @@ from mcp_trio._server.elicitation import (
     Answer,
     Ask,
     Elicitation,
-    Question,
     Roots,
     Sampling,
+    SamplingInput,
     SamplingOptions,
     UrlElicitation,
     answers,
-    params_of_visits,
+    url_elicitation_params,
 )
 from mcp_trio._server.facts import Facts, ServedSession
 from mcp_trio._server.introspection import returns_awaitable
@@ -117,7 +117,7 @@ async def visit_first(handling: Handling, served: ServedSession, error: Exceptio
         raise error
     visits: list[UrlElicitation] = required.elicitations
     if handling.request.peer.protocol_version.has_elicitation_ids:
-        params = params_of_visits(handling, served, visits)
+        params = url_elicitation_params(handling, served, visits)
         raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
     agreed = await answers(handling, served, visits)
     if not all(answer.is_accepted for answer in agreed):
@@ -296,14 +296,14 @@ class Context(Facts):
 
     async def sample(
         self,
-        question: Question,
+        prompt: SamplingInput,
         *,
         progress: ProgressCallback | None = None,
         **options: Unpack[SamplingOptions],
     ) -> CreateMessageResult:
         """Ask the client for a message of its language model.
 
-        The question is a text, a conversation (a list of texts, contents, messages and results), or
+        The prompt is a text, a conversation (a list of texts, contents, messages and results), or
         all params; options such as `max_tokens`, `system_prompt` and `tools` win over these. If the
         model wants to use tools, ask again with its result and those of the tools behind what was
         said before; and not for ever. `progress` is called with the client's reports, in this task.
@@ -313,7 +313,7 @@ class Context(Facts):
             LocalProtocolError: The tools' results do not belong to what the model said.
             RequestError: With code -1, that the user refused.
         """
-        (result,) = await self.ask_all(Sampling(question, progress=progress, **options))
+        (result,) = await self.ask_all(Sampling(prompt, progress=progress, **options))
         return result
 
     async def list_roots(self) -> list[Root]:
@@ -500,9 +500,11 @@ class ThreadContext(Facts):
         """Notify the client that a URL elicitation is complete; see `Answer.elicitation_id`."""
         self._bridge.call(self._context.elicitation_complete, elicitation_id)
 
-    def sample(self, question: Question, **options: Unpack[SamplingOptions]) -> CreateMessageResult:
+    def sample(
+        self, prompt: SamplingInput, **options: Unpack[SamplingOptions]
+    ) -> CreateMessageResult:
         """Ask the client for a message of its language model; progress is not reported."""
-        return self._bridge.call(functools.partial(self._context.sample, question, **options))
+        return self._bridge.call(functools.partial(self._context.sample, prompt, **options))
 
     def list_roots(self) -> list[Root]:
         """Ask the client for its roots."""

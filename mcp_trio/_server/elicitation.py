@@ -1,8 +1,10 @@
-"""Questions of a handler to its client: elicitation forms and URLs, sampling, roots.
+"""Requests of a handler to its client: elicitation of forms and URLs, sampling, roots.
 
-A question knows which capability it needs, how it is said to a client of some revision, and how
-the client's result is read. How it travels, the engine knows: to a legacy client as a request, to a
-modern one in a round of the handler's own request.
+A request (`Ask`) knows which capability the client needs for it, its method and params, and how to
+read the client's result. How it is sent depends on the protocol version: a legacy client receives
+a request, and a stateless client an `InputRequiredResult`, which it answers with a retry.
+
+https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
 """
 
 import datetime as dt
@@ -13,7 +15,7 @@ import types
 import typing
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import (
     Any,
@@ -73,24 +75,24 @@ from mcp_trio.types import (
     ToolResultContent,
 )
 
-# --------------------
-# From a type to a form that a client's user fills in, and from what they said to a value of it.
+# Forms ------------------------------------------------------------------------------------------
 #
-# A form is made at first use, and refused then if the type is not flat. Its schema is that of the
-# newest revision; what older clients do not know is taken out on the way to them.
-
+# A form is made from a Python type on first use. Its schema is that of the newest protocol version;
+# for a client of an older version, keywords that the version does not have are removed when the
+# request is encoded.
 
 VALUE: Final = "value"
-"""The member of a form that asks for one value alone."""
+"""The name of the field in a form for a single value."""
 
+# The names of secrets, which neither a form nor the query of a URL may contain.
 SECRETS: Final = SecretNames(DEFAULT_SECRET_NAMES)
-"""What a form never asks for, and no URL carries, by its name (ELIC-25, ELIC-42)."""
 
 _LINK: Final = re.compile(r"\bhttps?://", re.IGNORECASE)
 _DEFINITIONS: Final = "#/$defs/"
 
-# What of a JSON Schema a form can say too; the rest is checked when the answer is here.
-_WORDS: Final[tuple[str, ...]] = ("title", "description")
+# The keywords of JSON Schema that a form may have. Other constraints of the type are checked when
+# the answer is decoded.
+_TEXTS: Final[tuple[str, ...]] = ("title", "description")
 _LIMITS: Final[dict[Any, tuple[str, ...]]] = {
     "string": ("minLength", "maxLength"),
     "integer": ("minimum", "maximum"),
@@ -102,7 +104,7 @@ _FORMATS: Final[dict[Any, str]] = {dt.datetime: "date-time", dt.date: "date"}
 
 
 class FormError(ValueError):
-    """What was filled in does not fit the form; `lines` has one short line for each mistake."""
+    """The content of a form is invalid; `lines` has one short line for each validation error."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("; ".join(lines))
@@ -111,37 +113,46 @@ class FormError(ValueError):
 
 @attrs.frozen(eq=False)
 class Form:
-    """A form: what the client is told, and what makes a value of its answer."""
+    """A form: the schema for the client, and the function that makes a value of valid content."""
 
     schema: dict[str, Any]
     build: Callable[[Mapping[str, Any]], Any]
 
     def read(self, content: Mapping[str, Any]) -> Any:
-        """The value that a user has given.
+        """Return the value for the content that the user has filled in.
 
         Raises:
-            FormError: It does not fit (ELIC-23).
+            FormError: The content is invalid.
         """
-        mistakes = form_errors(content, self.schema)
-        if mistakes:
-            raise FormError(mistakes)
+        errors = form_errors(content, self.schema)
+        if errors:
+            raise FormError(errors)
         return self.build(content)
 
 
 def form_of(kind: Any) -> Form:
-    """The form for a class, for one value alone, for a schema, or (None) for a confirmation.
+    """Return the form for a class with fields, the type of one value, or a schema.
+
+    The form for None has no fields: the user can only confirm it.
 
     Raises:
-        TypeError: The type is not flat; the member is named (ELIC-09).
-        ValueError: The schema is none of a form; the member is named.
-        LocalProtocolError: A member is a secret, which is asked for by URL (ELIC-25, ELIC-26).
+        TypeError: A field has a type that a form cannot have, such as a nested object; the text
+            names the field.
+        ValueError: The schema is not one of a form; the text names the field.
+        LocalProtocolError: A field asks for a secret, which the protocol allows by URL only, or its
+            text contains a link.
     """
     if isinstance(kind, Mapping):
-        return _form_by_schema(dict(cast("Mapping[str, Any]", kind)))
+        schema = dict(cast("Mapping[str, Any]", kind))
+        for name, member in form_members(schema).items():
+            _check_field(name, member)
+        check_form(schema)
+        return Form(schema, dict)
     return _form_of_class(kind) if isinstance(kind, type) else _form_of_hint(kind)
 
 
-# Only classes: hints can be equal without being the same, as Literals in another order.
+# Only the forms of classes are cached. Other hints can be equal and yet differ, such as two
+# Literals with the same values in another order.
 @functools.lru_cache
 def _form_of_class(kind: type) -> Form:
     return _form_of_hint(kind)
@@ -150,22 +161,52 @@ def _form_of_class(kind: type) -> Form:
 def _form_of_hint(kind: Any) -> Form:
     if kind is None or kind is types.NoneType:
         return Form(_object({}, ()), lambda _: None)
-    return _Members(kind).form() if has_fields(kind) else _form_of_value(kind)
-
-
-def _form_by_schema(schema: dict[str, Any]) -> Form:
-    for name, member in form_members(schema).items():
-        _reject_unfit(name, member)
-    check_form(schema)
-    return Form(schema, dict)
-
-
-def _form_of_value(hint: Any) -> Form:
-    member = _Member(owner="a form", name=VALUE, hint=hint)
+    if has_fields(kind):
+        return _form_of_fields(kind)
+    field = _FormField(owner="a form", name=VALUE, hint=kind)
     return Form(
-        _object({VALUE: member.schema()}, () if member.is_optional else (VALUE,)),
-        lambda content: member.read(content[VALUE]) if VALUE in content else None,
+        _object({VALUE: field.schema()}, () if field.is_optional else (VALUE,)),
+        lambda content: field.read(content[VALUE]) if VALUE in content else None,
     )
+
+
+def _form_of_fields(kind: Any) -> Form:
+    owner = name_of(kind)
+    pairs = [
+        (field, _FormField(owner=owner, name=field.wire_name, hint=field.hint))
+        for field in fields_of(kind)
+    ]
+    properties = {field.wire_name: _with_default(field, member) for field, member in pairs}
+    required = [
+        field.wire_name for field, member in pairs if field.is_required and not member.is_optional
+    ]
+
+    def build(content: Mapping[str, Any]) -> Any:
+        errors: list[str] = []
+        values: dict[str, Any] = {}
+        for field, member in pairs:
+            if field.wire_name in content:
+                try:
+                    values[field.name] = member.read(content[field.wire_name])
+                except FormError as error:
+                    errors += error.lines
+            elif field.is_required:  # The field is optional in the form: None is allowed.
+                values[field.name] = None
+        if errors:
+            raise FormError(errors)
+        try:
+            return class_of(kind)(**values)
+        except (TypeError, ValueError) as error:  # A validator of the class rejects the values.
+            raise FormError([str(error)]) from error
+
+    return Form(_object(properties, required), build)
+
+
+def _with_default(field: Field, member: "_FormField") -> dict[str, Any]:
+    schema = member.schema()
+    if field.default in (msgspec.NODEFAULT, None):
+        return schema
+    return {**schema, "default": msgspec.to_builtins(field.default)}
 
 
 def _object(properties: dict[str, Any], required: Sequence[str]) -> dict[str, Any]:
@@ -173,87 +214,32 @@ def _object(properties: dict[str, Any], required: Sequence[str]) -> dict[str, An
     return {**schema, "required": [*required]} if required else schema
 
 
-def reject_link(text: str) -> None:
-    """Refuse a text of a form that leads elsewhere (ELIC-43).
+def _check_field(name: str, schema: Mapping[str, Any]) -> None:
+    # The protocol forbids both: users must not type secrets into a client's form, nor follow a link
+    # whose target the client has not shown them.
+    if schema.get("format") == "password" or SECRETS.covers(name):
+        raise LocalProtocolError(f"{name}: a form must not ask for secrets: use elicit_url")
+    for text in _subset(schema, _TEXTS).values():
+        _reject_link(text)
 
-    Raises:
-        LocalProtocolError: It does.
-    """
+
+def _reject_link(text: str) -> None:
     if _LINK.search(text):
-        raise LocalProtocolError(f"a form has no links: ask by elicit_url instead of {text!r}")
-
-
-def _reject_unfit(name: str, member: Mapping[str, Any]) -> None:
-    if member.get("format") == "password" or SECRETS.covers(name):
-        raise LocalProtocolError(f"{name}: a form asks for no secrets: ask by elicit_url")
-    for words in _kept(member, _WORDS).values():
-        reject_link(words)
-
-
-# The members of a class -------------------------------------------------------------------------
-
-
-@attrs.define(eq=False)
-class _Members:
-    """The members of a class, each with what reads it."""
-
-    kind: Any
-    members: Sequence[tuple[Field, "_Member"]] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        owner = name_of(self.kind)
-        self.members = [
-            (field, _Member(owner=owner, name=field.wire_name, hint=field.hint))
-            for field in fields_of(self.kind)
-        ]
-
-    def form(self) -> Form:
-        """Their form."""
-        required = [
-            field.wire_name
-            for field, member in self.members
-            if field.is_required and not member.is_optional
-        ]
-        properties = {field.wire_name: _with_default(field, it) for field, it in self.members}
-        return Form(_object(properties, required), self.build)
-
-    def build(self, content: Mapping[str, Any]) -> Any:
-        """The object; what a validator of its class refuses is a mistake, too."""
-        mistakes: list[str] = []
-        values = dict(self._values(content, mistakes))
-        if mistakes:
-            raise FormError(mistakes)
-        try:
-            return class_of(self.kind)(**values)
-        except (TypeError, ValueError) as error:
-            raise FormError([str(error)]) from error
-
-    def _values(self, content: Mapping[str, Any], mistakes: list[str]) -> Iterator[tuple[str, Any]]:
-        for field, member in self.members:
-            if field.wire_name in content:
-                try:
-                    yield field.name, member.read(content[field.wire_name])
-                except FormError as error:
-                    mistakes += error.lines
-            elif field.is_required:  # and optional, or the form would have missed it
-                yield field.name, None
-
-
-def _with_default(field: Field, member: "_Member") -> dict[str, Any]:
-    schema = member.schema()
-    if field.default in (msgspec.NODEFAULT, None):
-        return schema
-    return {**schema, "default": msgspec.to_builtins(field.default)}
-
-
-# One member -------------------------------------------------------------------------------------
+        raise LocalProtocolError(f"a form must not contain links: use elicit_url for {text!r}")
 
 
 @attrs.define(kw_only=True, eq=False)
-class _Member:
-    """One member of a form; `owner` and `name` say in errors which.
+class _FormField:
+    """One field of a form.
 
-    `core` is its type without None and without metadata, and `told` its JSON Schema.
+    Attributes:
+        owner: The name of the class, for errors.
+        name: The name of the field.
+        hint: The annotation.
+        readable: The type that msgspec decodes.
+        core: The type without None and without metadata.
+        json_schema: The JSON Schema of the type, of which a form may have only a part.
+        is_optional: True if the type allows None.
     """
 
     owner: str
@@ -261,65 +247,75 @@ class _Member:
     hint: Any
     readable: Any = attrs.field(init=False)
     core: Any = attrs.field(init=False)
-    told: Mapping[str, Any] = attrs.field(init=False)
+    json_schema: Mapping[str, Any] = attrs.field(init=False)
     is_optional: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.core, self.is_optional = _without_none(self.hint)
         try:
             self.readable = TypeReader().readable(self.hint)
-            self.told = _flat(json_schema(self.readable))
+            self.json_schema = _flat(json_schema(self.readable))
         except TypeError as error:
             raise self._rejection(str(error)) from error
 
     def read(self, value: Any) -> Any:
-        """The value, from what was filled in."""
+        """Return the value for the content of the field.
+
+        Raises:
+            FormError: The content is invalid.
+        """
         try:
             return convert(value, self.readable)
         except msgspec.ValidationError as error:
             raise FormError([line(error, f".{self.name}")]) from error
 
     def schema(self) -> dict[str, Any]:
-        """What the form says of it."""
-        _reject_unfit(self.name, self.told)
-        return {**_kept(self.told, _WORDS), **self._shape()}
+        """Return the schema of the field in the form.
 
-    def _shape(self) -> dict[str, Any]:
-        told = self.told
+        Raises:
+            TypeError: A form cannot have a field of the type.
+            LocalProtocolError: The field asks for a secret, or its text contains a link.
+        """
+        _check_field(self.name, self.json_schema)
+        return {**_subset(self.json_schema, _TEXTS), **self._type_schema()}
+
+    def _type_schema(self) -> dict[str, Any]:
         choices = _choices(self.core)
         if choices is not None:
-            return {"type": "string", **self._chosen(choices, "oneOf")}
-        kind = told.get("type")
+            return {"type": "string", **self._choice_schema(choices, "oneOf")}
+        kind = self.json_schema.get("type")
         if kind not in _LIMITS:
-            raise self._rejection(f"a form is flat, and has no {name_of(self.core)}")
-        shape = {"type": kind, **_limits(told, _LIMITS[kind])}
+            raise self._rejection(f"a form is flat and cannot have a {name_of(self.core)}")
+        schema = {"type": kind, **_limits(self.json_schema, _LIMITS[kind])}
         if kind == "array":
-            return {**shape, "items": self._items()}
-        named = _FORMATS.get(self.core, told.get("format"))
-        return {**shape, "format": named} if named in FORMATS else shape
+            return {**schema, "items": self._item_schema()}
+        format_name = _FORMATS.get(self.core, self.json_schema.get("format"))
+        return {**schema, "format": format_name} if format_name in FORMATS else schema
 
-    def _items(self) -> dict[str, Any]:
+    def _item_schema(self) -> dict[str, Any]:
         inner, *others = typing.get_args(self.core) or (Any,)
         is_row = others not in ([], [...])
         choices = None if is_row or not is_array(self.core) else _choices(bare(inner))
         if choices is None:
-            raise self._rejection("a list in a form is of choices: of Literal or Enum")
-        chosen = self._chosen(choices, "anyOf")
-        return chosen if "anyOf" in chosen else {"type": "string", **chosen}
+            raise self._rejection(
+                "a list in a form has to be a list of choices, a Literal or an Enum"
+            )
+        schema = self._choice_schema(choices, "anyOf")
+        return schema if "anyOf" in schema else {"type": "string", **schema}
 
-    def _chosen(self, choices: Mapping[Any, str | None], titled: str) -> dict[str, Any]:
+    def _choice_schema(self, choices: Mapping[Any, str | None], keyword: str) -> dict[str, Any]:
         if not all(isinstance(value, str) for value in choices):
-            raise self._rejection("the choices of a form are texts")
+            raise self._rejection("the choices of a form have to be strings")
         if None in choices.values():
             return {"enum": [*choices]}
-        return {titled: [{"const": it, "title": title} for it, title in choices.items()]}
+        return {keyword: [{"const": it, "title": title} for it, title in choices.items()]}
 
     def _rejection(self, text: str) -> TypeError:
         return TypeError(f"{self.owner}, {self.name}: {text}")
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """What a type is besides None, without metadata, and whether it may be None."""
+    """Return a type without None and without metadata, and whether it allows None."""
     found = bare(hint)
     if not is_union(found):
         return found, False
@@ -329,9 +325,9 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _choices(hint: Any) -> dict[Any, str | None] | None:
-    """What may be chosen, with titles if it is an Enum; None if the type is no choice.
+    """Return the choices of a Literal or Enum with their titles, None for any other type.
 
-    The values of an Enum are for programs, and so it is shown by its names.
+    A member of an Enum has its name as title, because its value is meant for programs.
     """
     if typing.get_origin(hint) is Literal:
         return dict.fromkeys(typing.get_args(hint))
@@ -341,7 +337,10 @@ def _choices(hint: Any) -> dict[Any, str | None] | None:
 
 
 def _flat(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without `null` and references; what stands around them wins, as descriptions."""
+    """Return the schema without `null` and references.
+
+    Keywords beside a reference, such as a description, override those of its definition.
+    """
     around = {keyword: it for keyword, it in schema.items() if keyword not in ("anyOf", "$ref")}
     others = [it for it in schema.get("anyOf", ()) if it != {"type": "null"}]
     if len(others) == 1:
@@ -351,44 +350,42 @@ def _flat(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _limits(told: Mapping[str, Any], keywords: Sequence[str]) -> dict[str, Any]:
-    """The limits that a form can say; those of an integer can always be said."""
-    limits = _kept(told, keywords)
-    if told.get("type") == "integer":
-        if "exclusiveMinimum" in told:
-            limits["minimum"] = told["exclusiveMinimum"] + 1
-        if "exclusiveMaximum" in told:
-            limits["maximum"] = told["exclusiveMaximum"] - 1
+def _limits(schema: Mapping[str, Any], keywords: Sequence[str]) -> dict[str, Any]:
+    limits = _subset(schema, keywords)
+    # Forms have no exclusive limits, but those of an integer have inclusive equivalents.
+    if schema.get("type") == "integer":
+        if "exclusiveMinimum" in schema:
+            limits["minimum"] = schema["exclusiveMinimum"] + 1
+        if "exclusiveMaximum" in schema:
+            limits["maximum"] = schema["exclusiveMaximum"] - 1
     return limits
 
 
-def _kept(schema: Mapping[str, Any], keywords: Sequence[str]) -> dict[str, Any]:
+def _subset(schema: Mapping[str, Any], keywords: Sequence[str]) -> dict[str, Any]:
     return {keyword: schema[keyword] for keyword in keywords if keyword in schema}
 
 
-# --------------------
-# From what a handler asks of the client's model to the params of `sampling/createMessage`.
+# Sampling ---------------------------------------------------------------------------------------
 
+# The `maxTokens` of a request for which the handler gives none; the protocol requires the field.
+MAX_TOKENS: Final = 1024
 
-# How long an answer may be if the handler does not say; the specification asks for a number.
-TOKENS: Final = 1024
+_CONTENT: Final = (TextContent, ImageContent, AudioContent, ToolResultContent)
 
-_SPOKEN: Final = (TextContent, ImageContent, AudioContent, ToolResultContent)
-
-Block: TypeAlias = TextContent | ImageContent | AudioContent | ToolResultContent
-RecordedMessage: TypeAlias = (
-    str | Block | SamplingMessage | CreateMessageResult | Sequence[ToolResultContent]
+SamplingContent: TypeAlias = TextContent | ImageContent | AudioContent | ToolResultContent
+SamplingTurn: TypeAlias = (
+    str | SamplingContent | SamplingMessage | CreateMessageResult | Sequence[ToolResultContent]
 )
-Question: TypeAlias = CreateMessageParams | RecordedMessage | Sequence[RecordedMessage]
-"""What the model is asked: a text, which the user says, or a conversation, or everything.
+SamplingInput: TypeAlias = CreateMessageParams | SamplingTurn | Sequence[SamplingTurn]
+"""The input of a model: a text of the user, a conversation, or complete params.
 
-What the model said before stands in a conversation as the result that it came by; after that, a
-list in the list is one message with the results of the tools that it used.
+In a conversation, an earlier answer of the model is its `CreateMessageResult`. A list inside the
+conversation is one message with the results of the tools that the model has used.
 """
 
 
 class SamplingOptions(TypedDict, total=False):
-    """What else may be said about the answer; see `CreateMessageParams`."""
+    """Options of a sampling request; `CreateMessageParams` describes them."""
 
     max_tokens: int
     model_preferences: ModelPreferences
@@ -401,44 +398,41 @@ class SamplingOptions(TypedDict, total=False):
     tool_choice: ToolChoice
 
 
-def sampling_params(question: Question, options: SamplingOptions) -> CreateMessageParams:
-    """The params; options win over what stands in the question.
+def sampling_params(prompt: SamplingInput, options: SamplingOptions) -> CreateMessageParams:
+    """Return the params of `sampling/createMessage`; options override those in the input.
 
     Raises:
-        TypeError: An unknown option, or no message.
-        LocalProtocolError: The results of tools do not belong to what the model said (SAMP-18,
-            SAMP-19).
+        TypeError: An option is unknown, or a message has a wrong type.
+        LocalProtocolError: The results of tools in the conversation do not match the tool uses.
     """
-    if not isinstance(question, CreateMessageParams):
-        said = question if isinstance(question, list | tuple) else [question]
-        question = CreateMessageParams(
-            messages=[_message(each) for each in said], max_tokens=TOKENS
+    if not isinstance(prompt, CreateMessageParams):
+        turns = prompt if isinstance(prompt, list | tuple) else [prompt]
+        prompt = CreateMessageParams(
+            messages=[_sampling_message(turn) for turn in turns], max_tokens=MAX_TOKENS
         )
-    fault = unbalanced_tool_use(question.messages)
-    if fault is not None:
-        raise LocalProtocolError(f"sampling/createMessage: {fault}")
-    return msgspec.structs.replace(question, **options)
+    error = unbalanced_tool_use(prompt.messages)
+    if error is not None:
+        raise LocalProtocolError(f"sampling/createMessage: {error}")
+    return msgspec.structs.replace(prompt, **options)
 
 
-def _message(said: Any) -> SamplingMessage:
-    match said:
+def _sampling_message(turn: Any) -> SamplingMessage:
+    match turn:
         case SamplingMessage():
-            return said
+            return turn
         case CreateMessageResult():
-            return SamplingMessage(role=said.role, content=said.content)
+            return SamplingMessage(role=turn.role, content=turn.content)
         case str():
-            return SamplingMessage(role="user", content=TextContent(text=said))
-        case [ToolResultContent(), *others] if _are_results(others):
-            return SamplingMessage(role="user", content=[*said])
-        case _ if isinstance(said, _SPOKEN):
-            return SamplingMessage(role="user", content=said)
+            return SamplingMessage(role="user", content=TextContent(text=turn))
+        case [*blocks] if blocks and all(isinstance(it, ToolResultContent) for it in blocks):
+            return SamplingMessage(role="user", content=blocks)
+        case _ if isinstance(turn, _CONTENT):
+            return SamplingMessage(role="user", content=turn)
         case _:
-            raise TypeError(f"a model is asked by text, image or SamplingMessage, not {said!r}")
+            raise TypeError(f"a message is a text, content or a SamplingMessage, not {turn!r}")
 
 
-def _are_results(blocks: list[Any]) -> bool:
-    return all(isinstance(block, ToolResultContent) for block in blocks)
-
+# Requests to the client -------------------------------------------------------------------------
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -451,14 +445,14 @@ _UUID_BITS: Final = 128
 
 @attrs.frozen(kw_only=True)
 class Answer(Generic[T_co]):
-    """What a user did with a form or a URL.
+    """A user's answer to a form or a URL.
 
     Attributes:
-        action: "accept" (of a URL that is consent, and not that anything is done yet), "decline"
-            (the user says no), or "cancel" (the user went away).
-        data: What was filled in; None unless a form was accepted.
-        elicitation_id: By which to tell the client later that what was to be done at a URL is
-            done; None for forms, and for clients that cannot hear of it.
+        action: "accept", "decline" (the user rejected it), or "cancel" (the user dismissed it).
+            "accept" of a URL means that the user agrees to open it, not that they have finished.
+        data: The content of an accepted form; else None.
+        elicitation_id: The id by which the client is notified when a URL elicitation is complete.
+            None for a form, and for a client whose protocol version has no such notification.
     """
 
     action: Literal["accept", "decline", "cancel"]
@@ -467,66 +461,74 @@ class Answer(Generic[T_co]):
 
     @property
     def is_accepted(self) -> bool:
-        """Return whether the user has agreed."""
+        """True if the user accepted."""
         return self.action == "accept"
 
 
 class Ask(ABC, Generic[T_co]):
-    """A question for `ctx.ask_all`: an `Elicitation`, `UrlElicitation`, `Sampling` or `Roots`."""
+    """A request for `ctx.ask_all`: an `Elicitation`, `UrlElicitation`, `Sampling` or `Roots`."""
 
     __slots__ = ()
 
     @abstractmethod
     def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """What the client would have to announce, and has not; empty if nothing is missing."""
+        """Return the capabilities that the request needs and the client did not announce."""
 
     @abstractmethod
     def asked(self) -> Asked:
-        """The question in the protocol's words."""
+        """Return the method and params of the request.
+
+        Raises:
+            TypeError, ValueError: The request is malformed.
+            LocalProtocolError: The protocol forbids the request.
+        """
 
     @abstractmethod
     def read(self, result: Any) -> T_co:
-        """The answer, from the client's result.
+        """Return the answer in the client's result.
 
         Raises:
-            RemoteProtocolError: It does not fit the question.
+            RemoteProtocolError: The result is no valid answer to the request.
         """
 
 
 async def answers(
     handling: Handling, served: ServedSession, questions: Sequence[Ask[Any]]
 ) -> tuple[Any, ...]:
-    """What the client says to all the questions, in their order.
+    """Send several requests to the client at once, and return the answers in their order.
 
     Raises:
-        CapabilityMissing: It has not announced that it can be asked one of them; it is asked none.
-        LocalProtocolError: One of them is against the rules; the client is asked none.
-        RemoteProtocolError: It answers something else.
-        RequestError, RequestTimeout, ConnectionLost: It does not answer.
+        CapabilityMissing: The client did not announce a capability that one of the requests needs;
+            nothing is sent.
+        LocalProtocolError: The protocol forbids one of the requests; nothing is sent.
+        RemoteProtocolError: A result is no valid answer.
+        RequestError, RequestTimeout, ConnectionLost: The client did not answer a request.
     """
-    questions = askable(handling, served, questions)
+    questions = prepared(handling, served, questions)
     results = await ask_all(handling, [question.asked() for question in questions])
     rows = zip(questions, results, strict=True)
     return tuple(question.read(result) for question, result in rows)
 
 
-def askable(
+def prepared(
     handling: Handling, served: ServedSession, questions: Sequence[Ask[Any]]
 ) -> list[Ask[Any]]:
-    """The questions as this client is asked them: a visit has an id if its end can be told.
+    """Return the requests in the form for this client.
+
+    A URL elicitation gets an id if the client can be notified of its completion.
 
     Raises:
-        CapabilityMissing: It has not announced that it can be asked one of them.
+        CapabilityMissing: The client did not announce a capability that one of the requests needs.
     """
-    reject_unannounced(handling.request.peer, questions)
-    return [_with_id(handling, served, question) for question in questions]
+    check_capabilities(handling.request.peer, questions)
+    return [_with_elicitation_id(handling, served, question) for question in questions]
 
 
-def reject_unannounced(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
-    """Refuse what cannot be asked of this client.
+def check_capabilities(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
+    """Check that the client announced every capability that the requests need.
 
     Raises:
-        CapabilityMissing: It has not announced that.
+        CapabilityMissing: The client did not announce one; the text names all that are missing.
     """
     missing: dict[str, Any] = {}
     for question in questions:
@@ -546,7 +548,12 @@ def reject_unannounced(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
 
 @attrs.define(init=False, eq=False)
 class Elicitation(Ask[Answer[T]]):
-    """Asks the user to fill in a form; `kind` says what is wanted, see `Context.elicit`."""
+    """A request that the user fills in a form.
+
+    Attributes:
+        message: The text that the client shows.
+        kind: A class with fields, the type of one value, a JSON Schema, or None for a confirmation.
+    """
 
     message: str
     kind: Any
@@ -574,31 +581,38 @@ class Elicitation(Ask[Answer[T]]):
         return form_of(self.kind)
 
     def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """See `Ask`; a client that says of no mode that it can do it can do forms (ELIC-03)."""
+        """Return the mode `form` if the client supports no forms, as `Ask.needs` describes."""
+        # A client that announces elicitation without a mode supports forms.
         can = peer.can("elicitation.form") or not peer.can("elicitation.url")
         return {} if can and peer.can("elicitation") else {"elicitation": {"form": {}}}
 
     def asked(self) -> Asked:
-        """See `Ask`."""
-        reject_link(self.message)
+        """Return the request, as `Ask.asked` describes."""
+        _reject_link(self.message)
         params = ElicitParams(message=self.message, mode="form", requested_schema=self._form.schema)
         return Asked(method=_ELICIT, params=params, check=self.read)
 
     def read(self, result: ElicitResult) -> Answer[T]:
-        """See `Ask`."""
+        """Return the user's answer, as `Ask.read` describes."""
         if result.action != "accept":
             return Answer(action=result.action)
         try:
             return Answer(action="accept", data=self._form.read(result.content or {}))
         except FormError as error:
-            raise RemoteProtocolError(f"{_ELICIT}: the answer does not fit: {error}") from error
+            raise RemoteProtocolError(
+                f"{_ELICIT}: the answer does not match the form: {error}"
+            ) from error
 
 
 @attrs.frozen(eq=False)
 class UrlElicitation(Ask[Answer[None]]):
-    """Asks the user to visit a URL, which is to tell nothing of the user and lets nobody in.
+    """A request that the user opens a URL, which must contain neither credentials nor user data.
 
-    `elicitation_id` is for clients to which its completion is told, and drawn if it is not given.
+    Attributes:
+        message: The text that the client shows.
+        url: The URL.
+        elicitation_id: The id by which the client is notified of the completion, if its protocol
+            version has that notification; None stands for a random id.
     """
 
     message: str
@@ -606,12 +620,12 @@ class UrlElicitation(Ask[Answer[None]]):
     elicitation_id: str | None = attrs.field(default=None, kw_only=True)
 
     def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """See `Ask`."""
+        """Return the mode `url` if the client supports no URLs, as `Ask.needs` describes."""
         can = peer.protocol_version.has_url_elicitation and peer.can("elicitation.url")
         return {} if can else {"elicitation": {"url": {}}}
 
     def asked(self) -> Asked:
-        """See `Ask`."""
+        """Return the request, as `Ask.asked` describes."""
         _check_url(self.url)
         params = ElicitParams(
             message=self.message, mode="url", url=self.url, elicitation_id=self.elicitation_id
@@ -619,38 +633,42 @@ class UrlElicitation(Ask[Answer[None]]):
         return Asked(method=_ELICIT, params=params)
 
     def read(self, result: ElicitResult) -> Answer[None]:
-        """See `Ask`."""
+        """Return the user's answer, as `Ask.read` describes."""
         return Answer(action=result.action, elicitation_id=self.elicitation_id)
 
 
-def _with_id(handling: Handling, served: ServedSession, question: Ask[Any]) -> Ask[Any]:
-    """The question, with an id if it is of a visit whose end the client may hear of (ELIC-28)."""
+def _with_elicitation_id(handling: Handling, served: ServedSession, question: Ask[Any]) -> Ask[Any]:
     if not isinstance(question, UrlElicitation):
         return question
     if not handling.request.peer.protocol_version.has_elicitation_ids:
         return attrs.evolve(question, elicitation_id=None)
-    elicitation_id = question.elicitation_id or _drawn_id(handling)
+    elicitation_id = question.elicitation_id or _random_id(handling)
     served.elicitations.begin(elicitation_id)
     return attrs.evolve(question, elicitation_id=elicitation_id)
 
 
-def _drawn_id(handling: Handling) -> str:
+def _random_id(handling: Handling) -> str:
     return str(uuid.UUID(int=randomness(handling).getrandbits(_UUID_BITS), version=4))
 
 
 def _check_url(url: str) -> None:
-    """Refuse what nobody should be sent to (ELIC-27, ELIC-42, ELIC-44)."""
+    """Check the rules of the protocol for URLs that are shown to a user.
+
+    https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
+    """
     try:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError as error:
-        raise LocalProtocolError(f"no URL to send a user to: {error}") from None
+        raise LocalProtocolError(f"not a URL that a user can open: {error}") from None
     if not host or any(map(str.isspace, url)):
-        raise LocalProtocolError(f"no URL to send a user to: {url!r}")
+        raise LocalProtocolError(f"not a URL that a user can open: {url!r}")
     if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(host)):
-        raise LocalProtocolError("a user is sent to https, or to http on this machine only")
-    if _tells_secrets(parts):
-        raise LocalProtocolError("the URL for a user carries what lets others in, too")
+        raise LocalProtocolError(
+            "a URL for a user needs https; http is for the loopback interface only"
+        )
+    if _has_secret(parts):
+        raise LocalProtocolError("a URL for a user must not contain credentials")
 
 
 def _is_loopback(host: str) -> bool:
@@ -660,53 +678,56 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _tells_secrets(parts: SplitResult) -> bool:
+def _has_secret(parts: SplitResult) -> bool:
     named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
     return "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named)
 
 
-def params_of_visits(
-    handling: Handling, served: ServedSession, visits: Sequence[UrlElicitation]
+def url_elicitation_params(
+    handling: Handling, served: ServedSession, elicitations: Sequence[UrlElicitation]
 ) -> list[Any]:
-    """What a client is told of visits that it is not asked for, as data of an error (ERR-17).
+    """Return the params of URL elicitations as the data of a `URLElicitationRequiredError`.
 
     Raises:
-        CapabilityMissing: The client cannot be asked for them at all.
-        LocalProtocolError: A URL is none that a user may be sent to.
+        CapabilityMissing: The client does not support URL elicitation.
+        LocalProtocolError: A URL breaks a rule of the protocol.
     """
-    params = [visit.asked().params for visit in askable(handling, served, visits)]
-    told: list[Any] = msgspec.to_builtins(params)
-    return told
-
-
-# The client's model, and its roots --------------------------------------------------------------
+    params = [each.asked().params for each in prepared(handling, served, elicitations)]
+    data: list[Any] = msgspec.to_builtins(params)
+    return data
 
 
 @attrs.define(init=False, eq=False)
 class Sampling(Ask[CreateMessageResult]):
-    """Asks the client's model; see `Context.sample` for the question and its options."""
+    """A request for a message of the client's language model.
 
-    question: Question
+    Attributes:
+        prompt: The input of the model.
+        progress: The callback that receives the client's progress notifications.
+        options: The other params of the request.
+    """
+
+    prompt: SamplingInput
     progress: ProgressCallback | None
     options: SamplingOptions
 
     def __init__(
         self,
-        question: Question,
+        prompt: SamplingInput,
         *,
         progress: ProgressCallback | None = None,
         **options: Unpack[SamplingOptions],
     ) -> None:
-        self.question = question
+        self.prompt = prompt
         self.progress = progress
         self.options = options
 
     @property
     def _params(self) -> CreateMessageParams:
-        return sampling_params(self.question, self.options)
+        return sampling_params(self.prompt, self.options)
 
     def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """See `Ask`."""
+        """Return the missing parts of the capability `sampling`, as `Ask.needs` describes."""
         params, missing = self._params, dict[str, Any]()
         uses_tools = params.tools is not None or params.tool_choice is not None
         if uses_tools and not peer.can("sampling.tools"):
@@ -721,16 +742,16 @@ class Sampling(Ask[CreateMessageResult]):
         return {} if peer.can("sampling") and not missing else {"sampling": missing}
 
     def asked(self) -> Asked:
-        """See `Ask`."""
+        """Return the request, as `Ask.asked` describes."""
         return Asked(
             method=_SAMPLE, params=self._params, check=self.read, on_progress=self.progress
         )
 
     def read(self, result: CreateMessageResult) -> CreateMessageResult:
-        """See `Ask`; a list of one block is that block (TRAP-85)."""
+        """Return the model's message, as `Ask.read` describes; a list of one block as the block."""
         misuse = forbidden_tool_use(self._params, result)
         if misuse is not None:
-            raise RemoteProtocolError(f"{_SAMPLE}: the answer does not fit: {misuse}")
+            raise RemoteProtocolError(f"{_SAMPLE}: the answer is invalid: {misuse}")
         match result.content:
             case [block]:
                 return msgspec.structs.replace(result, content=block)
@@ -740,39 +761,36 @@ class Sampling(Ask[CreateMessageResult]):
 
 @attrs.frozen(eq=False)
 class Roots(Ask[list[Root]]):
-    """Asks the client for its roots."""
+    """A request for the client's roots."""
 
     def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """See `Ask`."""
+        """Return the capability `roots` if it is missing, as `Ask.needs` describes."""
         return {} if peer.can("roots") else {"roots": {}}
 
     def asked(self) -> Asked:
-        """See `Ask`."""
+        """Return the request, as `Ask.asked` describes."""
         return Asked(method=_LIST_ROOTS, params=EmptyParams())
 
     def read(self, result: ListRootsResult) -> list[Root]:
-        """See `Ask`."""
+        """Return the roots in the client's result."""
         return result.roots
 
 
-# Questions in the protocol's words --------------------------------------------------------------
-
-
 def ask_of(method: str, params: Any) -> Ask[Any]:
-    """The question that a method and its params are, of those that a round may have (MRTR-06).
+    """Return the request for a method and params in an `InputRequiredResult`.
 
     Raises:
-        LocalProtocolError: It is none.
+        LocalProtocolError: The method is not allowed there, or the params are invalid.
     """
-    read = _ASKS.get(method)
-    if read is None:
-        raise LocalProtocolError(f"{method} is no question to a client")
+    make = _ASKS.get(method)
+    if make is None:
+        raise LocalProtocolError(f"{method} is no input request: use {', '.join(_ASKS)}")
     kind = METHODS[method].params
     try:
-        whole = params if isinstance(params, kind) else msgspec.convert(params or {}, kind)
+        decoded = params if isinstance(params, kind) else msgspec.convert(params or {}, kind)
     except msgspec.ValidationError as error:
         raise LocalProtocolError(f"{method}: {error}") from error
-    return read(whole)
+    return make(decoded)
 
 
 def _elicitation_of(params: ElicitParams) -> Ask[Any]:

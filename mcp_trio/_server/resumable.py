@@ -26,7 +26,7 @@ from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, with_result_metadata
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import IncomingRequest, invalid_state_error, request_digest
-from mcp_trio._server.elicitation import Ask, ask_of, askable, reject_unannounced
+from mcp_trio._server.elicitation import Ask, ask_of, check_capabilities, prepared
 from mcp_trio._server.facts import ServedSession
 from mcp_trio._server.registry import RegisteredEntry
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, StateStore
@@ -139,7 +139,7 @@ class SealedRounds:
         if not isinstance(result, types.InputRequiredResult):
             return result
         asks = _asks_of(result)
-        reject_unannounced(handling.request.peer, list(asks.values()))
+        check_capabilities(handling.request.peer, list(asks.values()))
         requests = {
             key: types.InputRequest(method=asked.method, params=asked.params)
             for key, asked in ((key, ask.asked()) for key, ask in asks.items())
@@ -169,7 +169,7 @@ class SealedRounds:
                 pause = functools.partial(trio.sleep, pause_seconds)
                 await _performed(handling, "state.pause", None, pause)
                 pause_seconds = min(2 * pause_seconds, limits.requests.round_pause_seconds_max)
-            questions = askable(handling, served, list(asks.values()))
+            questions = prepared(handling, served, list(asks.values()))
             answers = await ask_all(handling, [question.asked() for question in questions])
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(asks, answers, strict=True))

@@ -206,19 +206,19 @@ def one(hint: Any) -> type:
 @pytest.mark.parametrize(
     ("hint", "why"),
     [
-        (Inner, "a form is flat, and has no Inner"),
-        (Inner | None, "a form is flat, and has no Inner"),
+        (Inner, "a form is flat and cannot have a Inner"),
+        (Inner | None, "a form is flat and cannot have a Inner"),
         (dict[str, int], "a form is flat"),
         (Any, "a form is flat"),
         (int | str, "a form is flat"),
         (None, "a form is flat"),
-        (list[str], "a list in a form is of choices"),
-        (list, "a list in a form is of choices"),
-        (list[Inner], "a list in a form is of choices"),
-        (tuple[Size, Size], "a list in a form is of choices"),
-        (Literal["a", 1], "the choices of a form are texts"),
-        (Grade, "the choices of a form are texts"),
-        (list[Grade], "the choices of a form are texts"),
+        (list[str], "a list in a form has to be a list of choices"),
+        (list, "a list in a form has to be a list of choices"),
+        (list[Inner], "a list in a form has to be a list of choices"),
+        (tuple[Size, Size], "a list in a form has to be a list of choices"),
+        (Literal["a", 1], "the choices of a form have to be strings"),
+        (Grade, "the choices of a form have to be strings"),
+        (list[Grade], "the choices of a form have to be strings"),
         (Annotated[int, at.Unit("m")], "Unit"),
         (complex, "complex"),
     ],
@@ -253,9 +253,9 @@ def test_a_form_has_no_hidden_text():
 @pytest.mark.parametrize("word", ["title", "description"])
 def test_the_words_of_a_form_lead_nowhere(word):
     said = {word: "See HTTPS://example.org"}
-    with pytest.raises(LocalProtocolError, match="no links"):
+    with pytest.raises(LocalProtocolError, match="must not contain links"):
         form_of(Annotated[str, msgspec.Meta(**said)])
-    with pytest.raises(LocalProtocolError, match="no links"):
+    with pytest.raises(LocalProtocolError, match="must not contain links"):
         form_of({"type": "object", "properties": {"it": {"type": "string", **said}}})
 
 

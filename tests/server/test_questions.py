@@ -188,8 +188,8 @@ async def test_an_answer_has_a_length_even_if_nobody_says_which(server, serve, t
 @pytest.mark.parametrize(
     ("question", "options", "rejection"),
     [
-        (7, {}, "a model is asked by text"),
-        ([b"x"], {}, "a model is asked by text"),
+        (7, {}, "a message is a text"),
+        ([b"x"], {}, "a message is a text"),
         ("Why?", {"colour": "blue"}, "'colour'"),
     ],
 )

@@ -205,7 +205,7 @@ async def test_results_that_do_not_belong_to_what_was_said_never_leave(ask_once,
 
 @pytest.mark.parametrize("question", [[[]], [[RESULT, "High."]], [types.ToolChoice()]])
 async def test_what_is_no_message_never_leaves(ask_once, question):
-    await ask_once(question, error=(TypeError, "a model is asked by text"))
+    await ask_once(question, error=(TypeError, "a message is a text"))
 
 
 @pytest.mark.requirement("SAMP-22")
