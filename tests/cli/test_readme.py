@@ -63,7 +63,7 @@ def run(command, folder, *, status=0):
 def test_every_example_of_the_readme_runs_in_its_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
-    assert len(shown) == 16
+    assert len(shown) == 17
     for language, block in shown:
         runners[language](block, tmp_path)
 
@@ -96,14 +96,6 @@ def test_the_readme_lists_the_sessions_that_there_are():
     sessions = re.findall(r"^@nox\.session.*\ndef (\w+)", noxfile, re.MULTILINE)
     table = README.split("| session | does |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `nox -s (\w+)`", table, re.MULTILINE)) == set(sessions)
-
-
-def test_the_readme_lists_the_kinds_of_records_that_there_are():
-    from mcp_trio._journal.records import KINDS
-
-    table = README.split("| kind | when | body |")[1].split("\n\n")[0]
-    listed = re.findall(r"`(\w{2,4})`", "".join(re.findall(r"^\|[^|]*", table, re.MULTILINE)))
-    assert set(listed) == KINDS.keys()
 
 
 def test_the_files_that_the_readme_names_are_there():
