@@ -243,7 +243,7 @@ class Serving:
         return result
 
     def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
-        """See `RoundsApplication.entry`."""
+        """Return the registered handler of a request that may have rounds, if there is one."""
         method = request.method.name
         if method in self.registry.methods:
             return None
@@ -253,7 +253,7 @@ class Serving:
             return None
 
     async def handled(self, handling: Handling) -> _Answer:
-        """See `RoundsApplication.handled`."""
+        """Run the handler of a request from its beginning, and return its result."""
         while True:
             try:
                 return await self._handled(handling)

@@ -155,7 +155,7 @@ class Offering:
     list_ttl_seconds: float = attrs.field(default=0.0, kw_only=True)
     cache_scope: types.CacheScope = attrs.field(default="private", kw_only=True)
     converter: "Converter | None" = attrs.field(default=None, kw_only=True, repr=False)
-    keys: KeyRing = attrs.field(factory=KeyRing.drawn, kw_only=True, repr=False)
+    keys: KeyRing = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
     states: StateStore | None = attrs.field(default=None, kw_only=True, repr=False)
     writer: JsonWriter = attrs.field(init=False, repr=False)
     effect_results: EffectResults = attrs.field(init=False, repr=False)

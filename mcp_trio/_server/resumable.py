@@ -1,20 +1,26 @@
-"""Resumable handlers, which any instance with the keys continues from a sealed state.
+"""Multi-round requests: handlers that go on from a sealed state, on any instance with the keys.
 
-Between two rounds nothing of them is here: what they need again is in the sealed state that the
-client brings back. Two ways to write one:
+A stateless client answers the questions of a handler with a retry of the request. Between the two
+rounds the server keeps nothing: everything that the handler needs again is in the sealed state,
+which the client sends back as `requestState`. There are two kinds of such handlers:
 
-- It returns an `InputRequiredResult`, with a state of its own, and reads what comes back. A legacy
-  client, which knows no rounds, is asked the same by requests, and the handler called again.
-- It is registered as resumable, and asks by its context. Its state are its steps; see `Memory`.
+- A handler that returns an `InputRequiredResult`, with a state of its own, and reads the answers in
+  the next round. A legacy client, whose protocol version has no rounds, receives the same questions
+  as requests, and the handler is called again with the answers.
+- A handler that is registered with `resumable=True` and asks by its context. Its state is the list
+  of its finished steps; `Memory` describes how it runs again.
 
-Everything that a replay could not repeat (keys, chance, the time of day, the store) is an effect.
+Keys, random numbers, the time of day and the store cannot be computed again in a replay. Therefore
+each use of them is an effect.
+
+https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
 """
 
 import functools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -25,23 +31,24 @@ from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, with_result_metadata
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import IncomingRequest, invalid_state_error, request_digest
+from mcp_trio._protocol.requests import invalid_state_error, request_digest
 from mcp_trio._server.elicitation import Ask, ask_of, check_capabilities, prepared
-from mcp_trio._server.facts import ServedSession
-from mcp_trio._server.registry import RegisteredEntry
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, StateStore
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all, run_resumably
-from mcp_trio._session.journal import Memory, Place, Step
+from mcp_trio._session.journal import Memory, Step, StepId
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
+
+if TYPE_CHECKING:
+    from mcp_trio._server.handlers import Serving
 
 T = TypeVar("T")
 Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
 _CHAIN_BYTES: Final = 16
 
-# By what an answer is known whose question is not.
+# The member by which the method of an answer is recognised if its question is unknown.
 _MEMBERS: Final = {
     "action": "elicitation/create",
     "model": "sampling/createMessage",
@@ -49,20 +56,8 @@ _MEMBERS: Final = {
 }
 
 
-class RoundsApplication(ServedSession, Protocol):
-    """The server's side of a session, as far as it is asked once a round."""
-
-    def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
-        """What will handle a request that may have rounds, if it is resumable at all."""
-        ...
-
-    async def handled(self, handling: Handling) -> Result:
-        """What its handler returns, run from its beginning."""
-        ...
-
-
 class Used(msgspec.Struct, frozen=True):
-    """Whether a state was used before, and what that has led to."""
+    """The use of a state: whether it was used `before`, and the result of that retry, if kept."""
 
     before: bool = False
     reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -70,45 +65,50 @@ class Used(msgspec.Struct, frozen=True):
 
 @attrs.frozen(kw_only=True)
 class SealedRounds:
-    """How a server's requests go on from round to round.
+    """The rounds of a server's requests.
 
-    `version` is the server's, and that of its resumable handlers which have none of their own.
+    Attributes:
+        sealer: The encoder and decoder of sealed states.
+        store: The store of used states, if states may be used only once.
+        version: The version of the server; a resumable handler may have a version of its own.
     """
 
     sealer: Sealer
     store: StateStore | None
     version: str
 
-    def answer(self, handling: Handling, served: RoundsApplication) -> Awaitable[Result]:
-        """The answer to a request that may have rounds.
+    def answer(self, handling: Handling, served: "Serving") -> Awaitable[Result]:
+        """Return the result of a request that may have rounds.
 
         Raises:
-            RequestError: The state or an answer is not valid.
-            CapabilityMissing: The handler asks what the client has not announced.
-            LocalProtocolError: It asks in a wrong way, or what it keeps is too large.
-            Exception: What it raises.
+            RequestError: The state or an answer in the request is invalid.
+            CapabilityMissing: The client did not announce the capability for a question.
+            LocalProtocolError: A question is malformed, or the state is too large.
+            Exception: The handler raised it.
         """
         if handling.request.peer.protocol_version.is_stateless:
             return self._answer_round(handling, served)
         return self._answer_in_session(handling, served)
 
-    async def _answer_round(self, handling: Handling, served: RoundsApplication) -> Result:
-        """Answer a modern client, which may come back for another round."""
+    async def _answer_round(self, handling: Handling, served: "Serving") -> Result:
+        """Answer one round of a stateless client."""
         registered, params = served.entry(handling.request), handling.request.params
         version = None if registered is None else registered.state_version(self.version)
         if params.request_state is not None:
-            return await self._go_on(handling, served, version)
+            return await self._answer_retry(handling, served, version)
         if version is not None:
-            state = await _performed(handling, "state.begin", State, _begun(version))
+            state = await _performed(
+                handling, "state.begin", State, functools.partial(_first_state, version)
+            )
             return await self._resume(handling, served, state, {})
         if params.input_responses is not None:
             handling.input_responses = _answers(None, params.input_responses)
-        return await self._answer_by_itself(handling, served, _EMPTY)
+        return await self._answer_by_result(handling, served, _EMPTY)
 
-    async def _go_on(
-        self, handling: Handling, served: RoundsApplication, version: str | None
+    async def _answer_retry(
+        self, handling: Handling, served: "Serving", version: str | None
     ) -> Result:
-        """A retry with a state; one that was used before gets the answer of then."""
+        """Answer a retry with a state; a state that was used before gets the same result again."""
         params = handling.request.params
         open_ = functools.partial(self._open, handling, params.request_state, version or "")
         state = await _performed(handling, "state.open", State | None, open_)
@@ -123,17 +123,17 @@ class SealedRounds:
             raise invalid_state_error()
         if version is None:
             handling.request_state, handling.input_responses = state.text, answers
-            result = await self._answer_by_itself(handling, served, state)
+            result = await self._answer_by_result(handling, served, state)
         else:
             result = await self._resume(handling, served, state, params.input_responses or {})
         if self.store is not None:
             await _performed(handling, "state.keep", None, self._keeping(handling, state, result))
         return result
 
-    # A handler that asks by its result.
+    # Handlers that ask by their result.
 
-    async def _answer_by_itself(
-        self, handling: Handling, served: RoundsApplication, state: State
+    async def _answer_by_result(
+        self, handling: Handling, served: "Serving", state: State
     ) -> Result:
         result = await served.handled(handling)
         if not isinstance(result, types.InputRequiredResult):
@@ -153,10 +153,11 @@ class SealedRounds:
             text = await self._sealed(handling, after)
         return _round(requests, text)
 
-    async def _answer_in_session(self, handling: Handling, served: RoundsApplication) -> Result:
+    async def _answer_in_session(self, handling: Handling, served: "Serving") -> Result:
         """Ask a legacy client by requests, round by round.
 
-        Where nothing is asked it goes on later and later, as a modern client would (TRAP-100).
+        A round without questions is followed by a pause, which grows each time: a stateless client
+        would retry after such a pause.
         """
         limits = self.sealer.limits
         pause_seconds = limits.requests.round_pause_seconds
@@ -174,16 +175,16 @@ class SealedRounds:
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(asks, answers, strict=True))
         raise LocalProtocolError(
-            "the handler asks without end"
+            "the handler needs too many rounds"
             f" (limits.requests.rounds_max={limits.requests.rounds_max})"
         )
 
-    # A handler that is resumed.
+    # Resumable handlers.
 
     async def _resume(
         self,
         handling: Handling,
-        served: RoundsApplication,
+        served: "Serving",
         state: State,
         responses: Mapping[str, msgspec.Raw],
     ) -> Result:
@@ -191,7 +192,7 @@ class SealedRounds:
         memory.remember([*state.steps, *_answered(state.pending, responses)])
         result = await run_resumably(handling, memory, functools.partial(served.handled, handling))
         if isinstance(result, types.InputRequiredResult):
-            raise LocalProtocolError("a resumable handler asks by its context, not by its result")
+            raise LocalProtocolError("a resumable handler has to ask by its context")
         if result is not None:
             answer: Result = result
             return answer
@@ -199,7 +200,7 @@ class SealedRounds:
             state,
             round=state.round + 1,
             steps=memory.steps,
-            pending={key: place for key, (place, _) in memory.questions.items()},
+            pending={key: step_id for key, (step_id, _) in memory.questions.items()},
             asked=memory.asked,
         )
         requests = {
@@ -216,10 +217,10 @@ class SealedRounds:
 
         def seal() -> str:
             now = time.time()
-            chain, began = state.chain or _chain(), state.began or now
-            whole = msgspec.structs.replace(state, chain=chain, began=began)
+            chain, began = state.chain or _random_hex(), state.began or now
+            complete = msgspec.structs.replace(state, chain=chain, began=began)
             nonce = secrets.token_bytes(NONCE_BYTES)
-            return self.sealer.seal(whole, binding, now=now, nonce=nonce)
+            return self.sealer.seal(complete, binding, now=now, nonce=nonce)
 
         text: str = await _performed(handling, "state.seal", str, seal)
         return text
@@ -252,8 +253,8 @@ class SealedRounds:
 
 
 @attrs.frozen
-class _AsItIs(Generic[T]):
-    """Values of ours survive JSON."""
+class _JsonCodec(Generic[T]):
+    """The codec of the effects in this module, whose results are plain JSON or structs."""
 
     kind: Any
 
@@ -266,30 +267,29 @@ class _AsItIs(Generic[T]):
 
 
 async def _performed(handling: Handling, name: str, kind: Any, run: Callable[[], Any]) -> Any:
-    effect: Effect[Any] = Effect(name=name, arguments=_nothing, run=run, codec=_AsItIs[Any](kind))
+    codec = _JsonCodec[Any](kind)
+    effect: Effect[Any] = Effect(name=name, arguments=_nothing, run=run, codec=codec)
     return await perform(handling, effect)
 
 
 def _nothing() -> bytes:
-    """The arguments of an effect here: what it is about was recorded with the request."""
+    # The arguments of these effects are not recorded: they follow from the recorded request.
     return b"{}"
 
 
 # States -----------------------------------------------------------------------------------------
 
-# What a handler that keeps a text begins with: the rest is drawn when it is sealed.
+# The first state of a handler that asks by its result; its chain and time are set on sealing.
 _EMPTY: Final = State(chain="", round=0, began=0.0, version="")
 
 
-def _begun(version: str) -> Callable[[], State]:
-    def begin() -> State:
-        seed = secrets.token_hex(_CHAIN_BYTES)
-        return State(chain=_chain(), round=0, began=time.time(), version=version, seed=seed)
-
-    return begin
+def _first_state(version: str) -> State:
+    return State(
+        chain=_random_hex(), round=0, began=time.time(), version=version, seed=_random_hex()
+    )
 
 
-def _chain() -> str:
+def _random_hex() -> str:
     return secrets.token_hex(_CHAIN_BYTES)
 
 
@@ -306,12 +306,14 @@ def _binding(handling: Handling) -> Binding:
     )
 
 
-# Questions, and answers -------------------------------------------------------------------------
+# Questions and answers --------------------------------------------------------------------------
 
 
 def _asks_of(result: types.InputRequiredResult) -> dict[str, Ask[Any]]:
     if not result.input_requests and result.request_state is None:
-        raise LocalProtocolError("a round needs `input_requests`, a `request_state`, or both")
+        raise LocalProtocolError(
+            "an InputRequiredResult needs `input_requests`, a `request_state`, or both"
+        )
     requests = (result.input_requests or {}).items()
     return {key: ask_of(request.method, request.params) for key, request in requests}
 
@@ -324,31 +326,34 @@ def _round(
     )
 
 
-def _asked_by_result(method: str) -> Place:
-    return Place("", 0, method, "")
+def _asked_by_result(method: str) -> StepId:
+    return StepId("", 0, method, "")
 
 
 def _answers(
-    pending: Mapping[str, Place] | None, responses: Mapping[str, msgspec.Raw]
+    pending: Mapping[str, StepId] | None, responses: Mapping[str, msgspec.Raw]
 ) -> dict[str, Any]:
-    """The answers to the questions that are known, or else to those that they look like.
+    """Return the decoded answers to the pending questions.
+
+    If the questions are unknown, because there is no state, each answer is decoded as the result of
+    the method that it looks like.
 
     Raises:
-        RequestError: One has the shape of none (MRTR-24).
+        RequestError: An answer is invalid.
     """
     if pending is None:
         return {key: _typed(key, _method_of(key, raw), raw) for key, raw in responses.items()}
     return {
-        key: _typed(key, place.name, responses[key])
-        for key, place in pending.items()
+        key: _typed(key, step_id.name, responses[key])
+        for key, step_id in pending.items()
         if key in responses
     }
 
 
-def _answered(pending: Mapping[str, Place], responses: Mapping[str, msgspec.Raw]) -> list[Step]:
-    """The steps that have come to something since."""
+def _answered(pending: Mapping[str, StepId], responses: Mapping[str, msgspec.Raw]) -> list[Step]:
+    """Return the pending questions that the client has answered, as finished steps."""
     return [
-        Step(place, "res", responses[key]) for key, place in pending.items() if key in responses
+        Step(step_id, "res", responses[key]) for key, step_id in pending.items() if key in responses
     ]
 
 
@@ -360,7 +365,7 @@ def _method_of(key: str, raw: msgspec.Raw) -> str:
     for member, method in _MEMBERS.items():
         if member in members:
             return method
-    raise _malformed(key, "it is no answer to any question")
+    raise _malformed(key, "it is no result of a known method")
 
 
 def _typed(key: str, method: str, raw: msgspec.Raw) -> Any:

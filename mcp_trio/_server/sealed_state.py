@@ -1,11 +1,12 @@
-"""Sealed states: keys, sealing, and stores that let a state be used once.
+"""Sealed states: the state of a request between two rounds, encrypted for the client to keep.
 
-A state is encrypted and authenticated, and bound to the server, the principal, the method and what
-the retry repeats; so nobody else can use it, nor for anything else. It ends with its round and with
-its chain, which are all rounds of one request. Its length tells little: it is compressed, then
-padded. Whatever is wrong with a state, it is refused with one error (MRTR-19 to MRTR-22).
+A sealed state is encrypted and authenticated. It is bound to the server's name, the principal, the
+method and the params that a retry repeats, so no one else can use it, and not for another request.
+It expires with its round, and with its chain, which is all rounds of one request. It is compressed
+and then padded, so that its length reveals little. Every invalid state is rejected with the same
+error. A `StateStore`, shared by all instances of a server, lets each state be used only once.
 
-That a state is used once needs memory: a `StateStore`, which all instances share.
+https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
 """
 
 import secrets
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import attrs
 import msgspec
 
-from mcp_trio._session.journal import Place, Step
+from mcp_trio._session.journal import Step, StepId
 from mcp_trio.errors import SERVER_BUSY, LocalProtocolError, RequestError
 from mcp_trio.limits import MIB, Limits
 
@@ -27,48 +28,46 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 
-# --------------------
-# The keys by which a server seals what it gives to its clients to keep.
-
+# Keys -------------------------------------------------------------------------------------------
 
 KEY_BYTES_MIN: Final = 32
 NONCE_BYTES: Final = 12
 
-# The form of what is sealed: a version, the key's id, the nonce, then the ciphertext with its tag.
+# The layout of sealed bytes: a version, the id of the key, the nonce, the ciphertext with its tag.
 _VERSION: Final = b"\x01"
 _ID_BYTES: Final = 4
 _CIPHER_KEY_BYTES: Final = 32
-_HEAD_BYTES: Final = len(_VERSION) + _ID_BYTES
+_PREFIX_BYTES: Final = len(_VERSION) + _ID_BYTES
 _PURPOSE: Final = b"mcp_trio request state"
 
 
 def _check_keys(_ring: object, _field: object, keys: Sequence[object]) -> None:
     if not keys:
-        raise ValueError("a key ring needs a key")
+        raise ValueError("a KeyRing needs at least one key")
     sizes = [len(key) for key in keys if isinstance(key, bytes)]
     if len(sizes) < len(keys):
-        raise TypeError("a key is bytes, and no text")
+        raise TypeError("a key has to be bytes")
     if min(sizes) < KEY_BYTES_MIN:
-        raise ValueError(f"a key has at least {KEY_BYTES_MIN} bytes, best drawn by `secrets`")
+        raise ValueError(f"a key needs at least {KEY_BYTES_MIN} bytes: use secrets.token_bytes()")
 
 
 def _as_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
     if isinstance(keys, bytes | str):
-        raise TypeError("a key ring takes a sequence of keys: the first seals, all of them open")
+        raise TypeError("a KeyRing takes a sequence of keys, such as [key]")
     return tuple(keys)
 
 
 @attrs.define(eq=False)
 class KeyRing:
-    """Secret keys, of 32 bytes or more each: the first one seals, each of them opens.
+    """Secret keys of at least 32 bytes: the first key seals, each key opens.
 
-    All instances of a server have the same. To change keys, add the new one at the end everywhere,
-    then move it to the front everywhere, and drop the old one when
-    `limits.requests.state_chain_seconds` are over.
+    All instances of a server need the same keys. To rotate them, append the new key on every
+    instance, then move it to the front on every instance, and remove the old key
+    `limits.requests.state_chain_seconds` later.
 
     Raises:
-        TypeError: It is one key, and no sequence; or a key is not of bytes.
-        ValueError: There is no key, or a short one.
+        TypeError: `keys` is one key and not a sequence, or a key is not bytes.
+        ValueError: There is no key, or a key is too short.
     """
 
     keys: Sequence[bytes] = attrs.field(converter=_as_keys, validator=_check_keys, repr=False)
@@ -77,29 +76,29 @@ class KeyRing:
     )
 
     @classmethod
-    def drawn(cls) -> "KeyRing":
-        """One random key, which nobody else has: what this process seals, it alone opens."""
+    def random(cls) -> "KeyRing":
+        """Return a ring with a random key; only this process can open what the ring seals."""
         return cls([secrets.token_bytes(KEY_BYTES_MIN)])
 
     def seal(self, plain: bytes, *, bound_to: bytes, nonce: bytes) -> bytes:
-        """Seal a text, which will be opened with the same `bound_to` only.
+        """Encrypt bytes, which only `open` with the same `bound_to` decrypts.
 
-        `nonce` has `NONCE_BYTES`, drawn anew each time.
+        `nonce` is `NONCE_BYTES` random bytes, never used before.
         """
         key_id, cipher = self._derived()[0]
-        head = _VERSION + key_id
-        return head + nonce + cipher.encrypt(nonce, plain, head + bound_to)
+        prefix = _VERSION + key_id
+        return prefix + nonce + cipher.encrypt(nonce, plain, prefix + bound_to)
 
     def open(self, sealed: bytes, *, bound_to: bytes) -> bytes | None:
-        """Return the text; None if none of these keys sealed it so."""
+        """Decrypt bytes; return None if no key of the ring sealed them with this `bound_to`."""
         from cryptography.exceptions import InvalidTag
 
-        head, rest = sealed[:_HEAD_BYTES], sealed[_HEAD_BYTES:]
+        prefix, rest = sealed[:_PREFIX_BYTES], sealed[_PREFIX_BYTES:]
         for key_id, cipher in self._derived():
-            if head == _VERSION + key_id:
+            if prefix == _VERSION + key_id:
                 try:
-                    return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head + bound_to)
-                except (InvalidTag, ValueError):  # the latter for what is too short
+                    return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], prefix + bound_to)
+                except (InvalidTag, ValueError):  # ValueError: the bytes are too short.
                     continue
         return None
 
@@ -110,7 +109,7 @@ class KeyRing:
 
 
 def _derive(key: bytes) -> tuple[bytes, "AESGCM"]:
-    """A key's id, and its cipher: neither is the key itself, which may serve elsewhere too."""
+    """Return the id and cipher of a key, both derived, as the key may be used elsewhere as well."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -120,6 +119,8 @@ def _derive(key: bytes) -> tuple[bytes, "AESGCM"]:
     return derived[:_ID_BYTES], AESGCM(derived[_ID_BYTES:])
 
 
+# States -----------------------------------------------------------------------------------------
+
 _PADDED_TO_BYTES: Final = 256
 _LENGTH_BYTES: Final = 4
 _LEVEL: Final = 6
@@ -128,19 +129,19 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What travels between two rounds.
+    """The state of a request between two rounds.
 
     Attributes:
-        chain: Names all rounds of one request; random.
-        round: How many rounds came before.
-        began: When the first of them was, in seconds of the time of day.
-        ends: When this state does.
-        version: Of the handler that made it.
-        text: A state of the handler's own.
-        seed: What the randomness of a resumable handler comes from.
-        steps: What it did, in order.
-        pending: What it asked, by the keys of its questions.
-        asked: How many questions it has asked ever.
+        chain: The random id of the request, the same in all its rounds.
+        round: The number of rounds before this one.
+        began: The time of the first round, in seconds since the Unix epoch.
+        ends: The time at which the state expires, in seconds since the Unix epoch.
+        version: The version of the handler.
+        text: The state that the handler itself returned, if it asks by its result.
+        seed: The seed of a resumable handler's random numbers.
+        steps: The steps that a resumable handler has finished, in order.
+        pending: The requests to the client without an answer so far, by their keys.
+        asked: The number of requests to the client in all rounds.
     """
 
     chain: str
@@ -151,20 +152,26 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str | None = None
     seed: str = ""
     steps: Sequence[Step] = ()
-    pending: Mapping[str, Place] = msgspec.field(default_factory=dict[str, Place])
+    pending: Mapping[str, StepId] = msgspec.field(default_factory=dict[str, StepId])
     asked: int = 0
 
 
 @attrs.frozen(kw_only=True)
 class Binding:
-    """What a state is good for, and nothing else: `digest` is of all that a retry repeats."""
+    """The request that a state is bound to.
+
+    Attributes:
+        principal: The authenticated user, if the transport knows one.
+        method: The name of the method.
+        digest: A digest of the params that every retry repeats.
+    """
 
     principal: str | None
     method: str
     digest: bytes
 
     def at(self, server: str) -> bytes:
-        """One text, which no other binding has, nor this one at another server."""
+        """Return bytes that differ for each binding and server name."""
         return _encode([server, self.principal, self.method, self.digest.hex()])
 
 
@@ -173,17 +180,17 @@ _decode_state: Final = msgspec.json.Decoder(State).decode
 
 @attrs.frozen(kw_only=True)
 class Sealer:
-    """Makes texts of states, and states of texts; a server is known by its name."""
+    """An encoder and decoder of sealed states for the server with the name `server`."""
 
     server: str
     keys: KeyRing
     limits: Limits
 
     def seal(self, state: State, binding: Binding, *, now: float, nonce: bytes) -> str:
-        """The text for the client; `now` is in seconds of the time of day.
+        """Return the `requestState` for the client; `now` is in seconds since the Unix epoch.
 
         Raises:
-            LocalProtocolError: The state is too large.
+            LocalProtocolError: The state is larger than the limits allow.
         """
         limits = self.limits
         ends = min(
@@ -205,24 +212,27 @@ class Sealer:
         return text
 
     def open(self, text: str, binding: Binding, *, version: str, now: float) -> State | None:
-        """The state; None if it is not good here, or not any more."""
+        """Return the state of a `requestState`; None if it is invalid, bound otherwise or expired.
+
+        `now` is in seconds since the Unix epoch.
+        """
         if len(text) > self.limits.requests.state_bytes_max:
             return None
-        sealed = _bytes_of(text)
+        sealed = _from_base64(text)
         padded = (
             None if sealed is None else self.keys.open(sealed, bound_to=binding.at(self.server))
         )
         if padded is None:
             return None
         state = _state_of(padded, self.limits.requests.state_plain_bytes_max)
-        is_good = state is not None and state.version == version and now < state.ends
-        return state if is_good else None
+        is_valid = state is not None and state.version == version and now < state.ends
+        return state if is_valid else None
 
 
 def _too_large(size: int, setting: str, most: int) -> LocalProtocolError:
     return LocalProtocolError(
-        f"the request's state has {size} bytes, more than {setting}={most}: keep less of what its"
-        " steps return"
+        f"the request's state has {size} bytes, more than {setting}={most}: return less from the"
+        " steps of the handler"
     )
 
 
@@ -233,7 +243,7 @@ def _padded(plain: bytes) -> bytes:
 
 
 def _state_of(padded: bytes, bytes_max: int) -> State | None:
-    """What was sealed; None for what another release, or one with other limits, has sealed."""
+    # An undecodable state was sealed by another release of this library, or under larger limits.
     length = int.from_bytes(padded[:_LENGTH_BYTES])
     packed = padded[_LENGTH_BYTES : _LENGTH_BYTES + length]
     try:
@@ -242,34 +252,34 @@ def _state_of(padded: bytes, bytes_max: int) -> State | None:
         return None
 
 
-def _bytes_of(text: str) -> bytes | None:
-    """What a text stands for; None if it does not, or another text would stand for the same."""
+def _from_base64(text: str) -> bytes | None:
+    """Return the decoded bytes; None if the text is not their only encoding."""
     try:
         sealed = urlsafe_b64decode(text + "=" * (-len(text) % _B64_CHARS))
-    except ValueError:  # also of what is not ASCII
+    except ValueError:  # This includes text that is not ASCII.
         return None
     return sealed if urlsafe_b64encode(sealed).rstrip(b"=").decode() == text else None
 
 
-# Once only ---------------------------------------------------------------------------------------
+# Stores -----------------------------------------------------------------------------------------
 
 
 class StateStore(Protocol):
-    """Remembers which states were used, for all instances of a server.
+    """A store of used states, shared by all instances of a server.
 
-    A key names a round of a chain. What is remembered may be forgotten after `seconds`.
+    A key identifies one round of one request. The store may forget a key after `seconds`.
     """
 
     async def take(self, key: str, *, seconds: float) -> bool:
-        """Use a state: True the first time, False ever after; at once for all instances."""
+        """Mark a state as used, atomically; return False if it was used before."""
         ...
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep the result that a used state has led to."""
+        """Keep the result of the retry that used a state."""
         ...
 
     async def kept(self, key: str) -> bytes | None:
-        """That result, for a client that has lost it; None if there is none yet."""
+        """Return the kept result, for a client that repeats a retry; None if there is none."""
         ...
 
 
@@ -280,11 +290,15 @@ class _Used(NamedTuple):
 
 @attrs.define(eq=False)
 class MemoryStore:
-    """A `StateStore` in the memory of this process, for a server that has one instance.
+    """A `StateStore` in the memory of this process, for a server with one instance.
 
-    At most `states_max` states are remembered; while so many are, no other one is taken. Of what
-    they have led to `reply_bytes_max` are kept. Where there is no room, those are forgotten that
-    are over, from the oldest to the first that is not.
+    When the store is full, expired states are removed, the oldest first, up to the first state that
+    has not expired.
+
+    Attributes:
+        states_max: The maximum number of used states; a full store rejects further retries.
+        reply_bytes_max: The maximum size of all kept results; a full store keeps no further result.
+        now: The clock, in seconds.
     """
 
     states_max: int = 10_000
@@ -294,45 +308,45 @@ class MemoryStore:
     _reply_bytes: int = attrs.field(default=0, init=False)
 
     async def take(self, key: str, *, seconds: float) -> bool:
-        """See `StateStore.take`.
+        """Mark a state as used; return False if it was used before.
 
         Raises:
-            RequestError: Too many are remembered (server busy).
+            RequestError: The store is full (server busy).
         """
         if len(self._used) >= self.states_max:
-            self._forget()
+            self._remove_expired()
         if key in self._used:
             return False
         if len(self._used) >= self.states_max:
-            text = f"too many states were used lately (states_max={self.states_max})"
+            text = f"too many used states (states_max={self.states_max})"
             raise RequestError(SERVER_BUSY, text)
         self._used[key] = _Used(self.now() + seconds)
         return True
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """See `StateStore.keep`."""
+        """Keep the result of the retry that used a state, if there is room for it."""
         size_bytes = len(reply)
         if self._reply_bytes + size_bytes > self.reply_bytes_max:
-            self._forget()
+            self._remove_expired()
         if self._reply_bytes + size_bytes <= self.reply_bytes_max:
-            self._drop(key)
+            self._remove(key)
             self._used[key] = _Used(self.now() + seconds, reply)
             self._reply_bytes += size_bytes
 
     async def kept(self, key: str) -> bytes | None:
-        """See `StateStore.kept`."""
+        """Return the kept result; None if there is none."""
         used = self._used.get(key)
         return None if used is None else used.reply
 
-    def _forget(self) -> None:
+    def _remove_expired(self) -> None:
         now = self.now()
         while self._used:
             key, oldest = next(iter(self._used.items()))
             if now < oldest.ends:
                 return
-            self._drop(key)
+            self._remove(key)
 
-    def _drop(self, key: str) -> None:
+    def _remove(self, key: str) -> None:
         used = self._used.pop(key, None)
         if used is not None:
             self._reply_bytes -= len(used.reply or b"")

@@ -33,7 +33,16 @@ from mcp_trio._journal.records import (
     encode_body,
 )
 from mcp_trio._session.handlers import INSIDE, Handling, Inside
-from mcp_trio._session.journal import LANE, Lane, Memory, Outcome, Place, Sequencer, Step, take_turn
+from mcp_trio._session.journal import (
+    LANE,
+    Lane,
+    Memory,
+    Outcome,
+    Sequencer,
+    Step,
+    StepId,
+    take_turn,
+)
 from mcp_trio.errors import LocalProtocolError, ReplayedError, RequestAbandoned
 
 # --------------------
@@ -547,20 +556,20 @@ class _Noting(Generic[Result]):
         return self.codec.decoded(body)
 
 
-def _come_to(handling: Handling, memory: Memory, effect: Effect[Any]) -> tuple[Place, Step | None]:
+def _come_to(handling: Handling, memory: Memory, effect: Effect[Any]) -> tuple[StepId, Step | None]:
     handling.current_lane()  # refuses it inside of an effect
     return memory.come_to(effect.name, effect.arguments())
 
 
 async def _come_to_in_thread(
     handling: Handling, memory: Memory, effect: Effect[Any]
-) -> tuple[Place, Step | None]:
+) -> tuple[StepId, Step | None]:
     return _come_to(handling, memory, effect)
 
 
 @contextmanager
 def _remembered(
-    handling: Handling, memory: Memory, effect: Effect[Result], place: Place, step: Step | None
+    handling: Handling, memory: Memory, effect: Effect[Result], place: StepId, step: Step | None
 ) -> Generator[Effect[Result]]:
     """The effect as it is to be performed; what it comes to is remembered.
 
@@ -576,7 +585,7 @@ def _remembered(
 
 @contextmanager
 def _keeping(
-    handling: Handling, memory: Memory, place: Place, noting: _Noting[Any]
+    handling: Handling, memory: Memory, place: StepId, noting: _Noting[Any]
 ) -> Generator[None]:
     try:
         yield

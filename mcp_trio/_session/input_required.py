@@ -28,7 +28,7 @@ from mcp_trio._session.journal import (
     LANE,
     Lane,
     Memory,
-    Place,
+    StepId,
     enter_lane,
     resume,
     take_turn,
@@ -131,7 +131,7 @@ async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Asked]) -
 
 
 async def _end_round_with(
-    handling: Handling, memory: Memory, asked: Mapping[Place, Asked]
+    handling: Handling, memory: Memory, asked: Mapping[StepId, Asked]
 ) -> NoReturn:
     """Put questions into the round, and wait for its end."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer

@@ -147,7 +147,7 @@ _DIGEST_BYTES: Final = 8
 _QUESTION: Final = "q{}"
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class StepId(msgspec.Struct, frozen=True, array_like=True):
     """An operation of a handler: which, and a digest of what it is called with."""
 
     lane: str
@@ -159,7 +159,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 class Step(msgspec.Struct, frozen=True, array_like=True):
     """The outcome of an operation: a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
 
-    place: Place
+    place: StepId
     kind: str
     body: msgspec.Raw = NOTHING
 
@@ -182,8 +182,8 @@ class Memory:
     has_changed: Callable[[], bool] = attrs.field(default=lambda: True, kw_only=True)
     lane: Lane = attrs.field(init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    questions: dict[str, tuple[Place, Any]] = attrs.field(
-        factory=dict[str, tuple[Place, Any]], init=False
+    questions: dict[str, tuple[StepId, Any]] = attrs.field(
+        factory=dict[str, tuple[StepId, Any]], init=False
     )
     has_asked: trio.Event = attrs.field(factory=trio.Event, init=False)
     _steps: dict[tuple[str, int], Step] = attrs.field(
@@ -219,14 +219,14 @@ class Memory:
             )
         return lane
 
-    def come_to(self, name: str, arguments: bytes) -> tuple[Place, Step | None]:
+    def come_to(self, name: str, arguments: bytes) -> tuple[StepId, Step | None]:
         """The calling task comes to its next operation; what that was, if it is remembered.
 
         What cleans up when the round is over is no step: where it stands, the next round goes on.
         """
         lane = self.here()
         digest = hashlib.sha256(arguments).digest()[:_DIGEST_BYTES].hex()
-        place = Place(lane.name, lane.next_ordinal(), name, digest)
+        place = StepId(lane.name, lane.next_ordinal(), name, digest)
         if self.scope.cancel_called:
             return place, None
         key = (place.lane, place.ordinal)
@@ -244,7 +244,7 @@ class Memory:
             if later not in self._passed:
                 del self._steps[later]
 
-    def keep(self, place: Place, kind: str, body: bytes | None) -> None:
+    def keep(self, place: StepId, kind: str, body: bytes | None) -> None:
         """A step has ended. What only the end of the round has cancelled, has not."""
         if kind == "cxl" and self.scope.cancel_called:
             return
@@ -283,14 +283,14 @@ class Memory:
 
     # Questions.
 
-    def ask(self, questions: Mapping[Place, Any]) -> None:
+    def ask(self, questions: Mapping[StepId, Any]) -> None:
         """Put questions into the round, which is over when everybody has had a turn to ask."""
         for place, question in questions.items():
             self.asked += 1
             self.questions[_QUESTION.format(self.asked)] = (place, question)
         self.has_asked.set()
 
-    def withdraw(self, places: Iterable[Place]) -> None:
+    def withdraw(self, places: Iterable[StepId]) -> None:
         """Withdraw questions whose task no longer waits, before the round is over."""
         if self.scope.cancel_called:
             return

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio._session.journal import LANE, Memory, Place
+from mcp_trio._session.journal import LANE, Memory, StepId
 from mcp_trio.errors import LocalProtocolError
 
 
@@ -99,7 +99,7 @@ async def test_what_begins_when_the_round_is_over_is_no_step(handler):
 
 
 async def test_questions_are_withdrawn_until_the_round_is_over(handler):
-    memory, a, b = handler(), Place("h", 1, "a", ""), Place("h", 2, "b", "")
+    memory, a, b = handler(), StepId("h", 1, "a", ""), StepId("h", 2, "b", "")
     memory.ask({a: "a?", b: "b?"})
     memory.withdraw([a])
     assert memory.questions == {"q2": (b, "b?")}

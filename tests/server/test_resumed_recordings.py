@@ -42,7 +42,7 @@ async def test_each_round_is_replayed_without_the_key(resumable, tmp_path, redac
         next_path()
         result = await it.go_on(result, **dict.fromkeys(result["inputRequests"], TRUE))
     await trio.testing.wait_all_tasks_blocked()
-    elsewhere = Server("shop", version="1", keys=KeyRing.drawn(), states=MemoryStore())
+    elsewhere = Server("shop", version="1", keys=KeyRing.random(), states=MemoryStore())
     elsewhere.tool(name="it", resumable=True)(ask)
     done.clear()
 

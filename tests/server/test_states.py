@@ -12,7 +12,7 @@ from mcp_trio import KeyRing, RequestError
 from mcp_trio import types as s
 from mcp_trio._protocol.requests import invalid_state_error, request_digest
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
-from mcp_trio._session.journal import Place, Step
+from mcp_trio._session.journal import Step, StepId
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
@@ -47,7 +47,7 @@ def opened(text, binding=BINDING, *, by=None, version="1", now=NOW):
 texts = st.text(max_size=40)
 steps = st.builds(
     Step,
-    st.builds(Place, texts, st.integers(0, 99), texts, texts),
+    st.builds(StepId, texts, st.integers(0, 99), texts, texts),
     st.sampled_from(["res", "err", "cxl"]),
     st.builds(msgspec.Raw, st.builds(msgspec.json.encode, st.dictionaries(texts, texts))),
 )
@@ -60,7 +60,7 @@ states = st.builds(
     text=st.none() | st.text(max_size=300),
     seed=texts,
     steps=st.lists(steps, max_size=5),
-    pending=st.dictionaries(texts, st.builds(Place, texts, st.integers(0, 9), texts, texts)),
+    pending=st.dictionaries(texts, st.builds(StepId, texts, st.integers(0, 9), texts, texts)),
     asked=st.integers(0, 99),
 )
 
@@ -215,7 +215,7 @@ def test_keys_are_changed_without_losing_a_state():
 
 
 def test_every_key_that_is_drawn_is_another_one():
-    text = Sealer(server="shop", keys=KeyRing.drawn(), limits=DEFAULT_LIMITS).seal(
+    text = Sealer(server="shop", keys=KeyRing.random(), limits=DEFAULT_LIMITS).seal(
         state(), BINDING, now=NOW, nonce=NONCE
     )
 
@@ -229,11 +229,11 @@ def test_a_key_ring_does_not_show_its_keys():
 @pytest.mark.parametrize(
     ("keys", "error", "text"),
     [
-        ([], ValueError, "needs a key"),
+        ([], ValueError, "needs at least one key"),
         ([b"short"], ValueError, "at least 32 bytes"),
         ([KEY, b"short"], ValueError, "at least 32 bytes"),
         (KEY, TypeError, "a sequence of keys"),
-        (["k" * 32], TypeError, "a key is bytes"),
+        (["k" * 32], TypeError, "a key has to be bytes"),
     ],
 )
 def test_a_key_ring_rejects_what_seals_nothing(keys, error, text):
