@@ -2,7 +2,7 @@
 
 from mcp_trio._client.config import ServerConfig, read_config
 from mcp_trio._client.connect import VersionMemory
-from mcp_trio._client.results import (
+from mcp_trio._client.hosts import (
     ModelTraits,
     ToolHints,
     choose_model,

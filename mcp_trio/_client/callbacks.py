@@ -1,4 +1,4 @@
-"""Callbacks of a client: roots, sampling, elicitation, logs and changes."""
+"""Callbacks of a client: the answers to its server's requests, and received notifications."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 import attrs
 import msgspec
 
-from mcp_trio._client.subscriptions import notifications_of
+from mcp_trio._client.subscriptions import notifications_in
 from mcp_trio._protocol.forms import OpenElicitations, form_errors, with_defaults
-from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, Method
+from mcp_trio._protocol.methods import ACKNOWLEDGED, RESOURCE_UPDATED, Method
 from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
 from mcp_trio._session.handlers import AccompaniedSession, Handling
 from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected
@@ -35,29 +35,68 @@ from mcp_trio.types import (
     SamplingCapability,
 )
 
-# --------------------
-# Roots: the places that a client lets its server work in, from people's words to the wire's.
+logger = logging.getLogger("mcp_trio")
 
+LogCallback: TypeAlias = Callable[[LoggingMessageParams], Awaitable[None] | None]
+ResourceUpdatedCallback: TypeAlias = Callable[[ResourceUpdatedParams], Awaitable[None] | None]
+
+ListChangedCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
+"""Called with the kind of the list: "tools", "resources" or "prompts"."""
 
 RootList: TypeAlias = Sequence[Root | str | PathLike[str]]
-"""Roots, their `file://` URIs, or paths: these are made absolute, without symbolic links."""
+"""Roots, their `file://` URIs, or paths; a path is made absolute, with symbolic links resolved."""
 
 Roots: TypeAlias = RootList | Callable[[], RootList | Awaitable[RootList]]
-"""A list is read, and a function called, whenever a server asks."""
+"""A list of roots, or a function that returns one whenever the server asks."""
 
-_SCHEME: Final = "file://"
+
+class ReportProgress(Protocol):
+    """The second argument of a `sampling` callback: reports its progress to the server."""
+
+    async def __call__(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Report progress, which has to grow; a cancellation check.
+
+        Nothing is sent if the server has not asked for progress.
+        """
+        ...
+
+
+SamplingResult: TypeAlias = CreateMessageResult | Awaitable[CreateMessageResult]
+SamplingCallback: TypeAlias = (
+    Callable[[CreateMessageParams], SamplingResult]
+    | Callable[[CreateMessageParams, ReportProgress], SamplingResult]
+)
+"""Asks a model; a second parameter gets a function that reports progress."""
+
+ElicitationCallback: TypeAlias = Callable[[ElicitParams], Any]
+"""Asks the user, by a form or by a URL, and returns the answer; see `elicit_result`.
+
+A URL is only passed to the callback, never opened or fetched. The callback has to show the complete
+URL and the server's name, and open it only with the user's consent, where neither the client nor a
+model can read the page (specification, page client/elicitation).
+"""
+
+ElicitationCompleteCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
+"""Called with the id of a URL elicitation that is complete."""
+
+_ROOT_SCHEME: Final = "file://"
+_MODES: Final = frozenset({"form", "url"})
+_LISTS: Final = ("tools", "resources", "prompts")
 
 
 def wire_roots(roots: object) -> list[Root]:
-    """What a server is told.
+    """Return the roots as the server gets them.
 
     Raises:
-        TypeError: This is no list of roots: a single one, say, which as text is a sequence too.
-        ValueError: A URI is not a `file://` one, or could mean another place than it seems to
-            (ROOT-05, ROOT-09).
+        TypeError: `roots` is no list of roots. A single root as text is rejected, too, although it
+            is a sequence.
+        ValueError: A URI is not a `file://` URI, or contains "..", so that it could point outside
+            of the path that it seems to name.
     """
     if not isinstance(roots, Sequence) or isinstance(roots, str | bytes):
-        raise TypeError(f"roots are a list, or a function that gives one, not {roots!r}")
+        raise TypeError(f"roots must be a list, or a function that returns one, not {roots!r}")
     return [_wire_root(root) for root in cast("Sequence[object]", roots)]
 
 
@@ -67,150 +106,94 @@ def _wire_root(root: object) -> Root:
     if isinstance(root, str):
         root = Root(uri=root)
     if not isinstance(root, Root):
-        raise TypeError(f"a root is a Root, a URI or a path, not {root!r}")
-    _check_uri(root.uri)
+        raise TypeError(f"a root must be a Root, a URI or a path, not {root!r}")
+    uri = root.uri
+    if not uri.startswith(_ROOT_SCHEME):
+        raise ValueError(f"the URI of a root must start with {_ROOT_SCHEME}, unlike {uri!r}")
+    path = unquote(urlsplit(uri).path)
+    if "\0" in path or ".." in path.replace("\\", "/").split("/"):
+        raise ValueError(f"the URI of a root must not contain '..' or NUL, unlike {uri!r}")
     return root
 
 
-def _check_uri(uri: str) -> None:
-    if not uri.startswith(_SCHEME):
-        raise ValueError(f"the URI of a root starts with {_SCHEME}, unlike {uri!r}")
-    path = unquote(urlsplit(uri).path)
-    if "\0" in path or ".." in path.replace("\\", "/").split("/"):
-        raise ValueError(f"the URI of a root has no '..' and no NUL, unlike {uri!r}")
+def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
+    """Return the answer to an elicitation, from the value that the callback returned.
 
-
-# --------------------
-# From what a client's callback says of a form or a URL to the answer that its server gets.
-
-
-def elicit_result(params: ElicitParams, said: object) -> ElicitResult:
-    """The answer to an elicitation.
-
-    True agrees, and False declines; what was filled in is a mapping or an object with fields, and
-    agrees, too; anything else is said by an `ElicitResult`. The form's own defaults stand for what
-    was left out (ELIC-14).
+    True accepts and False declines. A mapping, or an object with fields, is the content of the
+    form, and accepts. An `ElicitResult` is taken as it is. Missing members get the defaults of the
+    form.
 
     Raises:
-        TypeError: The callback has said something else.
-        ValueError: What was filled in does not fit the form (ELIC-22), or is said of a URL, to
-            which one only agrees (ELIC-17).
+        TypeError: The callback returned another value.
+        ValueError: The content does not match the form, or is given for a URL.
     """
-    result = said if isinstance(said, ElicitResult) else _result(said)
+    if isinstance(returned, ElicitResult):
+        result = returned
+    elif isinstance(returned, bool):
+        result = ElicitResult(action="accept" if returned else "decline")
+    else:
+        result = ElicitResult(action="accept", content=_form_content(returned))
     if result.action != "accept":
         return msgspec.structs.replace(result, content=None)
     if params.requested_schema is None:
         if result.content:
-            raise ValueError("nothing is filled in where a URL is to be visited")
+            raise ValueError("the answer to a URL elicitation must have no content")
         return msgspec.structs.replace(result, content=None)
     content = with_defaults(result.content or {}, params.requested_schema)
-    mistakes = form_errors(content, params.requested_schema)
-    if mistakes:
-        raise ValueError(f"the form is filled in wrong: {'; '.join(mistakes)}")
+    errors = form_errors(content, params.requested_schema)
+    if errors:
+        raise ValueError(f"the content does not match the form: {'; '.join(errors)}")
     return msgspec.structs.replace(result, content=content)
 
 
-def _result(said: object) -> ElicitResult:
-    if isinstance(said, bool):
-        return ElicitResult(action="accept" if said else "decline")
-    content = _content(said)
-    if content is None:
-        raise TypeError(
-            "an elicitation callback returns an ElicitResult, True or False, or what was filled in,"
-            f" not {said!r}"
-        )
-    return ElicitResult(action="accept", content=content)
-
-
-def _content(said: object) -> dict[str, Any] | None:
-    """What was filled in, as JSON has it; a member that is None was left out."""
+def _form_content(returned: object) -> dict[str, Any]:
+    """Return the members of a form as JSON types, without those that are None."""
     try:
-        plain: object = msgspec.to_builtins(said, str_keys=True)
+        plain: object = msgspec.to_builtins(returned, str_keys=True)
     except TypeError:
-        return None
+        plain = None
     if not isinstance(plain, Mapping):
-        return None
+        raise TypeError(
+            "an elicitation callback must return an ElicitResult, True, False, or the content of"
+            f" the form, not {returned!r}"
+        )
     members = cast("Mapping[str, Any]", plain)
     return {name: value for name, value in members.items() if value is not None}
 
 
-# --------------------
-# What a client does when its server asks or tells something: people's callbacks.
-
-
-LogCallback: TypeAlias = Callable[[LoggingMessageParams], Awaitable[None] | None]
-ResourceUpdatedCallback: TypeAlias = Callable[[ResourceUpdatedParams], Awaitable[None] | None]
-
-ListChangedCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
-"""Called with the kind of the list: "tools", "resources" or "prompts"."""
-
-
-class Report(Protocol):
-    """Tells the server how far a request of its own has come; nothing if it did not ask for that.
-
-    The progress grows with each report. A cancellation check.
-    """
-
-    async def __call__(
-        self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
-        """Reports."""
-        ...
-
-
-Sampled: TypeAlias = CreateMessageResult | Awaitable[CreateMessageResult]
-SamplingCallback: TypeAlias = (
-    Callable[[CreateMessageParams], Sampled] | Callable[[CreateMessageParams, Report], Sampled]
-)
-"""Asks a model; with a second parameter it can say how far that has come."""
-
-ElicitationCallback: TypeAlias = Callable[[ElicitParams], Any]
-"""Shows the user a form or a URL, and says what they did with it; see `elicit_result`.
-
-Nothing is done with a URL but to hand it on. The callback shows the whole of it and who asks, and
-opens it, if the user agrees, where neither we nor a model see what is there (ELIC-37 to ELIC-41).
-"""
-
-ElicitationCompleteCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
-"""Called with the id of a visit that is over."""
-
-_MODES: Final = frozenset({"form", "url"})
-_LISTS: Final = ("tools", "resources", "prompts")
-
-
-def _check_given_roots(_callbacks: object, _field: object, roots: Roots | None) -> None:
+def _check_roots(_application: object, _field: object, roots: Roots | None) -> None:
     if roots is not None and not callable(roots):
         wire_roots(roots)
 
 
-def _check_modes(_callbacks: object, _field: object, modes: Collection[str]) -> None:
+def _check_modes(_application: object, _field: object, modes: Collection[str]) -> None:
     if not modes or not _MODES.issuperset(modes):
-        raise ValueError(f"elicitation_modes are some of 'form' and 'url', not {modes!r}")
+        raise ValueError(f"elicitation_modes must contain 'form', 'url', or both, not {modes!r}")
 
 
-async def _no_report(
+async def _ignore_progress(
     progress: float, total: float | None = None, message: str | None = None
 ) -> None:
-    """In a round nobody hears of progress."""
+    """Ignore the progress of a callback in a multi round-trip request, which cannot send it."""
 
 
 @attrs.define(kw_only=True, eq=False)
-class Callbacks:
-    """The `Application` of a client's session.
+class ClientApplication:
+    """The `Application` of a client's session: calls the callbacks that the user gave.
 
-    The engine hands in one notification after the other and logs what a callback raises. Each
-    request runs in a task of its own; what its callback raises is the answer: a `RequestError` as
-    it is, anything else as an internal error. `roots` may be replaced at any time.
+    The session passes one notification after the other, and logs an exception of a callback. Each
+    request runs in its own task; an exception is its answer, a `RequestError` as it is and any
+    other as an internal error. `roots` may be replaced at any time.
 
     Raises:
-        TypeError, ValueError: The roots are no function, and not what `wire_roots` takes.
-        ValueError: There is no such mode of elicitation, or none is given (ELIC-03).
+        TypeError, ValueError: `roots` is no function, and `wire_roots` rejects it.
+        ValueError: `elicitation_modes` is empty, or contains an unknown mode.
     """
 
     log: LogCallback | None
     resource_updated: ResourceUpdatedCallback | None
     list_changed: ListChangedCallback | None
-    roots: Roots | None = attrs.field(validator=_check_given_roots)
+    roots: Roots | None = attrs.field(validator=_check_roots)
     sampling: SamplingCallback | None
     sampling_tools: bool = False
     elicitation: ElicitationCallback | None = None
@@ -219,196 +202,184 @@ class Callbacks:
     )
     elicitation_complete: ElicitationCompleteCallback | None = None
     limits: Limits = DEFAULT_LIMITS
-    _visits: OpenElicitations = attrs.field(init=False)
+    on_notification: Callable[[str, Any], None]
+    """Called with the method and params of each notification, before its callback."""
+    _open_elicitations: OpenElicitations = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._visits = OpenElicitations(self.limits.requests.elicitations_remembered_max)
+        self._open_elicitations = OpenElicitations(self.limits.requests.elicitations_remembered_max)
 
     def capabilities(self) -> ClientCapabilities:
-        """What the client announces: that for which it has a callback."""
-        return ClientCapabilities(
-            roots=None if self.roots is None else RootsCapability(list_changed=True),
-            sampling=None if self.sampling is None else self._sampling_capability(),
-            elicitation=None if self.elicitation is None else self._elicitation_capability(),
-        )
-
-    def _sampling_capability(self) -> SamplingCapability:
-        return SamplingCapability(tools={} if self.sampling_tools else None)
-
-    def _elicitation_capability(self) -> ElicitationCapability:
-        return ElicitationCapability(
+        """Return the capabilities of the client: one for each kind of callback that it has."""
+        sampling = SamplingCapability(tools={} if self.sampling_tools else None)
+        elicitation = ElicitationCapability(
             form={} if "form" in self.elicitation_modes else None,
             url={} if "url" in self.elicitation_modes else None,
         )
+        return ClientCapabilities(
+            roots=None if self.roots is None else RootsCapability(list_changed=True),
+            sampling=None if self.sampling is None else sampling,
+            elicitation=None if self.elicitation is None else elicitation,
+        )
 
     async def handle(self, handling: Handling) -> msgspec.Struct:
-        """The answer to a request; what was not announced never comes here."""
+        """Return the result of a request; the session rejects those that were not announced."""
         request = handling.request
         return await self.answer(request.method.name, request.params, handling.progress)
 
-    async def answer(self, method: str, params: Any, report: Report = _no_report) -> msgspec.Struct:
-        """The answer to what a server asks, by a request or in a round.
+    async def answer(
+        self, method: str, params: Any, report: ReportProgress = _ignore_progress
+    ) -> msgspec.Struct:
+        """Return the answer to a request of the server, or to one of its input requests.
 
         Raises:
-            RequestError: The server must not ask so.
-            UserRejected: The user says no.
-            Exception: What the callback raised, or why what it returned is no answer.
+            RequestError: The server must not send this request.
+            UserRejected: The user rejects the request.
+            Exception: The callback raised it, or returned a value that is no answer.
         """
         return await _REQUESTS[method](self, params, report)
 
     def hears(self, method: Method) -> bool:
-        """Return whether there may be a callback for a notification."""
-        return method.name in _NOTIFICATIONS
+        """Return whether `notified` handles notifications of this method."""
+        return method.name == ACKNOWLEDGED or method.name in _NOTIFICATIONS
 
     async def notified(self, method: Method, params: Any) -> None:
-        """Hand a notification to its callback, if there is one."""
-        await _settled(_NOTIFICATIONS[method.name](self, params))
+        """Pass a notification to its callback.
+
+        The acknowledgement of a resumed subscription stands for all notifications that may have
+        been missed; each is passed, even if the callback for another one raises.
+        """
+        if method.name != ACKNOWLEDGED:
+            self.on_notification(method.name, params)
+            await _awaited(_NOTIFICATIONS[method.name](self, params))
+            return
+        for name, missed in notifications_in(params.notifications):
+            try:
+                await _awaited(_NOTIFICATIONS[name](self, missed))
+            except Exception:
+                logger.exception("the callback for %s failed", name)
 
     def accompany(self, session: AccompaniedSession) -> None:
-        """A client does nothing by itself."""
+        """Do nothing: a client has no tasks of its own in a session."""
 
     def depart(self) -> None:
-        """See `accompany`."""
+        """Do nothing; see `accompany`."""
 
-    async def list_roots(self, _params: Any, _report: Report) -> ListRootsResult:
-        """The answer to `roots/list`.
+    async def list_roots(self, _params: Any, _report: ReportProgress) -> ListRootsResult:
+        """Answer `roots/list`.
 
         Raises:
-            TypeError, ValueError: What was given are no roots; see `wire_roots`.
+            TypeError, ValueError: The function returned values that `wire_roots` rejects.
         """
-        roots: RootList = await _settled(self.roots() if callable(self.roots) else self.roots)
+        roots: RootList = await _awaited(self.roots() if callable(self.roots) else self.roots)
         return ListRootsResult(roots=wire_roots(roots))
 
     async def create_message(
-        self, params: CreateMessageParams, report: Report
+        self, params: CreateMessageParams, report: ReportProgress
     ) -> CreateMessageResult:
-        """The answer to `sampling/createMessage`.
+        """Answer `sampling/createMessage`.
 
         Raises:
-            RequestError: It brings tools, and they were not announced (SAMP-05), or their results
-                do not belong to what the model said (SAMP-20).
-            TypeError: The callback returned something else.
-            ValueError: The model used tools as it must not (SAMP-21).
+            RequestError: The request has tools, which were not announced, or its tool results do
+                not match the model's tool uses.
+            TypeError: The callback did not return a `CreateMessageResult`.
+            ValueError: The model's tool uses do not match the request.
         """
         has_tools = params.tools is not None or params.tool_choice is not None
         if has_tools and not self.sampling_tools:
             raise _rejection("sampling/createMessage", "sampling.tools was not announced")
-        fault = unbalanced_tool_use(params.messages)
-        if fault is not None:
-            raise _rejection("sampling/createMessage", fault)
+        error = unbalanced_tool_use(params.messages)
+        if error is not None:
+            raise _rejection("sampling/createMessage", error)
         sampling: Any = self.sampling
-        given = [params, report]
-        result: Any = await _settled(sampling(*given[: 2 if _wants_report(sampling) else 1]))
+        arguments = [params, report]
+        if not _needs_two_arguments(sampling):
+            del arguments[1]
+        result: Any = await _awaited(sampling(*arguments))
         if not isinstance(result, CreateMessageResult):
-            raise TypeError(f"a sampling callback returns a CreateMessageResult, not {result!r}")
+            raise TypeError(
+                f"a sampling callback must return a CreateMessageResult, not {result!r}"
+            )
         misuse = forbidden_tool_use(params, result)
         if misuse is not None:
             raise ValueError(f"the model's answer: {misuse}")
         return result
 
-    async def elicit(self, params: ElicitParams, _report: Report) -> ElicitResult:
-        """The answer to `elicitation/create`; a callback that raises `UserRejected` declines.
+    async def elicit(self, params: ElicitParams, _report: ReportProgress) -> ElicitResult:
+        """Answer `elicitation/create`; a callback that raises `UserRejected` declines.
 
         Raises:
-            RequestError: Its mode was not announced (ELIC-36).
-            TypeError, ValueError: What the callback returned is no answer; see `elicit_result`.
+            RequestError: The mode was not announced.
+            TypeError, ValueError: The callback returned a value that `elicit_result` rejects.
         """
         mode = params.mode or "form"
         if mode not in self.elicitation_modes:
             raise _rejection("elicitation/create", f"the mode {mode!r} was not announced")
         if params.elicitation_id is not None:
-            self.awaits(params.elicitation_id)
+            self.await_completion(params.elicitation_id)
         elicitation: Any = self.elicitation
         try:
-            return elicit_result(params, await _settled(elicitation(params)))
+            return elicit_result(params, await _awaited(elicitation(params)))
         except UserRejected:
             return ElicitResult(action="decline")
 
-    def awaits(self, elicitation_id: str) -> None:
-        """Listen for the end of a visit that the server needs (ELIC-33)."""
-        self._visits.begin(elicitation_id)
+    def await_completion(self, elicitation_id: str) -> None:
+        """Let the server's next completion of this URL elicitation reach the callback."""
+        self._open_elicitations.begin(elicitation_id)
 
-    def visited(self, params: ElicitationCompleteParams) -> Awaitable[None] | None:
-        """A visit is over; of one that nobody asked for, or that was over before, nobody hears."""
-        is_known = self._visits.end(params.elicitation_id)
-        if not is_known or self.elicitation_complete is None:
+    def completed(self, params: ElicitationCompleteParams) -> Awaitable[None] | None:
+        """Call `elicitation_complete`, once, for an elicitation that the server did start."""
+        is_open = self._open_elicitations.end(params.elicitation_id)
+        if not is_open or self.elicitation_complete is None:
             return None
         return self.elicitation_complete(params.elicitation_id)
 
     def logged(self, params: LoggingMessageParams) -> Awaitable[None] | None:
-        """The server wrote to its log."""
+        """Call `log`."""
         return None if self.log is None else self.log(params)
 
     def updated(self, params: ResourceUpdatedParams) -> Awaitable[None] | None:
-        """A resource that was subscribed to has changed."""
+        """Call `resource_updated`."""
         return None if self.resource_updated is None else self.resource_updated(params)
 
     def changed(self, kind: str) -> Awaitable[None] | None:
-        """One of the server's lists has changed."""
+        """Call `list_changed`."""
         return None if self.list_changed is None else self.list_changed(kind)
 
 
-def _list_changed(kind: str) -> Callable[[Callbacks, Any], Awaitable[None] | None]:
-    return lambda callbacks, _params: callbacks.changed(kind)
+def _list_changed(kind: str) -> Callable[[ClientApplication, Any], Awaitable[None] | None]:
+    return lambda application, _params: application.changed(kind)
 
 
-_REQUESTS: Final[dict[str, Callable[[Callbacks, Any, Report], Awaitable[msgspec.Struct]]]] = {
-    "elicitation/create": Callbacks.elicit,
-    "roots/list": Callbacks.list_roots,
-    "sampling/createMessage": Callbacks.create_message,
+_REQUESTS: Final[
+    dict[str, Callable[[ClientApplication, Any, ReportProgress], Awaitable[msgspec.Struct]]]
+] = {
+    "elicitation/create": ClientApplication.elicit,
+    "roots/list": ClientApplication.list_roots,
+    "sampling/createMessage": ClientApplication.create_message,
 }
 
-_NOTIFICATIONS: Final[dict[str, Callable[[Callbacks, Any], Awaitable[None] | None]]] = {
-    "notifications/elicitation/complete": Callbacks.visited,
-    "notifications/message": Callbacks.logged,
-    RESOURCE_UPDATED: Callbacks.updated,
+_NOTIFICATIONS: Final[dict[str, Callable[[ClientApplication, Any], Awaitable[None] | None]]] = {
+    "notifications/elicitation/complete": ClientApplication.completed,
+    "notifications/message": ClientApplication.logged,
+    RESOURCE_UPDATED: ClientApplication.updated,
     **{f"notifications/{kind}/list_changed": _list_changed(kind) for kind in _LISTS},
 }
 
 
-def _rejection(method: str, why: str) -> RequestError:
-    return RequestError(INVALID_PARAMS, f"{method}: {why}")
+def _rejection(method: str, reason: str) -> RequestError:
+    return RequestError(INVALID_PARAMS, f"{method}: {reason}")
 
 
-async def _settled(value: Any) -> Any:
-    """The value that a callback gave, at once or to whoever awaits it."""
+async def _awaited(value: Any) -> Any:
+    """Return the value of a callback that may be a normal or an async function."""
     return await value if isawaitable(value) else value
 
 
-def _wants_report(sampling: Callable[..., object]) -> bool:
-    """Whether one argument is not enough; a second parameter with a default is somebody's own."""
+def _needs_two_arguments(sampling: Callable[..., object]) -> bool:
+    """Return whether a callback has two required parameters: one with a default is not for us."""
     try:
         signature(sampling).bind(None)
     except TypeError:
         return True
     return False
-
-
-logger = logging.getLogger("mcp_trio")
-
-
-@attrs.define(kw_only=True, eq=False)
-class ClientApplication(Callbacks):
-    """The callbacks; `notice` hears of each notification before they do."""
-
-    notice: Callable[[str, Any], None]
-
-    def hears(self, method: Method) -> bool:
-        """See `Application.hears`."""
-        return method.name == ACKNOWLEDGED or super().hears(method)
-
-    async def notified(self, method: Method, params: Any) -> None:
-        """See `Application.notified`; a subscription that began again may have missed anything."""
-        if method.name == ACKNOWLEDGED:
-            for name, missed in notifications_of(params.notifications):
-                await self._tell_of_missed(METHODS[name], missed)
-            return
-        self.notice(method.name, params)
-        await super().notified(method, params)
-
-    async def _tell_of_missed(self, method: Method, params: Any) -> None:
-        """What one callback raises keeps nothing from the next."""
-        try:
-            await super().notified(method, params)
-        except Exception:
-            logger.exception("the callback for %s failed", method.name)

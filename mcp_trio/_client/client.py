@@ -1,8 +1,10 @@
-"""`Client`: a connection to one server, and its calls."""
+"""`Client`: the connection to one server, and its calls."""
+
+from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import attrgetter
@@ -23,26 +25,25 @@ import attrs
 import trio
 
 from mcp_trio import types
-from mcp_trio._client.cache import Cache, CacheKey, cache_key
+from mcp_trio._client.cache import Cache, cache_key
 from mcp_trio._client.callbacks import (
-    Callbacks,
     ClientApplication,
     ElicitationCallback,
     ElicitationCompleteCallback,
     ListChangedCallback,
     LogCallback,
-    Report,
+    ReportProgress,
     ResourceUpdatedCallback,
     RootList,
     Roots,
-    Sampled,
     SamplingCallback,
+    SamplingResult,
 )
 from mcp_trio._client.connect import (
     Address,
-    Era,
-    Lifetime,
     ProcessOptions,
+    ServerKind,
+    SessionTask,
     Spawn,
     Stderr,
     Target,
@@ -50,14 +51,14 @@ from mcp_trio._client.connect import (
     WebOptions,
     address_of,
     can_start,
-    discovered,
+    discover,
     has_url,
-    in_system_task,
+    may_be_of_another_kind,
     open_target,
-    shaken_hands,
-    speaks_legacy,
-    speaks_stateless,
-    tells_of_another_era,
+    shake_hands,
+    spawn_in_system_task,
+    supports_legacy,
+    supports_stateless,
     url_of,
     version_memory_of_this_run,
 )
@@ -66,21 +67,21 @@ from mcp_trio._client.results import (
     OutputSchemas,
     call_tool_params,
     complete_params,
+    decode_as,
     elicitation_ids,
     error_text,
     get_prompt_params,
-    is_of_missing_resource,
+    is_resource_not_found,
     read_pages,
-    typed,
 )
 from mcp_trio._client.subscriptions import (
     LISTS,
     SUBSCRIBE,
     UNSUBSCRIBE,
-    OwnSubscription,
+    CallbackSubscription,
     Subscription,
     listening,
-    wishes,
+    subscription_filter,
 )
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.metadata import LOG_LEVEL, check_extension, checked_trace
@@ -101,7 +102,6 @@ from mcp_trio._protocol.versions import (
 )
 from mcp_trio._recorder.writer import RecordTarget, SuccessiveSessions, begin_session
 from mcp_trio._session.calls import ProgressCallback
-from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import Recording
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
@@ -133,35 +133,35 @@ from mcp_trio.types import (
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import AsyncGenerator
 
     import httpx
 
+logger = logging.getLogger("mcp_trio")
+
+T = TypeVar("T")
 
 DEFAULT_PROTOCOL_VERSIONS: Final = ALL_PROTOCOL_VERSIONS
-"""What a client speaks that was not told otherwise: modern servers are tried first."""
+"""The protocol versions of a client that sets none: stateless servers are tried first."""
 
 Trace: TypeAlias = Callable[[], Mapping[str, str]]
-"""The trace that a request belongs to: of what it gives, `traceparent`, `tracestate`, `baggage`."""
+"""Returns the trace context of a request: `traceparent`, `tracestate` and `baggage`."""
 
-_Told: TypeAlias = Awaitable[None] | None
+_Done: TypeAlias = Awaitable[None] | None
+
+_ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
 
 class CallOptions(TypedDict, total=False):
-    """How long a call may take, and who hears of its progress; see `Client.request`."""
+    """Timeouts and progress callback of a call; see `Client.request`."""
 
     idle_seconds: float | None
     total_seconds: float | None
     progress: ProgressCallback | None
 
 
-def shortest_seconds(options: CallOptions) -> float | None:
-    """How long a call may take at most, if its options say so."""
-    given = (options.get("idle_seconds"), options.get("total_seconds"))
-    return min((seconds for seconds in given if seconds is not None), default=None)
-
-
 class _SharedOptions(TypedDict, total=False):
-    """The options of `Client` that are the same for a group."""
+    """The options that `Client` and `ClientGroup` have in common."""
 
     name: str
     version: str
@@ -180,16 +180,16 @@ class _SharedOptions(TypedDict, total=False):
 
 
 class ClientOptions(_SharedOptions, total=False):
-    """The options of `Client`, for functions that pass them on."""
+    """Options of `Client`, for functions that pass them on; see `Client` for their meaning."""
 
     env: Mapping[str, str] | None
     inherit_env: bool
     cwd: str | os.PathLike[str] | None
     stderr: Stderr | None
-    http: "httpx.AsyncClient | None"
+    http: httpx.AsyncClient | None
     headers: Mapping[str, str] | None
     token: str | None
-    ssl_context: "ssl.SSLContext | None"
+    ssl_context: ssl.SSLContext | None
     state_changed: OnState | None
     progress: ProgressCallback | None
     log: LogCallback | None
@@ -203,147 +203,93 @@ class ClientOptions(_SharedOptions, total=False):
 
 
 class GroupOptions(_SharedOptions, total=False):
-    """The options of `ClientGroup`; its callbacks get the server's name first."""
+    """Options of `ClientGroup`; callbacks get the name of the server as their first argument."""
 
     stderr: Callable[[str, str], None] | Literal["inherit"] | None
-    progress: Callable[[str, Any], _Told] | None
-    log: Callable[[str, LoggingMessageParams], _Told] | None
-    resource_updated: Callable[[str, ResourceUpdatedParams], _Told] | None
-    list_changed: Callable[[str, str], _Told] | None
+    progress: Callable[[str, Any], _Done] | None
+    log: Callable[[str, LoggingMessageParams], _Done] | None
+    resource_updated: Callable[[str, ResourceUpdatedParams], _Done] | None
+    list_changed: Callable[[str, str], _Done] | None
     roots: RootList | Callable[[str], RootList | Awaitable[RootList]] | None
     sampling: (
-        Callable[[str, CreateMessageParams], Sampled]
-        | Callable[[str, CreateMessageParams, Report], Sampled]
+        Callable[[str, CreateMessageParams], SamplingResult]
+        | Callable[[str, CreateMessageParams, ReportProgress], SamplingResult]
         | None
     )
     elicitation: Callable[[str, ElicitParams], Any] | None
-    elicitation_complete: Callable[[str, str], _Told] | None
+    elicitation_complete: Callable[[str, str], _Done] | None
     trace: Callable[[str], Mapping[str, str]] | None
-
-
-def methods_with(own: Mapping[str, Any] | None) -> Mapping[str, Method]:
-    """The table of methods, with a row for each of `own`, which maps it to the type of its result.
-
-    None for a type says that it is a notification.
-
-    Raises:
-        ValueError: The protocol has one of these methods, with a result of its own.
-        TypeError: A type that msgspec cannot decode.
-    """
-    if not own:
-        return METHODS
-    taken = METHODS.keys() & own.keys()
-    if taken:
-        raise ValueError(f"methods of the protocol have their own results: {sorted(taken)}")
-    rows = {name: custom_method(name, result=result) for name, result in own.items()}
-    return {**METHODS, **rows}
-
-
-async def open_session(
-    channel: Channel,
-    connection: Connection,
-    application: Application,
-    *,
-    record: RecordTarget | None,
-) -> Session:
-    """A session that owns `channel`, recorded if there is a place to `record` it.
-
-    Raises:
-        RecordingError: The recording cannot be made; the channel is closed.
-        ValueError: Its redaction is wrong in itself; the channel is closed.
-    """
-    if record is None:
-        return Session(channel, connection, application)
-    try:
-        recorder, channel_number = begin_session(
-            record,
-            role="client",
-            transport=getattr(channel, "transport", type(channel).__name__),
-            name=connection.our_info.name,
-            version=connection.our_info.version,
-            limits=connection.limits,
-        )
-    except BaseException:
-        await channel.aclose()
-        raise
-    return Session(channel, connection, application, Recording(recorder, channel_number))
-
-
-logger = logging.getLogger("mcp_trio")
-
-T = TypeVar("T")
-
-
-# Of a modern server all has to be asked again but its era; that is found out along the way.
-_UNKNOWN: Final = (None, "modern")
-
-_JUNK: Final = (
-    "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
-    " it starts, is the usual cause"
-)
 
 
 @attrs.define(eq=False, repr=False)
 class Client:
-    """A client of the server at `target`, for `async with Client(target) as client:`.
+    """A client of one MCP server: `async with Client(target) as client:`.
 
-    `target` is a URL, a command (`["python", "server.py"]`), a `ServerConfig`, a `Server` object or
-    a channel. The session lives in a task of its own: exceptions of the block arrive as they are,
-    and a server that ends fails the calls in flight and nothing else. Leaving a cancel scope around
-    a call cancels the handler at the server. A client connects once.
+    The block is entered when the client is connected, and left when the connection is closed. The
+    session runs in a task of its own: exceptions of the block are raised as they are, and if the
+    server ends, only the calls in flight fail. A cancelled call is cancelled at the server, too.
+    A client object connects once. Methods may be called from any task.
 
-    Callbacks are functions, async or not. An exception in a callback is logged, or sent to the
-    server as an error; only `progress` raises into the call that it belongs to.
+    Callbacks are normal or async functions. An exception of a callback is logged, or sent to the
+    server as the error of its request; an exception of `progress` is raised by the call.
 
-    Attributes:
-        name: The name in `clientInfo`, sent with `version`.
-        protocol_versions: The protocol versions to use; the stateless ones are tried first.
-        limits: The limits of the session, timeouts among them.
-        record: The recording of the session: a file, a folder that gets a file for each session, or
+    Args:
+        target: The server: a URL (`http`, `https`, `ws`, `wss`, `unix:` or `tcp://`), a command
+            such as `["python", "server.py"]`, a `ServerConfig` of a configuration file, a `Server`
+            object, or a channel.
+        name: The name of the client in `clientInfo`.
+        version: The version of the client in `clientInfo`.
+        protocol_versions: The supported protocol versions; stateless ones are tried first.
+        limits: The limits of the session, its timeouts among them.
+        record: Where to record the session: a file, a folder in which each session gets a file, or
             `RecordOptions` or a `SharedRecording` of `mcp_trio.recording`.
-        restart: Whether the next call starts a command or a server object again that has ended.
-            Lost requests that only read are then sent again. A URL is always connected to again.
-        cache: Whether results are cached for as long as a stateless server allows.
-        raise_tool_errors: Whether `call_tool` raises `ToolError`.
+        restart: Whether the next call starts a command or server object again that has ended.
+            Requests that were lost and only read are then sent again. A URL is always connected to
+            again.
+        cache: Whether to cache results for as long as a stateless server allows.
+        raise_tool_errors: Whether `call_tool` raises `ToolError` for a failed tool.
+        extensions: The supported extensions and their settings, by extension identifier.
+        methods: Additional methods for `request`, with the types of their results; a notification
+            has None.
+        trace: Called for each request; returns its `traceparent`, `tracestate` and `baggage`.
+            Other keys are dropped.
+        state_changed: Called with the new `state` of the connection, and with the reason for it.
+
         env: For a command: variables in addition to the few that it inherits.
         inherit_env: For a command: whether it inherits all variables of this process.
         cwd: For a command: its working directory.
-        http: For a URL: the HTTP client to use, with its proxies, certificates, authorization and
-            connect timeout; it is not closed.
-        headers: For a URL: headers of each request.
+        stderr: For a command: a function for each line of its stderr, or "inherit".
+
+        http: For an HTTP URL: the `httpx` or `httpx2` client, with its proxies, certificates,
+            authorization and connect timeout. It is not closed.
+        headers: For a URL: additional headers of each request.
         token: For a URL: the token for `Authorization: Bearer`; a WebSocket also offers it as a
             subprotocol.
-        ssl_context: For `wss://`: the TLS settings, in place of the system's certificates.
-        state_changed: Called with the state of the connection, and its reason.
-        version_memory: For a URL: remembers which servers are stateless; shared by all clients of a
-            Trio run by default.
-        stderr: For a command: a function for each line of its stderr, or "inherit".
+        ssl_context: For `wss://`: TLS settings in place of the system's trusted certificates.
+        version_memory: For a URL: remembers which servers are stateless. By default all clients of
+            a Trio run share one.
+
         progress: Called with the progress of each `call_tool` without a callback of its own.
-        log: Called with the log messages of the server.
+        log: Called with each log message of the server.
         log_level: The minimum level of the server's log messages. By default a stateless server
             sends all messages if there is a `log` callback, and none otherwise.
-        resource_updated: Called when a subscribed resource has changed.
+        resource_updated: Called when a resource has changed that `subscribe` was called for.
         list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
         roots: The roots: a list of `Root`, `file://` URIs or paths, or a function that returns one.
-        sampling: Asks a model for the server; raise `UserRejected` to decline. With a second
-            parameter it gets a function that reports progress to the server.
+        sampling: Asks a model for the server and returns a `CreateMessageResult`; raises
+            `UserRejected` to decline. A second parameter gets a function that reports progress.
         sampling_tools: Whether `sampling` accepts tools for the model.
         elicitation: Asks the user for the server, by a form or a URL. Returns an `ElicitResult`,
-            whether the user agrees, or the filled-in form as a mapping or typed value.
-        elicitation_modes: What `elicitation` supports: "form", "url", or both.
+            whether the user agrees, or the filled-in form as a mapping or an object with fields.
+        elicitation_modes: The modes that `elicitation` supports: "form", "url", or both.
         elicitation_complete: Called with the id of a URL elicitation that is complete.
-        trace: Called for each request: returns its trace as `traceparent`, `tracestate` and
-            `baggage`; other keys are dropped.
-        extensions: The supported extensions and their settings, by identifier.
-        methods: Methods of your own for `request`, with the types of their results; None for a
-            notification.
 
     Raises:
-        TypeError: `roots` is neither a list nor a function, or msgspec cannot decode a type in
-            `methods`.
-        ValueError: A root has no `file://` URI, `methods` contains a method of the protocol, a
-            protocol version is unknown, an extension has no prefix, or `restart` is given for a
-            target that cannot be started again.
+        TypeError: `roots` is neither a list nor a function, or a type in `methods` cannot be
+            decoded by msgspec.
+        ValueError: A root is no `file://` URI, `methods` redefines a method of the protocol, a
+            protocol version is unknown, the identifier of an extension is invalid, or `restart` is
+            given for a channel, which cannot be opened again.
     """
 
     target: Target
@@ -355,91 +301,71 @@ class Client:
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
     record: RecordTarget | None = attrs.field(default=None, kw_only=True)
     restart: bool = attrs.field(default=False, kw_only=True)
+    cache: bool = attrs.field(default=True, kw_only=True)
+    raise_tool_errors: bool = attrs.field(default=True, kw_only=True)
+    extensions: Mapping[str, Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
+    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+    trace: Trace | None = attrs.field(default=None, kw_only=True)
+    state_changed: OnState | None = attrs.field(default=None, kw_only=True)
     env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     inherit_env: bool = attrs.field(default=False, kw_only=True)
     cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
     stderr: Stderr | None = attrs.field(default=None, kw_only=True)
-    http: "httpx.AsyncClient | None" = attrs.field(default=None, kw_only=True)
+    http: httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     token: str | None = attrs.field(default=None, kw_only=True)
-    ssl_context: "ssl.SSLContext | None" = attrs.field(default=None, kw_only=True)
-    state_changed: OnState | None = attrs.field(default=None, kw_only=True)
+    ssl_context: ssl.SSLContext | None = attrs.field(default=None, kw_only=True)
     version_memory: VersionMemory | None = attrs.field(default=None, kw_only=True)
-    cache: bool = attrs.field(default=True, kw_only=True)
+    progress: ProgressCallback | None = attrs.field(default=None, kw_only=True)
     log: LogCallback | None = attrs.field(default=None, kw_only=True)
-    log_level: types.LoggingLevel | None = attrs.field(default=None, kw_only=True)
+    log_level: LoggingLevel | None = attrs.field(default=None, kw_only=True)
     resource_updated: ResourceUpdatedCallback | None = attrs.field(default=None, kw_only=True)
     list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
     roots: Roots | None = attrs.field(default=None, kw_only=True)
     sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
     sampling_tools: bool = attrs.field(default=False, kw_only=True)
     elicitation: ElicitationCallback | None = attrs.field(default=None, kw_only=True)
-    elicitation_modes: Collection[types.ElicitMode] = attrs.field(default=("form",), kw_only=True)
+    elicitation_modes: Collection[ElicitMode] = attrs.field(default=("form",), kw_only=True)
     elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
         default=None, kw_only=True
     )
-    trace: Trace | None = attrs.field(default=None, kw_only=True)
-    extensions: Mapping[str, Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
-    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
-
-    def _process_options(self) -> ProcessOptions:
-        """Return the options for starting a command."""
-        return ProcessOptions(
-            env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
-        )
-
-    def _web_options(self, **facts: Any) -> WebOptions:
-        """Return the options for connecting to a URL."""
-        return WebOptions(
-            http=self.http,
-            headers=self.headers,
-            token=self.token,
-            ssl_context=self.ssl_context,
-            **facts,
-        )
-
-    def _want_log_level(self, level: types.LoggingLevel) -> None:
-        """Set the log level, which a stateless server gets with the next request."""
-        self.log_level = level
-
-    def _choose_roots(self, roots: Roots) -> None:
-        """Set the roots that the server gets when it asks."""
-        self.roots = roots
-
     _is_connected_once: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
-    _told_of_junk: bool = attrs.field(default=False, init=False)
+    _has_logged_malformed: bool = attrs.field(default=False, init=False)
     _target_name: str = attrs.field(default="", init=False)
-    _spawn: Spawn = attrs.field(default=in_system_task, init=False)
-    _lifetime: Lifetime | None = attrs.field(default=None, init=False)
+    _spawn: Spawn = attrs.field(default=spawn_in_system_task, init=False)
+    _session_task: SessionTask | None = attrs.field(default=None, init=False)
     _own_version_memory: VersionMemory = attrs.field(factory=VersionMemory, init=False)
-    _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _callbacks: Callbacks = attrs.field(init=False)
+    _reconnecting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _application: ClientApplication = attrs.field(init=False)
     _methods: Mapping[str, Method] = attrs.field(init=False)
     _cache: Cache = attrs.field(init=False)
-    _outputs: OutputSchemas = attrs.field(init=False)
-    _listening: OwnSubscription = attrs.field(init=False)
+    _output_schemas: OutputSchemas = attrs.field(init=False)
+    _subscription: CallbackSubscription = attrs.field(init=False)
     _recordings: SuccessiveSessions = attrs.field(init=False)
     _condition: Condition = attrs.field(init=False)
-    _how_it_stands: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
+    _state: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.restart and not (can_start(self.target) or has_url(self.target)):
             raise ValueError("restart=True is for commands, server objects and URLs")
-        self._recordings = SuccessiveSessions(self.record, may_reconnect=self._begins_again)
-        self._condition = Condition(None if has_url(self.target) else self._hear_state)
+        self._recordings = SuccessiveSessions(self.record, may_reconnect=self._reconnects)
+        # An HTTP channel reports the state of its connection itself.
+        self._condition = Condition(None if has_url(self.target) else self._set_state)
         for identifier in self.extensions or ():
             check_extension(identifier)
-        self._methods = methods_with(self.methods)
+        self._methods = _methods_with(self.methods)
         self._cache = Cache(
             entries_max=self.limits.requests.cache_entries_max,
             bytes_max=self.limits.requests.cache_bytes_max,
         )
-        self._outputs = OutputSchemas(self.limits)
-        self._listening = OwnSubscription(
-            () if self.list_changed is None else LISTS, self._notice, self._beside
+        self._output_schemas = OutputSchemas(self.limits)
+        self._subscription = CallbackSubscription(
+            () if self.list_changed is None else LISTS,
+            self._on_notification,
+            self._start_with_session,
         )
-        self._callbacks = ClientApplication(
+        self._application = ClientApplication(
             log=self.log,
             resource_updated=self.resource_updated,
             list_changed=self.list_changed,
@@ -450,401 +376,110 @@ class Client:
             elicitation_modes=self.elicitation_modes,
             elicitation_complete=self.elicitation_complete,
             limits=self.limits,
-            notice=self._notice,
+            on_notification=self._on_notification,
         )
 
-    def _notice(self, notification: str, params: Any) -> None:
-        """Act upon a notification before its callback is called."""
-        self._cache.notice(notification, params)
-        if notification == "notifications/tools/list_changed":
-            self._outputs.forget()
-
-    # Connecting and closing.
+    def __repr__(self) -> str:
+        """Return a text without the environment, headers and other values that may be secret."""
+        state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
+        return f"<{type(self).__name__} {self.name!r} of {self._server_name!r}, {state}>"
 
     async def __aenter__(self) -> Self:
-        """Connect, and agree on a revision: by a handshake within its time limit.
+        """Connect to the server and negotiate the protocol version.
 
-        If modern revisions are spoken the server is asked for them first, and has
-        `limits.requests.probe_seconds` to answer before it is taken for a legacy one, unless it is
-        remembered as such. A command that ends instead of answering is started once more, for the
-        handshake.
+        A client that supports stateless protocol versions first asks the server for them. A server
+        that does not answer within `limits.requests.probe_seconds` is taken for a legacy one. A
+        command that ends instead of answering is started again for the handshake.
 
-        Failed: nothing is left. Cancelled: returns at once; a server that was started is stopped by
-        the session's task, and `aclose` waits for that.
+        Failed: nothing is left running. Cancelled: returns at once. A command that was started is
+        stopped by the session's task; `aclose` waits for that.
 
         Raises:
-            ConnectionLost: The server could not be started or has ended; why, if that is known.
-            RequestTimeout: It did not answer in time; with the last words of a command.
-            RequestError: It refused.
-            RemoteProtocolError: It speaks no revision that is known here.
-            RecordingError: The recording cannot be made.
-            ValueError: Its redaction is wrong in itself.
+            ConnectionLost: The server could not be started or reached, or has ended.
+            RequestTimeout: The server did not answer in time; with the last lines of its stderr.
+            RequestError: The server rejected the handshake.
+            RemoteProtocolError: Client and server have no protocol version in common.
+            RecordingError: The recording cannot be created.
+            ValueError: The redaction rules of the recording are invalid.
         """
-        await self._connect(in_system_task)
+        await self._connect(spawn_in_system_task)
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the client, from any task and any number of times; return when nothing is left.
+        """Close the connection, from any task and any number of times.
 
-        In a callback of the session's own it only begins to close: the callback is cancelled.
-        Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
-        command has `limits.shutdown.close_seconds` to leave by itself, and is stopped after that.
+        Calls in flight raise `ConnectionLost`. A command has `limits.shutdown.close_seconds` to
+        exit by itself, and is stopped after that. Called by a callback of the client, this only
+        begins to close, since the callback itself has to end first.
+
+        Cancelled: closes all the same, in bounded time.
         """
         self._shut()
-        if self._lifetime is not None:
-            await self._lifetime.over()
-            self._tell_of_junk(self._lifetime.session)
+        if self._session_task is not None:
+            await self._session_task.wait_ended()
+            self._log_malformed(self._session_task.session)
         self._recordings.end()
-
-    def _shut(self) -> None:
-        """Begin to close, without waiting for the end."""
-        self._is_closed = True
-        self._condition.become("closed", "closed on this side")
-        if self._lifetime is not None:
-            self._lifetime.session.shut("closed")
-
-    async def _connect(self, spawn: Spawn) -> None:
-        if self._is_connected_once:
-            raise RuntimeError("a client connects once: make another")
-        self._is_connected_once = True
-        self._spawn = spawn
-        self._condition.begin()
-        try:
-            await self._begin()
-        except BaseException as error:
-            self._condition.become("closed", str(error))
-            self._how_it_stands = "closed", str(error)
-            self._close_recordings()
-            raise
-
-    def _close_recordings(self) -> None:
-        if self._lifetime is None:
-            self._recordings.end()
-        else:
-            self._lifetime.session.ended.when_set(self._recordings.end)
-
-    async def _begin(self) -> None:
-        """Open a session and negotiate; a server that is remembered is not asked first."""
-        version_memory, address = self._remembered()
-        era = version_memory.recall(address)
-        try:
-            await self._begin_as(era)
-        except MCPError as error:
-            if era in _UNKNOWN or not tells_of_another_era(error):
-                raise
-            logger.info("%s is not as it was: %s", self._target_name, error)
-            version_memory.forget(address)
-            await self._begin_as(None)
-        version_memory.note(address, self._era)
-        self._stands(self._session)
-
-    def _stands(self, session: Session) -> None:
-        """Report the state of the connection; a loss is reported before any call fails by it."""
-        self._condition.become("open")
-        session.closing.when_set(partial(self._note_loss, session))
-
-    def _note_loss(self, session: Session) -> None:
-        state: State = "retrying" if self._begins_again and not self._is_closed else "closed"
-        self._condition.become(state, str(session.loss))
-
-    def _hear_state(self, state: State, reason: str) -> None:
-        self._how_it_stands = state, reason
-        if self.state_changed is not None:
-            self.state_changed(state, reason)
-
-    def _remembered(self) -> tuple[VersionMemory, Address | None]:
-        """Where the era of the server is kept, and under what.
-
-        Nobody else's memory counts for what is no URL.
-        """
-        url = url_of(self.target)
-        if url is None:
-            return self._own_version_memory, None
-        version_memory = (
-            version_memory_of_this_run() if self.version_memory is None else self.version_memory
-        )
-        return version_memory, address_of(
-            url, http=self.http, protocol_versions=tuple(self.protocol_versions)
-        )
-
-    @property
-    def _era(self) -> Era:
-        """Return whether the server of the session is stateless or legacy."""
-        if self._is_stateless:
-            return "modern"
-        return "HTTP+SSE" if getattr(self._session.channel, "is_old", False) else "legacy"
-
-    async def _begin_as(self, era: Era | None) -> None:
-        """Open a session and negotiate as with that kind of server; with None, find out."""
-        lifetime = await self._open(is_old=era == "HTTP+SSE")
-        asks = speaks_stateless(self.protocol_versions) and era in _UNKNOWN
-        is_stateless = asks and await self._discover(lifetime)
-        lifetime = self._lifetime or lifetime  # it may have been started again
-        session = lifetime.session
-        if not is_stateless and await self._agree(lifetime, partial(shaken_hands, session)):
-            for step in (self._tell_log_level, self._listening.begin_legacy):
-                await self._agree(lifetime, partial(step, session))
-        else:
-            await self._agree(lifetime, partial(self._listening.begin, session))
-
-    async def _open(self, *, is_old: bool = False) -> Lifetime:
-        """Open a session that has negotiated nothing yet."""
-        on_state = self._hear_state if has_url(self.target) else None
-        connected = await open_target(
-            self.target,
-            process=self._process_options(),
-            web=self._web_options(on_state=on_state, is_old=is_old),
-            limits=self.limits,
-        )
-        self._target_name = connected.name
-        session = await open_session(
-            connected.channel,
-            self._connection_to_open(),
-            self._callbacks,
-            record=self._recordings.record,
-        )
-        lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
-        if self._is_closed:
-            session.shut("closed")
-        try:
-            self._spawn(lifetime.live)
-        except RuntimeError:  # the caller's nursery is over; what was opened is closed elsewhere
-            session.shut("closed")
-            in_system_task(lifetime.live)
-            raise
-        return lifetime
-
-    def _connection_to_open(self) -> Connection:
-        capabilities = self._callbacks.capabilities()
-        if self.extensions is not None:
-            capabilities.extensions = {name: dict(it) for name, it in self.extensions.items()}
-        return Connection(
-            our_role=Role.CLIENT,
-            our_info=types.Implementation(name=self.name, version=self.version),
-            our_capabilities=capabilities,
-            limits=self.limits,
-            methods=self._methods,
-            protocol_versions=self.protocol_versions,
-            own_metadata=self._own_metadata,
-        )
-
-    def _own_metadata(self) -> dict[str, Any]:
-        """Return the optional metadata of each request: trace, and log level if stateless."""
-        said: dict[str, Any] = {} if self.trace is None else {**checked_trace(self.trace())}
-        level = self._wanted_level
-        if level is not None and self._is_stateless:
-            said[LOG_LEVEL] = level
-        return said
-
-    @property
-    def _wanted_level(self) -> types.LoggingLevel | None:
-        """Return the log level to request: all messages, if there is a `log` callback."""
-        return "debug" if self.log_level is None and self.log is not None else self.log_level
-
-    async def _discover(self, lifetime: Lifetime) -> bool:
-        """Ask whether the server is stateless; start it again if the question ended it."""
-        try:
-            return await self._agree(lifetime, partial(discovered, lifetime.session))
-        except ConnectionLost:
-            can_shake_hands = speaks_legacy(self.protocol_versions) and can_start(self.target)
-            if not can_shake_hands or self._is_closed:
-                raise
-        logger.info("%s has ended when it was asked for its revisions", self._target_name)
-        await self._open()
-        return False
-
-    async def _agree(self, lifetime: Lifetime, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step of the negotiation; when it fails, close the session and report the reason."""
-        try:
-            return await step()
-        except trio.Cancelled:
-            lifetime.session.shut("closed")
-            raise
-        except ConnectionLost as loss:
-            await self._end(lifetime)
-            if lifetime.fault is None:  # nothing was asked for yet whose outcome could matter
-                raise loss_as(ConnectionLost, loss) from loss.__cause__
-            raise lifetime.fault from lifetime.fault.__cause__
-        except RequestTimeout as late:
-            last_words = getattr(lifetime.session.channel, "stderr_tail", "")
-            await self._end(lifetime)
-            raise RequestTimeout(
-                late.method,
-                late.budget,
-                late.seconds,
-                late.setting,
-                server=self._target_name,
-                stderr_tail=last_words,
-            ) from None
-        except BaseException:
-            await self._end(lifetime)
-            raise
-
-    async def _end(self, lifetime: Lifetime) -> None:
-        lifetime.session.shut("closed")
-        await lifetime.over()
-        self._tell_of_junk(lifetime.session)
-
-    async def _tell_log_level(self, session: Session) -> None:
-        """Send the log level to a legacy server."""
-        if self.log_level is None or not self.server_can("logging"):
-            return
-        try:
-            await session.request("logging/setLevel", types.SetLevelParams(level=self.log_level))
-        except RequestError as error:
-            logger.warning("%s refuses the log level: %s", self._known_name, error)
-
-    def _replace_roots(self, roots: Roots) -> None:
-        self._callbacks.roots = roots
-        self._choose_roots(roots)
-
-    # Starting again.
-
-    async def _living_session(self) -> Session:
-        """Return the open session; with `restart`, start a command again that has ended.
-
-        Raises:
-            MCPError: As connecting; the next call tries again.
-        """
-        if self._is_to_start:
-            async with self._starting:
-                if self._is_to_start:
-                    await self._begin_again()
-        self._listening.revive()
-        return self._session
-
-    @property
-    def _is_to_start(self) -> bool:
-        lifetime = self._lifetime
-        has_ended = lifetime is not None and lifetime.session.cause is not None
-        return has_ended and self._begins_again and not self._is_closed
-
-    @property
-    def _begins_again(self) -> bool:
-        """Return whether the next call connects anew; to a URL always."""
-        return self.restart or url_of(self.target) is not None
-
-    async def _begin_again(self) -> None:
-        """Forget what was known of the old process, except its kind."""
-        assert self._lifetime is not None
-        is_started = url_of(self.target) is None
-        words = "has ended, and is started again" if is_started else "is lost, and connected again"
-        logger.warning("%s %s", self._known_name, words)
-        await self._lifetime.over()
-        self._cache.clear()
-        self._outputs.forget()
-        await self._begin()
-
-    def _beside(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Start a task that lives with the session."""
-        assert self._lifetime is not None
-        self._lifetime.start_soon(task)
-
-    # What is known of the server.
-
-    def __repr__(self) -> str:
-        """Return a text without the environment and other values that may be secret."""
-        state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
-        return f"<{type(self).__name__} {self.name!r} of {self._known_name!r}, {state}>"
 
     @property
     def is_open(self) -> bool:
-        """Return whether calls can be made: connected, not closed, and not lost."""
-        if self._lifetime is None:
+        """True while calls can be made: the client is connected, not closed, and not lost."""
+        if self._session_task is None:
             return False
-        session = self._lifetime.session
+        session = self._session_task.session
         return session.negotiated.is_set() and session.cause is None
 
     @property
     def state(self) -> State:
-        """Return the state of the connection, as `state_changed` was last called with.
+        """The state of the connection, with which `state_changed` was called last.
 
-        "connecting": nothing was heard yet. "open": the server answered last. "retrying": it could
-        not be reached, or was lost, and is tried again with the next call at the latest. "closed":
-        the session is over, and unless we closed it a call to a URL begins another.
+        "connecting": the server has not answered yet. "open": the last request was answered.
+        "retrying": the server could not be reached or was lost; the client connects again with the
+        next call at the latest. "closed": the session is over. Unless the client was closed, a call
+        to a URL opens another session.
         """
-        return self._how_it_stands[0]
+        return self._state[0]
 
     @property
     def state_reason(self) -> str:
-        """Return the reason for "retrying" or "closed", else an empty text."""
-        return self._how_it_stands[1]
+        """The reason for the state "retrying" or "closed", else an empty string."""
+        return self._state[1]
 
     @property
     def server_info(self) -> types.Implementation:
-        """Return name and version of the server."""
+        """Name and version of the server."""
         info = self._connection.peer_info
         return info or types.Implementation(name=self._target_name, version="")
 
     @property
     def server_capabilities(self) -> types.ServerCapabilities:
-        """Return the capabilities of the server."""
+        """The capabilities of the server."""
         capabilities = self._connection.peer_capabilities
         assert isinstance(capabilities, types.ServerCapabilities)
         return capabilities
 
     def server_can(self, capability: str) -> bool:
-        """Return whether the server has a capability: "tools", or "resources.subscribe"."""
+        """Return whether the server has a capability, such as "tools" or "resources.subscribe"."""
         return announced(self.server_capabilities, capability)
 
     @property
     def instructions(self) -> str | None:
-        """Return the instructions of the server, if it sent any."""
+        """The instructions of the server for a model, if it sent any."""
         return self._connection.instructions
 
     @property
     def protocol_version(self) -> str:
-        """Return the protocol version of the connection."""
+        """The negotiated protocol version."""
         protocol_version = self._connection.protocol_version
         assert protocol_version is not None
         return protocol_version.name
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the counts of irregularities that were no errors, by name."""
+        """Counters of received messages that were ignored, such as late answers, by reason."""
         return dict(self._session.connection.counts)
-
-    @property
-    def _is_stateless(self) -> bool:
-        """Return whether the server is known to be stateless."""
-        protocol_version = (
-            None if self._lifetime is None else self._lifetime.session.connection.protocol_version
-        )
-        return protocol_version is not None and protocol_version.is_stateless
-
-    @property
-    def _known_name(self) -> str:
-        """Return the name of the server for error texts."""
-        info = None if self._lifetime is None else self._lifetime.session.connection.peer_info
-        return self._target_name if info is None else info.name
-
-    @property
-    def _session(self) -> Session:
-        if self._lifetime is None:
-            raise LocalProtocolError("the client is not connected: use `async with`")
-        return self._lifetime.session
-
-    @property
-    def _connection(self) -> Connection:
-        session = self._session
-        if not session.negotiated.is_set():
-            raise LocalProtocolError("the client has not shaken hands")
-        return session.connection
-
-    def _tell_of_junk(self, session: Session) -> None:
-        """Log once that the server sends junk, with the likely cause."""
-        count = session.connection.counts["malformed"]
-        if count and not self._told_of_junk:
-            self._told_of_junk = True
-            logger.warning(_JUNK, self._known_name, count)
-
-    raise_tool_errors: bool = attrs.field(default=True, kw_only=True)
-    progress: ProgressCallback | None = attrs.field(default=None, kw_only=True)
-
-    # Requests.
 
     async def request(
         self,
@@ -856,27 +491,35 @@ class Client:
         progress: ProgressCallback | None = None,
         rounds: bool = True,
     ) -> Any:
-        """Send any request and return its typed result; all calls go through here.
+        """Send a request and return its typed result; all calls go through this method.
 
-        The params are a struct of the protocol, or a mapping with the names of the wire.
-        Cancelled, or out of time: the server is told, and its late answer only counted. The budgets
-        default to `limits.requests.idle_seconds` (starts again with each report) and
-        `limits.requests.total_seconds`. `progress` is called in this task; what it raises arrives
-        here.
+        A stateless server may require input before it returns the result. The callbacks of the
+        client answer in the calling task, and the request is sent again, in at most
+        `limits.requests.rounds_max` rounds. With `rounds=False` the `InputRequiredResult` is
+        returned instead.
 
-        A modern server may ask something before it gives its result. Our callbacks answer in this
-        task, and the request is sent again, at most `limits.requests.rounds_max` times; what they
-        raise arrives here. Without `rounds` the result is then an `InputRequiredResult`, and the
-        rest is yours.
+        Cancelled or timed out: the request is cancelled at the server.
+
+        Args:
+            method: The method, of the protocol or of the client's `methods`.
+            params: A struct of `mcp_trio.types`, or a mapping with the JSON names.
+            idle_seconds: The longest wait for the result or for the next progress, by default
+                `limits.requests.idle_seconds`.
+            total_seconds: The longest wait for the result, by default
+                `limits.requests.total_seconds`. It covers all rounds, but not the answers of the
+                client's callbacks.
+            progress: Called in the calling task with each progress of the request.
+            rounds: Whether input requests are answered by the client's callbacks.
 
         Raises:
             RequestError: The server answered with an error.
-            RequestTimeout: A budget ran out. The total is that of all rounds, without the answers.
-            ConnectionLost: The session ended first, or had ended.
-            OutcomeUnknown: The answer is over `limits.messages.bytes_max`, or the connection broke.
-            LocalProtocolError: The protocol forbids the request, or the server does not offer it.
-            RemoteProtocolError: The answer is no message, or does not have the method's shape, or
-                the server asks what it must not.
+            RequestTimeout: The server did not answer in time.
+            ConnectionLost: The session has ended.
+            OutcomeUnknown: The connection broke, or the answer exceeds `limits.messages.bytes_max`.
+            LocalProtocolError: The protocol forbids the request, or the server lacks a capability.
+            RemoteProtocolError: The answer is invalid, or the server requires input that it must
+                not ask for.
+            Exception: A callback raised it.
         """
 
         async def send(params: ParamsToSend | None, total_seconds: float | None) -> Any:
@@ -892,74 +535,23 @@ class Client:
         result = await send(params, total_seconds)
         if not (rounds and isinstance(result, types.InputRequiredResult)):
             return result
-        whole = Rounds(
+        more_rounds = Rounds(
             method=method,
             send=send,
-            answer=self._callbacks.answer,
-            capabilities=self._callbacks.capabilities(),
+            answer=self._application.answer,
+            capabilities=self._application.capabilities(),
             protocol_version=PROTOCOL_VERSIONS[self.protocol_version],
             limits=self.limits,
             total_seconds=total_seconds,
         )
-        return await whole.run(params, result, taken_seconds=trio.current_time() - started)
-
-    async def _send(self, method: str, params: ParamsToSend | None, **options: Any) -> Any:
-        """Return the result of one request, from the cache if it is fresh there."""
-        key = self._cache_key(method, params)
-        if key is None:
-            return await self._ask(method, params, options)
-        kept = self._cache.fresh(key, trio.current_time())
-        if kept is not None:
-            await trio.lowlevel.checkpoint()
-            return kept
-        changes = self._cache.changes
-        result = await self._ask(method, params, options)
-        if isinstance(result, types.CacheableResult):
-            self._cache.keep(key, result, now=trio.current_time(), changes=changes)
-        return result
-
-    def _cache_key(self, method: str, params: ParamsToSend | None) -> CacheKey | None:
-        """Return the key in the cache; only stateless servers say how long a result is valid."""
-        return cache_key(method, params) if self.cache and self._is_stateless else None
-
-    async def _ask(self, method: str, params: ParamsToSend | None, options: Any) -> Any:
-        session = await self._living_session()
-        try:
-            return await session.request(method, params, **options)
-        except ConnectionLost as loss:
-            if not (self._may_repeat(method) or self._did_nothing(loss)):
-                raise
-        except RequestError as error:
-            self._note_awaited(error)
-            raise
-        finally:
-            self._tell_of_junk(session)
-        session = await self._living_session()
-        return await session.request(method, params, **options)
-
-    def _note_awaited(self, error: RequestError) -> None:
-        """The server will say when what it wants the user to do at some URLs is done (ELIC-33)."""
-        if error.code == URL_ELICITATION_REQUIRED:
-            for elicitation_id in elicitation_ids(error.data):
-                self._callbacks.awaits(elicitation_id)
-
-    def _may_repeat(self, method: str) -> bool:
-        """Return whether a lost request may be repeated: it only reads."""
-        row = self._methods.get(method)
-        is_chosen = self.restart or (has_url(self.target) and self._begins_again)
-        return is_chosen and row is not None and row.is_cacheable
-
-    def _did_nothing(self, loss: ConnectionLost) -> bool:
-        """Return whether the request had no effect: not delivered, or its session was over."""
-        is_unsure = isinstance(loss, OutcomeUnknown) or loss.http_status is not None
-        return has_url(self.target) and self._begins_again and not is_unsure
+        return await more_rounds.run(params, result, taken_seconds=trio.current_time() - started)
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification to the server.
 
         Raises:
-            LocalProtocolError: The protocol forbids it now, or does not know it, nor `methods`.
-            Unencodable: The params cannot be written as JSON.
+            LocalProtocolError: The protocol does not allow it, and `methods` does not define it.
+            Unencodable: The params cannot be encoded as JSON.
             ConnectionLost: The session has ended.
         """
         await self._session.notify(method, params)
@@ -967,25 +559,25 @@ class Client:
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
         """Return all tools, from at most `limits.requests.pages_max` pages.
 
-        One page alone is `await client.request("tools/list", {"cursor": cursor})`. From now on the
-        results of tools with an output schema are checked against that.
+        Results of the listed tools are checked against their output schemas from now on. To read a
+        single page, use `await client.request("tools/list", {"cursor": cursor})`.
         """
         tools = await self._list("tools/list", "tools", options)
-        self._outputs.learn(tools)
+        self._output_schemas.learn(tools)
         return tools
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
-        """Return all resources, from all pages."""
+        """Return all resources, from at most `limits.requests.pages_max` pages."""
         return await self._list("resources/list", "resources", options)
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
     ) -> list[types.ResourceTemplate]:
-        """Return all resource templates, from all pages."""
+        """Return all resource templates, from at most `limits.requests.pages_max` pages."""
         return await self._list("resources/templates/list", "resource_templates", options)
 
     async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
-        """Return all prompts, from all pages."""
+        """Return all prompts, from at most `limits.requests.pages_max` pages."""
         return await self._list("prompts/list", "prompts", options)
 
     @overload
@@ -1017,40 +609,43 @@ class Client:
         result_type: Any = None,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """Call a tool and return its result; with `result_type`, a value of that type.
+        """Call a tool and return its result.
 
-        That value comes from the structured content, or else, as from servers that have none, from
-        the only text: as JSON, but for `str` as it is.
+        Args:
+            name: The name of the tool.
+            arguments: Its arguments: any values that msgspec can encode as JSON.
+            raise_tool_errors: Overrides the client's option.
+            result_type: Return a value of this type, made from the structured content. If the
+                result has none, it is made from the only text: parsed as JSON, but for `str`.
+            **options: Timeouts and progress callback; see `request`.
 
         Raises:
-            Unencodable: The arguments cannot be written as JSON.
-            ToolError: The tool says that it failed; `result` is the whole result. Without
-                `result_type` switched off by `raise_tool_errors`, here or for the client.
-            RemoteProtocolError: The result does not conform to the tool's output schema, if that
-                was listed, or makes no value of `result_type`.
+            Unencodable: The arguments cannot be encoded as JSON.
+            ToolError: The tool failed; `error.result` is its result. With
+                `raise_tool_errors=False` and without `result_type` the result is returned.
+            RemoteProtocolError: The result does not match the tool's output schema (checked if
+                the tool was listed), or cannot be converted to `result_type`.
+            MCPError: As `request`.
         """
         options.setdefault("progress", self.progress)
-        params = call_tool_params(name, arguments)
-        result = await self._called(params, options)
+        result = await self._call_tool(call_tool_params(name, arguments), options)
         raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
         if result.is_error and (raises or result_type is not None):
             raise ToolError(error_text(name, result), result)
-        self._outputs.check(name, result)
-        return result if result_type is None else typed(name, result, result_type)
+        self._output_schemas.check(name, result)
+        return result if result_type is None else decode_as(name, result, result_type)
 
-    async def _called(
+    async def _call_tool(
         self, params: types.CallToolParams, options: CallOptions
     ) -> types.CallToolResult:
-        """What came of a call; one whose arguments were mirrored as an old list said, of another.
-
-        Servers refuse the first before they do anything (HDR-32, TRAP-52).
-        """
         result: types.CallToolResult
         try:
             result = await self.request("tools/call", params, **options)
         except RequestError as error:
             if error.code != HEADER_MISMATCH:
                 raise
+            # The `Mcp-Param-*` headers followed an outdated tool list. Servers reject such a
+            # request before they run the tool, so that it may be sent again.
             self._cache.forget("tools/list")
             await self.list_tools()
             result = await self.request("tools/call", params, **options)
@@ -1062,7 +657,8 @@ class Client:
         """Return the contents of a resource.
 
         Raises:
-            ResourceNotFound: The server says, by either code, that there is none (ERR-05).
+            ResourceNotFound: The server has no resource with this URI.
+            MCPError: As `request`.
         """
         params = types.ReadResourceParams(uri=uri)
         try:
@@ -1070,7 +666,7 @@ class Client:
                 "resources/read", params, **options
             )
         except RequestError as error:
-            if not is_of_missing_resource(error):
+            if not is_resource_not_found(error):
                 raise
             raise ResourceNotFound(
                 uri, code=error.code, message=error.message, data=error.data
@@ -1083,10 +679,11 @@ class Client:
         arguments: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
     ) -> types.GetPromptResult:
-        """Return a prompt with its arguments filled in.
+        """Return the messages of a prompt, with its arguments filled in.
 
         Raises:
-            TypeError: An argument is not text (PROM-04).
+            TypeError: An argument is not a string.
+            MCPError: As `request`.
         """
         params = get_prompt_params(name, arguments)
         result: types.GetPromptResult = await self.request("prompts/get", params, **options)
@@ -1101,13 +698,20 @@ class Client:
         context: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
     ) -> types.CompleteResult:
-        """Return proposals for `value`, as typed so far for an argument of `ref`.
+        """Return completions for the argument of a prompt or resource template.
 
-        `ref` may be text: the URI template of a resource, known by its "://", or a prompt's name.
-        `context` are the arguments that have their values already; older servers do not get it.
+        Args:
+            ref: The prompt or resource template. A string is the URI template of a resource if it
+                contains "://", and the name of a prompt otherwise.
+            argument: The name of the argument.
+            value: The beginning of its value.
+            context: The values of other arguments; servers before 2025-06-18 do not get them.
+            **options: Timeouts and progress callback; see `request`.
 
         Raises:
-            LocalProtocolError: The server does not offer completions; not all revisions can tell.
+            LocalProtocolError: The server has no completions, as far as its protocol version can
+                announce them.
+            MCPError: As `request`.
         """
         if PROTOCOL_VERSIONS[self.protocol_version].announces_completions and not self.server_can(
             "completions"
@@ -1118,20 +722,21 @@ class Client:
         return result
 
     async def ping(self, **options: Unpack[CallOptions]) -> None:
-        """Return when the server has answered a ping."""
-        self._cache.forget(DISCOVER)  # it is the answer that counts
+        """Wait until the server has answered a ping.
+
+        A stateless server has no ping, and is asked for `server/discover` instead.
+        """
+        self._cache.forget(DISCOVER)
         await self.request(DISCOVER if self._is_stateless else PING, **options)
 
-    async def set_log_level(
-        self, level: types.LoggingLevel, **options: Unpack[CallOptions]
-    ) -> None:
+    async def set_log_level(self, level: LoggingLevel, **options: Unpack[CallOptions]) -> None:
         """Set the minimum level of the log messages that the server sends.
 
-        A modern server hears of it with each request.
+        A stateless server gets the level with each later request.
         """
         if not self._is_stateless:
             await self.request("logging/setLevel", types.SetLevelParams(level=level), **options)
-        self._want_log_level(level)
+        self.log_level = level
 
     @asynccontextmanager
     async def listen(
@@ -1142,71 +747,432 @@ class Client:
         resources: bool = False,
         uris: Collection[str] = (),
     ) -> AsyncGenerator[Subscription]:
-        """Subscribe to changes at a stateless server: of its lists, and of the resources at `uris`.
+        """Subscribe to changes at a stateless server, for the length of a block.
 
-        `async with client.listen(tools=True) as subscription: async for change in subscription: …`.
-        What the server left out of the wishes is `subscription.left_out`. Nothing is told of what
-        changed before: ask anew for what was kept. A stream that breaks is begun again, and then
-        all that it is about comes as `missed`. The callbacks of the client need none of this.
+        Use it as `async with client.listen(tools=True) as subscription: async for change in
+        subscription: …`. Changes before the block are not reported, so read the lists inside of it.
+        `subscription.left_out` holds what the server does not report. The callbacks `list_changed`
+        and `resource_updated` work without this method.
+
+        Args:
+            tools: Subscribe to changes of the list of tools.
+            prompts: Subscribe to changes of the list of prompts.
+            resources: Subscribe to changes of the list of resources.
+            uris: Subscribe to changes of the resources with these URIs.
 
         Raises:
-            RequestTimeout: The server has not acknowledged within `limits.requests.idle_seconds`.
-            RequestError: It refuses.
-            RemoteProtocolError: It ended the subscription instead.
-            LocalProtocolError: It is a legacy one: use `list_changed` and `subscribe`.
+            RequestTimeout: The server did not acknowledge within `limits.requests.idle_seconds`.
+            RequestError: The server rejected the request.
+            RemoteProtocolError: The server ended the subscription before it acknowledged it.
+            LocalProtocolError: The server is a legacy one: use `list_changed` and `subscribe`.
             ConnectionLost: The session has ended.
         """
-        session = await self._living_session()
+        session = await self._open_session()
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        asked = wishes([kind for kind in LISTS if chosen[kind]], uris)
-        async with listening(session, asked, self._notice, self._beside) as subscription:
+        asked = subscription_filter([kind for kind in LISTS if chosen[kind]], uris)
+        start = self._start_with_session
+        async with listening(session, asked, self._on_notification, start) as subscription:
             yield subscription
 
     async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
         """Subscribe to changes of a resource, for which `resource_updated` is called.
 
         Raises:
-            ResourceNotFound: A modern server does not tell of changes of the resource.
+            ResourceNotFound: A stateless server does not report changes of this resource.
+            LocalProtocolError: The server has no subscriptions to resources.
+            MCPError: As `request`.
         """
-        session = await self._living_session()
+        session = await self._open_session()
         if not self._is_stateless:
             await self.request(SUBSCRIBE, types.SubscribeParams(uri=uri), **options)
-            self._listening.remember(uri)
+            self._subscription.remember(uri)
         elif self.server_can("resources.subscribe"):
-            await self._listening.add(session, uri, seconds=shortest_seconds(options))
+            await self._subscription.add(session, uri, seconds=_shortest_seconds(options))
         else:
             raise LocalProtocolError("the server does not announce 'resources.subscribe'")
 
     async def unsubscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
-        """End a subscription."""
-        session = await self._living_session()
+        """End the subscription to a resource."""
+        session = await self._open_session()
         if self._is_stateless:
-            await self._listening.remove(session, uri, seconds=shortest_seconds(options))
+            await self._subscription.remove(session, uri, seconds=_shortest_seconds(options))
         else:
             await self.request(UNSUBSCRIBE, types.UnsubscribeParams(uri=uri), **options)
-            self._listening.forget(uri)
+            self._subscription.forget(uri)
 
     async def set_roots(self, roots: Roots) -> None:
         """Replace the roots, and notify a legacy server.
 
         Raises:
-            TypeError, ValueError: As making a client; the old ones stay.
-            LocalProtocolError: The client was made without `roots`, and so cannot have any.
+            TypeError, ValueError: The roots are invalid; the client keeps its old ones.
+            LocalProtocolError: The client was created without `roots`.
             ConnectionLost: The session has ended.
         """
         session = self._session
-        self._replace_roots(roots)
+        self._application.roots = roots
+        self.roots = roots
         if not self._is_stateless:
             await session.notify(_ROOTS_CHANGED)
 
     async def notify_roots_changed(self) -> None:
-        """Notify the server that the roots have changed.
+        """Notify the server that the function in `roots` returns other roots now.
 
         Raises:
-            LocalProtocolError: The client was made without `roots`.
+            LocalProtocolError: The client was created without `roots`.
             ConnectionLost: The session has ended.
         """
         await self.notify(_ROOTS_CHANGED)
+
+    # Connecting.
+
+    async def _connect(self, spawn: Spawn) -> None:
+        """Connect, with the session in a task that `spawn` starts."""
+        if self._is_connected_once:
+            raise RuntimeError("a client connects once: create another one")
+        self._is_connected_once = True
+        self._spawn = spawn
+        self._condition.begin()
+        try:
+            await self._connect_session()
+        except BaseException as error:
+            self._condition.become("closed", str(error))
+            self._state = "closed", str(error)
+            if self._session_task is None:
+                self._recordings.end()
+            else:
+                self._session_task.session.ended.when_set(self._recordings.end)
+            raise
+
+    async def _connect_session(self) -> None:
+        """Open a session and negotiate; a server whose kind is remembered is not asked for it."""
+        version_memory, address = self._remembered()
+        kind = version_memory.recall(address)
+        try:
+            await self._connect_as(kind)
+        except MCPError as error:
+            # A stateless server was asked anyway, so nothing can be outdated.
+            if kind in (None, "stateless") or not may_be_of_another_kind(error):
+                raise
+            logger.info("%s is no %s server any more: %s", self._target_name, kind, error)
+            version_memory.forget(address)
+            await self._connect_as(None)
+        version_memory.note(address, self._server_kind)
+        session = self._session
+        self._condition.become("open")
+        session.closing.when_set(partial(self._note_loss, session))
+
+    def _remembered(self) -> tuple[VersionMemory, Address | None]:
+        """Return the memory for the kind of the server, and the server's key in it.
+
+        For a target without a URL the client has a memory of its own.
+        """
+        url = url_of(self.target)
+        if url is None:
+            return self._own_version_memory, None
+        version_memory = (
+            version_memory_of_this_run() if self.version_memory is None else self.version_memory
+        )
+        return version_memory, address_of(
+            url, http=self.http, protocol_versions=tuple(self.protocol_versions)
+        )
+
+    @property
+    def _server_kind(self) -> ServerKind:
+        if self._is_stateless:
+            return "stateless"
+        return "HTTP+SSE" if getattr(self._session.channel, "is_old", False) else "legacy"
+
+    async def _connect_as(self, kind: ServerKind | None) -> None:
+        """Open a session and negotiate as with a server of this kind; with None, find it out."""
+        session_task = await self._start_session(is_old=kind == "HTTP+SSE")
+        asks = supports_stateless(self.protocol_versions) and kind in (None, "stateless")
+        is_stateless = asks and await self._discover(session_task)
+        session_task = self._session_task or session_task  # `_discover` may have replaced it
+        session = session_task.session
+        if not is_stateless and await self._negotiate(session_task, partial(shake_hands, session)):
+            for step in (self._send_log_level, self._subscription.begin_legacy):
+                await self._negotiate(session_task, partial(step, session))
+        else:
+            await self._negotiate(session_task, partial(self._subscription.begin, session))
+
+    async def _start_session(self, *, is_old: bool = False) -> SessionTask:
+        """Open a channel and start the task of its session, which has negotiated nothing yet."""
+        connected = await open_target(
+            self.target,
+            process=ProcessOptions(
+                env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
+            ),
+            web=WebOptions(
+                http=self.http,
+                headers=self.headers,
+                token=self.token,
+                ssl_context=self.ssl_context,
+                on_state=self._set_state if has_url(self.target) else None,
+                is_old=is_old,
+            ),
+            limits=self.limits,
+        )
+        self._target_name = connected.name
+        session = await self._session_on(connected.channel)
+        session_task = self._session_task = SessionTask(session=session, served=connected.served)
+        if self._is_closed:
+            session.shut("closed")
+        try:
+            self._spawn(session_task.run)
+        except RuntimeError:  # the nursery of the caller is closed; the session closes elsewhere
+            session.shut("closed")
+            spawn_in_system_task(session_task.run)
+            raise
+        return session_task
+
+    async def _session_on(self, channel: Channel) -> Session:
+        """Return a session that owns `channel`, and that is recorded if `record` is set."""
+        capabilities = self._application.capabilities()
+        if self.extensions is not None:
+            capabilities.extensions = {name: dict(it) for name, it in self.extensions.items()}
+        connection = Connection(
+            our_role=Role.CLIENT,
+            our_info=types.Implementation(name=self.name, version=self.version),
+            our_capabilities=capabilities,
+            limits=self.limits,
+            methods=self._methods,
+            protocol_versions=self.protocol_versions,
+            own_metadata=self._request_metadata,
+        )
+        record = self._recordings.record
+        if record is None:
+            return Session(channel, connection, self._application)
+        try:
+            recorder, channel_number = begin_session(
+                record,
+                role="client",
+                transport=getattr(channel, "transport", type(channel).__name__),
+                name=self.name,
+                version=self.version,
+                limits=self.limits,
+            )
+        except BaseException:
+            await channel.aclose()
+            raise
+        recording = Recording(recorder, channel_number)
+        return Session(channel, connection, self._application, recording)
+
+    def _request_metadata(self) -> dict[str, Any]:
+        """Return the optional metadata of each request: trace context, and log level."""
+        metadata: dict[str, Any] = {} if self.trace is None else {**checked_trace(self.trace())}
+        level = self.log_level
+        if level is None and self.log is not None:
+            level = "debug"
+        if level is not None and self._is_stateless:
+            metadata[LOG_LEVEL] = level
+        return metadata
+
+    async def _discover(self, session_task: SessionTask) -> bool:
+        """Return whether the server is stateless; start it again if the question ended it."""
+        try:
+            return await self._negotiate(session_task, partial(discover, session_task.session))
+        except ConnectionLost:
+            has_fallback = supports_legacy(self.protocol_versions) and can_start(self.target)
+            if not has_fallback or self._is_closed:
+                raise
+        logger.info("%s ended when it was asked for its protocol versions", self._target_name)
+        await self._start_session()
+        return False
+
+    async def _negotiate(self, session_task: SessionTask, step: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of the negotiation; if it fails, close the session and raise the reason."""
+        session = session_task.session
+        try:
+            return await step()
+        except trio.Cancelled:
+            session.shut("closed")
+            raise
+        except ConnectionLost as loss:
+            await self._end_session(session_task)
+            if session_task.failure is not None:
+                raise session_task.failure from session_task.failure.__cause__
+            # Never `OutcomeUnknown`: no request of the user has been sent yet.
+            raise loss_as(ConnectionLost, loss) from loss.__cause__
+        except RequestTimeout as timeout:
+            stderr_tail = getattr(session.channel, "stderr_tail", "")
+            await self._end_session(session_task)
+            raise RequestTimeout(
+                timeout.method,
+                timeout.budget,
+                timeout.seconds,
+                timeout.setting,
+                server=self._target_name,
+                stderr_tail=stderr_tail,
+            ) from None
+        except BaseException:
+            await self._end_session(session_task)
+            raise
+
+    async def _end_session(self, session_task: SessionTask) -> None:
+        session_task.session.shut("closed")
+        await session_task.wait_ended()
+        self._log_malformed(session_task.session)
+
+    async def _send_log_level(self, session: Session) -> None:
+        """Send the log level to a legacy server."""
+        if self.log_level is None or not self.server_can("logging"):
+            return
+        try:
+            await session.request("logging/setLevel", types.SetLevelParams(level=self.log_level))
+        except RequestError as error:
+            logger.warning("%s rejected the log level: %s", self._server_name, error)
+
+    # Closing, losing and restoring the connection.
+
+    def _shut(self) -> None:
+        """Begin to close, without waiting for the end."""
+        self._is_closed = True
+        self._condition.become("closed", "closed on this side")
+        if self._session_task is not None:
+            self._session_task.session.shut("closed")
+
+    def _note_loss(self, session: Session) -> None:
+        """Report the loss of the session, before any call fails by it."""
+        state: State = "retrying" if self._reconnects and not self._is_closed else "closed"
+        self._condition.become(state, str(session.loss))
+
+    def _set_state(self, state: State, reason: str) -> None:
+        self._state = state, reason
+        if self.state_changed is not None:
+            self.state_changed(state, reason)
+
+    @property
+    def _reconnects(self) -> bool:
+        return self.restart or url_of(self.target) is not None
+
+    async def _open_session(self) -> Session:
+        """Return the open session; if it has ended, connect again where that is allowed.
+
+        Raises:
+            MCPError: As connecting; the next call tries again.
+        """
+        if self._has_to_reconnect:
+            async with self._reconnecting:
+                if self._has_to_reconnect:
+                    await self._reconnect()
+        self._subscription.revive()
+        return self._session
+
+    @property
+    def _has_to_reconnect(self) -> bool:
+        has_ended = self._session_task is not None and self._session_task.session.cause is not None
+        return has_ended and self._reconnects and not self._is_closed
+
+    async def _reconnect(self) -> None:
+        """Connect again, and forget all that was known of the server but its kind."""
+        assert self._session_task is not None
+        if url_of(self.target) is None:
+            logger.warning("%s has ended; starting it again", self._server_name)
+        else:
+            logger.warning("the connection to %s is lost; connecting again", self._server_name)
+        await self._session_task.wait_ended()
+        self._cache.clear()
+        self._output_schemas.forget()
+        await self._connect_session()
+
+    def _start_with_session(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task that lives as long as the session."""
+        assert self._session_task is not None
+        self._session_task.start_soon(task)
+
+    # Facts about the session.
+
+    @property
+    def _session(self) -> Session:
+        if self._session_task is None:
+            raise LocalProtocolError("the client is not connected: use `async with`")
+        return self._session_task.session
+
+    @property
+    def _connection(self) -> Connection:
+        session = self._session
+        if not session.negotiated.is_set():
+            raise LocalProtocolError("the client has not finished its handshake")
+        return session.connection
+
+    @property
+    def _is_stateless(self) -> bool:
+        if self._session_task is None:
+            return False
+        protocol_version = self._session_task.session.connection.protocol_version
+        return protocol_version is not None and protocol_version.is_stateless
+
+    @property
+    def _server_name(self) -> str:
+        """Return the name of the server for texts: its own, or that of the target before it."""
+        task = self._session_task
+        info = None if task is None else task.session.connection.peer_info
+        return self._target_name if info is None else info.name
+
+    def _log_malformed(self, session: Session) -> None:
+        """Log once that the server sends lines that are no messages, and the likely cause."""
+        count = session.connection.counts["malformed"]
+        if count and not self._has_logged_malformed:
+            self._has_logged_malformed = True
+            logger.warning(
+                "%s has sent %d malformed messages so far. The usual cause is a print to stdout, by"
+                " the server or by a program that it starts",
+                self._server_name,
+                count,
+            )
+
+    # Requests.
+
+    def _on_notification(self, notification: str, params: Any) -> None:
+        """Drop outdated results, before the notification's callback is called."""
+        self._cache.apply(notification, params)
+        if notification == "notifications/tools/list_changed":
+            self._output_schemas.forget()
+
+    async def _send(self, method: str, params: ParamsToSend | None, **options: Any) -> Any:
+        """Return the result of one request, from the cache if it has a valid one."""
+        # Only stateless servers announce how long a result is valid.
+        key = cache_key(method, params) if self.cache and self._is_stateless else None
+        if key is None:
+            return await self._send_uncached(method, params, options)
+        cached = self._cache.get(key, trio.current_time())
+        if cached is not None:
+            await trio.lowlevel.checkpoint()
+            return cached
+        changes = self._cache.changes
+        result = await self._send_uncached(method, params, options)
+        if isinstance(result, types.CacheableResult):
+            self._cache.put(key, result, now=trio.current_time(), changes=changes)
+        return result
+
+    async def _send_uncached(self, method: str, params: ParamsToSend | None, options: Any) -> Any:
+        """Return the result of one request; if it is lost, repeat it once where that is safe."""
+        session = await self._open_session()
+        try:
+            return await session.request(method, params, **options)
+        except ConnectionLost as loss:
+            if not (self._may_repeat(method) or self._had_no_effect(loss)):
+                raise
+        except RequestError as error:
+            if error.code == URL_ELICITATION_REQUIRED:
+                for elicitation_id in elicitation_ids(error.data):
+                    self._application.await_completion(elicitation_id)
+            raise
+        finally:
+            self._log_malformed(session)
+        session = await self._open_session()
+        return await session.request(method, params, **options)
+
+    def _may_repeat(self, method: str) -> bool:
+        """Return whether a lost request may be sent again, because it only reads."""
+        row = self._methods.get(method)
+        is_allowed = self.restart or (has_url(self.target) and self._reconnects)
+        return is_allowed and row is not None and row.is_cacheable
+
+    def _had_no_effect(self, loss: ConnectionLost) -> bool:
+        """Return whether a request was not delivered, or only to a session that had expired."""
+        is_unknown = isinstance(loss, OutcomeUnknown) or loss.http_status is not None
+        return has_url(self.target) and self._reconnects and not is_unknown
 
     async def _list(self, method: str, member: str, options: CallOptions) -> list[Any]:
         read = partial(
@@ -1219,24 +1185,37 @@ class Client:
         try:
             return await read()
         except RequestError as error:
-            # The cursor of a page that was kept is none any more (CACHE-18).
+            # The cursor of a cached page may have expired: read the list again from the server.
             if error.code != INVALID_PARAMS or not self._cache.forget(method):
                 raise
         return await read()
 
 
-_ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+def _methods_with(own: Mapping[str, Any] | None) -> Mapping[str, Method]:
+    """Return the table of methods, extended by the client's `methods`."""
+    if not own:
+        return METHODS
+    taken = METHODS.keys() & own.keys()
+    if taken:
+        raise ValueError(f"methods= must not redefine methods of the protocol: {sorted(taken)}")
+    rows = {name: custom_method(name, result=result) for name, result in own.items()}
+    return {**METHODS, **rows}
+
+
+def _shortest_seconds(options: CallOptions) -> float | None:
+    given = (options.get("idle_seconds"), options.get("total_seconds"))
+    return min((seconds for seconds in given if seconds is not None), default=None)
 
 
 async def connect_client(
     target: Target, nursery: trio.Nursery, **options: Unpack[ClientOptions]
 ) -> Client:
-    """A connected `Client` whose session lives in `nursery`, until `aclose`, or its cancellation.
+    """Return a connected `Client` whose session runs in `nursery`.
 
-    What the server does, even its death, never ends the nursery. Options and errors are those of
-    `Client` and of entering it.
+    The session ends with `Client.aclose`, or when the nursery is cancelled. An error of the session
+    or the server never cancels the nursery. Options and errors are those of `Client`.
     """
     client = Client(target, **options)
-    # Its class is for `async with`; this function is its other half.
+    # Only this function connects a client without `async with`.
     await client._connect(nursery.start_soon)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return client

@@ -1,4 +1,4 @@
-"""The `mcpServers` configuration file of hosts."""
+"""The configuration file of hosts: `mcpServers` and its variables."""
 
 import os
 import re
@@ -12,24 +12,24 @@ import msgspec
 from mcp_trio.errors import ConfigError
 
 ConfigSource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-"""A file's path, or what would stand in the file."""
+"""The path of a configuration file, or its parsed content."""
 
 
 @attrs.frozen(kw_only=True)
 class ServerConfig:
-    """One server of a configuration file: a command to start, or a URL. A target of `Client`.
+    """A server of a configuration file, either a command or a URL; a target of `Client`.
 
     Attributes:
-        command: The program.
-        args: Its arguments.
-        env: Variables that it gets besides the few that are inherited.
-        cwd: The folder that it starts in.
-        url: Where a server runs that is not started here.
-        headers: What is sent along to `url`.
-        disabled: Whether a group leaves it out.
+        command: The program to start.
+        args: The arguments of the program.
+        env: Environment variables of the program, in addition to the few that it inherits.
+        cwd: The working directory of the program.
+        url: The URL of a running server.
+        headers: HTTP headers of each request to `url`.
+        disabled: Whether `ClientGroup.from_config` skips the server.
     """
 
-    # Secrets stand in many of these: only what is none is shown.
+    # Arguments, variables, URLs and headers may hold secrets, so that repr leaves them out.
     command: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     args: list[str] = attrs.field(factory=list[str], repr=False)
     env: dict[str, str] = attrs.field(factory=dict[str, str], repr=False)
@@ -49,16 +49,20 @@ _VARIABLE: Final = re.compile(r"(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>
 def read_config(
     source: ConfigSource, *, variables: Mapping[str, str] | None = None
 ) -> dict[str, ServerConfig]:
-    """The servers of a JSON file like those of hosts, by name, in the file's order.
+    """Return the servers of a host's JSON configuration, by name, in the file's order.
 
-    They stand under "mcpServers", or "servers". `${NAME}` and `${env:NAME}` in a value become that
-    variable, and `${NAME:-default}` the default where the variable is unset or empty; `variables`
-    are our environment's by default. A disabled server's stay as they are: what it would need may
-    not be there. Members that are unknown here are ignored.
+    The servers are the members of "mcpServers", or of "servers". Unknown members of a server are
+    ignored. In values, `${NAME}` and `${env:NAME}` are replaced by the variable, `${NAME:-default}`
+    by the default if the variable is unset or empty. Values of disabled servers stay as they are,
+    since their variables may be unset.
+
+    Args:
+        source: The path of the file, or its parsed content.
+        variables: The variables, by default those of the environment.
 
     Raises:
-        ConfigError: The file cannot be read, or is not as described; the text names file, server,
-            and member, but no value.
+        ConfigError: The file cannot be read, or a server is invalid. The text names the file, the
+            server and the member, but no value, since that may be secret.
     """
     where = "the configuration" if isinstance(source, Mapping) else os.fspath(source)
     document = source if isinstance(source, Mapping) else _load(where)
@@ -73,13 +77,25 @@ def read_config(
 
 
 def expanded(text: str, member: str, variables: Mapping[str, str]) -> str:
-    """A value with its references to variables resolved, as in a file.
+    """Return `text` with its references to variables replaced; see `read_config`.
 
     Raises:
-        ValueError: One is no reference to a variable; the text names `member`, but no value.
+        ValueError: A reference is malformed; the text names `member`, but no value.
         LookupError: A variable is not set.
     """
-    return _REFERENCE.sub(lambda found: _value_of(found, member, variables), text)
+
+    def value_of(found: re.Match[str]) -> str:
+        variable = _VARIABLE.fullmatch(found[1])
+        if variable is None:
+            raise ValueError(f"{member}: {found[0]} is not a reference to a variable")
+        value = variables.get(variable["name"])
+        if not value and variable["default"] is not None:
+            return variable["default"]
+        if value is None:
+            raise LookupError(f"{member}: the variable {variable['name']} is not set")
+        return value
+
+    return _REFERENCE.sub(value_of, text)
 
 
 def _load(where: str) -> Mapping[str, Any]:
@@ -96,13 +112,13 @@ def _entries(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     group = next((group for group in _GROUPS if group in document), _GROUPS[0])
     entries = document.get(group)
     if not isinstance(entries, Mapping):
-        raise ConfigError(f"{where}: {group}: expected an object with a member for each server")
+        raise ConfigError(f"{where}: {group}: must be an object with a member for each server")
     return cast("Mapping[str, Any]", entries)
 
 
 def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
     if not isinstance(entry, Mapping):
-        raise TypeError("expected an object")
+        raise TypeError("must be an object")
     entry = cast("Mapping[str, Any]", entry)
     is_local = _is_local(entry)
     needed, other = ("command", "url") if is_local else ("url", "command")
@@ -115,17 +131,17 @@ def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
 
 
 def _is_local(entry: Mapping[str, Any]) -> bool:
-    """Whether a command is started; where both that and a URL are given, the type has to say."""
+    """Return whether the server is a command; if it has a URL, too, its "type" decides."""
     kind = entry.get("type")
     if kind is not None:
         return bool(kind == _LOCAL)
     if entry.get("command") is not None and entry.get("url") is not None:
-        raise ValueError("type: missing, where there are both a command and a url")
+        raise ValueError("type: missing, although there are both a command and a url")
     return entry.get("url") is None
 
 
 def _expanded(value: object, member: str, variables: Mapping[str, str]) -> object:
-    """`value` with its references resolved, at whatever depth they stand."""
+    """Return `value` with the references in it replaced, at any depth."""
     if isinstance(value, str):
         return expanded(value, member, variables)
     if isinstance(value, list):
@@ -136,20 +152,8 @@ def _expanded(value: object, member: str, variables: Mapping[str, str]) -> objec
     return value
 
 
-def _value_of(found: re.Match[str], member: str, variables: Mapping[str, str]) -> str:
-    variable = _VARIABLE.fullmatch(found[1])
-    if variable is None:
-        raise ValueError(f"{member}: {found[0]} is no reference to a variable")
-    value = variables.get(variable["name"])
-    if not value and variable["default"] is not None:
-        return variable["default"]
-    if value is None:
-        raise LookupError(f"{member}: the variable {variable['name']} is not set")
-    return value
-
-
 def _one_line(error: Exception) -> str:
-    """The error, with the place first where msgspec names one."""
-    text, _, place = " ".join(str(error).split()).partition(" - at `$")
-    place = place.rstrip("`").removeprefix(".")
-    return f"{place}: {text}" if place else text
+    """Return the text of the error, with the path of the member first if msgspec names one."""
+    text, _, path = " ".join(str(error).split()).partition(" - at `$")
+    path = path.rstrip("`").removeprefix(".")
+    return f"{path}: {text}" if path else text

@@ -1,11 +1,12 @@
-"""`ClientGroup`: several servers behind one object, with prefixed names.
+"""`ClientGroup`: the clients of several servers, with prefixed names of tools and prompts.
 
-A tool or prompt `plan` of the server `weather` is `weather_plan` here. No prefix may begin another,
-so that a name means one server, whatever the servers call their things. Resources keep their URIs,
-which are not ours to change: who has one is asked.
+The tool or prompt `plan` of the server `weather` is called `weather_plan` in the group. No prefix
+may be the beginning of another one, so that a name always belongs to one server. URIs of resources
+stay as they are: the group asks its servers which of them has the resource.
 
-Each server has a `Client` with a session of its own, so that what happens to one does not touch the
-others. Lists, for which all are asked at once, leave a server out that has ended; the log says so.
+Each server has a `Client` with its own session, so that the loss of one does not affect the others.
+Lists are read from all servers at the same time. A server whose connection is lost is left out and
+logged.
 """
 
 import logging
@@ -21,7 +22,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._client.client import CallOptions, Client, ClientOptions, GroupOptions
 from mcp_trio._client.config import ConfigSource, read_config
-from mcp_trio._client.connect import Target, in_system_task, starts_command
+from mcp_trio._client.connect import Target, spawn_in_system_task, starts_command
 from mcp_trio._client.results import reference
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
@@ -34,6 +35,8 @@ Answer = TypeVar("Answer")
 T = TypeVar("T")
 
 _NOTE: Final = "this was the server {!r}"
+
+# The capability that a server needs to be asked for a list.
 _KINDS: Final[dict[Callable[..., object], str]] = {
     Client.list_tools: "tools",
     Client.list_prompts: "prompts",
@@ -44,19 +47,24 @@ _KINDS: Final[dict[Callable[..., object], str]] = {
 
 @attrs.define(init=False, eq=False, repr=False)
 class ClientGroup:
-    """Clients of several servers; `async with ClientGroup({"weather": target, …}) as group:`.
+    """Clients of several servers: `async with ClientGroup({"weather": target, …}) as group:`.
 
-    `group["weather"]` is the client of one. Options are those of `Client`, but that a callback, and
-    a function that gives roots, gets the server's name as its first argument. `record` is a folder,
-    or a `SharedRecording`. How commands are started is said for each, by a `ServerConfig`. A group
-    opens once.
+    `group["weather"]` is the client of one server. Tools and prompts have the server's name and the
+    separator as their prefix.
 
-    Attributes:
-        servers: What is connected when the group opens, by name.
-        separator: What stands between the name of a server and that of its tool or prompt.
+    A group object opens once. Methods for calls raise the errors of `Client`, and `LookupError` if
+    no server has the name or URI.
+
+    Args:
+        servers: The targets by name; see `Client` for what a target can be. Use a `ServerConfig`
+            for a command with its own environment or working directory.
+        separator: The text between the name of a server and the name of its tool or prompt.
+        **options: The options of `Client`. Callbacks, and functions for `roots` and `trace`, get
+            the name of the server as their first argument. `record` must be a folder or a
+            `SharedRecording`.
 
     Raises:
-        ValueError: A server's name is empty, or the prefix that it makes begins another's.
+        ValueError: The name of a server is empty, or its prefix is the beginning of another one.
     """
 
     servers: Mapping[str, Target]
@@ -87,29 +95,28 @@ class ClientGroup:
     def from_config(
         cls, source: ConfigSource, *, separator: str = "_", **options: Unpack[GroupOptions]
     ) -> Self:
-        """A group of the servers of a configuration file, without those that are disabled.
+        """Return a group of the servers in a configuration file, without the disabled ones.
 
         Raises:
-            ConfigError: See `read_config`.
-            ValueError: See the class.
+            ConfigError: The file is invalid; see `read_config`.
+            ValueError: As the constructor.
         """
         servers = read_config(source)
         enabled = {name: config for name, config in servers.items() if not config.disabled}
         return cls(enabled, separator=separator, **options)
 
-    # Connecting and closing.
-
     async def __aenter__(self) -> Self:
         """Connect to all servers at the same time.
 
-        If one cannot be reached the others are closed, and its error arrives as it is, with a note
-        that names the server. Cancelled: returns at once; `aclose` waits for what was started.
+        If one server cannot be reached, the other clients are closed, and its error is raised with
+        a note that names the server. Cancelled: returns at once; `aclose` waits for the commands
+        that were started.
 
         Raises:
             MCPError: As entering a `Client`.
         """
         if self._is_opened_once:
-            raise RuntimeError("a group opens once: make another")
+            raise RuntimeError("a group opens once: create another one")
         self._is_opened_once = self._is_open = True
         try:
             for name, target in self.servers.items():
@@ -128,20 +135,21 @@ class ClientGroup:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all clients at the same time; otherwise like `Client.aclose`."""
+        """Close all clients at the same time; see `Client.aclose`."""
         self._is_open = False
         with trio.CancelScope(shield=True):
             await together([*self._clients.values(), *self._leaving], Client.aclose, note=_NOTE)
 
     async def add(self, name: str, target: Target) -> Client:
-        """Connect to one more server; failed, or cancelled, the group is as it was.
+        """Connect to one more server and return its client.
 
-        Cancelled: returns at once; `aclose` waits for what was started.
+        Failed or cancelled: the group is unchanged. Cancelled: returns at once; `aclose` waits for
+        a command that was started.
 
         Raises:
-            ValueError: The name is empty or taken, or its prefix and another one begin alike.
-            LocalProtocolError: The group was not opened.
-            ConnectionLost: It was closed, or the server could not be reached.
+            ValueError: The name is empty or taken, or its prefix is ambiguous.
+            LocalProtocolError: The group is not open.
+            ConnectionLost: The group was closed, or the server could not be reached.
             MCPError: As entering a `Client`.
         """
         self._check_opened()
@@ -155,56 +163,52 @@ class ClientGroup:
             if self._clients.get(name) is client:
                 del self._clients[name]
             self._leaving.add(client)
-            in_system_task(partial(self._see_off, client))
+            spawn_in_system_task(partial(self._close_client, client))
             raise
 
     async def remove(self, name: str) -> None:
-        """Close the client of a server, and forget it; its calls in flight end as lost.
+        """Close the client of a server and remove it; its calls in flight raise `ConnectionLost`.
 
         Raises:
-            LookupError: There is no such server.
+            LookupError: The group has no server with this name.
         """
         client = self._clients.pop(self._known(name))
         self._leaving.add(client)
-        await self._see_off(client)
-
-    # What is in the group.
+        await self._close_client(client)
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "not open"
         return f"<{type(self).__name__} of {', '.join(self._clients) or 'nothing'}, {state}>"
 
     def __getitem__(self, name: str) -> Client:
-        """The client of one server.
+        """Return the client of a server.
 
         Raises:
-            LookupError: There is no such server.
+            LookupError: The group has no server with this name.
         """
         return self._clients[self._known(name)]
 
     @property
     def clients(self) -> Mapping[str, Client]:
-        """The client of each server, by name; those too that still connect or have ended."""
+        """The clients by server name, including those that are connecting or have ended."""
         return MappingProxyType(self._clients)
 
-    # Calls. Each raises what that of `Client` raises, and LookupError when no server is meant.
-
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
-        """All tools of all servers, under the names by which `call_tool` knows them."""
+        """Return the tools of all servers, with the names that `call_tool` takes."""
         return self._renamed(await self._lists(Client.list_tools, options))
 
     async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
-        """All prompts of all servers, under the names by which `get_prompt` knows them."""
+        """Return the prompts of all servers, with the names that `get_prompt` takes."""
         return self._renamed(await self._lists(Client.list_prompts, options))
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
-        """All resources of all servers."""
+        """Return the resources of all servers."""
         return _joined(await self._lists(Client.list_resources, options))
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
     ) -> list[types.ResourceTemplate]:
-        """All resource templates of all servers."""
+        """Return the resource templates of all servers."""
         return _joined(await self._lists(Client.list_resource_templates, options))
 
     @overload
@@ -230,7 +234,7 @@ class ClientGroup:
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """What the tool of a server gave back; with `result_type` a value of that type."""
+        """Call a tool of a server by its prefixed name; see `Client.call_tool`."""
         client, own_name = self._owner(name)
         return await client.call_tool(own_name, arguments, **options)
 
@@ -240,21 +244,22 @@ class ClientGroup:
         arguments: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
     ) -> types.GetPromptResult:
-        """A prompt of a server, filled in."""
+        """Return a prompt of a server by its prefixed name; see `Client.get_prompt`."""
         client, own_name = self._owner(name)
         return await client.get_prompt(own_name, arguments, **options)
 
     async def read_resource(
         self, uri: str, *, server: str | None = None, **options: Unpack[CallOptions]
     ) -> types.ReadResourceResult:
-        """The contents of a resource of `server`, or else of the one that has it.
+        """Return the contents of a resource.
 
-        To find that one, all are asked for their lists. If none lists the URI, those are asked for
-        it, one after the other, whose templates begin like it. The budgets hold for each request.
+        Without `server`, the resources of all servers are listed to find it. If no server lists the
+        URI, the servers with a resource template that begins like it are asked for it, one after
+        the other. Timeouts apply to each request.
 
         Raises:
-            LookupError: None lists it or a template that it could come from.
-            ValueError: Several list it: say which one is meant.
+            LookupError: No server lists the resource, or a matching template.
+            ValueError: Several servers list the resource: pass `server`.
         """
         return await self._first(
             await self._holders(uri, server, options),
@@ -270,7 +275,11 @@ class ClientGroup:
         server: str | None = None,
         **options: Unpack[CallOptions],
     ) -> types.CompleteResult:
-        """How an argument could go on; who has a resource template is found like a resource."""
+        """Return completions for an argument of a prompt or resource template.
+
+        A prompt has its prefixed name. The server of a template is found as by `read_resource`.
+        See `Client.complete` for the arguments.
+        """
         ref = reference(ref)
         if isinstance(ref, types.PromptReference):
             client, own_name = self._owner(ref.name)
@@ -281,19 +290,17 @@ class ClientGroup:
             lambda client: client.complete(ref, argument, value, **options),
         )
 
-    # Names.
-
     def _check_name(self, name: str, others: Collection[str]) -> None:
         if not name:
-            raise ValueError("a server of a group needs a name")
+            raise ValueError("the name of a server must not be empty")
         if name in others:
-            raise ValueError(f"the group has a server {name!r} already")
+            raise ValueError(f"the group already has a server {name!r}")
         prefix = self._prefix(name)
         for other in others:
             if prefix.startswith(self._prefix(other)) or self._prefix(other).startswith(prefix):
                 raise ValueError(
-                    f"{prefix!r} and {self._prefix(other)!r} begin alike, so that names would mean"
-                    " two servers: take another name, or another separator"
+                    f"the prefixes {prefix!r} and {self._prefix(other)!r} begin alike, so that a"
+                    " name could belong to both servers: use another name or separator"
                 )
 
     def _prefix(self, server: str) -> str:
@@ -307,19 +314,19 @@ class ClientGroup:
         self._check_opened()
         if name not in self._clients:
             raise LookupError(
-                f"no server of the group is called {name!r}; there is {_listed(self._clients)}"
+                f"the group has no server {name!r}; its servers: {_listed(self._clients)}"
             )
         return name
 
     def _owner(self, name: str) -> tuple[Client, str]:
-        """The client that a name means, and what its server calls the same thing."""
+        """Return the client that a prefixed name belongs to, and the name without the prefix."""
         self._check_opened()
         for server, client in self._clients.items():
             if name.startswith(self._prefix(server)):
                 return client, name.removeprefix(self._prefix(server))
         prefixes = _listed(map(self._prefix, self._clients))
         raise LookupError(
-            f"no server of the group has a prefix that {name!r} begins with; there is {prefixes}"
+            f"{name!r} begins with the prefix of no server in the group; the prefixes: {prefixes}"
         )
 
     def _renamed(self, lists: Mapping[str, list[Named]]) -> list[Named]:
@@ -329,12 +336,10 @@ class ClientGroup:
             for item in items
         ]
 
-    # Who is asked.
-
     async def _lists(
         self, read: Callable[..., Awaitable[list[Item]]], options: CallOptions
     ) -> dict[str, list[Item]]:
-        """The items of each server that can have such."""
+        """Read a list from all servers that announce it, at the same time."""
         self._check_opened()
 
         async def ask(name: str) -> list[Item]:
@@ -343,7 +348,7 @@ class ClientGroup:
             except ConnectionLost as error:
                 if not self._is_open:
                     raise
-                logger.warning("the server %r is left out: %s", name, error.reason)
+                logger.warning("the list lacks the server %r: %s", name, error.reason)
                 return []
 
         kind = _KINDS[read]
@@ -351,40 +356,38 @@ class ClientGroup:
         return await together(asked, ask, note=_NOTE)
 
     async def _holders(self, uri: str, server: str | None, options: CallOptions) -> list[str]:
-        """The servers to ask for a URI, or for a template by its text, one after the other."""
+        """Return the servers that may have a resource or template, the best match first."""
         if server is not None:
             return [self._known(server)]
         resources = await self._lists(Client.list_resources, options)
         templates = await self._lists(Client.list_resource_templates, options)
-        heads = [
+        uri_templates = [
             (template.uri_template, name) for name, items in templates.items() for template in items
         ]
-        exact = {name for text, name in heads if text == uri}
+        exact = {name for uri_template, name in uri_templates if uri_template == uri}
         exact |= {name for name, items in resources.items() if any(r.uri == uri for r in items)}
         if len(exact) > 1:
             raise ValueError(
-                f"{uri!r} is listed by {sorted(exact)}: say which is meant by `server`"
+                f"several servers list {uri!r}, {sorted(exact)}: choose one with server="
             )
-        names = list(exact) or _by_head(uri, heads)
+        names = list(exact) or _by_prefix(uri, uri_templates)
         if not names:
-            gone = [name for name, client in self._clients.items() if not client.is_open]
+            lost = [name for name, client in self._clients.items() if not client.is_open]
             raise LookupError(
                 f"no server of the group lists {uri!r}, or a template that begins like it"
-                + (f"; not connected: {_listed(gone)}" if gone else "")
+                + (f"; not connected: {_listed(lost)}" if lost else "")
             )
         return names
 
     async def _first(self, names: list[str], ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
-        """The first answer that is no error; the last error when all are."""
+        """Return the first answer that is no error; raise the last error if there is none."""
         *others, last = names
         for name in others:
             try:
                 return await ask(self[name])
             except RequestError as error:
-                logger.debug("the server %r has not got it: %s", name, error)
+                logger.debug("the server %r answered with an error: %s", name, error)
         return await ask(self[last])
-
-    # Clients.
 
     def _client(self, name: str, target: Target) -> Client:
         options: dict[str, Any] = {
@@ -395,8 +398,8 @@ class ClientGroup:
             options.pop("stderr", None)
         return Client(target, **cast("ClientOptions", options))
 
-    async def _see_off(self, client: Client) -> None:
-        """Close a client that is `_leaving`: forgotten, but not yet gone."""
+    async def _close_client(self, client: Client) -> None:
+        """Close a client that is not in the group any more, but for which `aclose` waits."""
         try:
             await client.aclose()
         finally:
@@ -405,12 +408,12 @@ class ClientGroup:
     def _shut(self) -> None:
         self._is_open = False
         for client in self._clients.values():
-            # Its class is a part of the group.
+            # A part of `aclose`, without the wait.
             client._shut()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def _offers(client: Client, kind: str) -> bool:
-    """False, too, for one that has not shaken hands."""
+    """Return whether the server has a capability; False, too, before its handshake."""
     try:
         return client.server_can(kind)
     except LocalProtocolError:
@@ -425,8 +428,8 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def _by_head(uri: str, templates: Iterable[tuple[str, str]]) -> list[str]:
-    """The servers with a template that begins like the URI, the longest such beginning first."""
-    heads = [(text.partition("{")[0], name) for text, name in templates]
-    fitting = sorted((-len(head), name) for head, name in heads if uri.startswith(head))
-    return list(dict.fromkeys(name for _, name in fitting))
+def _by_prefix(uri: str, uri_templates: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the servers whose templates begin like the URI, the longest common part first."""
+    prefixes = [(text.partition("{")[0], name) for text, name in uri_templates]
+    matching = sorted((-len(prefix), name) for prefix, name in prefixes if uri.startswith(prefix))
+    return list(dict.fromkeys(name for _, name in matching))

@@ -1,7 +1,9 @@
-"""Multi round-trip requests: answer the server's questions and send the request again.
+"""Multi round-trip requests: answer the server's input requests and send the request again.
 
-Everything of a round lives in the frame of its own request, so that nothing of it reaches another
-one (MRTR-18). What a callback raises ends the request, for a round has no words for it (TRAP-103).
+All state of the rounds belongs to one call, so that concurrent calls cannot mix it up. An exception
+of a callback ends the call: a retry has no way to report an error to the server.
+
+Specification: 2026-07-28, page patterns/mrtr.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +14,7 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.compat import downgraded
-from mcp_trio._protocol.methods import METHODS, Method, ParamsToSend, announced
+from mcp_trio._protocol.methods import METHODS, ParamsToSend, announced
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
@@ -20,18 +22,17 @@ from mcp_trio.limits import Limits
 from mcp_trio.types import ClientCapabilities, InputRequest, InputRequiredResult
 
 Send: TypeAlias = Callable[[ParamsToSend | None, float | None], Awaitable[Any]]
-"""Sends the request with these params, with so many seconds in all; a new id each time."""
+"""Send the request with these params and this total timeout in seconds; each time with a new id."""
 
 Answer: TypeAlias = Callable[[str, Any], Awaitable[msgspec.Struct]]
-"""The client's own answer to a method of the server's, by its callbacks."""
+"""Answer a method of the server with the client's callbacks."""
 
-# What a server may ask for in a round (MRTR-06).
-_ASKABLE: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+_INPUT_METHODS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Rounds:
-    """One request, from the first time that input is required to its complete result."""
+    """The rounds of one request, from its first `InputRequiredResult` to its complete result."""
 
     method: str
     send: Send
@@ -42,55 +43,55 @@ class Rounds:
     total_seconds: float | None
 
     async def run(self, params: ParamsToSend | None, result: Any, *, taken_seconds: float) -> Any:
-        """The complete result, from the first one, which took so long, on.
+        """Return the complete result, given the first result and the seconds that it took.
 
-        `total_seconds` is what the server may take for all rounds together; the time of the
-        answers in between does not count. A result that only gives a state is retried later and
-        later (TRAP-100).
+        `total_seconds` limits the time of the server in all rounds together; the time of the
+        client's answers does not count. A result without input requests, only with a state, is
+        retried with growing pauses.
 
         Raises:
-            RemoteProtocolError: It asks for what was not announced, or there is no end of it
-                (`limits.requests.rounds_max`).
-            RequestTimeout: A budget ran out.
-            Exception: What a callback raised.
+            RemoteProtocolError: The server requests input that was not announced, or requests it
+                in more than `limits.requests.rounds_max` rounds.
+            RequestTimeout: The server took too long.
+            Exception: A callback raised it.
         """
         left_seconds = self._total_seconds - taken_seconds
         pause_seconds = self.limits.requests.round_pause_seconds
+        rounds_max = self.limits.requests.rounds_max
         number = 0
         while isinstance(result, InputRequiredResult):
-            self._check(result, number)
+            if number >= rounds_max:
+                raise RemoteProtocolError(
+                    f"{self.method}: the server requires input in more than {rounds_max} rounds"
+                    " (limits.requests.rounds_max)"
+                )
+            if not result.input_requests and result.request_state is None:
+                raise RemoteProtocolError(
+                    f"{self.method}: the server requires input, but its result has neither"
+                    " inputRequests nor requestState"
+                )
             number += 1
             if not result.input_requests:
                 await trio.sleep(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, self.limits.requests.round_pause_seconds_max)
             responses = await self._responses(result.input_requests)
             started = trio.current_time()
-            result = await self._send(retry_params(params, result, responses), left_seconds)
+            result = await self._retry(retry_params(params, result, responses), left_seconds)
             left_seconds -= trio.current_time() - started
         return result
-
-    def _check(self, result: InputRequiredResult, number: int) -> None:
-        rounds_max = self.limits.requests.rounds_max
-        if number >= rounds_max:
-            raise RemoteProtocolError(
-                f"{self.method}: the server asks in more than {rounds_max} rounds"
-                " (limits.requests.rounds_max)"
-            )
-        if not result.input_requests and result.request_state is None:
-            raise RemoteProtocolError(f"{self.method}: input is required, but none is named")
 
     @property
     def _total_seconds(self) -> float:
         default = self.limits.requests.total_seconds
         return default if self.total_seconds is None else self.total_seconds
 
-    async def _send(self, params: ParamsToSend, left_seconds: float) -> Any:
-        """Nobody has set the rest of the total: an error tells the whole."""
+    async def _retry(self, params: ParamsToSend, left_seconds: float) -> Any:
         try:
             return await self.send(params, max(left_seconds, 0))
-        except RequestTimeout as late:
-            if late.budget != "total":
+        except RequestTimeout as timeout:
+            if timeout.budget != "total":
                 raise
+            # The caller set a total for all rounds, so the error names that and not the remainder.
             setting = (
                 "limits.requests.total_seconds" if self.total_seconds is None else "total_seconds"
             )
@@ -99,52 +100,50 @@ class Rounds:
     async def _responses(
         self, requests: Mapping[str, InputRequest] | None
     ) -> dict[str, msgspec.Raw] | None:
-        """The answers under the keys of the questions, all asked at once (MRTR-10, MRTR-13)."""
+        """Answer all input requests at the same time; check all of them before asking the user."""
         if not requests:
             return None
-        questions = {
-            key: (request.method, self._params(request)) for key, request in requests.items()
+        checked = {
+            key: (request.method, self._checked_params(request))
+            for key, request in requests.items()
         }
         answers = await together(
-            questions, lambda key: self._answer(*questions[key]), note="this was the question {!r}"
+            checked, lambda key: self._answer(*checked[key]), note="this was the input request {!r}"
         )
-        return {key: self._encoded(answer) for key, answer in answers.items()}
+        return {
+            key: msgspec.Raw(msgspec.json.encode(downgraded(answer, self.protocol_version)))
+            for key, answer in answers.items()
+        }
 
-    def _encoded(self, answer: msgspec.Struct) -> msgspec.Raw:
-        """An answer in the words of the server's revision."""
-        return msgspec.Raw(msgspec.json.encode(downgraded(answer, self.protocol_version)))
-
-    def _params(self, request: InputRequest) -> Any:
-        """What is asked, once all of it is known to be a question that was allowed (MRTR-07)."""
-        row = METHODS.get(request.method) if request.method in _ASKABLE else None
+    def _checked_params(self, request: InputRequest) -> Any:
+        """Return the params of an input request that the server is allowed to send."""
+        row = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
         if row is None:
-            raise self._breach(request, "which is no question of a round")
-        if not _is_announced(row, self.capabilities):
-            raise self._breach(request, f"but the {row.required_capability} was not announced")
+            raise self._violation(request, "which is not allowed as an input request")
+        if row.required_capability is not None and not announced(
+            self.capabilities, row.required_capability.path
+        ):
+            raise self._violation(request, f"but the {row.required_capability} was not announced")
         raw = None if request.params is None else msgspec.Raw(msgspec.json.encode(request.params))
         try:
             return row.decode_params(raw)
         except msgspec.MsgspecError as error:
-            raise self._breach(request, f"but its params do not fit: {error}") from error
+            raise self._violation(request, f"but its params are invalid: {error}") from error
 
-    def _breach(self, request: InputRequest, why: str) -> RemoteProtocolError:
-        return RemoteProtocolError(f"{self.method}: the server asks for {request.method}, {why}")
+    def _violation(self, request: InputRequest, reason: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"{self.method}: the server requests {request.method}, {reason}")
 
     async def _answer(self, method: str, params: Any) -> msgspec.Struct:
-        """A refusal of ours is the server's breach here, and no error that it sent (ERR-12)."""
         try:
             return await self.answer(method, params)
         except UserRejected:
             raise
         except RequestError as error:
+            # Raised by the client itself: the caller must not take it for the server's answer.
             raise RemoteProtocolError(
-                f"{self.method}: the server asks for {method}, which cannot be answered:"
+                f"{self.method}: the server requests {method}, which cannot be answered:"
                 f" {error.message}"
             ) from error
-
-
-def _is_announced(row: Method, capabilities: ClientCapabilities) -> bool:
-    return row.required_capability is None or announced(capabilities, row.required_capability.path)
 
 
 def retry_params(
@@ -152,14 +151,14 @@ def retry_params(
     result: InputRequiredResult,
     responses: Mapping[str, msgspec.Raw] | None,
 ) -> ParamsToSend:
-    """The same params, with the answers to the latest result, and with its state if it has one.
+    """Return the params of the request with the responses to the latest result, and its state.
 
-    Nothing of an earlier round stays (MRTR-12, MRTR-14, MRTR-16).
+    Responses and state of earlier rounds are replaced.
     """
-    said = {"inputResponses": responses, "requestState": result.request_state}
+    added = {"inputResponses": responses, "requestState": result.request_state}
     if isinstance(params, msgspec.Struct):
         return msgspec.structs.replace(
             params, input_responses=responses, request_state=result.request_state
         )
-    rest = {name: value for name, value in (params or {}).items() if name not in said}
-    return rest | {name: value for name, value in said.items() if value is not None}
+    kept = {name: value for name, value in (params or {}).items() if name not in added}
+    return kept | {name: value for name, value in added.items() if value is not None}

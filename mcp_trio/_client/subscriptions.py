@@ -1,13 +1,18 @@
 """Subscriptions of a client to changes at a stateless server.
 
-A subscription is a request that stands. What belongs to it is known by its id alone, and is taken
-in at once, so that a callback may open another. What it is told more than once, before anybody
-looks, counts once. Nobody hears of what changed before a subscription began, and so each beginning
-counts as a change of everything that it is about (SUB-18).
+A subscription is one `subscriptions/listen` request, which stays open while the server sends its
+notifications. They carry the request's id, by which they are routed, and are taken in synchronously
+by the dispatcher, so that a callback may subscribe while it runs. A change that is reported again
+before it was read is kept once.
 
-The stream of one may break while the session goes on, as over HTTP. Such a stream is not resumed:
-another one is begun, after a pause, and then whoever listens is told of all that may have changed
-meanwhile (SUB-16, TRAP-108).
+Changes before the acknowledgement are not reported. So every beginning counts as a change of all
+lists and resources of the subscription, as far as the client's cache is concerned.
+
+Over HTTP the stream of a subscription may break while the session goes on. Such a stream cannot be
+resumed: after a pause the request is sent again, and the subscriber is notified of all changes that
+it may have missed.
+
+Specification: 2026-07-28, page patterns/subscriptions.
 """
 
 import logging
@@ -57,10 +62,10 @@ UNSUBSCRIBE: Final = "resources/unsubscribe"
 _SERVER_ERROR: Final = 500
 
 ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
-Notice: TypeAlias = Callable[[str, Any], None]
-"""Called with the method and the params of what has changed, or may have."""
+OnChange: TypeAlias = Callable[[str, Any], None]
+"""Called with the method and the params of a notification, before the subscriber gets it."""
 
-# Each list, the member of a filter for it, and what tells of a change of that.
+# For each list: the member of a filter that asks for its changes, and their notification.
 LISTS: Final[dict[ChangeKind, tuple[str, str]]] = {
     kind: (f"{kind}_list_changed", f"notifications/{kind}/list_changed")
     for kind in ("tools", "prompts", "resources")
@@ -73,10 +78,12 @@ _KINDS: Final[dict[str, ChangeKind]] = {
 
 @attrs.frozen
 class Change:
-    """What has changed: a list (`kind` is "tools", "prompts" or "resources"), or a "resource".
+    """A change of a list or of a resource.
 
-    `uri` is that of the resource, which may be a part of the one that was subscribed to. `missed`
-    says that it may have changed, or not, while the server could not be heard.
+    Attributes:
+        kind: The list that has changed, "tools", "prompts" or "resources", or "resource".
+        uri: The URI of the resource, which may be a part of the resource subscribed to.
+        missed: Whether the change is only possible: the server's stream was interrupted.
     """
 
     kind: ChangeKind
@@ -84,142 +91,135 @@ class Change:
     missed: bool = False
 
 
-def wishes(kinds: Iterable[ChangeKind], uris: Iterable[str]) -> SubscriptionFilter:
-    """The filter that asks for changes of these lists and resources."""
+def subscription_filter(kinds: Iterable[ChangeKind], uris: Iterable[str]) -> SubscriptionFilter:
+    """Return the filter for changes of these lists and resources."""
     lists = {LISTS[kind][0]: True for kind in kinds}
     return SubscriptionFilter(**lists, resource_subscriptions=list(dict.fromkeys(uris)) or None)
 
 
-def _changes(asked: SubscriptionFilter) -> list[Change]:
+def _changes_in(asked: SubscriptionFilter) -> list[Change]:
     lists = [Change(kind) for kind, (member, _) in LISTS.items() if getattr(asked, member)]
     return [*lists, *(Change("resource", uri) for uri in asked.resource_subscriptions or ())]
 
 
-@attrs.define(eq=False)
-class Subscription:
-    """Changes as the server tells of them: `async for change in subscription`.
+def notifications_in(asked: SubscriptionFilter) -> list[tuple[str, ParamsToSend]]:
+    """Return the notifications of a server at which everything in the filter has changed."""
+    return [
+        (LISTS[change.kind][1], EmptyParams())
+        if change.uri is None
+        else (RESOURCE_UPDATED, ResourceUpdatedParams(uri=change.uri))
+        for change in _changes_in(asked)
+    ]
 
-    The loop ends when the server ends the subscription. A stream that breaks is begun again, and
-    then all that is listened to comes once as `missed`.
+
+@attrs.define(eq=False)
+class SubscriptionStream:
+    """A `subscriptions/listen` request that is sent again when the server's stream breaks.
 
     Attributes:
-        asked: What was asked for.
-        acknowledged: What of that the server tells of, by its own words; None before it said so.
-        is_passed_on: Whether the client's callbacks hear of the changes instead.
-        trouble: Why nothing is heard at the moment; empty while the server's stream stands.
-        is_given_up: Whether it was begun again too often in vain.
+        asked: The filter of the request.
+        acknowledged: The part of it that the server has acknowledged; None before that.
+        for_callbacks: Whether notifications go to the client's callbacks, and not to `next_change`.
+        interruption: The reason why the stream is interrupted; empty while it is not.
     """
 
     asked: SubscriptionFilter
     acknowledged: SubscriptionFilter | None = attrs.field(default=None, init=False)
-    _notice: Notice
-    is_passed_on: bool = attrs.field(default=False, kw_only=True)
-    trouble: str = attrs.field(default="", init=False)
-    is_given_up: bool = attrs.field(default=False, init=False)
+    _on_change: OnChange
+    for_callbacks: bool = attrs.field(default=False, kw_only=True)
+    interruption: str = attrs.field(default="", init=False)
     _random_source: RandomSource = attrs.field(default=random.random, kw_only=True)
     _session: Session = attrs.field(init=False)
     _call: Call = attrs.field(init=False)
     _is_acknowledged: bool = attrs.field(default=False, init=False)
     _has_dropped: bool = attrs.field(default=False, init=False)
     _changes: dict[Change, None] = attrs.field(factory=dict[Change, None], init=False)
-    _news: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _readers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _breaks: int = attrs.field(default=0, init=False)
-    _is_left: bool = attrs.field(default=False, init=False)
+    _has_left: bool = attrs.field(default=False, init=False)
     _is_ended: bool = attrs.field(default=False, init=False)
     _is_over: bool = attrs.field(default=False, init=False)
+    _has_given_up: bool = attrs.field(default=False, init=False)
     _failure: MCPError | None = attrs.field(default=None, init=False)
-    _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     @property
     def left_out(self) -> list[Change]:
-        """What was asked for, and the server does not tell of (SUB-07)."""
-        honoured = [] if self.acknowledged is None else _changes(self.acknowledged)
-        return [change for change in _changes(self.asked) if change not in honoured]
+        """Return the changes in `asked` that the server has not acknowledged."""
+        acknowledged = [] if self.acknowledged is None else _changes_in(self.acknowledged)
+        return [change for change in _changes_in(self.asked) if change not in acknowledged]
 
     @property
     def is_open(self) -> bool:
-        """Return whether the server may still tell something, if need be on another stream."""
+        """Return whether changes may still arrive, on this stream or on another."""
         return not (self._is_over or self._is_ended)
 
     @property
     def _limits(self) -> Limits:
         return self._session.connection.limits
 
-    # Whoever listens.
-
-    def __aiter__(self) -> Self:
-        """The subscription itself."""
-        return self
-
-    async def __anext__(self) -> Change:
-        """The next change. Cancelled: none is lost.
-
-        Raises:
-            StopAsyncIteration: The server has ended the subscription.
-            RequestError: It has ended it by an error, or does not let us listen again.
-            ConnectionLost: The session has ended, or the stream was broken too often.
-        """
+    async def next_change(self) -> Change:
+        """Wait for the next change; see `Subscription.__anext__`."""
         await trio.lowlevel.checkpoint()
         while not self._changes:
             if self._failure is not None:
                 raise self._failure
             if self._is_over:
                 raise StopAsyncIteration
-            await self._news.park()
+            await self._readers.park()
         change = next(iter(self._changes))
         del self._changes[change]
         return change
 
     async def begin(self, session: Session, *, seconds: float | None = None) -> None:
-        """Subscribe, and wait for the acknowledgement; the subscription itself has no time-out.
+        """Send the request and wait for its acknowledgement; `run` has to follow.
 
-        From then on `keep` has to run. Cancelled, or failed: it is ended.
+        Only the acknowledgement has a timeout: `seconds`, or `limits.requests.idle_seconds`.
+        Cancelled or failed: the request is cancelled at the server.
 
         Raises:
-            RequestTimeout: There is none within so many seconds, or `limits.requests.idle_seconds`.
-            RequestError: The server refuses.
-            RemoteProtocolError: It ended the subscription instead.
+            RequestTimeout: The server did not acknowledge in time.
+            RequestError: The server rejected the request.
+            RemoteProtocolError: The server ended the subscription instead.
             LocalProtocolError: The server is a legacy one.
             ConnectionLost: The session has ended.
         """
         self._session = session
-        await self._ask(seconds)
+        await self._send(seconds)
 
     def end(self) -> None:
-        """Tell the server that nobody listens any more, if it does not know."""
+        """Cancel the request at the server, if it is open."""
         self._is_ended = True
-        if not self._is_left:
+        if not self._has_left:
             self._leave()
-        self._keeping.cancel()
+        self._running.cancel()
 
-    # The task behind it.
+    async def run(self) -> None:
+        """Send the request again whenever its stream breaks, until the subscription is over.
 
-    async def keep(self) -> None:
-        """Begin again whenever a stream breaks; returns when the subscription or session is over.
-
-        What goes wrong is told to whoever listens.
+        An error ends the subscription and is raised by `next_change`.
         """
-        with trio.CancelScope() as self._keeping:
+        with trio.CancelScope() as self._running:
             try:
                 if not self._is_ended:
-                    await self._keep()
+                    while self.interruption or await self._wait_for_break():
+                        await self._resend()
             except MCPError as error:
-                self._fail(error)
+                self._failure = error
+                if self.for_callbacks and self._session.cause is None:
+                    logger.warning("the client will not be notified of changes: %s", error)
             finally:
                 self._is_over = True
-                self._news.unpark_all()
+                self._readers.unpark_all()
 
-    async def _keep(self) -> None:
-        while self.trouble or await self._breaks_off():
-            await self._begin_again()
+    async def _wait_for_break(self) -> bool:
+        """Wait for the end of the stream; return False if the server has ended the subscription.
 
-    async def _breaks_off(self) -> bool:
-        """Wait for the end of the stream; False where the server has said that it is over.
-
-        For callbacks, behind which nobody could listen again, it is over with the server only.
+        A subscription for callbacks is resumed even then, since it has no subscriber who could
+        subscribe again.
 
         Raises:
-            RequestError: The server said so by an error.
+            RequestError: The server ended the subscription with an error.
             ConnectionLost: The session has ended.
         """
         since = trio.current_time()
@@ -229,79 +229,73 @@ class Subscription:
         loss = self._call.loss
         if loss is None:
             self._call.outcome()
-            self.trouble = "the server ended the subscription" if self.is_passed_on else ""
+            self.interruption = "the server ended the subscription" if self.for_callbacks else ""
         elif self._is_final(loss):
             raise loss
         else:
-            self.trouble = str(loss)
-        return bool(self.trouble)
+            self.interruption = str(loss)
+        return bool(self.interruption)
 
-    async def _begin_again(self) -> None:
-        """Listen on another stream; each try in a row waits longer.
+    async def _resend(self) -> None:
+        """Send the request until the server acknowledges it, with growing pauses.
 
         Raises:
-            RequestError: The server refuses.
-            ConnectionLost: It stays away, refuses too, or the session has ended.
+            RequestError: The server rejected the request.
+            ConnectionLost: The server cannot be reached, or the session has ended.
         """
         for _ in range(self._limits.http.reconnects_max):
-            await self._pause()
+            seconds = pause_seconds(self._breaks, self._limits, self._random_source)
+            self._breaks += 1
+            with trio.move_on_after(seconds):
+                await self._session.closing.wait()
             try:
-                await self._ask(None)
+                await self._send(None)
             except (ConnectionLost, RequestTimeout) as error:
                 if self._is_final(error):
                     raise
-                self.trouble = str(error)
+                self.interruption = str(error)
             else:
                 return
         limit = self._limits.http.reconnects_max
-        self.is_given_up = limit > 0  # else nobody is to try, then or later
+        # With a limit of 0 reconnecting is switched off, so the next call does not revive it.
+        self._has_given_up = limit > 0
         raise ConnectionLost(
-            f"not begun again (limits.http.reconnects_max={limit}): {self.trouble}"
+            f"the subscription was not resumed (limits.http.reconnects_max={limit}):"
+            f" {self.interruption}"
         )
 
     def _is_final(self, error: MCPError) -> bool:
-        """Whether there is no use in another try: the session is over, or the server refuses."""
+        """Return whether another try is useless: session ended, or rejected by an HTTP status."""
         status = error.http_status if isinstance(error, ConnectionLost) else None
         is_rejected = status is not None and status < _SERVER_ERROR
         return is_rejected or self._session.cause is not None
 
-    async def _pause(self) -> None:
-        seconds = pause_seconds(self._breaks, self._limits, self._random_source)
-        self._breaks += 1
-        with trio.move_on_after(seconds):
-            await self._session.closing.wait()
-
-    def _fail(self, error: MCPError) -> None:
-        self._failure = error
-        if self.is_passed_on and self._session.cause is None:
-            logger.warning("changes will not be heard of: %s", error)
-
     def revive(self) -> bool:
-        """Take up what was given up; False if there is nothing to do. `keep` has to run again."""
-        if not self.is_given_up or self._session.cause is not None:
+        """Prepare another try if the last one was given up; `run` has to run again if True."""
+        if not self._has_given_up or self._session.cause is not None:
             return False
-        self.is_given_up = self._is_over = False
+        self._has_given_up = self._is_over = False
         self._failure = None
         return True
 
-    # One stream.
-
-    async def _ask(self, seconds: float | None) -> None:
-        self._is_acknowledged = self._is_left = False
-        self._call = self._session.stand(LISTEN, ListenParams(notifications=self.asked), self._hear)
+    async def _send(self, seconds: float | None) -> None:
+        """Send the request and wait for its acknowledgement; on any error cancel it."""
+        self._is_acknowledged = self._has_left = False
+        params = ListenParams(notifications=self.asked)
+        self._call = self._session.stand(LISTEN, params, self._receive)
         try:
-            await self._acknowledgement(seconds)
+            await self._wait_for_acknowledgement(seconds)
         except BaseException:
-            if not self._is_left:
+            if not self._has_left:
                 self._leave()
             raise
-        self.trouble = ""
+        self.interruption = ""
 
     def _leave(self) -> None:
-        self._is_left = True
+        self._has_left = True
         self._session.leave(self._call)
 
-    async def _acknowledgement(self, seconds: float | None) -> None:
+    async def _wait_for_acknowledgement(self, seconds: float | None) -> None:
         limit_seconds = self._limits.requests.idle_seconds if seconds is None else seconds
         with trio.move_on_after(limit_seconds):
             await self._call.next_report()
@@ -313,30 +307,29 @@ class Subscription:
         self._call.outcome()
         raise RemoteProtocolError("the server ended a subscription before it acknowledged it")
 
-    def _hear(self, method: Method, params: Any) -> bool:
-        """Take in what the server tells; True if that is for the callbacks."""
+    def _receive(self, method: Method, params: Any) -> bool:
+        """Take in a notification of the server; return True if the callbacks should get it."""
         if method.name == ACKNOWLEDGED:
-            return self._begin_to_hear(params.notifications)
-        if not self._is_acknowledged:  # it must not come yet (SUB-05)
+            return self._acknowledge(params.notifications)
+        if not self._is_acknowledged:  # the server must not send others before it
             return False
-        self._notice(method.name, params)
-        if not self.is_passed_on:
+        self._on_change(method.name, params)
+        if not self.for_callbacks:
             self._add(Change(_KINDS[method.name], getattr(params, "uri", None)))
-        return self.is_passed_on
+        return self.for_callbacks
 
-    def _begin_to_hear(self, honoured: SubscriptionFilter) -> bool:
-        """Nobody knows what has changed before; who listened then is told that, the others not."""
+    def _acknowledge(self, acknowledged: SubscriptionFilter) -> bool:
         if self._is_acknowledged:
             return False
-        is_again = self.acknowledged is not None
-        self._is_acknowledged, self.acknowledged = True, honoured
-        for notification in notifications_of(honoured):
-            self._notice(*notification)
-        if is_again and not self.is_passed_on:
-            for change in _changes(honoured):
+        is_resumed = self.acknowledged is not None
+        self._is_acknowledged, self.acknowledged = True, acknowledged
+        for notification in notifications_in(acknowledged):
+            self._on_change(*notification)
+        if is_resumed and not self.for_callbacks:
+            for change in _changes_in(acknowledged):
                 self._add(attrs.evolve(change, missed=True))
         self._call.report(None)
-        return is_again and self.is_passed_on
+        return is_resumed and self.for_callbacks
 
     def _add(self, change: Change) -> None:
         limit = self._limits.messages.progress_queued_max
@@ -345,59 +338,102 @@ class Subscription:
             if not self._has_dropped:
                 self._has_dropped = True
                 logger.warning(
-                    "changes dropped: nobody takes them (limits.messages.progress_queued_max=%d)",
+                    "changes dropped: the subscription is not read"
+                    " (limits.messages.progress_queued_max=%d)",
                     limit,
                 )
         self._changes[change] = None
-        self._news.unpark_all()
+        self._readers.unpark_all()
 
 
-def notifications_of(honoured: SubscriptionFilter) -> list[tuple[str, ParamsToSend]]:
-    """What a server would say if everything had changed that a subscription is about."""
-    return [_notification_of(change) for change in _changes(honoured)]
+@attrs.define(eq=False)
+class Subscription:
+    """The changes that a server reports: `async for change in subscription`.
 
+    Made by `Client.listen`. The loop ends when the server ends the subscription. When the server's
+    stream breaks it is opened again, and everything in the subscription is reported once as
+    `missed`.
+    """
 
-def _notification_of(change: Change) -> tuple[str, ParamsToSend]:
-    if change.uri is not None:
-        return RESOURCE_UPDATED, ResourceUpdatedParams(uri=change.uri)
-    return LISTS[change.kind][1], EmptyParams()
+    _stream: SubscriptionStream
+
+    @property
+    def asked(self) -> SubscriptionFilter:
+        """The filter that was sent to the server."""
+        return self._stream.asked
+
+    @property
+    def acknowledged(self) -> SubscriptionFilter | None:
+        """The part of the filter that the server has acknowledged."""
+        return self._stream.acknowledged
+
+    @property
+    def left_out(self) -> list[Change]:
+        """The changes in the filter that the server does not report."""
+        return self._stream.left_out
+
+    @property
+    def is_open(self) -> bool:
+        """True while changes may still arrive, on this stream of the server or on another."""
+        return self._stream.is_open
+
+    @property
+    def interruption(self) -> str:
+        """The reason why the server's stream is interrupted; empty while it is not."""
+        return self._stream.interruption
+
+    def __aiter__(self) -> Self:
+        """Return the subscription itself."""
+        return self
+
+    async def __anext__(self) -> Change:
+        """Wait for the next change. Cancelled: no change is lost.
+
+        Raises:
+            StopAsyncIteration: The server has ended the subscription.
+            RequestError: The server ended the subscription with an error, or rejected its renewal.
+            ConnectionLost: The session has ended, or the stream broke and could not be opened
+                again within `limits.http.reconnects_max` tries.
+        """
+        return await self._stream.next_change()
 
 
 @asynccontextmanager
 async def listening(
-    session: Session, asked: SubscriptionFilter, notice: Notice, spawn: Spawn
+    session: Session, asked: SubscriptionFilter, on_change: OnChange, spawn: Spawn
 ) -> AsyncGenerator[Subscription]:
-    """A subscription for a block; see `Subscription.begin`."""
-    subscription = Subscription(asked, notice)
-    await subscription.begin(session)
-    spawn(subscription.keep)
+    """Subscribe for the length of a block; errors are those of `SubscriptionStream.begin`."""
+    stream = SubscriptionStream(asked, on_change)
+    await stream.begin(session)
+    spawn(stream.run)
     try:
-        yield subscription
+        yield Subscription(stream)
     finally:
-        subscription.end()
+        stream.end()
 
 
 @attrs.define(eq=False)
-class OwnSubscription:
-    """The one that stands behind a client's callbacks, and is exchanged when the wishes change.
+class CallbackSubscription:
+    """The subscription that feeds a client's callbacks.
 
-    The new one begins before the old one ends, so that nothing is missed.
+    A change of its filter starts a new request before the old one is cancelled, so that no
+    notification is missed.
 
     Attributes:
-        kinds: The lists whose changes are to be heard of.
-        uris: The resources.
+        kinds: The lists whose changes are reported to callbacks.
+        uris: The resources whose changes are reported to callbacks.
     """
 
     kinds: Collection[ChangeKind]
     uris: frozenset[str] = attrs.field(default=frozenset(), init=False)
-    _notice: Notice
+    _on_change: OnChange
     _spawn: Spawn
-    _offered: Collection[ChangeKind] = attrs.field(default=(), init=False)
-    _current: Subscription | None = attrs.field(default=None, init=False)
+    _announced: Collection[ChangeKind] = attrs.field(default=(), init=False)
+    _current: SubscriptionStream | None = attrs.field(default=None, init=False)
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def begin(self, session: Session) -> None:
-        """Listen in a new session to all that is wished for and offered; what fails is logged.
+        """Subscribe in a new session with a stateless server; log what cannot be subscribed to.
 
         Cancelled: the session is shut.
 
@@ -406,13 +442,13 @@ class OwnSubscription:
         """
         self._current = None
         capabilities = session.connection.peer_capabilities
-        self._offered = [
+        self._announced = [
             kind for kind in self.kinds if announced(capabilities, f"{kind}.listChanged")
         ]
         try:
-            await self._exchange(session, self.uris)
+            await self._replace(session, self.uris)
         except (RequestError, RequestTimeout, RemoteProtocolError) as error:
-            logger.warning("changes will not be heard of: %s", error)
+            logger.warning("the client will not be notified of changes: %s", error)
         except trio.Cancelled:
             session.shut("closed")
             raise
@@ -421,55 +457,56 @@ class OwnSubscription:
     def _log_left_out(self) -> None:
         left_out: list[Change] = [] if self._current is None else self._current.left_out
         if left_out:
-            logger.info("the server does not tell of changes of %s", _words(left_out))
-
-    def revive(self) -> None:
-        """Somebody makes a call: what was given up is tried again, for the server may be back."""
-        if self._current is not None and self._current.revive():
-            self._spawn(self._current.keep)
+            names = ", ".join(change.uri or f"its {change.kind}" for change in left_out)
+            logger.info("the server does not report changes of %s", names)
 
     async def begin_legacy(self, session: Session) -> None:
-        """Subscribe in a new session to all that was subscribed to; what fails is logged.
+        """Subscribe in a new session with a legacy server; log what cannot be subscribed to.
 
         Raises:
-            RequestTimeout: The server is silent.
+            RequestTimeout: The server did not answer in time.
             ConnectionLost: The session has ended.
         """
         for uri in sorted(self.uris):
             try:
                 await session.request(SUBSCRIBE, SubscribeParams(uri=uri))
             except (RequestError, LocalProtocolError) as error:
-                logger.warning("changes of %s will not be heard of: %s", uri, error)
+                logger.warning("the client will not be notified of changes of %s: %s", uri, error)
+
+    def revive(self) -> None:
+        """Try once more to resume a subscription that was given up: the server may be back."""
+        if self._current is not None and self._current.revive():
+            self._spawn(self._current.run)
 
     def remember(self, uri: str) -> None:
-        """A legacy server tells of a resource: another session is to do so, too."""
+        """Keep the URI of a subscription at a legacy server, for the next session."""
         self.uris |= {uri}
 
     def forget(self, uri: str) -> None:
-        """It does no more."""
+        """Undo `remember`."""
         self.uris -= {uri}
 
     async def add(self, session: Session, uri: str, *, seconds: float | None = None) -> None:
-        """Listen to a resource as well.
+        """Subscribe to one more resource; on any error nothing has changed.
 
         Raises:
-            ResourceNotFound: The server does not tell of it; nothing has changed.
-            MCPError: As `Subscription.begin`; nothing has changed.
+            ResourceNotFound: The server does not report changes of it.
+            MCPError: As `SubscriptionStream.begin`.
         """
         async with self._changing:
-            await self._exchange(session, self.uris | {uri}, needed=uri, seconds=seconds)
+            await self._replace(session, self.uris | {uri}, needed=uri, seconds=seconds)
 
     async def remove(self, session: Session, uri: str, *, seconds: float | None = None) -> None:
-        """Listen to a resource no more.
+        """Unsubscribe from a resource; on any error nothing has changed.
 
         Raises:
-            MCPError: As `Subscription.begin`; nothing has changed.
+            MCPError: As `SubscriptionStream.begin`.
         """
         async with self._changing:
             if uri in self.uris:
-                await self._exchange(session, self.uris - {uri}, seconds=seconds)
+                await self._replace(session, self.uris - {uri}, seconds=seconds)
 
-    async def _exchange(
+    async def _replace(
         self,
         session: Session,
         uris: frozenset[str],
@@ -478,19 +515,15 @@ class OwnSubscription:
         seconds: float | None = None,
     ) -> None:
         new = None
-        if self._offered or uris:
-            asked = wishes(self._offered, sorted(uris))
-            new = Subscription(asked, self._notice, is_passed_on=True)
+        if self._announced or uris:
+            asked = subscription_filter(self._announced, sorted(uris))
+            new = SubscriptionStream(asked, self._on_change, for_callbacks=True)
             await new.begin(session, seconds=seconds)
         if new is not None and needed is not None and Change("resource", needed) in new.left_out:
             new.end()
-            raise ResourceNotFound(needed, message=f"no changes of {needed} are told here")
+            raise ResourceNotFound(needed, message=f"the server reports no changes of {needed}")
         previous, self._current, self.uris = self._current, new, uris
         if new is not None:
-            self._spawn(new.keep)
+            self._spawn(new.run)
         if previous is not None:
             previous.end()
-
-
-def _words(changes: Iterable[Change]) -> str:
-    return ", ".join(change.uri or f"its {change.kind}" for change in changes)

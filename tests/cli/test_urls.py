@@ -114,7 +114,7 @@ SECRET = "topsecret"
         (["X Y: " + SECRET], "'X Y' cannot be the name of a header field"),
         ([f"X: {SECRET}\r\nY: 1"], "the value of the header field X has what no value may have"),
         (["X: ${NO_SUCH_VARIABLE}"], "X: the variable NO_SUCH_VARIABLE is not set"),
-        (["X: ${not one}"], "X: ${not one} is no reference to a variable"),
+        (["X: ${not one}"], "X: ${not one} is not a reference to a variable"),
         ([f"X: {SECRET}", "x: 2"], "x is given twice"),
     ],
 )

@@ -29,7 +29,7 @@ def read(ttl_ms=1000):
 def kept(*entries, entries_max=10, bytes_max=10_000):
     cache = Cache(entries_max=entries_max, bytes_max=bytes_max)
     for key, result in entries:
-        cache.keep(key, result, now=100.0, changes=0)
+        cache.put(key, result, now=100.0, changes=0)
     return cache
 
 
@@ -39,17 +39,17 @@ def kept(*entries, entries_max=10, bytes_max=10_000):
 @pytest.mark.requirement("CACHE-05", "CACHE-09", "TRAP-81")
 def test_an_answer_is_fresh_until_its_milliseconds_have_passed():
     cache = kept((TOOLS, tools("tide", ttl_ms=1500)))
-    assert cache.fresh(TOOLS, 101.499) == tools("tide", ttl_ms=1500)
-    assert cache.fresh(TOOLS, 101.5) is None
-    assert cache.fresh(TOOLS, 101.0) is None  # dropped, not only looked past
+    assert cache.get(TOOLS, 101.499) == tools("tide", ttl_ms=1500)
+    assert cache.get(TOOLS, 101.5) is None
+    assert cache.get(TOOLS, 101.0) is None  # dropped, not only looked past
 
 
 @pytest.mark.requirement("CACHE-05", "CACHE-06", "TRAP-81")
 @pytest.mark.parametrize("ttl_ms", [None, 0, -1, -(10**9)])
 def test_without_time_nothing_is_kept(ttl_ms):
     cache = kept((TOOLS, tools("tide")))
-    cache.keep(TOOLS, tools("tide", ttl_ms=ttl_ms), now=100.0, changes=0)
-    assert cache.fresh(TOOLS, 100.0) is None
+    cache.put(TOOLS, tools("tide", ttl_ms=ttl_ms), now=100.0, changes=0)
+    assert cache.get(TOOLS, 100.0) is None
 
 
 @pytest.mark.requirement("CACHE-07", "TRAP-84")
@@ -57,8 +57,8 @@ def test_an_answer_serves_only_its_own_method_and_params():
     first, second = cache_key("tools/list", None), cache_key("tools/list", {"cursor": "2"})
     cache = kept((first, tools("tide")))
     for key in (second, cache_key("prompts/list", None), READ):
-        assert cache.fresh(key, 100.0) is None
-    assert cache.fresh(first, 100.0) == tools("tide")
+        assert cache.get(key, 100.0) is None
+    assert cache.get(first, 100.0) == tools("tide")
 
 
 @pytest.mark.requirement("CACHE-07")
@@ -125,8 +125,8 @@ def test_a_list_that_has_changed_is_stale_at_once_with_all_its_pages(notificatio
     }
     keys = [cache_key(method, params) for method in pages for params in (None, {"cursor": "2"})]
     cache = kept(*((key, pages[key[0]]) for key in keys))
-    cache.notice(notification, t.EmptyParams())
-    assert {key[0] for key in keys if cache.fresh(key, 100.0) is None} == stale
+    cache.apply(notification, t.EmptyParams())
+    assert {key[0] for key in keys if cache.get(key, 100.0) is None} == stale
 
 
 @pytest.mark.requirement("CACHE-15", "TRAP-78")
@@ -143,40 +143,40 @@ def test_a_list_that_has_changed_is_stale_at_once_with_all_its_pages(notificatio
 def test_a_resource_that_has_changed_or_a_part_of_it_is_stale(updated, is_stale):
     cache = kept((READ, read()), (TOOLS, tools("tide")))
     params = t.ResourceUpdatedParams(uri=updated)
-    cache.notice("notifications/resources/updated", params)
-    assert (cache.fresh(READ, 100.0) is None) is is_stale
-    assert cache.fresh(TOOLS, 100.0) is not None
+    cache.apply("notifications/resources/updated", params)
+    assert (cache.get(READ, 100.0) is None) is is_stale
+    assert cache.get(TOOLS, 100.0) is not None
 
 
 @pytest.mark.requirement("CACHE-15")
 def test_an_answer_that_was_asked_for_before_a_change_is_not_kept():
     cache = kept()
     changes = cache.changes
-    cache.notice("notifications/tools/list_changed", t.EmptyParams())
-    cache.keep(TOOLS, tools("tide"), now=100.0, changes=changes)
-    assert cache.fresh(TOOLS, 100.0) is None
-    cache.keep(TOOLS, tools("tide"), now=100.0, changes=cache.changes)
-    assert cache.fresh(TOOLS, 100.0) is not None
+    cache.apply("notifications/tools/list_changed", t.EmptyParams())
+    cache.put(TOOLS, tools("tide"), now=100.0, changes=changes)
+    assert cache.get(TOOLS, 100.0) is None
+    cache.put(TOOLS, tools("tide"), now=100.0, changes=cache.changes)
+    assert cache.get(TOOLS, 100.0) is not None
 
 
 def test_whoever_changes_an_answer_changes_it_for_nobody_else():
     result = tools("tide")
     cache = kept((TOOLS, result))
     result.tools.clear()
-    cache.fresh(TOOLS, 100.0).tools.clear()
-    assert cache.fresh(TOOLS, 100.0) == tools("tide")
+    cache.get(TOOLS, 100.0).tools.clear()
+    assert cache.get(TOOLS, 100.0) == tools("tide")
 
 
 def test_an_answer_that_is_too_large_puts_out_no_other():
     cache = kept((TOOLS, tools("tide")), bytes_max=200)
-    cache.keep(
+    cache.put(
         READ,
         t.ReadResourceResult(contents=[], ttl_ms=9, meta={"a/b": "c" * 200}),
         now=100.0,
         changes=0,
     )
-    assert cache.fresh(READ, 100.0) is None
-    assert cache.fresh(TOOLS, 100.0) == tools("tide")
+    assert cache.get(READ, 100.0) is None
+    assert cache.get(TOOLS, 100.0) == tools("tide")
 
 
 @given(
@@ -188,12 +188,12 @@ def test_it_never_holds_more_than_it_may(kept_in_turn, entries_max, bytes_max):
     cache = Cache(entries_max=entries_max, bytes_max=bytes_max)
     for cursor, size in kept_in_turn:
         key = cache_key("tools/list", {"cursor": str(cursor)})
-        cache.keep(key, tools("t" * size), now=0.0, changes=0)
+        cache.put(key, tools("t" * size), now=0.0, changes=0)
     keys = [cache_key("tools/list", {"cursor": str(cursor)}) for cursor in range(6)]
-    held = [len(entry.body) for entry in cache._entries.values()]
+    held = [len(entry.encoded) for entry in cache._entries.values()]
     assert len(held) <= entries_max
     assert sum(held) == cache._size_bytes <= bytes_max
-    assert sum(cache.fresh(key, 0.5) is not None for key in keys) == len(held)
+    assert sum(cache.get(key, 0.5) is not None for key in keys) == len(held)
     cache.clear()
     assert cache._size_bytes == 0 == len(cache._entries)
 

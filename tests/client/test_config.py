@@ -94,11 +94,11 @@ def test_members_that_are_null_are_not_there():
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        (7, "expected an object"),
+        (7, "must be an object"),
         ({}, "command: missing"),
         ({"type": "http", "command": "true"}, "url: missing"),
         ({"type": "stdio", "url": "https://example.org"}, "command: missing"),
-        ({"command": "true", "url": "x"}, "type: missing, where there are both"),
+        ({"command": "true", "url": "x"}, "type: missing, although there are both"),
         ({"command": ["true"]}, "command: Expected `str | null`, got `array`"),
         ({"command": ""}, "command: Expected `str` of length >= 1"),
         ({"command": "true", "args": "-y"}, "args: Expected `array`, got `str`"),
@@ -108,7 +108,7 @@ def test_members_that_are_null_are_not_there():
         ({"command": "${NONE}"}, "command: the variable NONE is not set"),
         ({"command": "true", "args": ["${env:NONE}"]}, "args: the variable NONE is not set"),
         ({"command": "true", "env": {"A": "${NONE}"}}, "env.A: the variable NONE is not set"),
-        ({"command": "${input:key}"}, "command: ${input:key} is no reference to a variable"),
+        ({"command": "${input:key}"}, "command: ${input:key} is not a reference to a variable"),
     ],
 )
 def test_an_error_names_the_server_and_the_member_in_one_line(entry, complaint):
@@ -126,8 +126,8 @@ def test_an_error_names_the_server_and_the_member_in_one_line(entry, complaint):
         (b"\xff", "'utf-8' codec can't decode byte 0xff"),
         (b"[]", "Expected `object`, got `array`"),
         (b"[" * 100_000, ""),
-        (b"{}", "mcpServers: expected an object"),
-        (b'{"servers": []}', "servers: expected an object"),
+        (b"{}", "mcpServers: must be an object"),
+        (b'{"servers": []}', "servers: must be an object"),
         (b'{"servers": {"it": {}}}', "server 'it': command: missing"),
     ],
 )

@@ -73,7 +73,7 @@ async def test_without_a_callback_nothing_is_announced(connect):
 @pytest.mark.requirement("ELIC-03")
 @pytest.mark.parametrize("modes", [(), ("form", "voice")])
 def test_a_client_without_a_mode_that_there_is_cannot_be_made(scripted, modes):
-    with pytest.raises(ValueError, match="elicitation_modes are some of 'form' and 'url'"):
+    with pytest.raises(ValueError, match="elicitation_modes must contain 'form', 'url', or both"):
         Client(scripted[0], elicitation_modes=modes)
 
 
@@ -164,9 +164,9 @@ async def test_a_callback_that_says_that_the_user_rejects_declines(connect):
         ({"ship": "Ada", "day": "soon"}, "day: not of the format date"),
         (t.ElicitResult(action="accept", content={"ship": ["Ada"]}), "ship: not a string"),
         ({"ship": "Ada", "other": {"a": 1}}, "other: neither"),
-        (None, "returns an ElicitResult"),
-        ("Ada", "returns an ElicitResult"),
-        (object(), "returns an ElicitResult"),
+        (None, "must return an ElicitResult"),
+        ("Ada", "must return an ElicitResult"),
+        (object(), "must return an ElicitResult"),
     ],
 )
 async def test_a_form_that_is_filled_in_wrong_never_leaves(answer, caplog, said, why):
@@ -241,7 +241,7 @@ async def test_to_a_visit_one_agrees_or_not_and_fills_in_nothing(answer, said, r
 @pytest.mark.requirement("ELIC-17")
 async def test_what_is_filled_in_for_a_visit_never_leaves(answer, caplog):
     assert (await answer(VISIT, {"card": "4"}, elicitation_modes=BOTH))["code"] == -32603
-    assert "nothing is filled in where a URL is to be visited" in caplog.text
+    assert "the answer to a URL elicitation must have no content" in caplog.text
 
 
 @pytest.mark.requirement("ELIC-37", "ELIC-38", "ELIC-39", "ELIC-40", "ELIC-41", "TRAP-93")

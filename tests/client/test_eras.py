@@ -211,7 +211,7 @@ async def test_a_server_that_discovers_legacy_protocol_versions_only_is_asked_fo
     ],
 )
 async def test_a_server_without_a_protocol_version_in_common_is_left(nursery, answer):
-    with pytest.raises(RemoteProtocolError, match=r"the server speaks (2030-01-01|nothing); known"):
+    with pytest.raises(RemoteProtocolError, match=r"the protocol versions (2030-01-01|none); this"):
         await shake_hands(nursery, answer)
 
 
@@ -220,7 +220,7 @@ async def test_a_server_without_a_protocol_version_in_common_is_left(nursery, an
 async def test_a_client_of_stateless_protocol_versions_only_tells_why_it_cannot_go_on(
     nursery, answer
 ):
-    with pytest.raises(RemoteProtocolError, match=f"the server does not speak {STATELESS}: "):
+    with pytest.raises(RemoteProtocolError, match=f"the server does not support {STATELESS}: "):
         await shake_hands(nursery, answer, protocol_versions=[STATELESS])
 
 

@@ -377,7 +377,7 @@ async def test_a_server_that_rejects_to_tell_is_a_server_all_the_same(by_hand, c
     await hand.wire.send({"id": id_, "error": {"code": -32601, "message": "what?"}})
     await trio.testing.wait_all_tasks_blocked()
     assert client.is_open
-    assert "changes will not be heard of: what?" in caplog.text
+    assert "the client will not be notified of changes: what?" in caplog.text
 
 
 @pytest.mark.requirement("SUB-07")
@@ -387,7 +387,7 @@ async def test_what_is_left_out_of_the_callbacks_wishes_is_logged(by_hand, caplo
     id_, _ = await hand.next_listen()
     await hand.tell(ACKNOWLEDGED, id_, notifications={"toolsListChanged": True})
     await trio.testing.wait_all_tasks_blocked()
-    assert "does not tell of changes of its prompts, its resources" in caplog.text
+    assert "does not report changes of its prompts, its resources" in caplog.text
 
 
 async def test_a_cancelled_connect_ends_the_session(by_hand, scripted):

@@ -122,7 +122,7 @@ async def test_a_stream_that_breaks_is_begun_again_and_tells_what_may_be_missed(
         server.cut()
         missed = [await anext(subscription) for _ in range(2)]
         assert missed == [Change("tools", missed=True), Change("resource", "x:1", missed=True)]
-        assert subscription.trouble == ""
+        assert subscription.interruption == ""
         server.tell(TOOLS)
         assert await anext(subscription) == Change("tools")
         assert subscription.left_out == []
@@ -142,7 +142,7 @@ async def test_nobody_has_to_look_for_that(autojump_clock):
             assert len(script.of("tools/list")) == 1
             server.cut()
             await trio.testing.wait_all_tasks_blocked()
-            assert "the stream ended" in subscription.trouble
+            assert "the stream ended" in subscription.interruption
             assert subscription.is_open
             assert states[-1] == ("retrying", "the stream ended")
             await pause()
@@ -336,7 +336,7 @@ async def test_what_was_given_up_is_tried_again_with_the_next_call(autojump_cloc
         server.rejections = [httpx.ConnectError("away")] * 5
         server.cut()
         await trio.sleep(1000)
-        assert "changes will not be heard of" in caplog.text
+        assert "the client will not be notified of changes" in caplog.text
         assert len(server.at) == 6
         await client.list_tools()
         await pause()
@@ -366,7 +366,7 @@ async def test_who_must_not_come_back_is_told_so_once(autojump_clock, caplog):
         for _ in range(3):
             await client.list_tools()
             await pause()
-    assert caplog.text.count("changes will not be heard of") == 1
+    assert caplog.text.count("the client will not be notified of changes") == 1
     assert len(server.at) == 1
 
 
@@ -376,7 +376,7 @@ async def test_what_was_rejected_is_not(autojump_clock, caplog):
         server.rejections = [lambda _: Reply(403)] * 5
         server.cut()
         await trio.sleep(1000)
-        assert "changes will not be heard of" in caplog.text
+        assert "the client will not be notified of changes" in caplog.text
         await client.list_tools()
         await pause()
     assert len(server.at) == 2

@@ -144,7 +144,7 @@ async def test_a_server_that_rejects_the_level_is_a_server_all_the_same(nursery,
     answers = {"logging/setLevel": error(-32602, "no such level")}
     client, _ = await legacy_client(nursery, answers=answers, log_level="info")
     assert client.is_open
-    assert "old refuses the log level: no such level" in caplog.text
+    assert "old rejected the log level: no such level" in caplog.text
     await client.aclose()
 
 

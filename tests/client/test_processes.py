@@ -196,7 +196,7 @@ async def test_l10_junk_on_stdout_names_the_server_once_and_nothing_is_answered(
         assert client.counts == {"malformed": 3}
         assert said(await client.call_tool("junk")) == "after the junk"
     naming = [
-        text for text in caplog.messages if text.startswith("program sent what is no message")
+        text for text in caplog.messages if text.startswith("program has sent 3 malformed messages")
     ]
     assert len(naming) == 1
     assert "a print to stdout" in naming[0]
@@ -206,7 +206,7 @@ async def test_junk_before_a_failure_is_named_too(caplog):
     command = python("print('Welcome!', flush=True)")
     with pytest.raises(ConnectionLost):
         await Client(command).__aenter__()
-    assert f"{sys.executable} sent what is no message, 1 times so far" in caplog.text
+    assert f"{sys.executable} has sent 1 malformed messages so far" in caplog.text
 
 
 @pytest.mark.requirement("STDIO-09")

@@ -75,7 +75,7 @@ async def test_roots_that_are_replaced_are_told_and_listed(curious):
 
 async def test_roots_that_are_none_do_not_replace_those_that_are(curious):
     async with Client(curious, roots=["file:///sea"]) as client:
-        with pytest.raises(TypeError, match="roots are a list, or a function"):
+        with pytest.raises(TypeError, match="roots must be a list, or a function"):
             await client.set_roots("file:///land")
         assert await told(client) == "file:///sea=None"
     assert CHANGED not in curious.notifications
@@ -94,20 +94,22 @@ async def test_a_client_without_roots_cannot_get_any(curious):
 
 @pytest.mark.parametrize("roots", ["file:///sea", b"file:///sea", Path("/sea"), 7])
 def test_one_root_is_no_list_of_roots(roots):
-    with pytest.raises(TypeError, match="roots are a list, or a function that gives one, not"):
+    with pytest.raises(
+        TypeError, match="roots must be a list, or a function that returns one, not"
+    ):
         Client((), roots=roots)
 
 
 @pytest.mark.parametrize(
     ("root", "complaint"),
     [
-        ("https://example.org", "the URI of a root starts with file://"),
-        (t.Root(uri="/sea"), "the URI of a root starts with file://"),
-        ("file:///sea/../etc", "has no '..' and no NUL"),
-        ("file:///sea/%2e%2E/etc", "has no '..' and no NUL"),
-        ("file:///sea\\..\\etc", "has no '..' and no NUL"),
-        ("file:///sea%00", "has no '..' and no NUL"),
-        (7, "a root is a Root, a URI or a path, not 7"),
+        ("https://example.org", "the URI of a root must start with file://"),
+        (t.Root(uri="/sea"), "the URI of a root must start with file://"),
+        ("file:///sea/../etc", "must not contain '..' or NUL"),
+        ("file:///sea/%2e%2E/etc", "must not contain '..' or NUL"),
+        ("file:///sea\\..\\etc", "must not contain '..' or NUL"),
+        ("file:///sea%00", "must not contain '..' or NUL"),
+        (7, "a root must be a Root, a URI or a path, not 7"),
     ],
 )
 @pytest.mark.requirement("ROOT-05", "ROOT-08", "ROOT-09")
@@ -125,7 +127,7 @@ async def test_what_is_no_root_is_never_told(curious, caplog, root, complaint):
 
 
 def test_what_is_no_root_is_rejected_at_once():
-    with pytest.raises(ValueError, match="starts with file://, unlike '/sea'"):
+    with pytest.raises(ValueError, match="must start with file://, unlike '/sea'"):
         Client((), roots=["/sea"])
 
 
@@ -133,7 +135,7 @@ async def test_a_function_that_gives_one_root_gives_no_list(curious, caplog):
     async with Client(curious, roots=lambda: "file:///sea") as client:
         with pytest.raises(RequestError, match="internal error"):
             await told(client)
-    assert "roots are a list" in caplog.text
+    assert "roots must be a list" in caplog.text
 
 
 @pytest.mark.requirement("ROOT-08")

@@ -183,7 +183,9 @@ async def test_there_is_an_end_to_it(nursery, autojump_clock, question):
 @pytest.mark.parametrize("questions", [{}, {"inputRequests": {}}])
 async def test_a_round_that_asks_for_nothing_is_a_breach(nursery, questions):
     client, _ = await stateless_client(nursery, answers={"tools/call": {**needs(), **questions}})
-    with pytest.raises(RemoteProtocolError, match="input is required, but none is named"):
+    with pytest.raises(
+        RemoteProtocolError, match="the server requires input, but its result has neither"
+    ):
         await client.call_tool("tide")
     await client.aclose()
 
@@ -239,9 +241,9 @@ async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_dat
     [
         (SAMPLE, "the client capability 'sampling' was not announced"),
         (ELICIT, "the client capability 'elicitation' was not announced"),
-        ({"method": "tools/list"}, "which is no question of a round"),
-        ({"method": "ping"}, "which is no question of a round"),
-        ({"method": "no/such"}, "which is no question of a round"),
+        ({"method": "tools/list"}, "which is not allowed as an input request"),
+        ({"method": "ping"}, "which is not allowed as an input request"),
+        ({"method": "no/such"}, "which is not allowed as an input request"),
         ({**SAMPLE, "params": {}}, "not announced"),
     ],
 )
@@ -263,7 +265,7 @@ async def test_what_a_server_must_not_ask_ends_the_call_here(nursery, question, 
 @pytest.mark.parametrize(
     ("question", "why"),
     [
-        ({**SAMPLE, "params": {}}, "its params do not fit"),
+        ({**SAMPLE, "params": {}}, "its params are invalid"),
         ({**SAMPLE, "params": {**ASKED, "tools": []}}, "cannot be answered"),
         (
             {**ELICIT, "params": {"mode": "url", "message": "m", "url": "https://a.example"}},
@@ -298,7 +300,7 @@ async def test_what_a_callback_raises_ends_the_call_and_arrives_as_it_is(nursery
     with pytest.raises(type(fault)) as caught:
         await client.call_tool("tide")
     assert caught.value is fault
-    assert caught.value.__notes__ == ["this was the question 'a'"]
+    assert caught.value.__notes__ == ["this was the input request 'a'"]
     assert len(server.asked("tools/call")) == 1
     await client.aclose()
 

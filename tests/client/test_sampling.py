@@ -112,7 +112,7 @@ async def test_a_model_that_gives_something_else_is_an_internal_error(asking, ca
         with pytest.raises(RequestError, match="internal error"):
             await client.call_tool("sample")
         await client.ping()
-    assert "returns a CreateMessageResult, not 'hm'" in caplog.text
+    assert "must return a CreateMessageResult, not 'hm'" in caplog.text
 
 
 @pytest.mark.requirement("SAMP-29")

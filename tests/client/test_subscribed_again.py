@@ -64,4 +64,4 @@ async def test_what_is_not_there_any_more_is_logged(autojump_clock, caplog):
         mortal.has_tide = False
         await mortal.die()
         await client.call_tool("live")
-    assert f"changes of {URI} will not be heard of: resource not found" in caplog.text
+    assert f"the client will not be notified of changes of {URI}: resource not found" in caplog.text

@@ -80,7 +80,7 @@ async def test_a_stateless_recording_is_played_to_stateless_clients():
 
 async def test_who_speaks_another_era_than_the_recorded_is_rejected(spoken):
     async with served(mock_server(spoken(*SHAKEN))) as url, httpx.AsyncClient() as http:
-        with pytest.raises(MCPError, match="the server does not speak 2026-07-28"):
+        with pytest.raises(MCPError, match="the server does not support 2026-07-28"):
             async with Client(url, protocol_versions=(STATELESS,)):
                 pass
         rejected = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
