@@ -304,7 +304,7 @@ def replayed(report: "ReplayReport", seconds: float) -> str:
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
         *(f"note: {note}" for note in report.notes),
         *(f"stray: {untracked_call}" for untracked_call in report.untracked_calls),
-        *(f"beyond the cut: lane {lane} {site}" for lane, site in report.beyond.items()),
+        *(f"beyond the cut: lane {lane} {site}" for lane, site in report.continuing.items()),
     ]
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import attrs
 import trio
@@ -17,76 +17,58 @@ import trio
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.replayer import Abort, Baton, Replayer, unshield
-from mcp_trio._replay.session_replay import OutboundReplay, SessionReplay, repertoire_of
-from mcp_trio._replay.source_locations import site_of_error
-from mcp_trio._replay.trace import Trace, is_of_request, load_trace, seconds_of
+from mcp_trio._replay.replayer import Abort, Replayer, ThreadToken, unshield
+from mcp_trio._replay.session_replay import OutboundReplay, SessionReplay, find_uncompared
+from mcp_trio._replay.source_locations import error_location
+from mcp_trio._replay.trace import is_request_lane, load_trace, seconds_of
 from mcp_trio._server.effects import ReplayLifespan
-from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
-from mcp_trio._transports.channel import Channel
-from mcp_trio.limits import Limits
 
-# --------------------
-# The wire of a session that runs again without a peer.
-
-
-class SilentChannel:
-    """Takes all frames: the sequencer has seen them before. What arrives comes by hand."""
-
-    transport = "replay"
-
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """All of them."""
-        return len(frames)
-
-    async def send(self, frames: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
-        """All of them."""
-        await trio.lowlevel.checkpoint()
-
-    async def receive(self) -> Sequence[bytes | Oversized]:
-        """Never anything."""
-        await trio.sleep_forever()
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
-        await trio.lowlevel.checkpoint()
-
+if TYPE_CHECKING:
+    from mcp_trio._server.server import Server
 
 Mode: TypeAlias = Literal["strict", "outbound"]
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
-class Replayable(Protocol):
-    """What can be replayed: a server that makes sessions over channels."""
+class SilentChannel:
+    """A channel without a peer: the sequencer compares what is sent and delivers what arrives."""
 
-    @property
-    def limits(self) -> Limits:
-        """What a session may cost."""
-        ...
+    transport = "replay"
 
-    def open_session(
-        self, channel: Channel, *, sequencer: Sequencer, lifespan: Any = None
-    ) -> Session:
-        """A session that nobody runs yet; `lifespan` is what its handlers see."""
-        ...
+    def send_nowait(self, frames: Sequence[bytes]) -> int:
+        """Discard the messages; return their number."""
+        return len(frames)
+
+    async def send(self, frames: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
+        """Discard the messages."""
+        await trio.lowlevel.checkpoint()
+
+    async def receive(self) -> Sequence[bytes | Oversized]:
+        """Wait for ever."""
+        await trio.sleep_forever()
+
+    async def aclose(self) -> None:
+        """Do nothing but let other tasks run."""
+        await trio.lowlevel.checkpoint()
 
 
 @attrs.frozen(kw_only=True)
 class ReplayReport:
-    """A replay that did what was recorded: how many records were played, whether to the end.
+    """The result of a replay without a divergence.
 
     Attributes:
-        records: How many records there were to play.
-        requests: How many requests were handled.
-        is_complete: Whether the recorded session came to its end; otherwise the recording was cut,
-            and was played up to the cut.
-        recorded_seconds: How long the session took when it was recorded.
-        notes: Flaws of the file that did not matter, such as a torn tail.
-        beyond: For each lane that wanted more than a cut recording holds, where it wanted it.
-        strays: Calls that went past the context; their results are not recorded, so that they may
-            make another replay differ.
+        records: The number of records that were replayed.
+        requests: The number of requests that were handled.
+        is_complete: Whether the recorded session came to its end. Otherwise the recording was cut,
+            and was replayed up to the cut.
+        recorded_seconds: The duration of the recorded session.
+        notes: Damage of the file that did not matter, such as an incomplete last line.
+        continuing: For each lane that would continue after the cut of a recording, the location at
+            which it waits.
+        untracked_calls: The calls that bypassed the context. Their results are not recorded, so
+            that they can make another replay diverge.
     """
 
     records: int
@@ -94,79 +76,107 @@ class ReplayReport:
     is_complete: bool
     recorded_seconds: float
     notes: tuple[str, ...]
-    beyond: dict[str, str] = attrs.field(factory=dict[str, str])
+    continuing: dict[str, str] = attrs.field(factory=dict[str, str])
     untracked_calls: tuple[UntrackedCall, ...] = ()
 
 
 def replay(
     path: str | os.PathLike[str],
-    server: Replayable,
+    server: "Server",
     *,
     mode: Mode = "strict",
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
     watches: bool = True,
 ) -> ReplayReport:
-    """Run the handlers of `server` against a recording; returns when every record was matched.
+    """Run the handlers of `server` against a recording, and compare what they do.
 
-    Starts a Trio run of its own, on a clock that only the recording moves. No effect is run: its
-    recorded outcome is what the handler gets. A handler that reaches for sockets, threads or
-    processes by itself gets `BlockedInReplay`. A recording that was cut replays up to the cut.
-    Inside a Trio program, see `replay_async`.
+    Effects are not performed: handlers get the recorded outcomes. A handler that uses sockets,
+    threads or processes without its context gets `BlockedInReplay`. A recording that was cut is
+    replayed up to the cut. This function calls `trio.run`, with a clock that only the recording
+    moves; inside a Trio program, use `replay_async`.
 
     Args:
-        path: The recording; of one in segments, the first.
-        server: The server, as it was when recorded: what handlers have done to its tools, or to
-            variables of their module, a replay does again.
-        mode: "strict" compares every record. "outbound" compares what is sent: effects may come in
-            another order, or no longer, and are matched by their name.
-        lifespan: Gives the handlers a lifespan. Without it, `ctx.lifespan` of a server that had one
-            is a stand-in, which may only be passed to an effect.
-        key: What the recording was redacted with. Without it, what the server itself puts at the
-            place of a secret becomes another token than in the recording.
-        watches: False looks for no strays and blocks nothing, and is several times faster: for
-            handlers that are known to go through their context.
+        path: The recording; the first file of one in segments.
+        server: The server as it was when recorded. A replay repeats what handlers do to the
+            server's tools and to variables of their modules.
+        mode: "strict" compares every record. "outbound" compares what is sent: effects may be
+            performed in another order, or no longer, and are matched by their names.
+        lifespan: A function that returns the lifespan for the handlers. Without it, `ctx.lifespan`
+            of a server that has one is a placeholder, which can only be passed to effects.
+        key: The key with which the recording was redacted. Without it, the replay replaces values
+            that the server itself redacts by other tokens than those in the recording.
+        watches: False reports no untracked calls and blocks none, which is several times faster;
+            for handlers that are known to use their context.
 
     Raises:
-        ReplayDivergence: The first record that the handlers did not do again.
-        RecordingError: The file is unusable: not a recording, or of another role than `server`.
+        ReplayDivergence: The handlers did something else; the error names the first such record.
+        RecordingError: The file is no recording of a server, or is damaged too much.
         ValueError: There is no such mode.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     trace = load_trace(path)
     clock = VirtualClock()
-    baton = Baton(clock, server.limits.replay.thread_seconds)
-    replayer, part = _MODES[mode](trace, clock, baton)
+    thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
+    make_sequencer: Callable[[int], SessionReplay]
+    if mode == "strict":
+        replayer = Replayer(trace, clock, thread_token)
+        make_sequencer = functools.partial(SessionReplay, replayer)
+    else:
+        uncompared = find_uncompared(trace)
+        is_optional = uncompared.indexes.__contains__
+        replayer = Replayer(trace, clock, thread_token, is_optional=is_optional, is_strict=False)
+        make_sequencer = functools.partial(OutboundReplay, replayer, uncompared=uncompared)
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
-    world = _stand_in(replayer) if lifespan is None else lifespan(server)
+
+    def open_session(value: Any, channel: int) -> Session:
+        sequencer = make_sequencer(channel)
+        return server.open_session(SilentChannel(), sequencer=sequencer, lifespan=value)
+
+    entered: AbstractAsyncContextManager[Any]
+    if lifespan is not None:
+        entered = lifespan(server)
+    elif trace.opening.lifespan:
+        entered = nullcontext(ReplayLifespan(on_use=replayer.note_lifespan_use))
+    else:
+        entered = nullcontext()
     watch = (
         UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
         if watches
         else nullcontext()
     )
-    trio.run(_run, replayer, functools.partial(_open, server, part), world, watch, clock=clock)
+    trio.run(_run, replayer, open_session, entered, watch, clock=clock)
     if replayer.divergence is not None:
         raise replayer.divergence
-    return _report(replayer)
+    return ReplayReport(
+        records=replayer.position.index,
+        requests=sum(map(is_request_lane, trace.indexes)),
+        is_complete=trace.is_complete,
+        recorded_seconds=seconds_of(trace.journal[-1]) if trace.journal else 0.0,
+        notes=trace.notes,
+        continuing=replayer.continuing,
+        untracked_calls=tuple(replayer.untracked_calls),
+    )
 
 
 async def replay_async(
     path: str | os.PathLike[str],
-    server: Replayable,
+    server: "Server",
     *,
     mode: Mode = "strict",
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
     watches: bool = True,
 ) -> ReplayReport:
-    """`replay` from inside a Trio program; it runs in a worker thread, in a Trio run of its own.
+    """Call `replay` from inside a Trio program, in a worker thread.
 
-    Cancelled: waits for the replay to end, which is bounded by the length of the recording.
+    If this call is cancelled, it first waits for the replay to end. The replay cannot be
+    interrupted, but takes no longer than the recording has records.
 
     Raises:
-        ReplayDivergence, RecordingError, ValueError: As `replay`.
+        ReplayDivergence, RecordingError, ValueError: As for `replay`.
     """
     return await trio.to_thread.run_sync(
         functools.partial(
@@ -175,61 +185,19 @@ async def replay_async(
     )
 
 
-def _stand_in(replayer: Replayer) -> AbstractAsyncContextManager[Any]:
-    has_lifespan = replayer.trace.opening.lifespan
-    return nullcontext(ReplayLifespan(on_use=replayer.note_use) if has_lifespan else None)
+# The Trio run -------------------------------------------------------------------------------------
 
 
-def _open(
-    server: Replayable, part: Callable[[int], SessionReplay], lifespan: Any, channel: int
-) -> Session:
-    return server.open_session(SilentChannel(), sequencer=part(channel), lifespan=lifespan)
+class _SetupFailed(Exception):  # noqa: N818  it carries an error, and is none itself
+    """The cause is an error of the server or its lifespan, by which the replay could not begin."""
 
 
-def _report(replayer: Replayer) -> ReplayReport:
-    journal = replayer.trace.journal
-    return ReplayReport(
-        records=replayer.cursor.place,
-        requests=sum(map(is_of_request, replayer.trace.places)),
-        is_complete=replayer.trace.is_complete,
-        recorded_seconds=seconds_of(journal[-1]) if journal else 0.0,
-        notes=replayer.trace.notes,
-        beyond=replayer.beyond,
-        untracked_calls=tuple(replayer.untracked_calls),
-    )
-
-
-# The modes.
-
-
-def _strict(
-    trace: Trace, clock: VirtualClock, baton: Baton
-) -> tuple[Replayer, Callable[[int], SessionReplay]]:
-    replayer = Replayer(trace, clock, baton)
-    return replayer, functools.partial(SessionReplay, replayer)
-
-
-def _outbound(
-    trace: Trace, clock: VirtualClock, baton: Baton
-) -> tuple[Replayer, Callable[[int], SessionReplay]]:
-    repertoire = repertoire_of(trace)
-    passes_by = repertoire.places.__contains__
-    replayer = Replayer(trace, clock, baton, passes_by=passes_by, is_strict=False)
-    return replayer, functools.partial(OutboundReplay, replayer, repertoire=repertoire)
-
-
-_MODES: Final[
-    dict[
-        str, Callable[[Trace, VirtualClock, Baton], tuple[Replayer, Callable[[int], SessionReplay]]]
-    ]
-] = {"strict": _strict, "outbound": _outbound}
-
-
-# One run of Trio.
-
-
-class _Fault(Exception):  # noqa: N818  it carries an error, and is none itself
-    """What the server or its lifespan raised, in a replay that cannot even begin."""
+@contextmanager
+def _marking_setup_errors() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _SetupFailed from error
 
 
 async def _run(
@@ -241,35 +209,34 @@ async def _run(
     scope = trio.CancelScope()
     errors: list[BaseException] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_what_does_not_end, replayer, scope)
+        nursery.start_soon(_cancel_stalled, replayer, scope)
         try:
-            with scope, watch, _faults():
+            with scope, watch, _marking_setup_errors():
                 async with lifespan as value:
-                    errors += await _played(replayer, functools.partial(open_session, value))
-        except _Fault as fault:
-            errors.append(fault)
-        await replayer.baton.wait_until_free()
+                    errors += await _play(replayer, functools.partial(open_session, value))
+        except _SetupFailed as failed:
+            errors.append(failed)
+        await replayer.thread_token.wait_released()
         nursery.cancel_scope.cancel()
-    _judge(replayer, errors)
+    for error in errors:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if isinstance(error, _SetupFailed):
+            assert error.__cause__ is not None
+            raise error.__cause__
+    for error in errors:
+        if not isinstance(error, Abort | trio.Cancelled):
+            text = f"{type(error).__name__}: {error}  {error_location(error)}"
+            replayer.fail(text.rstrip())
 
 
-@contextmanager
-def _faults() -> Generator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise _Fault from error
-
-
-async def _played(
-    replayer: Replayer, open_session: Callable[[int], Session]
-) -> list[BaseException]:
-    """Play; returns what broke out of the sessions."""
+async def _play(replayer: Replayer, open_session: Callable[[int], Session]) -> list[BaseException]:
+    """Replay all sessions; return the errors that left them."""
     try:
         async with trio.open_nursery() as nursery:
 
             async def begin(channel: int) -> Session:
-                with _faults():
+                with _marking_setup_errors():
                     session = open_session(channel)
                 await nursery.start(session.run)
                 return session
@@ -281,34 +248,22 @@ async def _played(
     return []
 
 
-async def _end_what_does_not_end(replayer: Replayer, scope: trio.CancelScope) -> None:
-    """Whenever tasks spin, or do not end when they should, cancel them, shields or not."""
+async def _cancel_stalled(replayer: Replayer, scope: trio.CancelScope) -> None:
+    """Whenever the clock stalls, cancel all tasks, shielded or not."""
     main = trio.lowlevel.current_task().parent_nursery
     assert main is not None
     while True:
-        await replayer.clock.trouble.wait()
-        replayer.clock.trouble = trio.Event()
+        await replayer.clock.stalled.wait()
+        replayer.clock.stalled = trio.Event()
         if not replayer.is_over:
             replayer.fail(replayer.clock.reason)
-        replayer.baton.give_up()
+        replayer.thread_token.abandon()
         scope.cancel()
         unshield(main.parent_task)
 
 
-def _judge(replayer: Replayer, errors: Sequence[BaseException]) -> None:
-    """What broke out of the session: our own `Abort`, a person at the keyboard, or a failure."""
-    for error in errors:
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        if isinstance(error, _Fault):
-            assert error.__cause__ is not None
-            raise error.__cause__
-    for error in errors:
-        if not isinstance(error, Abort | trio.Cancelled):
-            replayer.fail(f"{type(error).__name__}: {error}  {site_of_error(error)}".rstrip())
-
-
 def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in an exception group, or the error itself."""
     inner: Sequence[BaseException] = getattr(error, "exceptions", ())
     if not inner:
         yield error

@@ -1,46 +1,50 @@
-"""The replayer: the journal is the schedule.
+"""The replayer: it leads the sessions of a recording from record to record.
 
-`play` leads the sessions of a recording from record to record. Each of them has a `SessionReplay`,
-which stands where a live session has its recorder: every moment of the session calls it, and it
-compares the call with the record at the cursor, which is the player's.
+The journal is the schedule. Each session has a `SessionReplay` in the place of its recorder: the
+session calls it for every operation, and it compares the operation with the record at the
+replayer's position.
 
-*Settled* means that all tasks are blocked, and no thread runs. Before each record the virtual clock
-goes to its time, and stops at every deadline on the way, so that who sleeps twice wakes twice, and
-never later than recorded. Then, by kind of record:
+All tasks *settle* when they are blocked and no thread runs. Before each record, the replayer
+advances the virtual clock to the record's time, and stops at every deadline before that, so that a
+task that sleeps twice wakes twice, and never later than recorded. The kind of the record decides
+the next step:
 
-- `in` and `shut` are delivered. A mark begins a session, if the file holds several.
-- A lane's record is the lane's turn. Lanes wait for their turn before every operation, under a
-  shield, because a result that came before a cancellation in the recording comes before it here.
-  A lane whose record is at the cursor already, and not later, passes without yielding.
-- What a lane reads in passing takes no turn: it was found ahead of the cursor when it was read.
-- A lane whose start was not worth a record of its own is started with the clock as it stood, which
-  is never later than when it started in the recording.
-- `cxl` promises a cancellation: the lane waits for it without a shield, and if nothing has
-  cancelled it at the record's time, the clock moves on to the lane's own deadline, if that is near.
-- Records of the dispatcher itself follow the `in` that caused them in the same synchronous step.
-  One that is still at the cursor when the session has settled did not happen.
-- `end` is the session's own: nothing of it runs any more.
+- `in` and `shut` are delivered to the session. In a file of several sessions, a mark begins one.
+- A record of a lane is the lane's turn. Lanes wait for their turns before each operation, under a
+  shield, because a result that came before a cancellation in the recording has to come before it in
+  the replay. A lane whose record is already at the position continues without yielding.
+- An immediate record (a value that a lane reads, or a fact that it notes without waiting) takes no
+  turn: the lane finds it ahead of the position by its ordinal.
+- A lane whose start has no record starts before its first record, at the clock's time then, which
+  is never later than its start in the recording.
+- For `cxl`, the lane waits for its cancellation without a shield. If nothing has cancelled it at
+  the record's time, the clock advances to the lane's own deadline, provided that this is near.
+- A record of the dispatcher follows from an `in` in the same synchronous step. If one is still at
+  the position when all tasks have settled, the replay did not make it.
+- `end` is made by the session when none of its tasks run any more.
 
-If all has settled and the record at the cursor was not consumed, that is the divergence. So is a
-request that waits for a turn though the recording has none left for it. All lanes are then woken by
-`Abort`, which is no `Exception`: people's `except Exception` does not hold it up.
+If all tasks have settled and the record at the position was not consumed, the replay diverges
+there. It also diverges if a request waits for a turn and the recording has no more records of its
+lane. Then `Abort` wakes all lanes; it is no `Exception`, so that `except Exception` in users' code
+does not stop it.
 
-Time runs a little earlier here than it did, because code takes none. So a sleep that was cancelled
-just before its end may end here, and the lane comes to a call that it never made. It is cancelled
-there, without a shield, and that is no record: a request's last record is its end, and not the end
-of a call; a shield of people's own that stands around it is taken away, since the lane never came
-into it. What it reads in passing before that has to have some value, and nothing comes of it. So
-what is new in the last `PAUSE_SECONDS_MAX` before a cancellation goes unnoticed: no record of it
-was or would be finished; and in a thread, which may have calculated for ever, at any time. What
-would end at the very time of a record in such a lane is held back as long as the records come
-without it, unless a change is announced then, which may have been its work.
+Code takes no time in a replay, so time runs a little earlier than it did in the recording. A sleep
+that was cancelled just before its end can therefore end in the replay, and its lane then comes to a
+call that it never made. The lane is cancelled at that call, without a shield, and no record is
+compared: the last record of a request is its end, not the end of a call. If the lane has entered a
+shield that it did not reach in the recording, the replayer removes the shield. A value that the
+lane reads before that call is replaced by any value of the right form, since nothing follows from
+it. Hence a replay does not notice new operations in the last `PAUSE_SECONDS_MAX` before a
+cancellation, whose records would not have been completed; nor any such operation in a thread, whose
+computation may have taken any time. A deadline at the very time of a record, in a lane without
+further calls, is postponed until the records need it, unless a change is announced at that time,
+which may be the work of that lane.
 """
 
 import gc
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from itertools import filterfalse
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Final, NoReturn
 
@@ -51,19 +55,27 @@ from trio.testing import wait_all_tasks_blocked
 from mcp_trio._journal.records import Record, ShutBody, body_bytes, decode_body
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.divergence import Finding, Suspended, Waiting, Wanted, describe, name_of
-from mcp_trio._replay.source_locations import is_alive, site_of, site_of_caller
+from mcp_trio._replay.divergence import Finding, Operation, describe
+from mcp_trio._replay.source_locations import (
+    caller_location,
+    current_location,
+    handler_location,
+    is_alive,
+    task_location,
+)
 from mcp_trio._replay.trace import (
-    Key,
+    LaneKey,
     Trace,
     begins_session,
-    frame_in,
     is_child,
     is_keeper,
-    is_of_request,
+    is_request_lane,
     is_start,
     key_of,
-    request_of,
+    lane_text,
+    received_data,
+    request_data,
+    request_lane,
     seconds_of,
 )
 from mcp_trio._session.journal import LANE, lane_in
@@ -71,15 +83,41 @@ from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio._session.session import Session
 from mcp_trio.errors import ReplayDivergence
 
-# --------------------
-# The scopes of tasks, and taking shields away from those that are to end now.
+PAUSE_SECONDS_MAX: Final = 1.0
+"""The longest pause of the recording machine that a replay allows for.
+
+A deadline may be so much later than its record, and a lane may come to a call so much earlier than
+it did in the recording.
+"""
+
+# The times of records are cut to nanoseconds and deadlines are not: a nearer deadline is due.
+_ROUNDING_SECONDS: Final = 1e-6
+
+# A lane whose next record is no later than this did not let other tasks run before it.
+_BURST_SECONDS_MAX: Final = 0.0001
+
+# The number of threads that may still run one after another once the replay is over.
+_THREADS_AFTER_END_MAX: Final = 1000
+
+# The kinds of records that a call makes if it was not cancelled before.
+_CALL_KINDS: Final = frozenset({"cmd", "out", "val"})
+
+_CANCELLED: Final = b"notifications/cancelled"
+
+
+class Abort(BaseException):
+    """The exception that ends every task of a replay that is over; it never leaves the replay."""
+
+
+# Shields and deadlines of tasks -------------------------------------------------------------------
 #
-# A task that waits for ever under a shield cannot be ended by Trio's means, and a replay has to
-# end. The scopes that a task has entered stand in its frames; `gc` shows them, locals or not.
+# Trio cannot end a task that waits for ever under a shield, and a replay has to end. The frames of
+# a task refer to the cancel scopes that it has entered; `gc` finds them there, whether or not they
+# are in local variables.
 
 
-# What leads from a frame to a scope that was entered in it.
-_WAYS: Final = (
+# The types of the objects that lead from a frame to a scope entered in it.
+_SCOPE_HOLDERS: Final = (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncGeneratorType,
@@ -89,8 +127,25 @@ _WAYS: Final = (
 )
 
 
+def entered_scopes(task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
+    """Yield the scopes that a waiting task has entered, without those of its child tasks."""
+    seen = {id(task.coro)}
+    found: list[object] = [task.coro]
+    while found:
+        for inner in gc.get_referents(found.pop()):
+            if isinstance(inner, trio.CancelScope) and inner.is_relative is None:
+                yield inner
+            elif id(inner) not in seen and _may_hold_scope(inner):
+                seen.add(id(inner))
+                found.append(inner)
+
+
+def _may_hold_scope(value: object) -> bool:  # a function, so that type checkers narrow nothing
+    return isinstance(value, _SCOPE_HOLDERS)
+
+
 def unshield(task: trio.lowlevel.Task) -> None:
-    """Take the shields from a task and from all tasks below it."""
+    """Remove the shields of a task and of all its child tasks."""
     for scope in entered_scopes(task):
         scope.shield = False
     for nursery in task.child_nurseries:
@@ -99,34 +154,15 @@ def unshield(task: trio.lowlevel.Task) -> None:
             unshield(child)
 
 
-def entered_scopes(task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
-    """The scopes that a task is in, if it waits now; not those of its nurseries' tasks."""
-    seen = {id(task.coro)}
-    found: list[object] = [task.coro]
-    while found:
-        for inner in gc.get_referents(found.pop()):
-            if isinstance(inner, trio.CancelScope) and inner.is_relative is None:
-                yield inner
-            elif _leads_on(inner) and id(inner) not in seen:
-                seen.add(id(inner))
-                found.append(inner)
-
-
-def _leads_on(value: object) -> bool:
-    return isinstance(value, _WAYS)
-
-
-# --------------------
-# Deadlines that are held back: whether they had passed before a record was made, no file can tell.
-#
-# What falls due at the very time of a record came before it or after it. If a lane was cancelled
-# then and no call of its own followed, it was cancelled where it stood: woken before, it would have
-# come to a call that it never made, shielded perhaps, or to the end of its work.
-
-
 @attrs.define(eq=False)
-class Held:
-    """Cancel scopes whose deadlines are put off, and what these were."""
+class PostponedDeadlines:
+    """Deadlines of cancel scopes that are put off.
+
+    A recording does not tell whether a deadline at the very time of a record came before or after
+    the record. If a lane was cancelled at that time and made no call afterwards, it was cancelled
+    where it waited: had the deadline woken it before, it would have come to a call that it never
+    made, or to the end of its work.
+    """
 
     _deadlines: dict[trio.CancelScope, float] = attrs.field(
         factory=dict[trio.CancelScope, float], init=False
@@ -134,11 +170,11 @@ class Held:
 
     @property
     def next_deadline(self) -> float:
-        """The first of those held back; infinite if none is."""
+        """The earliest of the postponed deadlines; infinite if there is none."""
         return min(self._deadlines.values(), default=math.inf)
 
-    def hold(self, tasks: Iterable[trio.lowlevel.Task], until: float) -> bool:
-        """Put off what wakes any of the tasks up to a time; returns whether anything does."""
+    def postpone(self, tasks: Iterable[trio.lowlevel.Task], until: float) -> bool:
+        """Postpone the deadlines of the tasks up to a time; return whether there are any."""
         due = {
             scope: scope.deadline
             for task in tasks
@@ -150,358 +186,362 @@ class Held:
         self._deadlines |= due
         return bool(due)
 
-    def release(self, before: float = math.inf) -> bool:
-        """Put back what was due before a time; returns whether anything was."""
+    def restore(self, before: float = math.inf) -> bool:
+        """Restore the postponed deadlines before a time; return whether there are any."""
         due = [scope for scope, deadline in self._deadlines.items() if deadline < before]
         for scope in due:
             scope.deadline = min(scope.deadline, self._deadlines.pop(scope))
         return bool(due)
 
 
-# --------------------
-# Where in the journal a replay is.
+# Waiting lanes ------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
-class Cursor:
-    """The place of the next record; what was read ahead of it is skipped when it comes there."""
+class SuspendedLane:
+    """A lane that waits for its turn.
+
+    Attributes:
+        lane: The lane.
+        ordinal: The number of its last operation.
+        at_start: Whether its handler has not started.
+        due: The index of the record from which it may continue; None if only a record of its own
+            is its turn.
+        since: The time at which it was suspended.
+    """
+
+    lane: LaneKey
+    ordinal: int
+    at_start: bool = False
+    due: float | None = None
+    since: float = attrs.field(factory=trio.current_time, init=False)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    turn: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+
+@attrs.define(eq=False)
+class AwaitedCancellation:
+    """The wait of a lane for the cancellation that its record promises."""
+
+    deadline: float
+    aborted: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+
+@attrs.define(eq=False)
+class Lanes:
+    """The lanes of a replay: their tasks, and what they wait for.
+
+    Attributes:
+        suspended: The lanes that wait for their turns.
+        cancellations: The lanes that wait for their cancellation.
+        tasks: The task of each lane.
+        locations: The source location of each lane's last operation.
+        arrivals: The time at which a lane, not cancelled by then, came to an operation that is not
+            recorded; by the lane and the number of its operation before that.
+        cancellable: The lanes that may be cancelled at a call that they did not make when recorded.
+        finished_from: The index before which each suspended lane still has a record.
+    """
+
+    suspended: dict[LaneKey, SuspendedLane] = attrs.field(
+        factory=dict[LaneKey, SuspendedLane], init=False
+    )
+    cancellations: dict[LaneKey, AwaitedCancellation] = attrs.field(
+        factory=dict[LaneKey, AwaitedCancellation], init=False
+    )
+    tasks: dict[LaneKey, trio.lowlevel.Task] = attrs.field(
+        factory=dict[LaneKey, trio.lowlevel.Task], init=False
+    )
+    locations: dict[LaneKey, str] = attrs.field(factory=dict[LaneKey, str], init=False)
+    arrivals: dict[tuple[LaneKey, int], float] = attrs.field(
+        factory=dict[tuple[LaneKey, int], float], init=False
+    )
+    cancellable: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
+    finished_from: float = attrs.field(default=math.inf, init=False)
+
+    def note_task(self, lane: LaneKey) -> None:
+        """Remember that the calling task acts for a lane, and where in users' code it is."""
+        self.tasks[lane] = trio.lowlevel.current_task()
+        self.locations[lane] = current_location() or self.locations.get(lane, "")
+
+    async def suspend(self, suspended: SuspendedLane, *, shield: bool) -> None:
+        """Wait until `give_turn` or `wake_all`; a cancellation ends the wait unless shielded."""
+        self.suspended[suspended.lane] = suspended
+        suspended.scope.shield = shield
+        with suspended.scope:
+            try:
+                await suspended.turn.wait()
+            finally:
+                self.suspended.pop(suspended.lane, None)
+
+    async def wait_cancelled(self, lane: LaneKey) -> None:
+        """Wait for a cancellation; return only after `wake_all`."""
+        awaited = AwaitedCancellation(trio.current_effective_deadline())
+        self.cancellations[lane] = awaited
+        try:
+            await awaited.aborted.wait()
+        finally:
+            del self.cancellations[lane]
+
+    def give_turn(self, lane: LaneKey) -> None:
+        """Let a lane continue, if it waits for its turn."""
+        suspended = self.suspended.pop(lane, None)
+        if suspended is not None:
+            suspended.turn.set()
+
+    def wake_all(self) -> None:
+        """Wake every lane, because the replay is over."""
+        for suspended in self.suspended.values():
+            suspended.turn.set()
+        for awaited in self.cancellations.values():
+            awaited.aborted.set()
+
+    def note_arrival(self, lane: LaneKey, ordinal: int) -> bool:
+        """Note that the calling task came to an operation that is not recorded.
+
+        Return whether the task is not cancelled.
+        """
+        now = trio.current_time()
+        is_running = trio.current_effective_deadline() > now
+        if is_running:
+            self.arrivals.setdefault((lane, ordinal), now)
+        return is_running
+
+    def has_arrived(self, lane: LaneKey, before: float) -> bool:
+        """Return whether a lane came to an unrecorded operation before a time."""
+        return any(each == lane and time < before for (each, _), time in self.arrivals.items())
+
+    def first_arrival(self, request: LaneKey) -> float | None:
+        """Return when a request's lanes first came to an unrecorded operation, if they did."""
+        times = [time for (lane, _), time in self.arrivals.items() if request_lane(lane) == request]
+        return min(times, default=None)
+
+
+# The position -------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Position:
+    """The index of the next record; immediate records that were consumed ahead are skipped."""
 
     trace: Trace
-    place: int = attrs.field(default=0, init=False)
-    _taken: set[int] = attrs.field(factory=set[int], init=False)
+    index: int = attrs.field(default=0, init=False)
+    _consumed: set[int] = attrs.field(factory=set[int], init=False)
 
     @property
     def record(self) -> Record | None:
-        """The record at the cursor; None beyond the last."""
+        """The record at the position; None after the last one."""
         journal = self.trace.journal
-        return journal[self.place] if self.place < len(journal) else None
+        return journal[self.index] if self.index < len(journal) else None
 
     @property
-    def is_at_hole(self) -> bool:
-        """Return whether the file lacks what should come next."""
-        return self.place in self.trace.missing
+    def is_at_missing(self) -> bool:
+        """Return whether records are missing from the file here."""
+        return self.index in self.trace.missing
 
     @property
-    def is_at_taken(self) -> bool:
-        """Return whether the record at the cursor is done already."""
-        return self.place in self._taken
+    def is_at_consumed(self) -> bool:
+        """Return whether the record at the position was consumed ahead."""
+        return self.index in self._consumed
 
     def advance(self) -> None:
-        """The record at the cursor is done; what was taken behind it too, up to a hole."""
-        self.place += 1
-        while self.is_at_taken and not self.is_at_hole:
-            self.place += 1
+        """Consume the record at the position; stop where records are missing."""
+        self.index += 1
+        while self.is_at_consumed and not self.is_at_missing:
+            self.index += 1
 
-    def find_ahead(self, lane: Key, ordinal: int) -> int | None:
-        """Where that stands which a lane read in passing with an operation, if it is to come."""
-        place = self.trace.ahead.get((lane, ordinal), -1)
-        return place if place >= self.place else None
+    def find_immediate(self, lane: LaneKey, ordinal: int) -> int | None:
+        """Return the index of an immediate record of a lane that is still to come, if any."""
+        index = self.trace.immediate.get((lane, ordinal), -1)
+        return index if index >= self.index else None
 
-    def take_ahead(self, place: int) -> None:
-        """What stands at a place, here or further on, is done."""
-        if place == self.place and not self.is_at_hole:
+    def consume(self, index: int) -> None:
+        """Consume a record at the position or ahead of it."""
+        if index == self.index and not self.is_at_missing:
             self.advance()
         else:
-            self._taken.add(place)
+            self._consumed.add(index)
 
 
-# --------------------
-# The threads of `def` handlers in a replay: one runs at a time, in the order of the journal.
-
-
-# How often threads may still run when the replay is over, until nobody waits for them.
-_LAST_RUNS_MAX: Final = 1000
+# The threads of `def` handlers --------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
-class Baton:
-    """Who holds it runs; the others stand at a call of theirs, or have not begun.
+class ThreadToken:
+    """A token that lets one thread of a `def` handler run at a time, in the order of the journal.
 
-    A thread that keeps it for longer than `seconds` of real time is trouble of the clock.
+    A thread gives the token back when it calls the context, and when it ends. The clock stalls if a
+    thread keeps it for longer than `seconds` of real time.
     """
 
     clock: VirtualClock
     seconds: float
-    is_given_up: bool = attrs.field(default=False, init=False)
+    _is_abandoned: bool = attrs.field(default=False, init=False)
     _runs_left: float = attrs.field(default=math.inf, init=False)
-    _is_held: bool = attrs.field(default=False, init=False)
+    _is_taken: bool = attrs.field(default=False, init=False)
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _given_back: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
-    def is_held(self) -> bool:
-        """Return whether a thread runs, and is waited for."""
-        return self._is_held and not self.is_given_up
+    def is_taken(self) -> bool:
+        """Return whether a thread runs and the replay waits for it."""
+        return self._is_taken and not self._is_abandoned
 
-    async def take(self, name: str) -> None:
-        """Wait until no thread runs; then one of the handler `name` does."""
-        while self.is_held:
+    async def acquire(self, name: str) -> None:
+        """Wait until no thread runs, then take the token for the handler `name`."""
+        while self.is_taken:
             await self._waiting.park()
-        self._is_held = True
+        self._is_taken = True
         self._given_back = trio.Event()
         self._runs_left -= 1
-        self.is_given_up |= self._runs_left < 0
+        self._is_abandoned |= self._runs_left < 0
         self.clock.expect_thread(
             self.seconds,
             f"the thread of {name!r} did not come back within {self.seconds:g} s"
             " (limits.replay.thread_seconds)",
         )
 
-    def give_back(self) -> None:
-        """The thread that ran stands now, or has ended."""
-        self._is_held = False
-        self.clock.expect_nothing()
+    def release(self) -> None:
+        """Give the token back: the thread waits for the event loop, or has ended."""
+        self._is_taken = False
+        self.clock.expect_no_thread()
         self._given_back.set()
         self._waiting.unpark()
 
-    def hurry(self) -> None:
-        """The replay is over: threads may end, but not go on for ever."""
-        self._runs_left = _LAST_RUNS_MAX
+    def limit_runs(self) -> None:
+        """Let threads end after the replay, but not run for ever."""
+        self._runs_left = _THREADS_AFTER_END_MAX
 
-    def give_up(self) -> None:
-        """Nobody waits for threads any more."""
-        self.is_given_up = True
+    def abandon(self) -> None:
+        """Let the replay wait for threads no longer."""
+        self._is_abandoned = True
         self._given_back.set()
         self._waiting.unpark_all()
 
-    async def wait_until_free(self) -> None:
+    async def wait_released(self) -> None:
         """Wait until no thread runs."""
-        while self.is_held:
+        while self.is_taken:
             await self._given_back.wait()
 
 
-# Records are cut to nanoseconds, deadlines are not: one that is nearer than this is due.
-_SLACK_SECONDS: Final = 1e-6
-
-# As long as the recording machine may have paused: so much later than its record a deadline may be,
-# and so much earlier than in the recording a lane may come to a call.
-PAUSE_SECONDS_MAX: Final = 1.0
-
-# What a call begins with, if it was not cancelled by then, or what is no such call.
-_BEGINNINGS: Final = frozenset({"cmd", "out", "val"})
-
-_CANCELS: Final = b"notifications/cancelled"
-
-# What a lane does in one go, without letting others run, it does in no time if it took no more.
-_BURST_SECONDS_MAX: Final = 0.0001
-
-
-class Abort(BaseException):
-    """Ends every task of a replay that is over; never leaves the replay."""
+# The replayer -------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
 class Replayer:
-    """Plays a score. `divergence` is what came of it: None if all went as recorded.
+    """A replay of all sessions of a trace.
 
-    `is_over` says that nothing is played or compared any more, and every task is to end. `beyond`
-    says which lanes wanted more than a cut recording holds, and where. `delivered` is the number of
-    the last `in`. `passes_by` tells of a place whether its record may be left undone.
+    Attributes:
+        trace: The trace of the recording.
+        clock: The clock of the replay's Trio run.
+        thread_token: The token of the threads of `def` handlers.
+        is_optional: A function that returns whether a record, by its index, need not be repeated.
+        is_strict: Whether all records are compared, not only what is sent.
+        redactor: The redactor of a redacted recording.
+        position: The position in the journal.
+        lanes: The lanes of all sessions.
+        sessions: The sessions that have begun, by channel.
+        divergence: The difference from the recording; None if there was none.
+        is_over: Whether the replay compares no more operations, and every task has to end.
+        continuing: The lanes of a cut recording that would continue after the cut, by name, with
+            the location at which they wait.
+        has_shut_itself: Whether a session shut down where none is recorded.
+        excused: The last lane that was cancelled at a call which is not recorded.
+        delivered: The number of the last `in` record.
+        untracked_calls: The calls that bypassed the context, in order, each once.
     """
 
     trace: Trace
     clock: VirtualClock
-    baton: Baton
-    passes_by: Callable[[int], bool] = attrs.field(kw_only=True, default=lambda _: False)
+    thread_token: ThreadToken
+    is_optional: Callable[[int], bool] = attrs.field(kw_only=True, default=lambda _: False)
     is_strict: bool = attrs.field(kw_only=True, default=True)
     redactor: Redactor | None = attrs.field(default=None, init=False)
 
-    cursor: Cursor = attrs.field(init=False)
-    waiting: Waiting = attrs.field(factory=Waiting, init=False)
+    position: Position = attrs.field(init=False)
+    lanes: Lanes = attrs.field(factory=Lanes, init=False)
     sessions: dict[int, Session] = attrs.field(factory=dict[int, Session], init=False)
     divergence: ReplayDivergence | None = attrs.field(default=None, init=False)
     is_over: bool = attrs.field(default=False, init=False)
-    beyond: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    continuing: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     has_shut_itself: bool = attrs.field(default=False, init=False)
-    excused: Key | None = attrs.field(default=None, init=False)
+    excused: LaneKey | None = attrs.field(default=None, init=False)
     delivered: int = attrs.field(default=0, init=False)
     untracked_calls: dict[UntrackedCall, None] = attrs.field(
         factory=dict[UntrackedCall, None], init=False
     )
-    _held: Held = attrs.field(factory=Held, init=False)
-    _cancelled_at: float = attrs.field(default=-math.inf, init=False)
+    _postponed: PostponedDeadlines = attrs.field(factory=PostponedDeadlines, init=False)
+    _last_cancellation: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.cursor = Cursor(self.trace)
-
-    # Leading the sessions.
+        self.position = Position(self.trace)
 
     async def play(self, begin: Callable[[int], Awaitable[Session]]) -> None:
-        """Lead to the last record; afterwards everything is aborted.
+        """Replay all records, then abort every task.
 
         `begin` opens the session of a channel and lets it run.
         """
         try:
-            if not self.trace.is_of_several:
+            if not self.trace.is_shared:
                 self.sessions[0] = await begin(0)
             await self.settle()
-            while (record := self.cursor.record) is not None:
-                await self._step(record, begin)
-            self._note_beyond()
+            while (record := self.position.record) is not None:
+                await self._replay_record(record, begin)
+            if not self.trace.is_complete:
+                for lane in self.lanes.suspended:
+                    if not is_keeper(lane):
+                        self.continuing[lane_text(lane)] = task_location(self.lanes.tasks[lane])
         finally:
             self.finish()
 
-    async def _step(self, record: Record, begin: Callable[[int], Awaitable[Session]]) -> None:
-        place = self.cursor.place
-        self._check_surplus()
-        await self._approach(record)
-        self._check_surplus()
-        if self.cursor.is_at_taken:
-            self.cursor.advance()
-        elif self.cursor.place == place and begins_session(record):
-            self.cursor.advance()
+    async def _replay_record(
+        self, record: Record, begin: Callable[[int], Awaitable[Session]]
+    ) -> None:
+        index = self.position.index
+        self._check_no_surplus()
+        await self._advance_to(record)
+        self._check_no_surplus()
+        if self.position.is_at_consumed:
+            self.position.advance()
+        elif self.position.index != index:
+            return
+        elif begins_session(record):
+            self.position.advance()
             self.sessions[record.channel] = await begin(record.channel)
             await self.settle()
-        elif self.cursor.place == place:
-            await self._do(record, place)
+        else:
+            await self._perform(record, index)
 
-    async def _do(self, record: Record, place: int) -> None:
-        """Do what the record says, or diverge."""
-        if record.kind in _BEGINNINGS:
-            await self._let_go(self._nearest(key_of(record)))
-            if self.cursor.place != place:
+    async def _perform(self, record: Record, index: int) -> None:
+        """Deliver a record or give its lane the turn; diverge if the lane does not consume it."""
+        if record.kind in _CALL_KINDS:
+            await self._cancel_overtaken(self._nearest_known(key_of(record)))
+            if self.position.index != index:
                 return
-        {"in": self._deliver, "shut": self._deliver_shut}.get(record.kind, self._let)(record)
+        if record.kind == "in":
+            self._deliver(record)
+        elif record.kind == "shut":
+            self.note_cancellation()  # of handlers that wait for a client which does not return
+            self._session_of(record).shut(decode_body(record, ShutBody).cause)
+        else:
+            self._give_turn(record)
         await self.settle()
-        while self.cursor.place == place and self._is_on_its_way(record):
-            self._let(record)
+        while self.position.index == index and self._has_optional_operation(record):
+            self._give_turn(record)
             await self.settle()
-        if self.cursor.place == place:
-            await self._outlast(record)
-        if self.cursor.place != place:
+        if self.position.index == index:
+            await self._bring_cancellation(record)
+        if self.position.index != index:
             return
-        if not self.passes_by(place):
-            self.diverge(self._hindrance(record))
-        self.cursor.advance()
-
-    def _nearest(self, lane: Key) -> Key:
-        """The lane, or while nobody has seen it, the one that begins it, or begins that."""
-        while lane not in self.waiting.tasks and is_child(lane):
-            lane = lane[0], lane[1].rpartition(".")[0]
-        return lane
-
-    async def _let_go(self, lane: Key) -> None:
-        """Let a lane be cancelled at a call to which it came before its request was cancelled.
-
-        A call begins with a look whether it is cancelled. So in the recording the lane was not at
-        one when the cancellation came, but before: its record is one of its later calls, in what
-        cleans up. Of a deadline that cannot be said: it is late on a machine that stands still.
-        """
-        waiting = self.waiting
-        while (suspended := waiting.suspended.get(lane)) is not None and self._is_overtaken(
-            suspended
-        ):
-            waiting.arrivals[lane, suspended.ordinal] = suspended.since
-            waiting.let_go.add(lane)
-            suspended.scope.shield = False
-            await self.settle()
-            waiting.let_go.discard(lane)
-            if waiting.suspended.get(lane) is suspended:
-                waiting.arrivals.pop((lane, suspended.ordinal), None)
-                suspended.scope.shield = True
-                return
-
-    def _is_overtaken(self, suspended: Suspended) -> bool:
-        """Return whether the request of a lane was cancelled while the lane waited.
-
-        A call of a thread is none of its handler's task: it may begin in the moment of that.
-        """
-        if suspended.at_start or suspended.since >= self._cancelled_at:
-            return False
-        cancelled_at = self.trace.cancelled_at(suspended.key, self.cursor.place)
-        if cancelled_at is None or suspended.since >= cancelled_at:
-            return False
-        is_reached = self._is_cancelled(suspended.key) and not self._is_shielded(suspended)
-        return is_reached and not self.trace.is_in_thread(suspended.key)
-
-    def _is_shielded(self, suspended: Suspended) -> bool:
-        """Whether a shield of people's own keeps the cancellation of its request from a lane.
-
-        What would reach it there is a deadline inside of that, which came later in the recording.
-        """
-        task = self.waiting.tasks.get(suspended.key)
-        while task is not None and self._lane_of(task) is not None:
-            scopes = (scope for scope in entered_scopes(task) if scope is not suspended.scope)
-            if any(scope.shield for scope in scopes):
-                return True
-            task = task.parent_nursery and task.parent_nursery.parent_task
-        return False
-
-    def _is_cancelled(self, lane: Key) -> bool:
-        """Whether the request of a lane is cancelled; at a `shut` it is if its client was asked."""
-        channel, name = request_of(lane)
-        session = self.sessions.get(channel)
-        return session is not None and session.is_cancelled(name)
+        if not self.is_optional(index):
+            self.diverge(self._obstacle(record))
+        self.position.advance()
 
     async def settle(self) -> None:
-        """Wait until all tasks are blocked, and no thread runs."""
+        """Wait until all tasks are blocked and no thread runs."""
         await wait_all_tasks_blocked()
-        while self.baton.is_held:
-            await self.baton.wait_until_free()
+        while self.thread_token.is_taken:
+            await self.thread_token.wait_released()
             await wait_all_tasks_blocked()
-
-    async def _approach(self, record: Record) -> None:
-        """Move on to the record's time; a lane whose start has no record starts before that."""
-        lane = key_of(record)
-        suspended = self.waiting.suspended.get(lane)
-        if suspended is not None and suspended.at_start and not is_start(record):
-            self.waiting.give_turn(lane)
-            await self.settle()
-        time = seconds_of(record)
-        if self._held.release(time - _SLACK_SECONDS):
-            await self.settle()
-        await self._pass_deadlines(time, holds_back=True)
-
-    async def _pass_deadlines(self, time: float, *, holds_back: bool) -> None:
-        until = time + _SLACK_SECONDS
-        while (deadline := self.clock.next_deadline) <= until:
-            is_near = holds_back and deadline >= time - _SLACK_SECONDS
-            if not (is_near and self._holds_back(until)):
-                self.clock.reach(deadline)
-            await self.settle()
-        self.clock.reach(time)
-
-    def _holds_back(self, until: float) -> bool:
-        is_announced = self.trace.is_announced(self.cursor.place, until)
-        return not is_announced and self._held.hold(self._silent_tasks(), until)
-
-    def _silent_tasks(self) -> Iterator[trio.lowlevel.Task]:
-        """The tasks of handlers that come to no call any more, as told at the head."""
-        waiting = [task for task in self.waiting.tasks.values() if is_alive(task)]
-        for task in waiting:
-            if self._is_silent(task):
-                yield task
-            waiting += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
-
-    def _is_silent(self, task: trio.lowlevel.Task) -> bool:
-        found = self._lane_of(task)
-        return found is not None and self.trace.is_silent(*found, self.cursor.place)
-
-    def _lane_of(self, task: trio.lowlevel.Task) -> tuple[Key, int] | None:
-        """The lane of a handler's task, and its last operation; None for any other task."""
-        for channel, session in self.sessions.items():
-            lane = task.context.run(lane_in, session.sequencer)
-            if lane is not None:
-                return (channel, lane.name), lane.ordinal
-        return None
-
-    def _deliver(self, record: Record) -> None:
-        frame = body_bytes(record)
-        assert frame is not None
-        session = self._session_of(record)
-        self.cursor.advance()
-        self.delivered = record.number
-        if _CANCELS in frame:
-            self.note_cancellation()
-        session.take(frame_in(record))
-
-    def note_cancellation(self) -> None:
-        """Some request is cancelled now."""
-        self._cancelled_at = trio.current_time()
-
-    def _deliver_shut(self, record: Record) -> None:
-        self.note_cancellation()  # of who waits for a client that will not come back
-        self._session_of(record).shut(decode_body(record, ShutBody).cause)
 
     def _session_of(self, record: Record) -> Session:
         session = self.sessions.get(record.channel)
@@ -510,185 +550,281 @@ class Replayer:
             raise Abort
         return session
 
-    def _let(self, record: Record) -> None:
-        """Give a lane its turn; the end of a file of several sessions is nobody's."""
-        if record.kind == "end" and self.trace.is_of_several:
-            self.cursor.advance()
-        suspended = self.waiting.suspended.get(key_of(record))
-        if suspended is not None and self._may_go(suspended):
-            self.waiting.give_turn(suspended.key)
+    def _deliver(self, record: Record) -> None:
+        data = body_bytes(record)
+        assert data is not None
+        session = self._session_of(record)
+        self.position.advance()
+        self.delivered = record.number
+        if _CANCELLED in data:
+            self.note_cancellation()
+        session.take(received_data(record))
 
-    def _may_go(self, suspended: Suspended) -> bool:
-        """Return whether a lane's own record is its turn: always, unless this one is passed by."""
-        if not self.passes_by(self.cursor.place):
+    def note_cancellation(self) -> None:
+        """Note that a request may be cancelled now."""
+        self._last_cancellation = trio.current_time()
+
+    # Turns.
+
+    def _give_turn(self, record: Record) -> None:
+        if record.kind == "end" and self.trace.is_shared:
+            self.position.advance()  # the end of the file, not of one of its sessions
+        suspended = self.lanes.suspended.get(key_of(record))
+        if suspended is not None and self._may_continue(suspended):
+            self.lanes.give_turn(suspended.lane)
+
+    def _may_continue(self, suspended: SuspendedLane) -> bool:
+        """Return whether the lane's own record is its turn: always, unless it is optional."""
+        if not self.is_optional(self.position.index):
             return True
         return suspended.at_start or (
-            suspended.due is not None and suspended.due <= self.cursor.place
+            suspended.due is not None and suspended.due <= self.position.index
         )
 
-    def _is_on_its_way(self, record: Record) -> bool:
-        """Return whether the lane does something before its record that is not compared."""
-        suspended = self.waiting.suspended.get(key_of(record))
-        return suspended is not None and suspended.due is not None and self._may_go(suspended)
+    def _has_optional_operation(self, record: Record) -> bool:
+        """Return whether the record's lane waits with an operation that is not compared."""
+        suspended = self.lanes.suspended.get(key_of(record))
+        return suspended is not None and suspended.due is not None and self._may_continue(suspended)
 
-    async def _outlast(self, record: Record) -> None:
-        """Bring what was held back, and the deadline that cancels a lane, if that is near."""
-        time = seconds_of(record)
-        if self._held.release():
-            await self.settle()
-            await self._pass_deadlines(time, holds_back=False)
-            if self.cursor.record is record:
-                self._let(record)
-                await self.settle()
-        doomed = self.waiting.doomed.get(key_of(record))
-        is_due = doomed is not None and doomed.deadline <= time + PAUSE_SECONDS_MAX
-        if doomed is not None and is_due and self.cursor.record is record:
-            self.clock.reach(doomed.deadline)
-            await self.settle()
-        if self.cursor.record is record:
-            await self._take_shield(key_of(record))
-
-    async def _take_shield(self, lane: Key) -> None:
-        """Let a lane be cancelled behind a shield of its own, into which it came too early."""
-        if lane not in self.waiting.doomed:
-            return
-        cancelled_at = self.trace.cancelled_at(lane, self.cursor.place)
-        if cancelled_at is not None and self.waiting.has_arrived(lane, before=cancelled_at):
-            unshield(self.waiting.tasks[lane])
-            await self.settle()
-
-    def passes(self, suspended: Suspended) -> bool:
-        """Return whether a lane's record is at the cursor, and nobody is due before its time."""
-        cursor = self.cursor
-        record = cursor.record
-        if record is None or cursor.is_at_hole or cursor.is_at_taken:
+    def continues_at_once(self, suspended: SuspendedLane) -> bool:
+        """Return whether a lane's record is at the position and no deadline comes before it."""
+        position = self.position
+        record = position.record
+        if record is None or position.is_at_missing or position.is_at_consumed:
             return False
-        if suspended.due is not None and suspended.due < cursor.place:
+        if suspended.due is not None and suspended.due < position.index:
             return True
-        if record.lane != suspended.key[1] or record.channel != suspended.key[0]:
-            return False
-        if not self._may_go(suspended):
+        if key_of(record) != suspended.lane or not self._may_continue(suspended):
             return False
         if suspended.at_start and not is_start(record):
             return True
-        return self._is_soon(seconds_of(record))
-
-    def _is_soon(self, time: float) -> bool:
-        """Return whether a time is as good as now.
-
-        Otherwise the clock has to move before. For who has not run yet, it must not: what begins
-        to wait at a later time than it did, wakes too late.
-        """
+        # The clock must not advance for a task that has not run yet: a sleep that begins later than
+        # recorded also ends later.
+        time = seconds_of(record)
         seconds = time - trio.current_time()
-        if seconds > _BURST_SECONDS_MAX or time > self._held.next_deadline:
+        if seconds > _BURST_SECONDS_MAX or time > self._postponed.next_deadline:
             return False
-        return seconds <= _next_deadline_seconds()
+        return seconds <= trio.lowlevel.current_statistics().seconds_to_next_deadline
 
-    # What was not recorded.
+    # Time.
 
-    def _hindrance(self, record: Record) -> Wanted | None:
-        """Who does something more, so that a lane does not come to its record."""
+    async def _advance_to(self, record: Record) -> None:
+        """Advance to the record's time; start a lane whose start has no record before that."""
         lane = key_of(record)
-        is_last = self.trace.last_place(lane) == self.cursor.place
-        if lane in self.waiting.doomed and is_last and is_of_request(lane):
-            return self.one_more(lane)
+        suspended = self.lanes.suspended.get(lane)
+        if suspended is not None and suspended.at_start and not is_start(record):
+            self.lanes.give_turn(lane)
+            await self.settle()
+        time = seconds_of(record)
+        if self._postponed.restore(time - _ROUNDING_SECONDS):
+            await self.settle()
+        await self._pass_deadlines(time, postpones=True)
+
+    async def _pass_deadlines(self, time: float, *, postpones: bool) -> None:
+        until = time + _ROUNDING_SECONDS
+        while (deadline := self.clock.next_deadline) <= until:
+            is_simultaneous = postpones and deadline >= time - _ROUNDING_SECONDS
+            if not (is_simultaneous and self._postpone(until)):
+                self.clock.advance(deadline)
+            await self.settle()
+        self.clock.advance(time)
+
+    def _postpone(self, until: float) -> bool:
+        if self.trace.announces_change(self.position.index, until):
+            return False
+        return self._postponed.postpone(self._quiet_tasks(), until)
+
+    def _quiet_tasks(self) -> Iterator[trio.lowlevel.Task]:
+        """Yield the tasks of handlers that make no more calls in the recording."""
+        tasks = [task for task in self.lanes.tasks.values() if is_alive(task)]
+        for task in tasks:
+            found = self._lane_of(task)
+            if found is not None and self.trace.is_quiet_after(*found, self.position.index):
+                yield task
+            tasks += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
+
+    def _lane_of(self, task: trio.lowlevel.Task) -> tuple[LaneKey, int] | None:
+        """Return the lane of a handler's task, and its last operation; None for other tasks."""
+        for channel, session in self.sessions.items():
+            lane = task.context.run(lane_in, session.sequencer)
+            if lane is not None:
+                return (channel, lane.name), lane.ordinal
+        return None
+
+    # Cancellations.
+
+    async def _bring_cancellation(self, record: Record) -> None:
+        """Restore postponed deadlines, and advance to the deadline that cancels the lane."""
+        time, lane = seconds_of(record), key_of(record)
+        if self._postponed.restore():
+            await self.settle()
+            await self._pass_deadlines(time, postpones=False)
+            if self.position.record is record:
+                self._give_turn(record)
+                await self.settle()
+        awaited = self.lanes.cancellations.get(lane)
+        is_near = awaited is not None and awaited.deadline <= time + PAUSE_SECONDS_MAX
+        if awaited is not None and is_near and self.position.record is record:
+            self.clock.advance(awaited.deadline)
+            await self.settle()
+        if self.position.record is not record or lane not in self.lanes.cancellations:
+            return
+        # The lane may wait under a shield of its own, which it entered earlier than recorded.
+        cancelled_at = self.trace.cancelled_at(lane, self.position.index)
+        if cancelled_at is not None and self.lanes.has_arrived(lane, before=cancelled_at):
+            unshield(self.lanes.tasks[lane])
+            await self.settle()
+
+    def _nearest_known(self, lane: LaneKey) -> LaneKey:
+        """Return the lane, or the nearest parent of it that has acted already."""
+        while lane not in self.lanes.tasks and is_child(lane):
+            lane = lane[0], lane[1].rpartition(".")[0]
+        return lane
+
+    async def _cancel_overtaken(self, lane: LaneKey) -> None:
+        """Cancel a lane at a call to which it came before its request was cancelled.
+
+        A call checks first whether it is cancelled. So in the recording the cancellation found the
+        lane before that call, and its record is a later call, of its clean-up. This cannot be said
+        of a deadline, which is late on a machine that pauses.
+        """
+        lanes = self.lanes
+        while (suspended := lanes.suspended.get(lane)) is not None and self._is_overtaken(
+            suspended
+        ):
+            lanes.arrivals[lane, suspended.ordinal] = suspended.since
+            lanes.cancellable.add(lane)
+            suspended.scope.shield = False
+            await self.settle()
+            lanes.cancellable.discard(lane)
+            if lanes.suspended.get(lane) is suspended:
+                lanes.arrivals.pop((lane, suspended.ordinal), None)
+                suspended.scope.shield = True
+                return
+
+    def _is_overtaken(self, suspended: SuspendedLane) -> bool:
+        """Return whether the request of a lane was cancelled while the lane waited for its turn."""
+        if suspended.at_start or suspended.since >= self._last_cancellation:
+            return False
+        cancelled_at = self.trace.cancelled_at(suspended.lane, self.position.index)
+        if cancelled_at is None or suspended.since >= cancelled_at:
+            return False
+        channel, name = request_lane(suspended.lane)
+        session = self.sessions.get(channel)
+        if session is None or not session.is_cancelled(name) or self._is_shielded(suspended):
+            return False
+        # A call of a thread may begin in the very moment of the cancellation.
+        return not self.trace.is_in_thread(suspended.lane)
+
+    def _is_shielded(self, suspended: SuspendedLane) -> bool:
+        """Return whether a shield in users' code keeps the request's cancellation from a lane."""
+        task = self.lanes.tasks.get(suspended.lane)
+        while task is not None and self._lane_of(task) is not None:
+            scopes = (scope for scope in entered_scopes(task) if scope is not suspended.scope)
+            if any(scope.shield for scope in scopes):
+                return True
+            task = task.parent_nursery and task.parent_nursery.parent_task
+        return False
+
+    # Operations that are not recorded.
+
+    def _obstacle(self, record: Record) -> Operation | None:
+        """Return the unrecorded operation that keeps a lane from its record, if one does."""
+        lane = key_of(record)
+        is_last = self.trace.last_index(lane) == self.position.index
+        if lane in self.lanes.cancellations and is_last and is_request_lane(lane):
+            return self.additional_operation(lane)
         channel, name = lane
-        below = (
-            key for key in self._spent() if key[0] == channel and key[1].startswith(f"{name}.")
-        )
-        child = next(below, None)
-        return None if child is None else self.one_more(child)
+        for child in self._finished_lanes():
+            if child[0] == channel and child[1].startswith(f"{name}."):
+                return self.additional_operation(child)
+        return None
 
-    def _check_surplus(self) -> None:
-        """A request that will have no turn any more does what was not recorded.
+    def _check_no_surplus(self) -> None:
+        """Diverge if a request waits for a turn and has no more records.
 
-        If the file lacks records, what it does may be among them: then it has until there.
+        Where records are missing from the file, its operation may be among them: the request may
+        wait until the replay has come there.
         """
-        if self.cursor.is_at_hole:
-            self._check_hole()
-        elif self.cursor.place > self.trace.last_hole:
-            for lane in self._spent():
+        if self.position.is_at_missing:
+            for lane in self._finished_lanes():
+                self.diverge(self.additional_operation(lane))
+            if self.excused is not None:
+                self.diverge(Operation(kind="cxl", lane=self.excused))
+            if self.trace.is_complete and not self.trace.has_shut:
+                self.diverge(None)
+        elif self.position.index > self.trace.last_missing:
+            for lane in self._finished_lanes():
                 if not is_child(lane):
-                    self.diverge(self.one_more(lane))
+                    self.diverge(self.additional_operation(lane))
 
-    def _check_hole(self) -> None:
-        """Return whether the session did something that the file lacks here."""
-        for lane in self._spent():
-            self.diverge(self.one_more(lane))
-        if self.excused is not None:
-            self.diverge(Wanted(kind="cxl", lane=self.excused))
-        if self.trace.is_complete and not self.trace.has_shut:
-            self.diverge(None)
+    def _finished_lanes(self) -> list[LaneKey]:
+        """Return the lanes that wait for a turn and have no more records.
 
-    def _spent(self) -> list[Key]:
-        """The lanes that wait for a turn and have none left; looked for when there may be one.
-
-        A keeper of rounds waits for its turn as long as it lives.
+        The keeper of a suspended handler waits for its turn as long as it exists.
         """
-        place, waiting = self.cursor.place, self.waiting
-        if place < waiting.spent_from:
+        index, lanes = self.position.index, self.lanes
+        if index < lanes.finished_from:
             return []
-        ends = {lane: self.trace.spent_from(lane) for lane in waiting.suspended}
-        waiting.spent_from = min(ends.values(), default=math.inf)
-        return [lane for lane, end in ends.items() if end <= place and not is_keeper(lane)]
+        ends = {lane: self.trace.finished_from(lane) for lane in lanes.suspended}
+        lanes.finished_from = min(ends.values(), default=math.inf)
+        return [lane for lane, end in ends.items() if end <= index and not is_keeper(lane)]
 
-    def one_more(self, lane: Key) -> Wanted:
-        """An operation of a lane that has none left."""
-        return Wanted(kind=None, lane=lane, site=site_of(self.waiting.tasks[lane]))
-
-    def _note_beyond(self) -> None:
-        """Behind a cut nobody knows what comes; who wants more is told of."""
-        if not self.trace.is_complete:
-            for lane in filterfalse(is_keeper, self.waiting.suspended):
-                self.beyond[name_of(lane)] = site_of(self.waiting.tasks[lane])
+    def additional_operation(self, lane: LaneKey) -> Operation:
+        """Return an operation of a lane that has no more records."""
+        return Operation(kind=None, lane=lane, location=task_location(self.lanes.tasks[lane]))
 
     def redact(self, kind: str, body: bytes) -> bytes:
-        """What would be recorded for a body."""
+        """Return the body as this recording would hold it."""
         return body if self.redactor is None else self.redactor.redact(kind, body)
 
     def note_untracked_call(self, untracked_call: UntrackedCall) -> None:
-        """A handler went past its context; told once for each line that does."""
+        """Keep a call that bypassed the context."""
         self.untracked_calls[untracked_call] = None
 
-    def note_use(self, place: str, instead: str) -> None:
-        """A handler used the lifespan, of which there is only a stand-in."""
-        lane, site = LANE.get(), site_of_caller()
+    def note_lifespan_use(self, attribute: str, instead: str) -> None:
+        """Keep a use of the lifespan's value, which a replay does not have."""
+        lane, location = LANE.get(), caller_location()
         name = "" if lane is None else lane.name
         self.note_untracked_call(
-            UntrackedCall(call=place, site=site, lane=name, instead=instead, is_outside=True)
+            UntrackedCall(
+                call=attribute, site=location, lane=name, instead=instead, is_outside=True
+            )
         )
 
     # The end.
 
     def finish(self) -> None:
-        """The replay is over: wake everybody with `Abort`, and let time run for those who sleep."""
+        """End the replay: wake every lane with `Abort`, and let sleeping tasks wake."""
         if self.is_over:
             return
         self.is_over = True
-        self._held.release()
-        self.clock.set_free()
-        self.baton.hurry()
-        self.waiting.wake_all()
+        self._postponed.restore()
+        self.clock.run_freely()
+        self.thread_token.limit_runs()
+        self.lanes.wake_all()
 
     def fail(self, problem: str) -> None:
-        """The replay ends by something that is no record, unless a divergence was found before."""
-        if self.has_shut_itself:  # because of this
+        """End the replay by an error that belongs to no record; an earlier divergence stays."""
+        if self.has_shut_itself:  # the error is the cause of the shutdown
             self.divergence = None
         self._find(None, problem)
 
-    def diverge(self, wanted: Wanted | None, *, place: int | None = None) -> NoReturn:
-        """The replay does something else than what is recorded at the cursor, or at a place."""
-        self._find(wanted, place=place)
+    def diverge(self, operation: Operation | None, *, index: int | None = None) -> NoReturn:
+        """End the replay: it differs from the record at the position, or at `index`."""
+        self._find(operation, index=index)
         raise Abort
 
-    def _find(self, wanted: Wanted | None, problem: str = "", *, place: int | None = None) -> None:
+    def _find(
+        self, operation: Operation | None, problem: str = "", *, index: int | None = None
+    ) -> None:
         if self.divergence is None:
             finding = Finding(
                 trace=self.trace,
-                place=self.cursor.place if place is None else place,
-                wanted=wanted,
+                index=self.position.index if index is None else index,
+                operation=operation,
                 problem=problem,
-                waiting=self.waiting.where(),
+                suspended=self._waiting_lanes(),
                 untracked_calls=tuple(self.untracked_calls),
                 is_strict=self.is_strict,
                 redactor=self.redactor,
@@ -696,6 +832,18 @@ class Replayer:
             self.divergence = describe(finding)
         self.finish()
 
-
-def _next_deadline_seconds() -> float:
-    return trio.lowlevel.current_statistics().seconds_to_next_deadline
+    def _waiting_lanes(self) -> dict[str, str]:
+        """Return for each lane, except the calling one, the source location at which it waits."""
+        waiting: dict[str, str] = {}
+        for lane, task in self.lanes.tasks.items():
+            if not is_alive(task) or task is trio.lowlevel.current_task():
+                continue
+            location, suspended = task_location(task), self.lanes.suspended.get(lane)
+            if suspended is not None and suspended.at_start:
+                request = request_data(self.trace.journal, lane[1])
+                handler = handler_location(self.sessions[lane[0]].application, request)
+                location = f"{handler} (not started)"
+            elif suspended is not None:
+                location += " (for its turn)"
+            waiting[lane_text(lane)] = location.strip()
+        return waiting

@@ -1,15 +1,17 @@
-"""The replay of one session: its sequencer compares instead of recording.
+"""Sequencers of a replayed session, which compare its operations with the recording.
 
-Effects are matched by lane and name, the n-th by the n-th, and what was read in passing likewise.
-They are still done in the recorded order as far as the code comes to them in that order: a lane's
-n-th command waits for the place of its n-th in the journal, and an outcome for its own. What no
-longer comes is passed by. A lane that is needed for a frame goes on whatever it waits for.
+`SessionReplay` compares every record. `OutboundReplay` compares only what is sent: it matches
+effects by lane and name, the n-th to the n-th, and immediate values likewise. Effects are still
+performed in the recorded order as far as the code performs them in that order: a lane's n-th
+command waits for the position of its n-th recorded one, and each outcome for its own position. The
+replay skips recorded effects that the code no longer performs. A lane whose message is next
+continues whatever it waits for.
 """
 
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import attrs
@@ -29,21 +31,21 @@ from mcp_trio._journal.records import (
     value_body,
 )
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._replay.divergence import Suspended, Wanted, label_of
-from mcp_trio._replay.replayer import PAUSE_SECONDS_MAX, Abort, Replayer
-from mcp_trio._replay.source_locations import definition_site, site_here
+from mcp_trio._replay.divergence import Operation, label_of
+from mcp_trio._replay.replayer import PAUSE_SECONDS_MAX, Abort, Replayer, SuspendedLane
+from mcp_trio._replay.source_locations import current_location, handler_location
 from mcp_trio._replay.trace import (
     NS_PER_SECOND,
     OUTCOMES,
-    Key,
+    LaneKey,
     Trace,
-    is_in_passing,
+    body_name,
+    is_immediate,
     is_keeper,
-    is_of_request,
+    is_request_lane,
     is_start,
     key_of,
-    mark_name,
-    request_frame,
+    request_data,
 )
 from mcp_trio._server.effects import with_recorded_places
 from mcp_trio._session.input_required import SUSPENDED_MARK
@@ -51,13 +53,10 @@ from mcp_trio._session.journal import UNSTARTED_BODY, Lane, Outcome, take_turn
 from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import BlockedInReplay
 
-# --------------------
-# The part of one session in a replay: its sequencer, which compares instead of recording.
-
 
 @attrs.define(eq=False)
 class SessionReplay:
-    """See `Sequencer`; `channel` is the session's in the file."""
+    """The `Sequencer` of one replayed session; `channel` is the session's number in the file."""
 
     replayer: Replayer
     channel: int = 0
@@ -67,172 +66,168 @@ class SessionReplay:
 
     @property
     def seed(self) -> int | None:
-        """What the recorded session took its randomness from."""
+        """The seed of the recorded session's random numbers."""
         return self.replayer.trace.opening.seed
 
-    def _key(self, lane: Lane) -> Key:
-        return self.channel, lane.name
-
     def clock_ns(self) -> int:
-        """The time of the session; nothing is dated by it in a replay."""
+        """Return the virtual time."""
         return int(self.replayer.clock.current_time() * NS_PER_SECOND)
 
-    # What lanes wait for.
+    def _key(self, lane: Lane) -> LaneKey:
+        return self.channel, lane.name
+
+    # Turns.
 
     async def turn_to_start(self, lane: Lane) -> None:
-        """See `Sequencer`; the start waits like any other resumption."""
-        await self._wait(lane, Suspended(self._key(lane), lane.ordinal, at_start=True))
+        """Wait until a handler may start."""
+        await self._wait(lane, SuspendedLane(self._key(lane), lane.ordinal, at_start=True))
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  outbound's
-        """See `Sequencer`."""
-        await self._wait(lane, Suspended(self._key(lane), lane.ordinal))
-        record = self.replayer.cursor.record
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  for outbound
+        """Wait until the lane's next record is at the position; return its kind."""
+        await self._wait(lane, SuspendedLane(self._key(lane), lane.ordinal))
+        record = self.replayer.position.record
         assert record is not None
         return record.kind
 
-    async def _wait(self, lane: Lane, suspended: Suspended) -> None:
-        replayer, waiting = self.replayer, self.replayer.waiting
+    async def _wait(self, lane: Lane, suspended: SuspendedLane) -> None:
+        replayer, lanes = self.replayer, self.replayer.lanes
         if replayer.is_over:
             await _abort()
-        waiting.see(suspended.key)
-        is_silent = self._is_silent(lane)
-        if is_silent and not (suspended.at_start or is_keeper(suspended.key)):
-            waiting.note_arrival(suspended.key, lane.ordinal)
-        if replayer.passes(suspended):
+        lanes.note_task(suspended.lane)
+        is_quiet = self._is_quiet(lane)
+        if is_quiet and not (suspended.at_start or is_keeper(suspended.lane)):
+            lanes.note_arrival(suspended.lane, lane.ordinal)
+        if replayer.continues_at_once(suspended):
             return
-        waiting.spent_from = min(waiting.spent_from, replayer.trace.spent_from(suspended.key))
-        await waiting.suspend(suspended, shield=not is_silent)
+        finished_from = replayer.trace.finished_from(suspended.lane)
+        lanes.finished_from = min(lanes.finished_from, finished_from)
+        await lanes.suspend(suspended, shield=not is_quiet)
         if replayer.is_over:
             await _abort()
 
-    def _is_silent(self, lane: Lane) -> bool:
-        trace, place = self.replayer.trace, self.replayer.cursor.place
-        return trace.is_silent(self._key(lane), lane.ordinal, place)
+    def _is_quiet(self, lane: Lane) -> bool:
+        """Return whether the lane makes no more calls in the recording."""
+        trace, index = self.replayer.trace, self.replayer.position.index
+        return trace.is_quiet_after(self._key(lane), lane.ordinal, index)
 
     async def until_cancelled(self, lane: Lane) -> None:
-        """See `Sequencer`."""
-        await self.replayer.waiting.until_cancelled(self._key(lane))
+        """Wait for the cancellation that the record at the position promises."""
+        await self.replayer.lanes.wait_cancelled(self._key(lane))
         raise Abort
 
     async def let_thread_run(self, name: str) -> None:
-        """See `Sequencer`."""
-        await self.replayer.baton.take(name)
+        """Wait until a thread of the handler `name` may run."""
+        await self.replayer.thread_token.acquire(name)
 
     async def turn_in_thread(self, lane: Lane) -> None:
-        """See `Sequencer`."""
-        if not self.replayer.is_over and self._is_silent(lane):
+        """Wait for the lane's turn before a call of a thread, if its request is over by then."""
+        if not self.replayer.is_over and self._is_quiet(lane):
             await take_turn(self, lane)
 
     def thread_stands(self) -> None:
-        """See `Sequencer`."""
-        self.replayer.baton.give_back()
+        """Let another thread run: the current one waits for the event loop, or has ended."""
+        self.replayer.thread_token.release()
 
-    # The moments of the session.
+    # Operations.
 
     def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
-        """The number of the `in` record that was delivered."""
+        """Return the number of the `in` record that was delivered."""
         return self.replayer.delivered
 
     def started(self, lane: Lane) -> None:
-        """Consume the start mark, if the start was worth one."""
-        record = self._at_cursor()
+        """Consume the record of a handler's start, if there is one."""
+        record = self.replayer.position.record
         if record is not None and record.lane == lane.name and is_start(record):
-            self.replayer.cursor.advance()
+            self.replayer.position.advance()
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
-        """Compare with `out`."""
-        self._consume("out", lane, frame)
+        """Compare a message with its `out` record."""
+        self._compare("out", lane, frame)
 
     def commanded(self, lane: Lane, body: bytes) -> None:
-        """Compare with `cmd`."""
-        record = self._at_cursor()
+        """Compare an effect with its `cmd` record."""
+        record = self.replayer.position.record
         recorded = body_bytes(record) if record is not None and record.kind == "cmd" else None
-        self._consume("cmd", lane, with_recorded_places(body, recorded))
+        self._compare("cmd", lane, with_recorded_places(body, recorded))
 
     def recorded(self, lane: Lane) -> bytes | None:
-        """The outcome at the cursor."""
-        record = self._at_cursor()
+        """Return the outcome of an effect, from the record at the position."""
+        record = self.replayer.position.record
         if record is None or record.kind not in {"res", "err"}:
-            self.replayer.diverge(self._wanted("res", lane, lane.ordinal + 1, None))
+            self.replayer.diverge(self._operation("res", lane, lane.ordinal + 1, None))
         return body_bytes(record)
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """Compare with the recorded outcome; a cancelled call that was never made is none."""
-        is_excusable = self._is_silent(lane) or self._key(lane) in self.replayer.waiting.let_go
-        if kind == "cxl" and not self.replayer.is_over and is_excusable:
+        """Compare the outcome of a call; the cancellation of an unrecorded call is not compared."""
+        key = self._key(lane)
+        may_excuse = self._is_quiet(lane) or key in self.replayer.lanes.cancellable
+        if kind == "cxl" and not self.replayer.is_over and may_excuse:
             self._excuse(lane)
         else:
-            self._consume(kind, lane, body)
+            self._compare(kind, lane, body)
 
     def _excuse(self, lane: Lane) -> None:
-        """A call that the recording lacks was cancelled: it came a little too early, or is new."""
+        """Accept the cancellation of a call that is not recorded, if the lane only came early."""
         replayer, key = self.replayer, self._key(lane)
-        arrived = replayer.waiting.arrivals.pop((key, lane.ordinal), None)
+        arrived = replayer.lanes.arrivals.pop((key, lane.ordinal), None)
         is_early = arrived is not None and self._is_early(key, arrived, trio.current_time())
-        if replayer.cursor.place > replayer.trace.last_hole and not is_early:
-            replayer.diverge(replayer.one_more(key))
+        if replayer.position.index > replayer.trace.last_missing and not is_early:
+            replayer.diverge(replayer.additional_operation(key))
         replayer.excused = key
 
-    def _is_early(self, lane: Key, arrived: float, cancelled: float) -> bool:
-        """Whether a lane came a little too early to what it did not do, because it was cancelled.
+    def _is_early(self, lane: LaneKey, arrived: float, cancelled: float) -> bool:
+        """Return whether a lane may have come to a call only because code takes no time here.
 
-        Nobody knows how long a thread has calculated when it was recorded.
+        The time of a computation in a thread is unknown.
         """
         is_near = cancelled - arrived <= PAUSE_SECONDS_MAX
         return is_near or self.replayer.trace.is_in_thread(lane)
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """Compare with `cxl`; a request that ended long before its cancellation is another one."""
-        if not (unstarted or self.replayer.is_over):
-            self._check_end(lane)
-        self._consume("cxl", lane, UNSTARTED_BODY if unstarted else None)
-
-    def _check_end(self, lane: Lane) -> None:
+        """Compare the end of a cancelled request; it must not come long before the cancellation."""
         replayer, key = self.replayer, self._key(lane)
-        arrived = replayer.waiting.first_arrival(key)
-        if arrived is None or not is_of_request(key):
-            return
-        cancelled_at = replayer.trace.cancelled_at(key, replayer.cursor.place)
-        if cancelled_at is None or not self._is_early(key, arrived, cancelled_at):
-            replayer.diverge(self._wanted("out", lane, lane.ordinal + 1, None))
+        arrived = replayer.lanes.first_arrival(key)
+        is_compared = not (unstarted or replayer.is_over)
+        if is_compared and arrived is not None and is_request_lane(key):
+            cancelled_at = replayer.trace.cancelled_at(key, replayer.position.index)
+            if cancelled_at is None or not self._is_early(key, arrived, cancelled_at):
+                replayer.diverge(self._operation("out", lane, lane.ordinal + 1, None))
+        self._compare("cxl", lane, UNSTARTED_BODY if unstarted else None)
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
-        """Compare with `mark`, by name: the value may hold facts of the machine."""
-        record = self._at_cursor()
+        """Compare a mark by its name; return its recorded value."""
+        record = self.replayer.position.record
         body: bytes | None = encode_body(MarkBody(name=name, value=value))
-        if record is not None and record.kind == "mark" and mark_name(record) == name:
+        if record is not None and record.kind == "mark" and body_name(record) == name:
             value, body = decode_body(record, MarkBody).value, body_bytes(record)
-        self._consume("mark", lane, body)
+        self._compare("mark", lane, body)
         if name == DRAINED or (name == SUSPENDED_MARK and value is None):
             self.replayer.note_cancellation()
         return value
 
     def shut(self, cause: str) -> None:
-        """Compare with `shut`; what is shut because the replay is over is not compared."""
+        """Compare the begin of a shutdown, unless the end of the replay caused it."""
         if not self.replayer.is_over:
-            record = self._at_cursor()
+            record = self.replayer.position.record
             self.replayer.has_shut_itself = record is None or record.kind != "shut"
-            self._consume("shut", None, encode_body(ShutBody(cause=cause)))
+            self._compare("shut", None, encode_body(ShutBody(cause=cause)))
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Do nothing: nothing is written."""
 
-    def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  the protocol's
-        """Compare with `end`, or the mark that ends one of several sessions: no turn is taken.
-
-        The counts tell nothing that the records do not.
-        """
+    def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  the records imply them
+        """Consume the end of the session, which takes no turn."""
         replayer = self.replayer
         if replayer.is_over:
             return
-        place = replayer.trace.endings.get(self.channel)
-        if place is not None and place >= replayer.cursor.place:
-            replayer.cursor.take_ahead(place)
+        index = replayer.trace.session_ends.get(self.channel)
+        if index is not None and index >= replayer.position.index:
+            replayer.position.consume(index)
         else:
-            record = self._at_cursor()
-            self._consume("end", None, None if record is None else body_bytes(record))
+            record = replayer.position.record
+            self._compare("end", None, None if record is None else body_bytes(record))
 
-    # What a lane reads in passing.
+    # Immediate values.
 
     def valued(
         self,
@@ -241,95 +236,97 @@ class SessionReplay:
         arguments: bytes | None,
         read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
     ) -> Outcome:
-        """What was read then."""
-        place = self._ahead(lane)
-        if place is None and self._is_too_early(lane):
-            return self._unread(name)
-        record = None if place is None else self.replayer.trace.journal[place]
-        asked = value_body(name, arguments, b"null", is_error=False)
-        asked = with_recorded_places(asked, None if record is None else _asked(record))
-        if place is None or record is None or _asked(record) != self.replayer.redact("val", asked):
-            self._differ(lane, record, "val", asked)
-        self._take_ahead(lane, place)
+        """Return the recorded value, if it was read by the same name and arguments."""
+        index = self._immediate(lane)
+        if index is None and self._is_beyond_cancellation(lane):
+            return self._any_value(name)
+        record = None if index is None else self.replayer.trace.journal[index]
+        recorded = None if record is None else _without_value(record)
+        reading = value_body(name, arguments, b"null", is_error=False)
+        reading = with_recorded_places(reading, recorded)
+        if index is None or record is None or recorded != self.replayer.redact("val", reading):
+            self._diverge_at_reading(lane, record, reading)
+        self._consume_immediate(lane, index)
         return recorded_value(record)
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """Return whether the recorded code took the new way here."""
-        return self._is_marked(lane, MarkBody(name=PATCHED_MARK, value=name))
+        """Return whether the recorded code took the new branch here."""
+        return self._consume_mark(lane, MarkBody(name=PATCHED_MARK, value=name))
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        """What the recording says; one from before there was such a mark says nothing."""
+        """Return whether the fact is recorded, or is observed here.
+
+        Recordings from before there was this mark do not contain the fact.
+        """
         if self.replayer.is_over:
             return is_so
-        return self._is_marked(lane, MarkBody(name=name, value=value)) or is_so
+        return self._consume_mark(lane, MarkBody(name=name, value=value)) or is_so
 
-    def _is_marked(self, lane: Lane, mark: MarkBody) -> bool:
-        """Return whether a lane's next record is this mark; if so, it is done."""
-        place = self._ahead(lane)
-        if place is None:
+    def _consume_mark(self, lane: Lane, mark: MarkBody) -> bool:
+        """Consume the lane's next record, if it is this mark; return whether it is."""
+        index = self._immediate(lane)
+        if index is None:
             return False
-        record = self.replayer.trace.journal[place]
+        record = self.replayer.trace.journal[index]
         if record.kind != "mark" or decode_body(record, MarkBody) != mark:
             return False
-        self._take_ahead(lane, place)
+        self._consume_immediate(lane, index)
         return True
 
-    def _is_too_early(self, lane: Lane) -> bool:
-        """Return whether a lane reads what it did not come to, because its request was cancelled.
+    def _immediate(self, lane: Lane) -> int | None:
+        if self.replayer.is_over:
+            raise Abort
+        return self.replayer.position.find_immediate(self._key(lane), lane.ordinal + 1)
 
-        It cannot wait for that here. So it gets something, and waits at its next call.
+    def _consume_immediate(self, lane: Lane, index: int) -> None:
+        lane.next_ordinal()
+        self.replayer.position.consume(index)
+
+    def _is_beyond_cancellation(self, lane: Lane) -> bool:
+        """Return whether a lane reads a value because its cancellation has not come yet.
+
+        It cannot wait for the cancellation here, so it gets some value and waits at its next call.
         """
         replayer, key = self.replayer, self._key(lane)
-        is_doomed = replayer.trace.is_of_cancelled(key, replayer.cursor.place)
         return (
-            is_doomed and self._is_silent(lane) and replayer.waiting.note_arrival(key, lane.ordinal)
+            replayer.trace.is_of_cancelled_request(key, replayer.position.index)
+            and self._is_quiet(lane)
+            and replayer.lanes.note_arrival(key, lane.ordinal)
         )
 
-    def _unread(self, name: str) -> Outcome:
-        """Something of the right form for what was not read: nothing will come of it."""
+    def _any_value(self, name: str) -> Outcome:
+        """Return a value of the right form; nothing recorded follows from it."""
         if name == TIMEOUT:
             return Outcome("res", encode_body(self.clock_ns()))
-        record = self.replayer.trace.last_read(name)
+        record = self.replayer.trace.last_value(name)
         if record is None:
             raise BlockedInReplay("the recorded request was cancelled before this was read")
         return recorded_value(record)
 
-    def _ahead(self, lane: Lane) -> int | None:
-        if self.replayer.is_over:
-            raise Abort
-        return self.replayer.cursor.find_ahead(self._key(lane), lane.ordinal + 1)
-
-    def _take_ahead(self, lane: Lane, place: int) -> None:
-        lane.next_ordinal()
-        self.replayer.cursor.take_ahead(place)
-
-    def _differ(self, lane: Lane, record: Record | None, kind: str, body: bytes) -> NoReturn:
-        """A lane reads something else than recorded; behind a cut nobody knows what it would."""
+    def _diverge_at_reading(self, lane: Lane, record: Record | None, body: bytes) -> NoReturn:
         replayer, key, ordinal = self.replayer, self._key(lane), lane.ordinal + 1
         if record is None and replayer.trace.is_cut_before(key, ordinal):
-            replayer.beyond[lane.name] = site_here()
+            replayer.continuing[lane.name] = current_location()
             raise BlockedInReplay("the recording was cut before this was read")
-        place = replayer.trace.place_of(key, ordinal)
-        replayer.diverge(self._wanted(kind, lane, ordinal, body), place=place)
+        index = replayer.trace.index_of(key, ordinal)
+        replayer.diverge(self._operation("val", lane, ordinal, body), index=index)
 
-    # Comparing.
+    # Comparison.
 
-    def _at_cursor(self) -> Record | None:
-        return self.replayer.cursor.record
-
-    def _consume(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
+    def _compare(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
+        """Consume the record at the position if it is this operation; otherwise diverge."""
         replayer = self.replayer
         if replayer.is_over:
             raise Abort
         ordinal = None if lane is None else lane.next_ordinal()
         body = None if body is None else replayer.redact(kind, body)
-        record = replayer.cursor.record
+        record = replayer.position.record
         if record is None and not replayer.trace.is_complete:
-            replayer.finish()  # beyond the cut: nobody knows
+            replayer.finish()  # the recording was cut here
             raise Abort
         if record is None or not self._is_same(record, kind, lane, ordinal, body):
-            replayer.diverge(self._wanted(kind, lane, ordinal, body))
-        replayer.cursor.advance()
+            replayer.diverge(self._operation(kind, lane, ordinal, body))
+        replayer.position.advance()
 
     def _is_same(
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
@@ -338,32 +335,36 @@ class SessionReplay:
         found = (record.kind, record.channel, record.lane, record.ordinal, body_bytes(record))
         return found == (kind, self.channel, name, ordinal, body)
 
-    def _wanted(
+    def _operation(
         self, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
-    ) -> Wanted:
+    ) -> Operation:
         key = None if lane is None else self._key(lane)
-        site = site_here() or self._near(key)
-        return Wanted(kind=kind, lane=key, ordinal=ordinal, body=body, site=site)
+        location = current_location() or self._nearby_location(key)
+        return Operation(kind=kind, lane=key, ordinal=ordinal, body=body, location=location)
 
-    def _near(self, lane: Key | None) -> str:
-        """Where a lane was seen last, else where its handler is: an answer has no line itself."""
+    def _nearby_location(self, lane: LaneKey | None) -> str:
+        """Return the location of a lane's last call, or else of its handler.
+
+        No line of users' code runs when the result of a handler is sent.
+        """
         replayer = self.replayer
         session = replayer.sessions.get(self.channel)
         if lane is None or session is None:
             return ""
-        if seen := replayer.waiting.sites.get(lane):
-            return f"after {seen}"
-        return definition_site(session.application, request_frame(replayer.trace.journal, lane[1]))
+        if location := replayer.lanes.locations.get(lane):
+            return f"after the call {location}"
+        request = request_data(replayer.trace.journal, lane[1])
+        return handler_location(session.application, request)
 
 
 async def _abort() -> NoReturn:
-    """Raise `Abort`, but yield first: a loop that swallows it must not block the run."""
+    """Raise `Abort`, but yield first: a loop that catches it must not block the run."""
     await trio.lowlevel.cancel_shielded_checkpoint()
     raise Abort
 
 
-def _asked(record: Record) -> bytes | None:
-    """What was read in passing, without what it was; None if it is none of that."""
+def _without_value(record: Record) -> bytes | None:
+    """Return the body of a value's record without the value; None for any other record."""
     if record.kind != "val":
         return None
     body = decode_body(record, ValueBody)
@@ -371,7 +372,7 @@ def _asked(record: Record) -> bytes | None:
 
 
 def recorded_value(record: Record) -> Outcome:
-    """What was read in passing."""
+    """Return the value, or the error, of a value's record."""
     body = decode_body(record, ValueBody)
     if body.error is not msgspec.UNSET:
         return Outcome("err", encode_body(body.error))
@@ -382,136 +383,120 @@ def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
     return None if value is msgspec.UNSET else bytes(value)
 
 
+# Outbound mode ------------------------------------------------------------------------------------
+
 _NEVER: Final = math.inf
 
 
 @attrs.define(eq=False)
-class Repertoire:
-    """What the lanes of a recording did beside sending, by name.
+class UncomparedRecords:
+    """The records of a trace that outbound mode does not compare, by lane and name.
 
     Attributes:
-        commands: Where each lane's commands stand.
-        named: The same, by name as well; and what was read in passing.
-        outcomes: For the place of a command, that of its outcome.
-        places: All of these, which are not compared.
+        commands: The indexes of each lane's commands.
+        named: The indexes of commands and immediate records by lane, kind and name.
+        outcomes: The index of a command's outcome, by the index of the command.
+        indexes: All of these indexes.
     """
 
-    commands: defaultdict[Key, list[int]] = attrs.field(factory=lambda: defaultdict(list))
-    named: defaultdict[tuple[Key, str, str], list[int]] = attrs.field(
+    commands: defaultdict[LaneKey, list[int]] = attrs.field(factory=lambda: defaultdict(list))
+    named: defaultdict[tuple[LaneKey, str, str], list[int]] = attrs.field(
         factory=lambda: defaultdict(list)
     )
     outcomes: dict[int, int] = attrs.field(factory=dict[int, int])
-    places: set[int] = attrs.field(factory=set[int])
+    indexes: set[int] = attrs.field(factory=set[int])
 
 
-def repertoire_of(trace: Trace) -> Repertoire:
-    """The repertoire of a recording."""
-    found = Repertoire()
-    for lane, places in trace.places.items():
-        for index, place in enumerate(places):
-            record = trace.journal[place]
+def find_uncompared(trace: Trace) -> UncomparedRecords:
+    """Return the records of a trace that outbound mode does not compare."""
+    found = UncomparedRecords()
+    for lane, indexes in trace.indexes.items():
+        for index, following in zip(indexes, [*indexes[1:], None], strict=True):
+            record = trace.journal[index]
             if record.kind == "cmd":
-                _note_command(found, trace, lane, places[index : index + 2])
-            elif is_in_passing(record):
-                found.named[lane, record.kind, _name_in_passing(record)].append(place)
-                found.places.add(place)
+                found.commands[lane].append(index)
+                found.named[lane, "cmd", body_name(record)].append(index)
+                found.indexes.add(index)
+                if following is not None and trace.journal[following].kind in OUTCOMES:
+                    found.outcomes[index] = following
+                    found.indexes.add(following)
+            elif is_immediate(record):
+                name = body_name(record)
+                if record.kind == "mark":
+                    name = f"{name} {decode_body(record, MarkBody).value}"
+                found.named[lane, record.kind, name].append(index)
+                found.indexes.add(index)
     return found
-
-
-def _note_command(found: Repertoire, trace: Trace, lane: Key, places: Sequence[int]) -> None:
-    command, *rest = places
-    found.commands[lane].append(command)
-    found.named[lane, "cmd", mark_name(trace.journal[command])].append(command)
-    found.places.add(command)
-    if rest and trace.journal[rest[0]].kind in OUTCOMES:
-        found.outcomes[command] = rest[0]
-        found.places.add(rest[0])
-
-
-def _name_in_passing(record: Record) -> str:
-    if record.kind == "val":
-        return mark_name(record)
-    body = decode_body(record, MarkBody)
-    return f"{body.name} {body.value}"
 
 
 @attrs.define(eq=False)
 class OutboundReplay(SessionReplay):
-    """A part that compares frames only; see the module.
+    """A `SessionReplay` that compares only what is sent.
 
-    `_issued` counts what a lane has done, and `_awaited` says where the outcome of its command is.
+    `_performed` counts the operations of each lane by kind and name, `_commands` its commands.
+    `_awaited` has the index of the outcome for which a lane's command waits.
     """
 
-    repertoire: Repertoire = attrs.field(kw_only=True)
-    _issued: Counter[tuple[Key, str, str]] = attrs.field(
-        factory=Counter[tuple[Key, str, str]], init=False
+    uncompared: UncomparedRecords = attrs.field(kw_only=True)
+    _performed: Counter[tuple[LaneKey, str, str]] = attrs.field(
+        factory=Counter[tuple[LaneKey, str, str]], init=False
     )
-    _commands: Counter[Key] = attrs.field(factory=Counter[Key], init=False)
-    _awaited: dict[Key, float] = attrs.field(factory=dict[Key, float], init=False)
+    _commands: Counter[LaneKey] = attrs.field(factory=Counter[LaneKey], init=False)
+    _awaited: dict[LaneKey, float] = attrs.field(factory=dict[LaneKey, float], init=False)
 
     async def turn(self, lane: Lane, *, commands: bool = False) -> str:
-        """See `Sequencer`."""
+        """Wait until the lane may send, start an effect, or continue after one."""
         key = self._key(lane)
         awaited = self._awaited.get(key)
         if awaited is None and not commands:
             return await super().turn(lane)
-        due = self._place_of_command(key) if awaited is None else awaited
-        await self._wait(lane, Suspended(key, lane.ordinal, due=due))
-        if self._is_cancelled_here(key):
+        if awaited is None:
+            indexes, issued = self.uncompared.commands[key], self._commands[key]
+            due: float = indexes[issued] if issued < len(indexes) else -1
+        else:
+            due = awaited
+        await self._wait(lane, SuspendedLane(key, lane.ordinal, due=due))
+        record, index = self.replayer.position.record, self.replayer.position.index
+        is_end = record is not None and record.kind == "cxl" and key_of(record) == key
+        if is_end and index not in self.uncompared.indexes:
             return "cxl"
         return "cmd" if awaited is None else self.replayer.trace.journal[int(awaited)].kind
 
-    def _place_of_command(self, lane: Key) -> float:
-        places = self.repertoire.commands[lane]
-        issued = self._commands[lane]
-        return places[issued] if issued < len(places) else -1
-
-    def _is_cancelled_here(self, lane: Key) -> bool:
-        """Return whether the lane was let go only to be cancelled."""
-        record, place = self.replayer.cursor.record, self.replayer.cursor.place
-        if record is None or key_of(record) != lane:
-            return False
-        return record.kind == "cxl" and place not in self.repertoire.places
-
-    def _is_silent(self, lane: Lane) -> bool:
-        key, trace, place = self._key(lane), self.replayer.trace, self.replayer.cursor.place
+    def _is_quiet(self, lane: Lane) -> bool:
+        key, trace = self._key(lane), self.replayer.trace
         if key in self._awaited or not trace.is_complete:
             return False
-        places = trace.places.get(key, ())
-        to_come = len(places) - bisect_left(places, place)
-        if to_come == 1 and places[-1] not in self.repertoire.places:
-            return trace.is_cancelled_end(key, places[-1])
+        indexes = trace.indexes.get(key, ())
+        to_come = len(indexes) - bisect_left(indexes, self.replayer.position.index)
+        if to_come == 1 and indexes[-1] not in self.uncompared.indexes:
+            return trace.is_cancelled_end(key, indexes[-1])
         return not to_come
 
     def commanded(self, lane: Lane, body: bytes) -> None:
-        """Find the command by its name."""
-        key, name = self._key(lane), label_of("cmd", body)
+        """Find the outcome of an effect by its name."""
+        key, name, trace = self._key(lane), label_of("cmd", body), self.replayer.trace
         ordinal = lane.next_ordinal()
-        place = self._next_named((key, "cmd", name))
-        if place is None and not self._may_be_unfinished(key):
-            self.replayer.diverge(self._wanted("cmd", lane, ordinal, body))
+        index = self._next_named((key, "cmd", name))
+        # A lane that was cut off may have gone on to perform this effect.
+        is_cut_off = not trace.is_complete or trace.is_cancelled_end(key, trace.last_index(key))
+        if index is None and not is_cut_off:
+            self.replayer.diverge(self._operation("cmd", lane, ordinal, body))
         self._commands[key] += 1
-        self._awaited[key] = _NEVER if place is None else self._outcome_of(place)
+        self._awaited[key] = (
+            _NEVER if index is None else self.uncompared.outcomes.get(index, _NEVER)
+        )
 
-    def _may_be_unfinished(self, lane: Key) -> bool:
-        """Return whether the lane was cut off, so that nobody knows what it would have done."""
-        trace = self.replayer.trace
-        return not trace.is_complete or trace.is_cancelled_end(lane, trace.last_place(lane))
-
-    def _outcome_of(self, command: int) -> float:
-        return self.repertoire.outcomes.get(command, _NEVER)
-
-    def _next_named(self, name: tuple[Key, str, str]) -> int | None:
-        places, issued = self.repertoire.named[name], self._issued[name]
-        self._issued[name] += 1
-        return places[issued] if issued < len(places) else None
+    def _next_named(self, name: tuple[LaneKey, str, str]) -> int | None:
+        indexes, performed = self.uncompared.named[name], self._performed[name]
+        self._performed[name] += 1
+        return indexes[performed] if performed < len(indexes) else None
 
     def recorded(self, lane: Lane) -> bytes | None:
-        """The outcome of the command."""
+        """Return the outcome of the lane's effect."""
         return body_bytes(self.replayer.trace.journal[int(self._awaited[self._key(lane)])])
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """An effect's outcome is not compared."""
+        """Compare the outcome of a call, unless it is an effect."""
         if self._awaited.pop(self._key(lane), None) is None:
             super().resumed(lane, kind, body)
         else:
@@ -524,24 +509,24 @@ class OutboundReplay(SessionReplay):
         arguments: bytes | None,
         read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
     ) -> Outcome:
-        """What was read then, with whatever arguments."""
+        """Return the recorded value of this name, whatever the arguments."""
         if self.replayer.is_over:
             raise Abort
-        place = self._next_named((self._key(lane), "val", name))
-        if place is None and self._is_too_early(lane):
-            return self._unread(name)
-        if place is None:
+        index = self._next_named((self._key(lane), "val", name))
+        if index is None and self._is_beyond_cancellation(lane):
+            return self._any_value(name)
+        if index is None:
             body = value_body(name, arguments, b"null", is_error=False)
-            self._differ(lane, None, "val", body)
+            self._diverge_at_reading(lane, None, body)
         lane.next_ordinal()
-        return recorded_value(self.replayer.trace.journal[place])
+        return recorded_value(self.replayer.trace.journal[index])
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """Return whether the recorded code took the new way anywhere in this lane."""
+        """Return whether the recorded code took the new branch anywhere in this lane."""
         return self._next_named((self._key(lane), "mark", f"{PATCHED_MARK} {name}")) is not None
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
-        """What it looks like here: the code around it may be another."""
+        """Return whether the fact is observed here: the code around it may have changed."""
         return is_so
 
     def _is_same(

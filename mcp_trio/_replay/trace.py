@@ -1,4 +1,4 @@
-"""The trace of a recording: its records, checked and indexed for a replay."""
+"""Traces: the records of a recording, checked and indexed for a replay."""
 
 import math
 import os
@@ -43,87 +43,89 @@ from mcp_trio._session.journal import START_ORDINAL
 from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import RecordingError
 
-# --------------------
-# Recorded frames, as far as is to be known of them to run handlers again.
+NS_PER_SECOND: Final = 1e9
+
+OUTCOMES: Final = frozenset({"res", "err", "cxl"})
+"""The kinds of records that end an effect."""
+
+# The marks that a lane makes without waiting for its turn.
+_IMMEDIATE_MARKS: Final = frozenset({PATCHED_MARK, TIMED_OUT_MARK, THREAD_RETURNED_MARK})
+
+_SHUT_CAUSES: Final = frozenset({"eof", "signal", "closed", "lost"})
+_NO_POSITION: Final = (-1, 0)
+
+LaneKey: TypeAlias = tuple[int, str]
+"""A lane in a file: the channel of its session, and its name there."""
 
 
-class Message(msgspec.Struct):
-    """As much of a frame as tells what it is; nothing of it is set in what is no message."""
+# Recorded messages --------------------------------------------------------------------------------
+
+
+class MessageFields(msgspec.Struct):
+    """The members of a message that tell its kind; all are unset if the data are no message."""
 
     id: int | str | UnsetType = UNSET
     method: str = ""
     params: dict[str, Any] = {}
 
     @property
-    def is_answer(self) -> bool:
-        """Return whether it answers a request."""
+    def is_response(self) -> bool:
+        """Return whether this is the result or the error of a request."""
         return not self.method and self.id is not UNSET
 
     @property
     def is_request(self) -> bool:
-        """Return whether it wants an answer."""
+        """Return whether this is a request."""
         return bool(self.method) and self.id is not UNSET
 
 
-def message_of(frame: bytes) -> Message:
-    """What a frame is."""
+def message_fields(data: bytes) -> MessageFields:
+    """Decode the fields of one message."""
     try:
-        return msgspec.json.decode(frame, type=Message)
+        return msgspec.json.decode(data, type=MessageFields)
     except (ValueError, RecursionError):
-        return Message()
+        return MessageFields()
 
 
-def messages_of(frame: bytes) -> list[Message]:
-    """What the messages of a frame are."""
-    return [message_of(each) for each in messages_in(frame)]
-
-
-def call_text(frame: bytes) -> str:
-    """What a request or notification is for, such as `tools/call "sell"`; empty if it is none."""
-    message = message_of(frame)
+def call_text(data: bytes) -> str:
+    """Return what a request calls, such as `tools/call "sell"`; empty for a response."""
+    message = message_fields(data)
     target = message.params.get("name") or message.params.get("uri")
     return f'{message.method} "{target}"' if target else message.method
 
 
-# --------------------
-# A recording as the player needs it: its records, and where each of them stands.
-
-
-Key: TypeAlias = tuple[int, str]
-"""A lane in a file: its channel, and its name there."""
-
-NS_PER_SECOND: Final = 1e9
-_NOWHERE: Final = (-1, 0)
-OUTCOMES: Final = frozenset({"res", "err", "cxl"})
-_IN_PASSING: Final = frozenset({PATCHED_MARK, TIMED_OUT_MARK, THREAD_RETURNED_MARK})
+# The trace ----------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class Trace:
-    """What a replay has to do again, and what is known about the file.
+    """The operations that a replay has to repeat, and the damage of their file.
+
+    An index is a position in `journal`.
 
     Attributes:
-        opening: What was known when the recording began.
-        journal: The records after that, in order.
-        missing: For the place of a record in the journal, the number that should stand before it
-            and does not.
-        places: Where each lane acts, in order.
-        endings: Where each of several sessions in a file ends, by its channel.
-        ahead: Where what a lane read in passing stands, by lane and ordinal.
-        notes: Flaws of the file.
+        opening: The body of the `open` record.
+        journal: The records after that one, in order.
+        missing: For the index of each record before which records are missing, the number of the
+            first missing one.
+        indexes: The indexes of each lane's records, in order.
+        session_ends: The index of the mark that ends a session, by its channel, in a file of
+            several sessions.
+        immediate: The indexes of the records that lanes make without a turn, by lane and ordinal.
+        notes: Descriptions of the damage.
     """
 
     opening: OpenBody
     journal: Sequence[Record]
     missing: Mapping[int, int]
-    places: Mapping[Key, Sequence[int]]
-    endings: Mapping[int, int]
-    ahead: Mapping[tuple[Key, int], int]
+    indexes: Mapping[LaneKey, Sequence[int]]
+    session_ends: Mapping[int, int]
+    immediate: Mapping[tuple[LaneKey, int], int]
     notes: tuple[str, ...]
 
     @cached_property
-    def last_hole(self) -> int:
-        """The last place of `missing`; -1 if nothing is."""
+    def last_missing(self) -> int:
+        """The last index before which records are missing; -1 if none are."""
         return max(self.missing, default=-1)
 
     @cached_property
@@ -132,100 +134,13 @@ class Trace:
         return bool(self.journal) and self.journal[-1].kind == "end"
 
     @cached_property
-    def is_of_several(self) -> bool:
-        """Whether the sessions of the file begin and end with marks: several may share it."""
+    def is_shared(self) -> bool:
+        """Return whether marks begin and end sessions, so that the file may hold several."""
         return any(map(begins_session, self.journal))
 
-    def last_place(self, lane: Key) -> int:
-        """Where a lane acts for the last time; -1 if it never does."""
-        places = self.places.get(lane)
-        return places[-1] if places else -1
-
-    def place_of(self, lane: Key, ordinal: int) -> int | None:
-        """Where an operation of a lane stands; None if it is not recorded."""
-        for place in self.places.get(lane, ()):
-            if self.journal[place].ordinal == ordinal:
-                return place
-        return None
-
-    def is_cut_before(self, lane: Key, ordinal: int) -> bool:
-        """Return whether the recording was cut before a lane could do an operation."""
-        last = self.last_place(lane)
-        return not self.is_complete and (last < 0 or (self.journal[last].ordinal or 0) < ordinal)
-
-    def spent_from(self, lane: Key) -> float:
-        """From which place on nothing more is recorded of a lane; never, if it was cut.
-
-        One whose last record is a command still waited for the outcome when the session ended.
-        """
-        last = self.last_place(lane)
-        is_waiting = last >= 0 and self.journal[last].kind == "cmd"
-        return last + 1 if self.is_complete and not is_waiting else math.inf
-
-    def is_spent(self, lane: Key, place: int) -> bool:
-        """Whether nothing more is recorded of a lane from `place` on, in a whole recording."""
-        return self.spent_from(lane) <= place
-
-    def is_silent(self, lane: Key, ordinal: int, place: int) -> bool:
-        """Whether a lane, after its operation `ordinal`, does nothing more but perhaps end so."""
-        last = self.last_place(lane)
-        if last >= place and self.is_cancelled_end(lane, last):
-            return self.journal[last].ordinal == ordinal + 1
-        return self.is_spent(lane, place)
-
-    def is_cancelled_end(self, lane: Key, last: int) -> bool:
-        """Return whether the last record of a lane is the end of a request that was cancelled."""
-        return self.is_complete and is_of_request(lane) and self.journal[last].kind == "cxl"
-
-    def is_of_cancelled(self, lane: Key, place: int) -> bool:
-        """Return whether a lane belongs to a request that is cancelled at `place` or later."""
-        request = request_of(lane)
-        last = self.last_place(request)
-        return last >= place and self.is_cancelled_end(request, last)
-
-    def last_read(self, name: str) -> Record | None:
-        """What was last read by a name, in whatever lane; None if nothing was."""
-        found = (record for record in reversed(self.journal) if _is_read(record, name))
-        return next(found, None)
-
-    def is_in_thread(self, lane: Key) -> bool:
-        """Whether a lane, or a part of it, ran in a thread, or for a thread of its handler."""
-        places = [*self.places.get(lane, ()), *self.places.get(request_of(lane), ())]
-        records = (self.journal[place] for place in places)
-        return any(r.kind == "mark" and mark_name(r) == THREAD_MARK for r in records)
-
-    def is_announced(self, place: int, until: float) -> bool:
-        """Return whether a change is announced at `place` or later, up to a time."""
-        ahead = (self.journal[each] for each in range(place, len(self.journal)))
-        due = takewhile(lambda record: seconds_of(record) <= until, ahead)
-        return any(_is_announcement(record) for record in due)
-
-    def cancelled_at(self, lane: Key, place: int) -> float | None:
-        """When a request was cancelled: by its client, its keeper, or the end of its session."""
-        request_ids, keeper = self._request_ids(lane), keeper_of(lane)
-        has_keeper = keeper in self.places
-        for record in (self.journal[each] for each in reversed(range(place))):
-            if record.channel != lane[0]:
-                continue
-            is_expiry = key_of(record) == keeper and is_expired(record)
-            if is_expiry or _cancels(record, request_ids, is_kept=has_keeper):
-                return seconds_of(record)
-        return None
-
-    def _request_ids(self, lane: Key) -> list[int | str | UnsetType]:
-        """The ids of a handler's requests: the one that started it, and the retries."""
-        ids = [message_of(request_frame(self.journal, lane[1])).id]
-        marks = (self.journal[place] for place in self.places.get(keeper_of(lane), ()))
-        states = [decode_body(each, MarkBody).value for each in marks if each.kind == "mark"]
-        if states:
-            frames = [body_bytes(each) or b"" for each in self.journal if each.kind == "in"]
-            found = [message for frame in frames for message in messages_of(frame)]
-            ids += [each.id for each in found if each.params.get("requestState") in states]
-        return ids
-
     @property
-    def sessions_beside(self) -> int:
-        """How many other sessions of the server were open meanwhile, in no or another file."""
+    def concurrent_sessions(self) -> int:
+        """The number of the server's sessions that were open meanwhile and are not in this file."""
         ends = [record for record in self.journal if record.kind == "end"]
         return sum(decode_body(record, EndBody).counts.get(BESIDE, 0) for record in ends)
 
@@ -234,118 +149,233 @@ class Trace:
         """Return whether the recorded session began to close."""
         return any(record.kind == "shut" for record in self.journal)
 
+    # Lanes.
+
+    def last_index(self, lane: LaneKey) -> int:
+        """Return the index of a lane's last record; -1 if the lane has none."""
+        indexes = self.indexes.get(lane)
+        return indexes[-1] if indexes else -1
+
+    def index_of(self, lane: LaneKey, ordinal: int) -> int | None:
+        """Return the index of an operation of a lane; None if it is not recorded."""
+        for index in self.indexes.get(lane, ()):
+            if self.journal[index].ordinal == ordinal:
+                return index
+        return None
+
+    def is_cut_before(self, lane: LaneKey, ordinal: int) -> bool:
+        """Return whether the recording was cut before an operation of a lane."""
+        last = self.last_index(lane)
+        return not self.is_complete and (last < 0 or (self.journal[last].ordinal or 0) < ordinal)
+
+    def finished_from(self, lane: LaneKey) -> float:
+        """Return the index from which a lane has no more records; infinite if that is unknown.
+
+        It is unknown in a recording that was cut, and for a lane whose last effect had not ended
+        when the session did.
+        """
+        last = self.last_index(lane)
+        is_in_effect = last >= 0 and self.journal[last].kind == "cmd"
+        return last + 1 if self.is_complete and not is_in_effect else math.inf
+
+    def is_quiet_after(self, lane: LaneKey, ordinal: int, index: int) -> bool:
+        """Return whether a lane makes no call after its operation `ordinal`.
+
+        The only record that it may have at `index` or later is the end of its cancelled request.
+        """
+        last = self.last_index(lane)
+        if last >= index and self.is_cancelled_end(lane, last):
+            return self.journal[last].ordinal == ordinal + 1
+        return self.finished_from(lane) <= index
+
+    def is_cancelled_end(self, lane: LaneKey, last: int) -> bool:
+        """Return whether a lane's last record is the end of a request that was cancelled."""
+        return self.is_complete and is_request_lane(lane) and self.journal[last].kind == "cxl"
+
+    def is_of_cancelled_request(self, lane: LaneKey, index: int) -> bool:
+        """Return whether a lane's request ends by a cancellation at `index` or later."""
+        request = request_lane(lane)
+        last = self.last_index(request)
+        return last >= index and self.is_cancelled_end(request, last)
+
+    def is_in_thread(self, lane: LaneKey) -> bool:
+        """Return whether the handler of a lane, or a part of it, ran in a thread."""
+        indexes = [*self.indexes.get(lane, ()), *self.indexes.get(request_lane(lane), ())]
+        records = (self.journal[index] for index in indexes)
+        return any(each.kind == "mark" and body_name(each) == THREAD_MARK for each in records)
+
+    # Events.
+
+    def last_value(self, name: str) -> Record | None:
+        """Return the last record of a value that any lane read by this name."""
+        found = (
+            each
+            for each in reversed(self.journal)
+            if each.kind == "val" and body_name(each) == name
+        )
+        return next(found, None)
+
+    def announces_change(self, index: int, until: float) -> bool:
+        """Return whether a lane announces a change at `index` or later, up to a time."""
+        ahead = (self.journal[each] for each in range(index, len(self.journal)))
+        due = takewhile(lambda record: seconds_of(record) <= until, ahead)
+        return any(
+            each.kind == "mark" and each.lane is not None and body_name(each) == CHOICE
+            for each in due
+        )
+
+    def cancelled_at(self, lane: LaneKey, index: int) -> float | None:
+        """Return the time before `index` at which a lane's request was cancelled, if it was.
+
+        A request is cancelled by its client, by the expiry of its wait for a retry, or by the end
+        of its session.
+        """
+        request_ids, keeper = self._request_ids(lane), keeper_lane(lane)
+        has_keeper = keeper in self.indexes
+        for record in (self.journal[each] for each in reversed(range(index))):
+            if record.channel != lane[0]:
+                continue
+            has_expired = key_of(record) == keeper and is_expiry(record)
+            if has_expired or _cancels(record, request_ids, has_keeper=has_keeper):
+                return seconds_of(record)
+        return None
+
+    def _request_ids(self, lane: LaneKey) -> list[int | str | UnsetType]:
+        """Return the ids of a handler's requests: the one that started it, and its retries."""
+        ids = [message_fields(request_data(self.journal, lane[1])).id]
+        marks = (self.journal[index] for index in self.indexes.get(keeper_lane(lane), ()))
+        states = [decode_body(each, MarkBody).value for each in marks if each.kind == "mark"]
+        if states:
+            received = [body_bytes(each) or b"" for each in self.journal if each.kind == "in"]
+            found = [message_fields(each) for data in received for each in messages_in(data)]
+            ids += [each.id for each in found if each.params.get("requestState") in states]
+        return ids
+
+
+def _cancels(
+    record: Record, request_ids: Sequence[int | str | UnsetType], *, has_keeper: bool
+) -> bool:
+    if record.kind == "mark":
+        return body_name(record) == DRAINED
+    if record.kind == "shut":
+        return has_keeper
+    if record.kind != "in":
+        return False
+    messages = map(message_fields, messages_in(body_bytes(record) or b""))
+    return any(
+        each.method == CANCELLED and each.params.get("requestId") in request_ids
+        for each in messages
+    )
+
+
+# Records and lanes --------------------------------------------------------------------------------
+
 
 def seconds_of(record: Record) -> float:
-    """When a record was made, since its session began."""
+    """Return the time of a record, in seconds since its session began."""
     return record.time_ns / NS_PER_SECOND
 
 
-def key_of(record: Record) -> Key:
-    """The lane of a record; its name is empty for what the dispatcher does."""
+def key_of(record: Record) -> LaneKey:
+    """Return the lane of a record; its name is empty for a record of the dispatcher."""
     return record.channel, record.lane or ""
 
 
-def is_child(lane: Key) -> bool:
+def lane_text(lane: LaneKey) -> str:
+    """Return a lane's name for a report, with the session if the file holds several."""
+    channel, name = lane
+    return name if channel == 0 else f"{name} of session {channel}"
+
+
+def is_child(lane: LaneKey) -> bool:
     """Return whether a lane is that of a task which a handler has started."""
     return "." in lane[1]
 
 
-def request_of(lane: Key) -> Key:
-    """The lane of the handler that a lane is, or is below."""
-    return lane[0], root_of(lane[1])
-
-
-def root_of(name: str) -> str:
-    """`request_of`, of the name of a lane."""
-    return name.partition(".")[0]
-
-
-def is_of_request(lane: Key) -> bool:
-    """Whether a lane is that of a handler, and not of a task below it or of the session itself."""
+def is_request_lane(lane: LaneKey) -> bool:
+    """Return whether a lane is a handler's own, not that of a child task or of the session."""
     return lane[1].startswith("r") and not is_child(lane)
 
 
-def keeper_of(lane: Key) -> Key:
-    """The lane that answers for a handler when it asks in rounds."""
-    return lane[0], f"{root_of(lane[1])}.{KEEPER}"
+def request_lane(lane: LaneKey) -> LaneKey:
+    """Return the lane of the handler to which a lane belongs."""
+    return lane[0], request_lane_name(lane[1])
 
 
-def is_keeper(lane: Key) -> bool:
-    """Return whether a lane is such a one."""
+def request_lane_name(name: str) -> str:
+    """Return the name of the handler's lane to which a lane belongs."""
+    return name.partition(".")[0]
+
+
+def keeper_lane(lane: LaneKey) -> LaneKey:
+    """Return the lane that answers for a handler during multi round-trip requests."""
+    return lane[0], f"{request_lane_name(lane[1])}.{KEEPER}"
+
+
+def is_keeper(lane: LaneKey) -> bool:
+    """Return whether a lane answers for a handler during multi round-trip requests."""
     return lane[1].endswith(f".{KEEPER}")
 
 
-def is_expired(record: Record) -> bool:
-    """Return whether a record tells that nobody has come back to a handler that had asked."""
+def is_expiry(record: Record) -> bool:
+    """Return whether a record says that a suspended handler got no retry in time."""
     return (
         record.kind == "mark"
-        and mark_name(record) == SUSPENDED_MARK
+        and body_name(record) == SUSPENDED_MARK
         and decode_body(record, MarkBody).value is None
     )
 
 
 def is_start(record: Record) -> bool:
     """Return whether a record is the start of a handler."""
-    is_named = record.lane is not None and record.kind == "mark"
-    return is_named and record.ordinal == START_ORDINAL
+    return record.lane is not None and record.kind == "mark" and record.ordinal == START_ORDINAL
 
 
-def is_in_passing(record: Record) -> bool:
-    """Return whether a record is of something that a lane did without waiting for its turn."""
+def is_immediate(record: Record) -> bool:
+    """Return whether a lane made a record without waiting for its turn."""
     return record.kind == "val" or (
-        record.kind == "mark" and record.lane is not None and mark_name(record) in _IN_PASSING
+        record.kind == "mark" and record.lane is not None and body_name(record) in _IMMEDIATE_MARKS
     )
 
 
 def begins_session(record: Record) -> bool:
-    """Return whether a record is the beginning of one of the sessions of a file."""
-    return record.kind == "mark" and record.lane is None and mark_name(record) == SESSION_MARK
+    """Return whether a record begins one of the sessions of a file."""
+    return record.kind == "mark" and record.lane is None and body_name(record) == SESSION_MARK
 
 
 class _Named(msgspec.Struct):
     name: str = ""
 
 
-def mark_name(record: Record) -> str:
-    """The name of a mark, and likewise of an effect or of what was read."""
+def body_name(record: Record) -> str:
+    """Return the name of a mark, of an effect or of a value."""
     return decode_body(record, _Named).name
 
 
-def _is_announcement(record: Record) -> bool:
-    return record.kind == "mark" and record.lane is not None and mark_name(record) == CHOICE
+def request_data(journal: Sequence[Record], lane: str) -> bytes:
+    """Return the request or notification to which a lane belongs; empty if none is recorded."""
+    number, position = message_position(lane) or _NO_POSITION
+    received = (body_bytes(record) for record in journal if record.number == number)
+    return message_at(next(received, None) or b"", position)
 
 
-def _is_read(record: Record, name: str) -> bool:
-    return record.kind == "val" and mark_name(record) == name
+def received_data(record: Record) -> bytes | Oversized:
+    """Return what the transport delivered for an `in` record, with its principal.
+
+    For a message over the size limit that is the beginning of the message.
+    """
+    data, envelope = body_bytes(record), record.envelope or {}
+    assert data is not None
+    if "discarded" in envelope:
+        return Oversized(size=envelope["discarded"], prefix=data)
+    return with_principal(data, envelope.get("principal"))
 
 
-def request_frame(journal: Sequence[Record], lane: str) -> bytes:
-    """The request or notification that a lane belongs to; empty if none is recorded."""
-    number, place = message_position(lane) or _NOWHERE
-    frames = (body_bytes(record) for record in journal if record.number == number)
-    return message_at(next(frames, None) or b"", place)
-
-
-def _cancels(
-    record: Record, request_ids: Sequence[int | str | UnsetType], *, is_kept: bool
-) -> bool:
-    if record.kind == "mark":
-        return mark_name(record) == DRAINED
-    if record.kind == "shut":
-        return is_kept
-    if record.kind != "in":
-        return False
-    messages = messages_of(body_bytes(record) or b"")
-    cancels = (each for each in messages if each.method == CANCELLED)
-    return any(each.params.get("requestId") in request_ids for each in cancels)
-
-
-# --------------------
-# A recording of any role as the conversation that it holds.
+# Loading ------------------------------------------------------------------------------------------
 
 
 def load_conversation(path: str | os.PathLike[str], *, channel: int | None = None) -> Conversation:
-    """What client and server said in a recording; flaws of the file are passed over.
+    """Load the messages of a recording of any role; damaged lines are skipped.
 
     Raises:
         RecordingError: The file is no recording, or holds several sessions and `channel` names
@@ -355,14 +385,15 @@ def load_conversation(path: str | os.PathLike[str], *, channel: int | None = Non
     return conversation((item for item in items if not isinstance(item, Damage)), channel=channel)
 
 
-_CAUSES: Final = frozenset({"eof", "signal", "closed", "lost"})
-
-
 @attrs.frozen(kw_only=True)
-class Loaded:
-    """A recording of a server, up to its first loss: records of known kinds, and what was flawed.
+class LoadedRecording:
+    """A server's recording up to the first lost record.
 
-    `numbers` are those of all records, of known kinds or not.
+    Attributes:
+        opening: The body of the `open` record.
+        journal: The records after that one, except those of unknown kinds.
+        numbers: The numbers of all records, also of unknown kinds.
+        notes: Descriptions of the damage.
     """
 
     opening: OpenBody
@@ -371,40 +402,15 @@ class Loaded:
     notes: tuple[str, ...]
 
 
-def load(path: str | os.PathLike[str], *, purpose: str) -> Loaded:
-    """Read a recording of role `server`; a `gap` that lost something ends its use.
+def load_recording(path: str | os.PathLike[str], *, purpose: str) -> LoadedRecording:
+    """Load a recording of role `server` and check its records.
+
+    A `gap` by which records were lost ends the journal.
 
     Raises:
-        RecordingError: The file is no recording, or one that does not serve the `purpose`.
+        RecordingError: The file is no recording, is of another role, or holds an invalid record;
+            the text names the `purpose`.
     """
-    records, notes = _read(path)
-    opening = decode_body(records[0], OpenBody)
-    if opening.role != "server":
-        raise RecordingError(
-            f"{purpose} runs the handlers of a server; this recording is of role {opening.role!r}"
-        )
-    whole = _before_loss(records[1:], notes)
-    journal = [record for record in whole if record.kind in KINDS and record.kind != "gap"]
-    for record in journal:
-        _CHECKS.get(record.kind, _accept)(record)
-    return Loaded(
-        opening=opening,
-        journal=journal,
-        numbers={record.number for record in whole},
-        notes=tuple(notes),
-    )
-
-
-def frame_in(record: Record) -> bytes | Oversized:
-    """What an `in` record delivers, and from whom; of a frame over the limit, how it began."""
-    frame, envelope = body_bytes(record), record.envelope or {}
-    assert frame is not None
-    if "discarded" in envelope:
-        return Oversized(size=envelope["discarded"], prefix=frame)
-    return with_principal(frame, envelope.get("principal"))
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[list[Record], list[str]]:
     records: list[Record] = []
     notes: list[str] = []
     for item in read_recording(open_recording(path)):
@@ -412,106 +418,88 @@ def _read(path: str | os.PathLike[str]) -> tuple[list[Record], list[str]]:
             notes.append(f"line {item.line}: {item.text}")
         else:
             records.append(item)
-    return records, notes
-
-
-def _before_loss(records: list[Record], notes: list[str]) -> list[Record]:
-    """Only what stands before lost records can be used."""
-    place = first_loss(records)
-    if place is None:
-        return records
-    notes.append(f"record {records[place].number}: a gap; replayed up to it")
-    return records[:place]
-
-
-# As the player needs it.
+    opening = decode_body(records[0], OpenBody)
+    if opening.role != "server":
+        raise RecordingError(
+            f"{purpose} runs the handlers of a server; this recording is of role {opening.role!r}"
+        )
+    usable = records[1:]
+    loss = first_loss(usable)
+    if loss is not None:
+        notes.append(f"record {usable[loss].number}: a gap; replayed up to it")
+        usable = usable[:loss]
+    journal = [record for record in usable if record.kind in KINDS and record.kind != "gap"]
+    for record in journal:
+        _CHECKS.get(record.kind, body_bytes)(record)
+    return LoadedRecording(
+        opening=opening,
+        journal=journal,
+        numbers={record.number for record in usable},
+        notes=tuple(notes),
+    )
 
 
 def load_trace(path: str | os.PathLike[str]) -> Trace:
-    """A recording as the player needs it.
+    """Load a recording of role `server` as a trace.
 
     Raises:
-        RecordingError: The file is no recording, or one that strict replay cannot do.
+        RecordingError: The file is no recording, or cannot be replayed strictly.
     """
-    loaded = load(path, purpose="strict replay")
+    loaded = load_recording(path, purpose="strict replay")
     journal = loaded.journal
+    indexes: dict[LaneKey, list[int]] = {}
+    session_ends: dict[int, int] = {}
+    immediate: dict[tuple[LaneKey, int], int] = {}
+    for index, record in enumerate(journal):
+        if record.lane is not None:
+            indexes.setdefault(key_of(record), []).append(index)
+        elif record.kind == "mark" and body_name(record) == ENDED_MARK:
+            session_ends[record.channel] = index
+        if record.kind in {"val", "mark"} and is_immediate(record):
+            immediate[key_of(record), record.ordinal or 0] = index
     return Trace(
         opening=loaded.opening,
         journal=journal,
         missing=_missing(journal, loaded.numbers),
-        places=_places(journal),
-        endings=_endings(journal),
-        ahead=_ahead(journal),
+        indexes=indexes,
+        session_ends=session_ends,
+        immediate=immediate,
         notes=loaded.notes,
     )
 
 
 def _missing(journal: Sequence[Record], numbers: Collection[int]) -> dict[int, int]:
-    """Where records are missing; what is of a kind that is not known here is passed over."""
+    """Return `Trace.missing`; a record of an unknown kind is not missing."""
     expected = 1
     missing: dict[int, int] = {}
-    for place, record in enumerate(journal):
+    for index, record in enumerate(journal):
         while expected < record.number and expected in numbers:
             expected += 1
         if record.number > expected:
-            missing[place] = expected
+            missing[index] = expected
         expected = record.number + 1
     return missing
 
 
-def _places(journal: Sequence[Record]) -> dict[Key, list[int]]:
-    places: dict[Key, list[int]] = {}
-    for place, record in enumerate(journal):
-        if record.lane is not None:
-            places.setdefault(key_of(record), []).append(place)
-    return places
-
-
-def _endings(journal: Sequence[Record]) -> dict[int, int]:
-    return {
-        record.channel: place
-        for place, record in enumerate(journal)
-        if record.kind == "mark" and record.lane is None and mark_name(record) == ENDED_MARK
-    }
-
-
-def _ahead(journal: Sequence[Record]) -> dict[tuple[Key, int], int]:
-    return {
-        (key_of(record), record.ordinal or 0): place
-        for place, record in enumerate(journal)
-        if record.kind in {"val", "mark"} and is_in_passing(record)
-    }
-
-
-# What is refused.
-
-
-def _accept(record: Record) -> None:
-    body_bytes(record)
-
-
 def _check_in(record: Record) -> None:
     envelope = record.envelope or {}
-    said = isinstance(envelope.get("discarded", 0), int)
-    said = said and isinstance(envelope.get("principal", ""), str)
-    if body_bytes(record) is None or not said:
-        raise RecordingError(f"record {record.number}: an `in` without its frame")
+    is_valid = isinstance(envelope.get("discarded", 0), int)
+    is_valid = is_valid and isinstance(envelope.get("principal", ""), str)
+    if body_bytes(record) is None or not is_valid:
+        raise RecordingError(f"record {record.number}: an `in` record without a valid message")
 
 
 def _check_shut(record: Record) -> None:
     cause = decode_body(record, ShutBody).cause
-    if cause not in _CAUSES:
+    if cause not in _SHUT_CAUSES:
         raise RecordingError(f"record {record.number}: an unknown cause of `shut`: {cause!r}")
 
 
-def _check_body(body_type: type[Any]) -> Callable[[Record], None]:
-    def check(record: Record) -> None:
-        decode_body(record, body_type)
-
-    return check
+def _check_body(body_type: type[Any]) -> Callable[[Record], object]:
+    return lambda record: decode_body(record, body_type)
 
 
-_CHECKS: Final[Mapping[str, Callable[[Record], None]]] = {
+_CHECKS: Final[Mapping[str, Callable[[Record], object]]] = {
     "in": _check_in,
     "shut": _check_shut,
     "mark": _check_body(MarkBody),

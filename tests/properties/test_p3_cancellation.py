@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, MCPError, Server
-from mcp_trio._replay.divergence import Waiting
+from mcp_trio._replay.replayer import Lanes
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import ShutdownLimits
 
@@ -305,7 +305,7 @@ def test_every_await_was_cancelled_but_the_one_behind_a_shield(taken, point):
 def test_without_the_shield_results_that_came_before_the_cancellation_are_lost(
     stage, tmp_path, monkeypatch, count
 ):
-    suspend = Waiting.suspend
+    suspend = Lanes.suspend
 
     async def park_in_the_open(waiting, suspended, **_):
         await suspend(waiting, suspended, shield=False)
@@ -318,7 +318,7 @@ def test_without_the_shield_results_that_came_before_the_cancellation_are_lost(
         for has_shield in (True, False):
             with monkeypatch.context() as patch:
                 if not has_shield:
-                    patch.setattr(Waiting, "suspend", park_in_the_open)
+                    patch.setattr(Lanes, "suspend", park_in_the_open)
                 again = Trip(peer, point, TAKES_SECONDS)
                 differing[has_shield] += stage.divergence(path, server_of(again)) is not None
     count(2 * 6)

@@ -1,5 +1,7 @@
 """A handler that was changed diverges: where, and what is said of it."""
 
+import re
+
 import pytest
 import trio
 
@@ -123,21 +125,29 @@ def test_the_text_tells_what_where_and_what_can_be_done(desk, world, path):
         f"replay diverged at record {place} of {total} (+{record['t'] / 1e6:.1f} ms),"
         f' tools/call "add", lane {record["l"]}, operation 1'
     )
-    assert lines[1].startswith('  recorded: out   {"jsonrpc":"2.0","id":1,"method":"roots/list"')
+    assert lines[1].startswith('  recorded:  out   {"jsonrpc":"2.0","id":1,"method":"roots/list"')
     assert lines[2].startswith(
-        '  replay:   out   {"jsonrpc":"2.0","method":"notifications/message"'
+        '  replay:    out   {"jsonrpc":"2.0","method":"notifications/message"'
     )
     assert f" by lane {record['l']}, operation 1  at test_changed_handlers.py:" in lines[2]
-    assert lines[3].startswith("  changed:  $.id: 1 became nothing")
-    assert "  meaning:  the code did not do this send here when recorded" in lines
-    suspended = next(line for line in lines if line.startswith("  parked:"))
-    assert "r7  (for its turn)" in suspended
+    assert lines[3].startswith("  changed:   $.id: 1 became nothing")
+    assert "  meaning:   the code did not do this send here when recorded" in lines
+    waiting = next(line for line in lines if line.startswith("  waiting:"))
+    assert re.search(
+        r"r6 in add at conftest\.py:\d+ \(not started\),"
+        r" r7 in wait at conftest\.py:\d+ \(not started\)$",
+        waiting,
+    )
     assert lines[-1] == (
-        '  choose:   fix the code | guard the change with ctx.patched("change")'
+        '  choose:    fix the code | guard the change with ctx.patched("change")'
         ' | record the session again | replay(mode="outbound")'
     )
 
 
-def test_the_text_of_an_answer_says_where_its_handler_is(desk, path):
+def test_the_report_of_a_changed_result_has_the_location_of_the_last_call_and_of_waiting_lanes(
+    desk, path
+):
     divergence = desk.assert_diverges(path, desk.make_server(add=add_wrongly))
-    assert "operation 3  after at test_changed_handlers.py:" in str(divergence)
+    assert re.search(r"r7 at conftest\.py:\d+[,\n]", str(divergence))
+    assert re.search(r"r6 at test_changed_handlers\.py:\d+ \(for its turn\)", str(divergence))
+    assert "operation 3  after the call at test_changed_handlers.py:" in str(divergence)

@@ -131,7 +131,7 @@ def test_who_wants_more_than_a_cut_recording_holds_is_told_of(world, recorded, t
     place = world.place_of(path, lambda r: r["k"] == "cmd" and r["l"] == "r5")
     cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines: lines[: place + 1])
     report = replay(cut, make_server(everything))
-    assert report.beyond["r5"].startswith("at test_effects.py:")
+    assert report.continuing["r5"].startswith("at test_effects.py:")
 
 
 # Handlers that were changed, against the recording of `steps`.
@@ -397,7 +397,7 @@ def test_what_reaches_the_outside_is_blocked_and_noted(recorded):
         replay(path, make_server(dialling))
     divergence = caught.value
     assert divergence.kind == "blocked"
-    assert "stray:" in str(divergence)
+    assert "untracked:" in str(divergence)
     assert divergence.untracked_calls[0].instead in str(divergence)
 
 

@@ -15,8 +15,8 @@ from mcp_trio.recording import replay
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """To spin takes fewer looks at the clock, and less time."""
-    monkeypatch.setattr(clock, "_LOOKS_MAX", 2_000)
-    monkeypatch.setattr(clock, "_LOOKS_WHEN_FREE_MAX", 500)
+    monkeypatch.setattr(clock, "_READINGS_MAX", 2_000)
+    monkeypatch.setattr(clock, "_READINGS_AFTER_END_MAX", 500)
 
 
 # Handlers that hold up the end.
@@ -93,11 +93,13 @@ def test_a_divergence_ends_whatever_handlers_do(desk, path, handler):
 def test_a_failure_that_no_session_survives_is_a_divergence_with_its_place(desk, path):
     divergence = desk.assert_diverges(path, desk.make_server(add=exiting))
     assert "SystemExit: 3  at test_endings.py:" in str(divergence)
-    assert "the replay cannot go on" in str(divergence)
+    assert "the replay cannot continue" in str(divergence)
 
 
 def test_a_spinning_handler_is_called_that(desk, path):
-    assert "spins" in str(desk.assert_diverges(path, desk.make_server(add=spinning)))
+    assert "loops without waiting" in str(
+        desk.assert_diverges(path, desk.make_server(add=spinning))
+    )
 
 
 def test_ctrl_c_is_not_a_divergence(desk, path):
@@ -125,7 +127,7 @@ def test_a_handler_that_spins_behind_a_cut_is_told_so(desk, world, path):
     line = json.dumps(start).encode() + b"\n"
     cut = world.rewrite(path, path.with_name("cut.jsonl"), lambda lines: [*lines[:place], line])
     divergence = desk.assert_diverges(cut, desk.make_server(add=spinning))
-    assert "nothing more" in str(divergence)
+    assert "no more records" in str(divergence)
 
 
 def test_a_task_that_shields_itself_by_a_context_manager_of_its_own_is_ended(desk, path):

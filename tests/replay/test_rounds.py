@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Limits, Server
-from mcp_trio._replay.sweep_inputs import load_sweep_trace
+from mcp_trio._replay.sweep import load_sweep_trace
 from mcp_trio.errors import RecordingError, ReplayDivergence
 from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import replay
@@ -174,5 +174,5 @@ def test_an_end_by_time_is_an_end_by_the_recording_and_not_by_the_clock(path, wo
 
 
 def test_a_sweep_takes_no_recording_with_rounds(path):
-    with pytest.raises(RecordingError, match="in rounds"):
+    with pytest.raises(RecordingError, match="multi round-trip"):
         load_sweep_trace(path)

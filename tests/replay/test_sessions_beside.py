@@ -106,8 +106,14 @@ async def talk_apart(server, paths):
     ("others", "told"),
     [
         (0, ""),
-        (1, "; 1 other session was open beside it: memory that they share is not in this file"),
-        (2, "; 2 other sessions were open beside it: memory that they share is not in this file"),
+        (
+            1,
+            "; 1 other session was open at the same time: memory that sessions share is not in this file",
+        ),
+        (
+            2,
+            "; 2 other sessions were open at the same time: memory that sessions share is not in this file",
+        ),
     ],
 )
 def test_a_divergence_tells_how_many_sessions_were_open_beside(tmp_path, others, told):

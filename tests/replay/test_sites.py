@@ -4,8 +4,13 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Server
-from mcp_trio._replay import source_locations as sites
-from mcp_trio._replay.source_locations import definition_site, is_alive, site_here, site_of
+from mcp_trio._replay import source_locations
+from mcp_trio._replay.source_locations import (
+    current_location,
+    handler_location,
+    is_alive,
+    task_location,
+)
 from mcp_trio.examples import weather
 from mcp_trio.transports import memory_pair
 
@@ -38,7 +43,7 @@ async def method() -> None:
 
 def site(request):
     application = server.open_session(memory_pair()[0]).application
-    return definition_site(application, request)
+    return handler_location(application, request)
 
 
 async def test_the_handler_of_each_kind_of_request_is_found():
@@ -70,14 +75,14 @@ async def test_no_handler_is_no_site():
     assert site(b'{"method":"resources/read","params":{"uri":"place://.."}}') == ""
     assert site(b"[]") == ""
     assert site(b"") == ""
-    assert definition_site(object(), b"{}") == ""
+    assert handler_location(object(), b"{}") == ""
 
 
 async def test_the_examples_are_peoples_code():
     application = weather.server.open_session(memory_pair()[0]).application
     request = b'{"method":"tools/call","params":{"name":"warmest"}}'
-    assert "at weather.py:" in definition_site(application, request)
-    assert sites._is_peoples(weather.weather.__code__)
+    assert "at weather.py:" in handler_location(application, request)
+    assert source_locations._is_user_code(weather.weather.__code__)
 
 
 async def test_the_place_of_a_task_is_where_its_code_waits():
@@ -88,14 +93,14 @@ async def test_the_place_of_a_task_is_where_its_code_waits():
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         (task,) = nursery.child_tasks
-        assert site_of(task).startswith("at test_sites.py:")
+        assert task_location(task).startswith("at test_sites.py:")
         nursery.cancel_scope.cancel()
     assert not is_alive(task)
-    assert site_of(task) == ""
+    assert task_location(task) == ""
 
 
 async def test_the_place_of_running_code_is_that_of_its_own_task():
-    assert site_here().startswith("at test_sites.py:")
+    assert current_location().startswith("at test_sites.py:")
 
 
 async def test_a_task_of_the_package_alone_has_no_place(nursery):
@@ -103,5 +108,5 @@ async def test_a_task_of_the_package_alone_has_no_place(nursery):
     nursery.start_soon(ours.receive)
     await trio.testing.wait_all_tasks_blocked()
     (task,) = nursery.child_tasks
-    assert site_of(task) == ""
+    assert task_location(task) == ""
     nursery.cancel_scope.cancel()

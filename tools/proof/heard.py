@@ -1,6 +1,6 @@
 """A replay that is listened to: what its session did, moment by moment, beside what the file says.
 
-The player compares too; this is a second opinion, which looks at the sequencer's calls alone. And
+The replayer compares too; this is a second opinion, which looks at the sequencer's calls alone. And
 it knows a sequencer that takes no turns, for the control.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from mcp_trio import Limits
-from mcp_trio._replay.trace import is_in_passing
+from mcp_trio._replay.trace import is_immediate
 from mcp_trio._session.journal import Lane
 from mcp_trio.recording import Record, body_bytes, open_recording, read_recording
 
@@ -26,7 +26,7 @@ class Moment(NamedTuple):
 
 @attrs.define
 class Story:
-    """What happened in order, what was read in passing, and the frames that were sent."""
+    """What happened in order, what was read without waiting, and the frames that were sent."""
 
     moments: list[Moment] = attrs.field(factory=list[Moment])
     read: list[Moment] = attrs.field(factory=list[Moment])
@@ -42,7 +42,7 @@ class Story:
             if len(ours) != len(theirs):
                 return f"{len(ours)} {what} became {len(theirs)}"
         if sorted(map(str, self.read)) != sorted(map(str, other.read)):
-            return "other values were read in passing"
+            return "other values were read without waiting"
         return None
 
 
@@ -56,7 +56,7 @@ def recorded_story(path: Path) -> Story:
     story = Story()
     for record in records_of(path):
         moment = Moment(record.kind, record.lane, record.ordinal)
-        if is_in_passing(record):
+        if is_immediate(record):
             story.read.append(moment)
         elif record.kind != "open":
             story.moments.append(moment)
@@ -67,13 +67,13 @@ def recorded_story(path: Path) -> Story:
 
 @attrs.define(eq=False)
 class Tee:
-    """A sequencer that keeps what the part of a player behind it accepted."""
+    """A sequencer that keeps what the session replay that it wraps accepted."""
 
-    part: Any
+    replay: Any
     story: Story
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.part, name)
+        return getattr(self.replay, name)
 
     def _keep(self, kind: str, lane: Lane | None) -> None:
         moment = Moment(kind, None, None)
@@ -82,11 +82,11 @@ class Tee:
         self.story.moments.append(moment)
 
     def _call(self, name: str, kind: str, lane: Lane | None, *args: Any, **keywords: Any) -> Any:
-        """Pass a call on; it counts if the cursor moved, as it does not for what is excused."""
-        cursor = self.part.replayer.cursor
-        before = cursor.place
-        result = getattr(self.part, name)(*args, **keywords)
-        if cursor.place > before:
+        """Pass a call on; it counts if the position moved, as it does not for what is excused."""
+        position = self.replay.replayer.position
+        before = position.index
+        result = getattr(self.replay, name)(*args, **keywords)
+        if position.index > before:
             self._keep(kind, lane)
         return result
 
@@ -95,9 +95,9 @@ class Tee:
         self._call("started", "mark", lane, lane)
 
     def took(self, frame: Any, *, embed: bool) -> int:
-        """Delivered: the cursor has moved already."""
+        """Delivered: the position has moved already."""
         self._keep("in", None)
-        number: int = self.part.took(frame, embed=embed)
+        number: int = self.replay.took(frame, embed=embed)
         return number
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
@@ -130,20 +130,20 @@ class Tee:
         self._call("close", "end", None, counts)
 
     def valued(self, lane: Lane, *args: Any) -> Any:
-        """Something is read in passing; it counts if it was recorded."""
+        """Something is read without waiting; it counts if it was recorded."""
         before = lane.ordinal
-        outcome = self.part.valued(lane, *args)
+        outcome = self.replay.valued(lane, *args)
         if lane.ordinal > before:
             self.story.read.append(Moment("val", lane.name, lane.ordinal))
         return outcome
 
     def patched(self, lane: Lane, name: str) -> bool:
         """The same."""
-        return self._marked(lane, lambda: self.part.patched(lane, name))
+        return self._marked(lane, lambda: self.replay.patched(lane, name))
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """The same."""
-        return self._marked(lane, lambda: self.part.noted(lane, name, value, is_so=is_so))
+        return self._marked(lane, lambda: self.replay.noted(lane, name, value, is_so=is_so))
 
     def _marked(self, lane: Lane, ask: Callable[[], bool]) -> bool:
         before = lane.ordinal
@@ -167,7 +167,7 @@ class Hasty(Tee):
         return "" if record is None else record.kind
 
     def recorded(self, lane: Lane) -> bytes | None:
-        """The lane's own outcome, wherever the cursor stands."""
+        """The lane's own outcome, wherever the replay is."""
         return body_bytes(self.outcomes[lane.name, lane.ordinal + 1])
 
 

@@ -8,7 +8,7 @@
 
 The same programs are recorded with a client of each revision, and replayed in many processes, which
 have hash seeds, heap layouts and scheduler seeds of their own. Every replay is compared with the
-file, by the player and by an ear at its sequencer: frames, order, and what the server's memory
+file, by the replayer and by an ear at its sequencer: frames, order, and what the server's memory
 holds in the end. The control is the same with the gate off. With `--raw`, handlers wait in ways
 that the journal does not know, too: then a replay may diverge, but never differ in silence. Failing
 recordings are kept with `--keep FOLDER`, in a folder for each revision; the last form replays one
@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import attrs
 import msgspec
@@ -36,6 +36,7 @@ from heard import Listened, Story, outcomes_of, recorded_story, records_of
 from programs import program_of
 from recorded_programs import recording_of, state_of
 
+from mcp_trio import Server
 from mcp_trio._journal.records import decode_body
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.tasks import seeded_schedule
@@ -108,7 +109,7 @@ class Replayer:
         is_watched = self.process == 0  # slower, and the same for every process
         try:
             with seeded_schedule(f"{self.process} {seed}"):
-                replay(path, listened, watches=is_watched)
+                replay(path, cast("Server", listened), watches=is_watched)
         except (ReplayDivergence, RecordingError) as error:
             text = f"{type(error).__name__}: {error}"
             return Failure(seed=seed, process=self.process, is_loud=True, text=text)
@@ -118,7 +119,7 @@ class Replayer:
         return Failure(seed=seed, process=self.process, is_loud=False, text=silent)
 
     def _difference(self, seed: int, story: Story, state: object) -> str | None:
-        """What the player did not see: another order, other bytes, another state of memory."""
+        """What the replayer did not see: another order, other bytes, another state of memory."""
         recorded_state = msgspec.json.decode(state_of(self.folder, seed).read_bytes())
         if state != recorded_state:
             return f"the server's memory: {recorded_state!r} became {state!r}"

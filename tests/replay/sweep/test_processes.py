@@ -36,7 +36,9 @@ def test_a_system_without_fork_is_told(sums, path, monkeypatch):
 
 
 def test_a_target_that_cannot_be_swept_elsewhere_is_told(path):
-    with pytest.raises(SweepUnavailable, match=r"(?s)ended with 2: .*no/such\.py: no such file"):
+    with pytest.raises(
+        SweepUnavailable, match=r"(?s)exited with status 2: .*no/such\.py: no such file"
+    ):
         sweep(path, "no/such.py", seed=3)
 
 
@@ -74,7 +76,7 @@ def test_forks_that_nobody_waits_for_any_more_are_ended(sums, path, monkeypatch)
             return super().outcome()
 
     monkeypatch.setattr(sweeping, "_Fork", Dying)
-    monkeypatch.setattr(sweeping, "_FORKS", 3)
+    monkeypatch.setattr(sweeping, "_PROCESSES_MAX", 3)
     with pytest.raises(KeyboardInterrupt):
         sweep_forked(path, sums.make_server(), schedules=6)
     os.waitpid(forks[1].process, 0)  # was being waited for
