@@ -31,7 +31,7 @@ from mcp_trio._server.registry import (
 from mcp_trio._server.results import prompt_result, resource_result, tool_result
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.signatures import ArgumentsError
-from mcp_trio._server.subscriptions import Announcer, Subscription, Subscriptions, honoured
+from mcp_trio._server.subscriptions import Announcer, Subscription, Subscriptions, honoured_filter
 from mcp_trio._server.threads import Bridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
@@ -390,10 +390,10 @@ class Serving:
 
     async def listen(self, handling: Handling, params: types.ListenParams) -> types.ListenResult:
         """Answer `subscriptions/listen`, at the end of the session."""
-        self.subscriptions.check_wishes(params.notifications)
+        self.subscriptions.check_room(params.notifications)
         capabilities = handling.session.connection.current_capabilities()
-        wishes = honoured(params, capabilities, self._is_readable)
-        return await self.subscriptions.run(Subscription(self.announcer.audience, handling, wishes))
+        wanted = honoured_filter(params, capabilities, self._is_readable)
+        return await self.subscriptions.run(Subscription(self.announcer.notifier, handling, wanted))
 
     def _is_readable(self, uri: str) -> bool:
         try:

@@ -40,7 +40,7 @@ from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.sockets import Door, verified
-from mcp_trio._server.subscriptions import Audience
+from mcp_trio._server.subscriptions import ChangeNotifier
 from mcp_trio._session.leader_followers import FirstStep, TaskPool, lead_all
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.channel import Channel
@@ -774,11 +774,11 @@ class StandIn(ABC, Generic[SessionT]):
 
     Attributes:
         limits: The limits of each session.
-        audience: An empty set of subscribers: the sessions report changes themselves.
+        change_notifier: An empty set of subscribers: the sessions report changes themselves.
     """
 
     limits: Limits
-    audience: Audience = attrs.field(factory=Audience, init=False)
+    change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
 
     @abstractmethod
     def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:

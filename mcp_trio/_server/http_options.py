@@ -2,7 +2,7 @@
 
 By default all stores are in the memory of the process. Machines that serve together share only
 three things: the events that a returning client asks for, the facts about its session, and the
-notice that something has changed. A session itself, its handlers and their questions live in one
+change that something has changed. A session itself, its handlers and their questions live in one
 process, so requests of legacy clients have to be routed by `Mcp-Session-Id`. Stateless requests
 need no such routing.
 """
@@ -19,7 +19,7 @@ from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._recorder.writer import RecordTarget
-from mcp_trio._server.subscriptions import Notice, Tell
+from mcp_trio._server.subscriptions import Change, NotifyChange
 
 
 @attrs.frozen(kw_only=True)
@@ -88,16 +88,16 @@ class MemorySessions:
 class Changes(Protocol):
     """A broadcast of change notices between applications that serve together.
 
-    A notice says that a list or a resource has changed; it does not carry the new content, because
-    each application has lists of its own. A notice reaches all other applications that have joined,
+    A change says that a list or a resource has changed; it does not carry the new content, because
+    each application has lists of its own. A change reaches all other applications that have joined,
     never its sender. The notices of one sender arrive in the order in which they were sent. They
     may arrive late, and several equal notices may arrive as one.
     """
 
-    def joined(self, hear: Tell) -> AbstractAsyncContextManager[Tell]:
+    def joined(self, hear: NotifyChange) -> AbstractAsyncContextManager[NotifyChange]:
         """Return a context manager that joins the broadcast and gives a function that sends.
 
-        Inside the context `hear` is called for each notice of another application. Both functions
+        Inside the context `hear` is called for each change of another application. Both functions
         return without waiting, and may be called in any task or thread.
         """
         ...
@@ -107,11 +107,13 @@ class Changes(Protocol):
 class MemoryChanges:
     """`Changes` between the applications of this process."""
 
-    _members: dict[object, Tell] = attrs.field(factory=dict[object, Tell], init=False)
+    _members: dict[object, NotifyChange] = attrs.field(
+        factory=dict[object, NotifyChange], init=False
+    )
 
     @asynccontextmanager
-    async def joined(self, hear: Tell) -> AsyncGenerator[Tell]:
-        """Join the broadcast, and give a function that sends a notice to the other members."""
+    async def joined(self, hear: NotifyChange) -> AsyncGenerator[NotifyChange]:
+        """Join the broadcast, and give a function that sends a change to the other members."""
         member = object()
         self._members[member] = hear
         try:
@@ -119,10 +121,10 @@ class MemoryChanges:
         finally:
             del self._members[member]
 
-    def _tell(self, teller: object, notice: Notice) -> None:
+    def _tell(self, teller: object, change: Change) -> None:
         for member, hear in tuple(self._members.items()):
             if member is not teller:
-                hear(notice)
+                hear(change)
 
 
 @attrs.frozen(kw_only=True)

@@ -29,7 +29,7 @@ from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.handlers import SessionHttp
 from mcp_trio._server.http_options import HttpStores, SessionFacts
 from mcp_trio._server.sockets import HandshakeTimeouts, HasLifespan
-from mcp_trio._server.subscriptions import Audience
+from mcp_trio._server.subscriptions import ChangeNotifier
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import sheltered
 from mcp_trio._transports.channel import Channel
@@ -307,7 +307,7 @@ class ServesSessions(HasLifespan, Protocol):
     """The part of a server that the runtime uses: a `Server`, or a `StandIn` for one."""
 
     @property
-    def audience(self) -> Audience:
+    def change_notifier(self) -> ChangeNotifier:
         """The subscribers to changes of the server."""
         ...
 
@@ -407,14 +407,14 @@ class Runtime:
         """
         try:
             close_seconds = self.server.limits.shutdown.close_seconds
-            audience = self.server.audience
+            change_notifier = self.server.change_notifier
             async with (
                 self.server.entered_lifespan() as value,
                 SessionHttp(close_seconds) as http,
-                self.stores.changes.joined(audience.hear) as tell,
+                self.stores.changes.joined(change_notifier.notify_listeners) as tell,
             ):
                 self._lifespan, self._http = value, http
-                with audience.relayed_by(tell):
+                with change_notifier.relayed_by(tell):
                     await self._hold(task_status)
         finally:
             self.ended.set()

@@ -41,7 +41,7 @@ from mcp_trio._server.registry import (
 from mcp_trio._server.results import JsonWriter, OutputSchema, given_output_schema
 from mcp_trio._server.sealed_state import KeyRing, StateStore
 from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
-from mcp_trio._server.subscriptions import Audience, list_changed
+from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
 from mcp_trio._server.threads import Locks
 from mcp_trio._server.uri_templates import UriTemplate
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -161,7 +161,7 @@ class Offering:
     effect_results: EffectResults = attrs.field(init=False, repr=False)
     locks: Locks = attrs.field(factory=Locks, init=False, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)
-    _audience: Audience = attrs.field(factory=Audience, init=False, repr=False)
+    _change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False, repr=False)
 
     # Those of `async def` handlers and of handlers in threads, in this order.
     _contexts: ClassVar[tuple[type[Any], type[Any]]]
@@ -272,7 +272,7 @@ class Offering:
 
     def resource_updated(self, uri: str) -> None:
         """Notify every client that has subscribed to `uri` that its contents have changed."""
-        self._audience.tell((RESOURCE_UPDATED, uri))
+        self._change_notifier.notify((RESOURCE_UPDATED, uri))
 
     # Prompts.
 
@@ -379,7 +379,7 @@ class Offering:
         """
         if kind not in _LISTS:
             raise ValueError(f"unknown list {kind!r}: choose from {', '.join(_LISTS)}")
-        self._audience.tell(list_changed(kind))
+        self._change_notifier.notify(list_changed(kind))
 
     def declared(self) -> types.ServerCapabilities:
         """Return the capabilities: the given ones, else those of what is registered now."""

@@ -38,7 +38,7 @@ from mcp_trio._server.registration import Offering
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.stdio import run_stdio, serve_stdio
-from mcp_trio._server.subscriptions import Announcer, Audience
+from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
 from mcp_trio._session.journal import UNRECORDED, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.nondeterminism import strict_watch
@@ -174,7 +174,7 @@ class Server(Offering):
             store=self.states,
             version=self.version,
         )
-        announcer = Announcer(self._audience)
+        announcer = Announcer(self._change_notifier)
         serving = Serving(self, self._registry, announcer, lifespan, http, self._shared(rounds))
         return Session(channel, connection, serving, sequencer or UNRECORDED)
 
@@ -231,9 +231,9 @@ class Server(Offering):
         ]
 
     @property
-    def audience(self) -> Audience:
+    def change_notifier(self) -> ChangeNotifier:
         """Return the sessions that are notified of changes of this server."""
-        return self._audience
+        return self._change_notifier
 
     @property
     def spoken(self) -> Sequence[str]:

@@ -1,10 +1,21 @@
-"""Subscriptions at a server, and the notifications of changes.
+"""Change notifications: the lists and resources of a server that its clients subscribe to.
 
-It is acknowledged first, with what of its wishes is honoured: kinds that the server does not offer
-and resources that nobody could read are left out, not refused (SUB-06). What changes while the
-acknowledgement waits for its turn is told after it (TRAP-105). A client ends a subscription by
-cancelling the request, and hears nothing more; a server when its session begins to close, by the
-result and a cancellation behind it (TRAP-104).
+A change is reported to the `ChangeNotifier`, in any task or thread. The notifier has a
+`ChangeListener` for each client: the `Announcer` of a legacy session, which is an actor while there
+is something to send, or a `Subscription`, which is the handler of a `subscriptions/listen` request.
+Changes that happen while a listener waits for its turn or for a slow client are sent once. What is
+pending is therefore bounded by the number of lists and of subscribed resources.
+
+In a recording, a listener has a lane. It takes a turn for each notification, and a mark records
+which change it sends, and how often that has changed until then. A replay may be ahead of the
+recording or late; there the mark decides, and the listener waits until these changes have happened.
+As soon as a change was pending there is a record in any case: the mark, with null if the change was
+withdrawn, or `cxl` if the session ended before. A replay in which the handlers of the session make
+the same changes sends the same notifications; any other replay diverges. A change from outside of
+the recording, such as one by another session, is an input that the recording does not have: a
+replay diverges at its notification.
+
+https://modelcontextprotocol.io/specification/draft/basic/utilities/subscriptions
 """
 
 from abc import ABC, abstractmethod
@@ -34,167 +45,150 @@ from mcp_trio.types import (
     SubscriptionFilter,
 )
 
-# --------------------
-# Telling clients that a list or a resource has changed.
-#
-# Whoever changes something tells the `Audience`, from any task or thread. It has a `Listener` for
-# each client that is to hear of it: the announcer of a session, which is an actor while there is
-# something to tell, or the handler of a subscription. Changes that happen while one waits for its
-# turn, or for a slow client, are told once: what is pending is bounded by the kinds of lists and by
-# the subscriptions.
-#
-# In a recording a listener has a lane. It takes a turn for each notification, and a mark says what
-# it tells, and how many changes of that have happened by then. For a replay may be a little ahead
-# of the recording, or behind: there the mark decides, and the listener waits until these changes
-# have happened. Once something was pending there is a record, whatever happens: that mark, with
-# nothing to tell if it was withdrawn, or `cxl` if the session ends first. So a replay in which the
-# session's own handlers change the same things sends the same, and any other diverges. A change
-# from outside the file (a session that is not recorded in it, a task beside it) is an input that
-# recordings do not hold: replaying such a session diverges at the notification.
-
-
 ANNOUNCE_LANE: Final = "announce"
 CHOICE: Final = "announce"
 
-# What a listener chooses when it has nothing more to tell.
+# The choice of a listener that has nothing more to send.
 END: Final = "end"
 
-Notice: TypeAlias = tuple[str, str | None]
-"""A notification: its method, and the URI that it is about, if it is about one."""
+Change: TypeAlias = tuple[str, str | None]
+"""A change: the method of its notification, and the URI of the changed resource, if it has one."""
 
-Tell: TypeAlias = Callable[[Notice], None]
-"""Says to somebody that something has changed."""
+NotifyChange: TypeAlias = Callable[[Change], None]
+"""A function to which a change is reported."""
 
 
-def list_changed(kind: str) -> Notice:
-    """The notice that a list has changed: "tools", "resources" or "prompts"."""
+def list_changed(kind: str) -> Change:
+    """Return the change of a list: "tools", "resources" or "prompts"."""
     return f"notifications/{kind}/list_changed", None
 
 
 @attrs.define(eq=False)
-class Listener(ABC):
-    """What one client is told by itself; see the module.
+class ChangeListener(ABC):
+    """A sender of change notifications to one client.
 
     Attributes:
-        audience: Where it hears of changes, from `join` to `leave`.
-        session: The session, as soon as it is.
-        is_over: Whether nothing more is to be told than what is pending.
+        notifier: The notifier of the server, which reports changes from `join` to `leave`.
+        session: The session of the client, from `join` on.
+        is_over: True if only the pending changes are still sent.
     """
 
-    audience: "Audience"
+    notifier: "ChangeNotifier"
     session: HandlingSession = attrs.field(init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _token: trio.lowlevel.TrioToken = attrs.field(init=False)
-    _changes: dict[Notice, int] = attrs.field(factory=dict[Notice, int], init=False)
-    _pending: dict[Notice, None] = attrs.field(factory=dict[Notice, None], init=False)
-    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+    # How often each change has happened, and the changes to be sent, the oldest first.
+    _counts: dict[Change, int] = attrs.field(factory=dict[Change, int], init=False)
+    _pending: dict[Change, None] = attrs.field(factory=dict[Change, None], init=False)
+    _wakeup: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     @property
-    def about(self) -> RequestId | None:
-        """The request that its notifications belong to; of a session's they belong to none."""
+    def request_id(self) -> RequestId | None:
+        """The request that the notifications belong to; None for those of a legacy session."""
         return None
 
     @abstractmethod
-    def is_wanted(self, notice: Notice) -> bool:
-        """Return whether the client wants to hear of a change; asked in any task or thread."""
+    def is_subscribed(self, change: Change) -> bool:
+        """Return whether the client has subscribed to a change; called in any task or thread."""
 
     @abstractmethod
-    def is_due(self, notice: Notice) -> bool:
-        """Return whether the client is to hear of one that it wants to hear of."""
+    def is_due(self, change: Change) -> bool:
+        """Return whether a change has to be sent now; called for subscribed changes."""
 
     @abstractmethod
-    def frame(self, method: str, uri: str | None) -> bytes:
-        """The notification."""
+    def encode(self, method: str, uri: str | None) -> bytes:
+        """Return the encoded notification."""
 
     def join(self, session: HandlingSession) -> None:
-        """Hear of every change from now on."""
+        """Begin to listen for changes."""
         self.session = session
         self._token = trio.lowlevel.current_trio_token()
-        self.audience.add(self)
+        self.notifier.add(self)
 
     def leave(self) -> None:
-        """Hear no more."""
-        self.audience.discard(self)
+        """Stop listening for changes."""
+        self.notifier.discard(self)
 
-    def tell(self, notice: Notice) -> None:
-        """Something has changed; from any task or thread."""
-        if self._is_here():
-            self._note(notice)
-        elif self.is_wanted(notice):  # or threads could queue URIs without end
+    def notify(self, change: Change) -> None:
+        """Queue a change for the client; may be called in any task or thread."""
+        if self._is_in_own_thread():
+            self._queue(change)
+        # Changes without a subscription are dropped here, because a thread could otherwise queue
+        # any number of URIs.
+        elif self.is_subscribed(change):
             with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._note, notice, idempotent=True)
+                self._token.run_sync_soon(self._queue, change, idempotent=True)
 
     def end(self) -> None:
-        """When what is pending has been told, `tell_all` returns."""
+        """Let `send_all` return when the pending changes have been sent."""
         self.is_over = True
-        self._news.ring()
+        self._wakeup.ring()
 
-    def withdraw(self, notice: Notice) -> None:
-        """The client no longer wants to hear of it; neither of what is pending."""
-        self._changes.pop(notice, None)
-        self._pending.pop(notice, None)
+    def withdraw(self, change: Change) -> None:
+        """Remove a change from the pending ones: the client has unsubscribed."""
+        self._counts.pop(change, None)
+        self._pending.pop(change, None)
 
-    async def tell_all(self, lane: Lane | None) -> None:
-        """Send what there is to tell, as it comes, until the `end`."""
+    async def send_all(self, lane: Lane | None) -> None:
+        """Send notifications of changes until `end` is called."""
         is_over = False
         while not is_over:
             if not (self._pending or self.is_over):
-                await self._news.wait()
-            is_over = await self._tell_next(lane)
+                await self._wakeup.wait()
+            is_over = await self._send_next(lane)
 
-    async def _tell_next(self, lane: Lane | None) -> bool:
-        """Send what is pending longest; returns whether nothing comes any more."""
+    async def _send_next(self, lane: Lane | None) -> bool:
+        """Send the oldest pending change; return whether the listener is over."""
         await self.session.send_queue.ready(lane)
-        choice = self._choice(lane)
+        choice = self._choose(lane)
         if choice is not None and choice != END:
             await self._send(choice, lane)
         return bool(choice == END)
 
-    def _is_here(self) -> bool:
+    def _is_in_own_thread(self) -> bool:
         try:
             return trio.lowlevel.current_trio_token() is self._token
-        except RuntimeError:  # a thread without a loop
+        except RuntimeError:  # The calling thread runs no Trio.
             return False
 
-    def _note(self, notice: Notice) -> None:
-        if self.is_wanted(notice) and self.is_due(notice):
-            self._changes[notice] = self._changes.get(notice, 0) + 1
-            self._pending[notice] = None
+    def _queue(self, change: Change) -> None:
+        if self.is_subscribed(change) and self.is_due(change):
+            self._counts[change] = self._counts.get(change, 0) + 1
+            self._pending[change] = None
             self._wake()
 
     def _wake(self) -> None:
-        """There is something to tell."""
-        self._news.ring()
+        self._wakeup.ring()
 
-    def _choice(self, lane: Lane | None) -> Any:
-        """What is done now; a replay does as recorded, but does not keep back what it has to tell.
+    def _choose(self, lane: Lane | None) -> Any:
+        """Return what to send: [method, URI, count], `END`, or None if the change was withdrawn.
 
-        It is what is pending longest and how often it has changed, None if that was withdrawn.
+        A replay follows the recording, except that it never ends before its own changes are sent.
         """
-        notice = next(iter(self._pending), None)
+        change = next(iter(self._pending), None)
         choice: Any = END if self.is_over else None
-        if notice is not None:
-            choice = [*notice, self._changes[notice]]
+        if change is not None:
+            choice = [*change, self._counts[change]]
         if lane is None:
             return choice
         recorded = self.session.sequencer.marked(CHOICE, choice, lane)
         return choice if recorded == END else recorded
 
     async def _send(self, choice: Any, lane: Lane | None) -> None:
-        method, uri, changes = choice
-        while self._changes.get((method, uri), 0) < changes:  # a replay that is behind
-            await self._news.wait()
-        if self._changes[method, uri] == changes:
+        method, uri, count = choice
+        while self._counts.get((method, uri), 0) < count:  # The replay is behind the recording.
+            await self._wakeup.wait()
+        if self._counts[method, uri] == count:
             del self._pending[method, uri]
-        self.session.send_queue.post_now(self.frame(method, uri), lane, about=self.about)
+        self.session.send_queue.post_now(self.encode(method, uri), lane, about=self.request_id)
 
 
 @attrs.define(eq=False)
-class Announcer(Listener):
-    """What the client of a legacy session is told.
+class Announcer(ChangeListener):
+    """The change notifications of a legacy session.
 
     Attributes:
-        subscribed: The URIs whose updates the client wants to hear of.
+        subscribed: The URIs of the resources that the client has subscribed to.
     """
 
     subscribed: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
@@ -203,7 +197,7 @@ class Announcer(Listener):
     _is_awake: bool = attrs.field(default=False, init=False)
 
     def accompany(self, session: AccompaniedSession) -> None:
-        """The session begins."""
+        """Begin to listen for changes, as part of a session that begins."""
         self._accompanied = session
         if session.sequencer.has_lanes:
             self._lane = Lane(ANNOUNCE_LANE)
@@ -213,79 +207,82 @@ class Announcer(Listener):
         super()._wake()
         if not self._is_awake:
             self._is_awake = True
-            self._accompanied.act(self._tell_pending)
+            self._accompanied.act(self._send_pending)
 
-    async def _tell_pending(self) -> None:
-        """The actor; nothing is sent before the client is `initialized`."""
+    async def _send_pending(self) -> None:
+        # A server must not send notifications before the client's `notifications/initialized`.
         initialized, is_due = self._accompanied.initialized, True
         if not initialized.is_set():
             await initialized.wait()
             is_due = bool(self._pending)
         while is_due:
-            await self._tell_next(self._lane)
+            await self._send_next(self._lane)
             is_due = bool(self._pending)
         self._is_awake = False
 
     def unsubscribe(self, uri: str) -> None:
-        """The client no longer wants to hear of a resource; neither of what is pending."""
+        """End the client's subscription to a resource."""
         self.subscribed.pop(uri, None)
         self.withdraw((RESOURCE_UPDATED, uri))
 
-    def is_wanted(self, notice: Notice) -> bool:
-        """See `Listener.is_wanted`."""
-        _, uri = notice
+    def is_subscribed(self, change: Change) -> bool:
+        """Return True for each list, and for a resource that the client has subscribed to."""
+        _, uri = change
         return uri is None or uri in self.subscribed
 
-    def is_due(self, notice: Notice) -> bool:
-        """See `Listener.is_due`: a handshake that is still to come declares what is there then."""
-        connection, need = self.session.connection, METHODS[notice[0]].required_capability
+    def is_due(self, change: Change) -> bool:
+        """Return whether the server has declared the capability for a change.
+
+        Before the handshake no change is due: the client has not listed anything so far.
+        """
+        connection, need = self.session.connection, METHODS[change[0]].required_capability
         assert need is not None
         has_session = connection.protocol_version is not None
         return has_session and announced(connection.our_capabilities, need.path)
 
-    def frame(self, method: str, uri: str | None) -> bytes:
-        """See `Listener.frame`."""
+    def encode(self, method: str, uri: str | None) -> bytes:
+        """Return the encoded notification."""
         params = None if uri is None else ResourceUpdatedParams(uri=uri)
         return self.session.connection.notification(method, params)
 
 
 @attrs.define(eq=False)
-class Audience:
-    """Who listens to a server's changes, perhaps in several Trio runs."""
+class ChangeNotifier:
+    """The listeners for a server's changes, perhaps in several Trio runs."""
 
-    _listeners: set[Listener] = attrs.field(factory=set[Listener], init=False)
-    _relays: set[Tell] = attrs.field(factory=set[Tell], init=False)
+    _listeners: set[ChangeListener] = attrs.field(factory=set[ChangeListener], init=False)
+    _relays: set[NotifyChange] = attrs.field(factory=set[NotifyChange], init=False)
 
     @contextmanager
-    def relayed_by(self, relay: Tell) -> Generator[None]:
-        """A context in which others are told of every change by this, too; it must be quick."""
+    def relayed_by(self, relay: NotifyChange) -> Generator[None]:
+        """Enter a context in which each change is also reported to `relay`, without waiting."""
         self._relays.add(relay)
         try:
             yield
         finally:
             self._relays.discard(relay)
 
-    def add(self, listener: Listener) -> None:
-        """It hears of every change from now on."""
+    def add(self, listener: ChangeListener) -> None:
+        """Report changes to a listener from now on."""
         self._listeners.add(listener)
 
-    def discard(self, listener: Listener) -> None:
-        """It hears no more."""
+    def discard(self, listener: ChangeListener) -> None:
+        """Report no more changes to a listener."""
         self._listeners.discard(listener)
 
-    def tell(self, notice: Notice) -> None:
-        """Something has changed; from any task or thread."""
-        self.hear(notice)
+    def notify(self, change: Change) -> None:
+        """Report a change to all listeners and relays; may be called in any task or thread."""
+        self.notify_listeners(change)
         for relay in tuple(self._relays):
-            relay(notice)
+            relay(change)
 
-    def hear(self, notice: Notice) -> None:
-        """Something has changed at others, who have told whom they had to; as `tell`."""
+    def notify_listeners(self, change: Change) -> None:
+        """Report a change of another instance, whose relay has reported it to this one."""
         for listener in tuple(self._listeners):
-            listener.tell(notice)
+            listener.notify(change)
 
 
-# The member of a filter for each list, and the capability that a server needs to honour it.
+# For each list, the member of a filter, and the capability that the server needs to honour it.
 _LISTS: Final = {
     "tools": ("tools_list_changed", "tools.listChanged"),
     "prompts": ("prompts_list_changed", "prompts.listChanged"),
@@ -295,54 +292,58 @@ _SUBSCRIBE: Final = "resources.subscribe"
 
 
 @attrs.define(eq=False)
-class Subscription(Listener):
-    """One subscription, which is told what it was `honoured`."""
+class Subscription(ChangeListener):
+    """The handler of one `subscriptions/listen` request; `honoured` is the filter it accepted."""
 
     handling: Handling
     honoured: SubscriptionFilter
-    wanted: frozenset[Notice] = attrs.field(init=False)
+    changes: frozenset[Change] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.wanted = frozenset(_notices(self.honoured))
+        self.changes = frozenset(_changes_of(self.honoured))
 
     @property
-    def about(self) -> RequestId:
-        """See `Listener.about`."""
+    def request_id(self) -> RequestId:
+        """The id of the request, which the notifications belong to."""
         return self.handling.request.id
 
     @property
     def uris(self) -> list[str]:
-        """The resources that it is about."""
+        """The resources of the subscription."""
         return self.honoured.resource_subscriptions or []
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What ties a message to it: the id of its request, as that came (SUB-08, TRAP-106)."""
+        """The `_meta` of each message: the id of the request, a string or a number as sent."""
         return {SUBSCRIPTION_ID: self.handling.request.id}
 
     async def run(self) -> ListenResult:
-        """Acknowledge, and tell what changes until the `end`."""
+        """Acknowledge the subscription, and send notifications of changes until `end` is called.
+
+        A client ends the subscription by cancelling the request; nothing is sent after that.
+        """
         handling = self.handling
+        # A change that happens before the acknowledgement is sent is pending, and sent after it.
         self.join(handling.session)
         try:
             acknowledged = AcknowledgedParams(notifications=self.honoured, meta=self.meta)
             await handling.notify(ACKNOWLEDGED, acknowledged)
-            await self.tell_all(handling.lane)
+            await self.send_all(handling.lane)
         finally:
             self.leave()
         handling.final_message = handling.session.connection.subscription_end(handling.request)
         return ListenResult(meta=self.meta)
 
-    def is_wanted(self, notice: Notice) -> bool:
-        """See `Listener.is_wanted`."""
-        return notice in self.wanted
+    def is_subscribed(self, change: Change) -> bool:
+        """Return whether the filter of the subscription has the change."""
+        return change in self.changes
 
-    def is_due(self, notice: Notice) -> bool:  # noqa: ARG002  what is honoured is offered
-        """See `Listener.is_due`."""
+    def is_due(self, change: Change) -> bool:  # noqa: ARG002
+        """Return True: the filter has only changes that the server offers."""
         return True
 
-    def frame(self, method: str, uri: str | None) -> bytes:
-        """See `Listener.frame`."""
+    def encode(self, method: str, uri: str | None) -> bytes:
+        """Return the encoded notification, with the id of the subscription."""
         params = EmptyParams() if uri is None else ResourceUpdatedParams(uri=uri)
         params = replace(params, meta=self.meta)
         connection = self.handling.session.connection
@@ -351,7 +352,7 @@ class Subscription(Listener):
 
 @attrs.define(eq=False)
 class Subscriptions:
-    """The subscriptions of one session, `session`."""
+    """The open subscriptions of one session."""
 
     limits: Limits
     session: AccompaniedSession
@@ -359,28 +360,27 @@ class Subscriptions:
     _has_ender: bool = attrs.field(default=False, init=False)
 
     async def _end_with_session(self) -> None:
-        """The actor, from the first of them on: ends all when the session begins to close."""
         await self.session.closing.wait()
         for subscription in tuple(self._open):
             subscription.end()
 
-    def check_wishes(self, wishes: SubscriptionFilter) -> None:
-        """Refuse what there is no room for, before it costs more to look at.
+    def check_room(self, wanted: SubscriptionFilter) -> None:
+        """Check the limits for a new subscription, before its filter is examined.
 
         Raises:
-            RequestError: There are too many subscriptions, or this one names too many resources.
+            RequestError: There are too many subscriptions, or this one has too many resources.
         """
         if len(self._open) >= self.limits.requests.listens_max:
             listens_max = self.limits.requests.listens_max
             text = f"too many subscriptions (limits.requests.listens_max={listens_max})"
             raise RequestError(SERVER_BUSY, text)
-        self._check_resources(len(wishes.resource_subscriptions or ()))
+        self._check_resources(len(wanted.resource_subscriptions or ()))
 
     async def run(self, subscription: Subscription) -> ListenResult:
-        """Answer `subscriptions/listen`; returns when the session begins to close.
+        """Run a subscription until it is cancelled or the session begins to close.
 
         Raises:
-            RequestError: Together they are for too many resources.
+            RequestError: All subscriptions together have too many resources.
         """
         self._check_resources(sum(len(each.uris) for each in (*self._open, subscription)))
         self._open[subscription] = None
@@ -399,21 +399,25 @@ class Subscriptions:
             raise RequestError(SERVER_BUSY, text)
 
 
-def honoured(
+def honoured_filter(
     params: ListenParams, capabilities: ServerCapabilities, is_readable: Callable[[str], bool]
 ) -> SubscriptionFilter:
-    """What of a client's wishes a server can fulfil; what is not wished for is not in it."""
-    wishes = params.notifications
+    """Return the part of a client's filter that the server can honour.
+
+    Lists that the server does not offer, and resources that do not exist, are omitted; the protocol
+    does not make them an error.
+    """
+    wanted = params.notifications
     lists = {
         member: True
         for member, capability in _LISTS.values()
-        if getattr(wishes, member) and announced(capabilities, capability)
+        if getattr(wanted, member) and announced(capabilities, capability)
     }
-    named = wishes.resource_subscriptions if announced(capabilities, _SUBSCRIBE) else None
-    found = [uri for uri in dict.fromkeys(named or ()) if is_readable(uri)]
-    return SubscriptionFilter(**lists, resource_subscriptions=found or None)
+    uris = wanted.resource_subscriptions if announced(capabilities, _SUBSCRIBE) else None
+    readable = [uri for uri in dict.fromkeys(uris or ()) if is_readable(uri)]
+    return SubscriptionFilter(**lists, resource_subscriptions=readable or None)
 
 
-def _notices(wishes: SubscriptionFilter) -> list[Notice]:
-    lists = [list_changed(kind) for kind, (member, _) in _LISTS.items() if getattr(wishes, member)]
-    return [*lists, *((RESOURCE_UPDATED, uri) for uri in wishes.resource_subscriptions or ())]
+def _changes_of(wanted: SubscriptionFilter) -> list[Change]:
+    lists = [list_changed(kind) for kind, (member, _) in _LISTS.items() if getattr(wanted, member)]
+    return [*lists, *((RESOURCE_UPDATED, uri) for uri in wanted.resource_subscriptions or ())]

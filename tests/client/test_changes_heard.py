@@ -62,7 +62,7 @@ async def test_a_resource_that_is_not_told_of_cannot_be_subscribed(server):
             await client.subscribe("none:1")
         assert caught.value.data == {"uri": "none:1"}
         await trio.testing.wait_all_tasks_blocked()
-        (listener,) = [it for it in server._audience._listeners if hasattr(it, "honoured")]
+        (listener,) = [it for it in server._change_notifier._listeners if hasattr(it, "honoured")]
         assert listener.uris == ["harbour://oslo"]
 
 

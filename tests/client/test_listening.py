@@ -102,7 +102,7 @@ async def test_changes_are_iterated(server):
             assert subscription.left_out == []
             assert subscription.is_open
         await trio.testing.wait_all_tasks_blocked()
-        assert len(server._audience._listeners) == 1  # none but the announcer of the session
+        assert len(server._change_notifier._listeners) == 1  # none but the announcer of the session
         assert client.counts == {}
 
 
@@ -317,7 +317,7 @@ async def test_a_lost_connection_is_no_end_but_a_loss(by_hand, nursery):
 
 async def test_the_servers_own_end_is_heard(server):
     async with stateless(server) as client, client.listen(tools=True) as subscription:
-        (listener,) = [it for it in server._audience._listeners if hasattr(it, "honoured")]
+        (listener,) = [it for it in server._change_notifier._listeners if hasattr(it, "honoured")]
         listener.end()
         assert [change async for change in subscription] == []
 

@@ -167,11 +167,11 @@ async def test_a_change_after_a_run_has_ended_disturbs_nobody(server):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
             await WirePeer(ours).handshake()
-            leaked.extend(server._audience._listeners)
+            leaked.extend(server._change_notifier._listeners)
             nursery.cancel_scope.cancel()
 
     await trio.to_thread.run_sync(trio.run, main)
-    leaked[0].tell((CHANGED.format("tools"), None))
+    leaked[0].notify((CHANGED.format("tools"), None))
 
 
 async def test_a_session_that_has_ended_is_forgotten(server, nursery):
@@ -179,12 +179,12 @@ async def test_a_session_that_has_ended_is_forgotten(server, nursery):
     session = await nursery.start(server.serve, theirs)
     peer = WirePeer(ours)
     await peer.handshake()
-    assert len(server._audience._listeners) == 1
+    assert len(server._change_notifier._listeners) == 1
     gone = weakref.ref(session)
     del session
     await peer.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(server._audience._listeners) == 0
+    assert len(server._change_notifier._listeners) == 0
     server.tool(nothing)
     del theirs
     gc.collect()
@@ -271,7 +271,7 @@ async def test_updates_from_threads_reach_subscribers_alone(server, serve):
 async def test_an_update_that_is_withdrawn_while_it_waits_is_not_told(server, serve):
     asker = await serve(server)
     await asker.result("resources/subscribe", {"uri": "harbour://tide"})
-    (announcer,) = server._audience._listeners
+    (announcer,) = server._change_notifier._listeners
     server.resource_updated("harbour://tide")
     announcer.unsubscribe("harbour://tide")
     assert await asker.wire.receive_available() == []

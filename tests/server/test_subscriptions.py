@@ -259,7 +259,9 @@ async def test_after_its_cancellation_a_subscription_says_nothing_more(server, s
     assert before[-1][1] == kept
     server.tool(name="b")(nothing)
     assert told(await asker.wire.receive_available()) == [(CHANGED.format("tools"), kept, None)]
-    assert len(server._audience._listeners) == 2  # the other one, and the session's announcer
+    assert (
+        len(server._change_notifier._listeners) == 2
+    )  # the other one, and the session's announcer
 
 
 @pytest.mark.requirement("SUB-14", "SUB-15", "SUB-08", "TRAP-104", "CANC-18")
@@ -313,7 +315,7 @@ async def test_a_client_that_leaves_is_not_waited_for(server, nursery, autojump_
     await peer.aclose()
     await session.ended.wait()
     assert trio.current_time() == began
-    assert not server._audience._listeners
+    assert not server._change_notifier._listeners
 
 
 # What it costs.

@@ -27,7 +27,7 @@ from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
 from mcp_trio._server.http_options import HostKind
 from mcp_trio._server.http_serve import Address, serve_http
 from mcp_trio._server.sockets import bound_websocket
-from mcp_trio._server.subscriptions import Audience
+from mcp_trio._server.subscriptions import ChangeNotifier
 from mcp_trio._testing.channels import BOTH_ENDS, PATIENCE_SECONDS, End, MakePair
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.descriptors import PolledDescriptor
@@ -327,7 +327,7 @@ class _HandsOut:
     arrivals: _Arrivals
     spoken: tuple[str, ...]
     limits: Limits = LIMITS
-    audience: Audience = attrs.field(factory=Audience, init=False)
+    change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
 
     def entered_lifespan(self) -> AbstractAsyncContextManager[None]:
         """There is none."""

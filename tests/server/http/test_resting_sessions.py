@@ -99,7 +99,7 @@ async def test_ended_sessions_leave_nothing_to_the_server(open_site, autojump_cl
     assert await has_come_to_rest() <= before
     server = site.runtime.server
     assert len(site.runtime.sessions) == 0
-    assert len(server.audience._listeners) <= 1  # that of all stateless requests
+    assert len(server.change_notifier._listeners) <= 1  # that of all stateless requests
     assert server._session_counter.all.come == server._session_counter.all.gone + 1
 
 
