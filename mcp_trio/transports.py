@@ -1,10 +1,14 @@
-"""Transports: what a channel is, and the ones that come with the package."""
+"""Transports: what a channel is, and the ones that come with the package.
+
+HTTP and WebSocket are imported when one of their names is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Final
 
 from mcp_trio._jsonrpc.lines import LineSplitter, Oversized
 from mcp_trio._jsonrpc.messages import Lost, PrincipalMessage, RelatedMessage
-from mcp_trio._server.dialing import ListenOptions, WebSocketHub, listen_websocket
 from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._transports.http_client import HttpChannel, open_http_channel
 from mcp_trio._transports.lines import ByteSink, ByteSource, LineChannel, memory_pair
 from mcp_trio._transports.lock_file import LockFile, read_lock_file
 from mcp_trio._transports.process import ProcessChannel, open_process_channel
@@ -15,8 +19,12 @@ from mcp_trio._transports.sockets import (
     open_unix_channel,
 )
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
-from mcp_trio._transports.websocket import WebSocketChannel
-from mcp_trio._transports.websocket_client import open_websocket_channel
+
+if TYPE_CHECKING:
+    from mcp_trio._server.dialing import ListenOptions, WebSocketHub, listen_websocket
+    from mcp_trio._transports.http_client import HttpChannel, open_http_channel
+    from mcp_trio._transports.websocket import WebSocketChannel
+    from mcp_trio._transports.websocket_client import open_websocket_channel
 
 __all__ = [
     "ByteSink",
@@ -48,3 +56,19 @@ __all__ = [
     "open_websocket_channel",
     "read_lock_file",
 ]
+
+_IMPORTED_LATER: Final = {
+    "HttpChannel": "mcp_trio._transports.http_client",
+    "ListenOptions": "mcp_trio._server.dialing",
+    "WebSocketChannel": "mcp_trio._transports.websocket",
+    "WebSocketHub": "mcp_trio._server.dialing",
+    "listen_websocket": "mcp_trio._server.dialing",
+    "open_http_channel": "mcp_trio._transports.http_client",
+    "open_websocket_channel": "mcp_trio._transports.websocket_client",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _IMPORTED_LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_IMPORTED_LATER[name]), name)

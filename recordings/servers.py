@@ -7,7 +7,7 @@ Whatever handlers share is touched only between two calls of the context, as a r
 
 import base64
 
-import httpx
+import httpx2
 import trio
 
 from mcp_trio import ConnectionLost, Context, Limits, Server, ThreadContext, ToolError, effect
@@ -339,13 +339,13 @@ async def visit(harbour: str, nowhere: str, *, ctx: Context) -> list[str]:
     """Read, write, follow what is binary, miss, and fail to connect."""
     ships = await ctx.http.get(f"{harbour}/ships")
     made = await ctx.http.post(f"{harbour}/ships", json={"name": "Argo"})
-    async with httpx.AsyncClient(transport=EffectTransport()) as own:
+    async with httpx2.AsyncClient(transport=EffectTransport()) as own:
         flag = await own.get(f"{harbour}/flag", headers={"authorization": "none of yours"})
         gone = await own.get(f"{harbour}/gone")
     failure = ""
     try:
         await ctx.http.get(nowhere)
-    except httpx.ConnectError as error:
+    except httpx2.ConnectError as error:
         failure = str(error)
     statuses = [ships.status_code, made.status_code, flag.status_code, gone.status_code]
     return [ships.text, made.headers["location"], flag.content.hex(), str(statuses), failure]

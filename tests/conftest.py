@@ -4,6 +4,8 @@ import gc
 import os
 import sys
 
+import httpx
+import httpx2
 import hypothesis
 import pytest
 import requirements
@@ -36,6 +38,12 @@ def pytest_collection_finish():
     gc.freeze()
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+@pytest.fixture(params=[httpx2, httpx], ids=["httpx2", "httpx"])
+def library(request):
+    """Each HTTP library whose clients, transports and authentication flows users may pass."""
+    return request.param
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,14 @@ HEAVY = {
     "click",
     "cryptography",
     "h11",
+    "httpcore2",
     "httpx",
+    "httpx2",
     "hypercorn",
     "jsonschema",
     "rich",
     "trio_websocket",
+    "truststore",
     "wsproto",
     "zstandard",
 }
@@ -74,6 +77,19 @@ def test_neither_side_loads_a_web_stack_or_a_terminal(name):
     base = loaded_by("import trio, msgspec")
     more = loaded_by(f"from mcp_trio import {name}") - base
     assert HEAVY & {module.partition(".")[0] for module in more} == set()
+
+
+def test_the_module_of_transports_loads_no_web_stack_before_one_of_its_names_is_used():
+    light = loaded_by("from mcp_trio.transports import memory_pair")
+    assert {name.partition(".")[0] for name in light}.isdisjoint(HEAVY)
+    assert "httpx2" in loaded_by("from mcp_trio.transports import open_http_channel")
+
+
+def test_httpx_is_never_loaded_by_the_package_itself():
+    code = "from mcp_trio import Client, http, transports; transports.open_http_channel"
+    loaded = loaded_by(code)
+    assert "httpx2" in loaded
+    assert "httpx" not in loaded
 
 
 def test_a_server_loads_no_client_and_a_client_no_server():

@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     import httpx
+    import httpx2
 
 logger = logging.getLogger("mcp_trio")
 
@@ -186,7 +187,7 @@ class ClientOptions(_SharedOptions, total=False):
     inherit_env: bool
     cwd: str | os.PathLike[str] | None
     stderr: Stderr | None
-    http: httpx.AsyncClient | None
+    http: httpx2.AsyncClient | httpx.AsyncClient | None
     headers: Mapping[str, str] | None
     token: str | None
     ssl_context: ssl.SSLContext | None
@@ -311,7 +312,7 @@ class Client:
     inherit_env: bool = attrs.field(default=False, kw_only=True)
     cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
     stderr: Stderr | None = attrs.field(default=None, kw_only=True)
-    http: httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
+    http: httpx2.AsyncClient | httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     token: str | None = attrs.field(default=None, kw_only=True)
     ssl_context: ssl.SSLContext | None = attrs.field(default=None, kw_only=True)

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     import ssl
 
     import httpx
+    import httpx2
 
 logger = logging.getLogger("mcp_trio")
 
@@ -103,7 +104,7 @@ class WebOptions:
     client itself knows.
     """
 
-    http: "httpx.AsyncClient | None" = None
+    http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None
     headers: Mapping[str, str] | None = None
     token: str | None = None
     ssl_context: "ssl.SSLContext | None" = None
@@ -511,12 +512,15 @@ class Address(NamedTuple):
     host: str
     port: int | None
     path: str
-    http: "weakref.ref[httpx.AsyncClient] | None"
+    http: "weakref.ref[httpx2.AsyncClient | httpx.AsyncClient] | None"
     protocol_versions: tuple[str, ...]
 
 
 def address_of(
-    url: str, *, http: "httpx.AsyncClient | None", protocol_versions: tuple[str, ...]
+    url: str,
+    *,
+    http: "httpx2.AsyncClient | httpx.AsyncClient | None",
+    protocol_versions: tuple[str, ...],
 ) -> Address | None:
     """Return the key for the server at `url`; None if the URL is invalid, which opening reports."""
     try:

@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import attrs
-import httpx
+import httpx2
 import trio
 
 from mcp_trio._journal.conversation import CANCELLED, protocol_version_of, token_of
@@ -105,7 +105,7 @@ def request_headers(head: HttpRequest) -> list[tuple[bytes, bytes]]:
     return [*written, _UNCOMPRESSED]
 
 
-def response_headers(response: httpx.Response) -> Headers:
+def response_headers(response: httpx2.Response) -> Headers:
     """Return the headers of a server's answer to forward.
 
     Raises:
@@ -378,7 +378,7 @@ class ProxiedExchange:
     async def _pass(self) -> None:
         try:
             response = await self.link.http.send(self._request(), stream=True)
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             await self._reject(str(self.link.loss_of(error)))
             return
         try:
@@ -386,16 +386,16 @@ class ProxiedExchange:
         finally:
             await response.aclose()
 
-    def _request(self) -> httpx.Request:
+    def _request(self) -> httpx2.Request:
         head = self.exchange.head
         given = self.link.http.timeout
-        timeout = httpx.Timeout(
+        timeout = httpx2.Timeout(
             None,
             connect=given.connect,
             pool=given.pool,
             write=self.limits.messages.write_stall_seconds,
         )
-        return httpx.Request(
+        return httpx2.Request(
             head.method,
             self.link.url.copy_with(raw_path=self.target.encode("ascii")),
             headers=[*self.fields],
@@ -411,7 +411,7 @@ class ProxiedExchange:
         self._note(status=_BAD_GATEWAY, error=why)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
-    async def _pass_answer(self, response: httpx.Response) -> None:
+    async def _pass_answer(self, response: httpx2.Response) -> None:
         try:
             fields = self._fields(response)
         except ValueError as error:
@@ -421,10 +421,10 @@ class ProxiedExchange:
         try:
             passing = self._pass_stream if is_stream(response) else self._pass_body
             await passing(response, fields)
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             await self._break_off(str(self.link.loss_of(error)))
 
-    def _fields(self, response: httpx.Response) -> Headers:
+    def _fields(self, response: httpx2.Response) -> Headers:
         """Return the headers for the client; raise `ValueError` if the answer is not valid."""
         if response.status_code not in _STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
@@ -443,7 +443,7 @@ class ProxiedExchange:
         else:
             await self._reject(why)
 
-    def _follow_session(self, response: httpx.Response) -> None:
+    def _follow_session(self, response: httpx2.Response) -> None:
         """Begin or end a session as the headers of an answer say."""
         head, session_id = self.exchange.head, response.headers.get(SESSION_ID)
         is_over = response.status_code == _NOT_FOUND or (
@@ -462,7 +462,7 @@ class ProxiedExchange:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.head.method, **facts})
         self.recording.journal.flush()
 
-    async def _pass_body(self, response: httpx.Response, fields: Headers) -> None:
+    async def _pass_body(self, response: httpx2.Response, fields: Headers) -> None:
         held = bytearray()
         parts = 0
         async with pieces_of(response, is_raw=True) as pieces:
@@ -481,7 +481,7 @@ class ProxiedExchange:
 
     async def _pass_part(
         self,
-        response: httpx.Response,
+        response: httpx2.Response,
         fields: Headers,
         part: bytes,
         number: int,
@@ -496,7 +496,7 @@ class ProxiedExchange:
             self.recording.journal.flush()
         await self.exchange.send(part)
 
-    def _record_body(self, response: httpx.Response, body: bytes) -> None:
+    def _record_body(self, response: httpx2.Response, body: bytes) -> None:
         method, status = self.exchange.head.method, response.status_code
         is_message = bool(body) and self._may_be_message(response)
         if is_message:
@@ -506,10 +506,10 @@ class ProxiedExchange:
             facts = {} if not body or is_message else {"type": _type_of(response)}
             self._note(status=status, **facts)
 
-    def _may_be_message(self, response: httpx.Response) -> bool:
+    def _may_be_message(self, response: httpx2.Response) -> bool:
         return bool(self.messages) and _type_of(response) == JSON and _is_plain(response)
 
-    async def _pass_stream(self, response: httpx.Response, fields: Headers) -> None:
+    async def _pass_stream(self, response: httpx2.Response, fields: Headers) -> None:
         self._note_stream(response)
         parser = EventParser(data_bytes_max=self.limits.messages.bytes_max)
         is_plain = _is_plain(response)
@@ -531,7 +531,7 @@ class ProxiedExchange:
         self.recording.journal.flush()
         return piece
 
-    def _note_stream(self, response: httpx.Response) -> None:
+    def _note_stream(self, response: httpx2.Response) -> None:
         """Mark a stream that does more than answer a request."""
         head = self.exchange.head
         last_id = head.header(LAST_EVENT_ID)
@@ -583,11 +583,11 @@ class ProxiedExchange:
         self.recording.journal.flush()
 
 
-def _type_of(response: httpx.Response) -> str:
+def _type_of(response: httpx2.Response) -> str:
     return media_type_of(response.headers.get("content-type"))
 
 
-def _is_plain(response: httpx.Response) -> bool:
+def _is_plain(response: httpx2.Response) -> bool:
     """Return whether an answer is uncompressed, as the proxy's request asked for."""
     return response.headers.get("content-encoding") in (None, "identity")
 
@@ -784,7 +784,7 @@ def run_http_proxy(
 
 async def _run(
     listen: ListenOptions,
-    url: httpx.URL,
+    url: httpx2.URL,
     record: RecordOptions | None,
     report_url: Callable[[str], None],
     headers: Mapping[str, str],

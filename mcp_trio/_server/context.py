@@ -61,7 +61,7 @@ from mcp_trio.types import (
 )
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 
 P = ParamSpec("P")
@@ -212,7 +212,7 @@ class Context(Facts):
         return await perform(self._handling, effect)
 
     @property
-    def http(self) -> "httpx.AsyncClient":
+    def http(self) -> "httpx2.AsyncClient":
         """An HTTP client, each of whose requests is an effect; closed with the session.
 
         See `EffectTransport` for what of a request and its response is recorded.

@@ -13,7 +13,7 @@ from mcp_trio._session.handlers import Handling, InputResponse
 from mcp_trio.types import ClientCapabilities, Implementation, LoggingLevel, ReadResourceResult
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 
 # From the least to the most severe, as in RFC 5424.
@@ -52,7 +52,7 @@ class HttpOwner(Protocol):
     """Who keeps the session's HTTP client."""
 
     @property
-    def client(self) -> "httpx.AsyncClient":
+    def client(self) -> "httpx2.AsyncClient":
         """The client, made at first need."""
         ...
 

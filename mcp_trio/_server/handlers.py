@@ -50,7 +50,7 @@ from mcp_trio.errors import (
 )
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 # --------------------
 # Which sessions of a server are open at the same time.
@@ -155,17 +155,15 @@ class SessionHttp:
     """
 
     close_seconds: float
-    _client: "httpx.AsyncClient | None" = attrs.field(default=None, init=False)
+    _client: "httpx2.AsyncClient | None" = attrs.field(default=None, init=False)
 
     @property
-    def client(self) -> "httpx.AsyncClient":
-        """The client; httpx is imported here, by the first who wants it."""
+    def client(self) -> "httpx2.AsyncClient":
+        """The client; httpx2 is imported here, when a client is needed for the first time."""
         if self._client is None:
-            import httpx
+            from mcp_trio._server.http_effects import EffectClient
 
-            from mcp_trio._server.http_effects import EffectTransport
-
-            self._client = httpx.AsyncClient(transport=EffectTransport())
+            self._client = EffectClient()
         return self._client
 
     async def __aenter__(self) -> Self:

@@ -3,18 +3,19 @@
 import base64
 import functools
 from collections.abc import Callable, Container
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-import httpx
+import httpx2
 import msgspec
 
 from mcp_trio._journal.records import HTTP, encode_body
 from mcp_trio._server.effects import OPAQUE, at_work
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import authorities
+from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
 
 # --------------------
-# HTTP as an effect: a transport for httpx, around the one that really sends.
+# HTTP as an effect: a transport for httpx2 and httpx, around the one that really sends.
 #
 # A record holds the method, the URL, the body and the headers of `REQUEST_HEADERS`; of the response
 # the status, the decoded body and the headers of `RESPONSE_HEADERS`. So no credentials and no
@@ -54,31 +55,54 @@ class HttpResponse(msgspec.Struct, frozen=True):
     body: str | Base64Body
 
 
-class EffectTransport(httpx.AsyncBaseTransport):
-    """Makes the requests of an `httpx.AsyncClient` effects of the handler that sends them.
+if TYPE_CHECKING:
+    import httpx
 
-        httpx.AsyncClient(transport=mcp_trio.http.EffectTransport())
+    # A client of either library takes the transport; neither checks its class.
+    class _Transport(httpx2.AsyncBaseTransport, httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any: ...
 
-    Outside of handlers, and inside of other effects, it does nothing by itself. In a handler
-    responses are read whole, up to `limits.requests.http_effect_bytes_max`; what they hold beside
-    status, body and some plain headers, such as cookies, is dropped, and so are extensions. `inner`
-    sends: by default an `httpx.AsyncHTTPTransport` of its own, made when it is first needed.
+else:
+    _Transport = httpx2.AsyncBaseTransport
+
+
+class EffectTransport(_Transport):
+    """A transport that makes the requests of an HTTP client effects of the handler that sends them.
+
+        httpx2.AsyncClient(transport=mcp_trio.http.EffectTransport())
+
+    The client may be one of httpx2 or of httpx. Outside of handlers, and inside of other effects,
+    the transport only forwards. In a handler, responses are read completely, up to
+    `limits.requests.http_effect_bytes_max`; what they hold beside status, body and some plain
+    headers, such as cookies, is dropped, and so are extensions.
+
+    `inner` sends the requests: a transport of either library, by default an
+    `httpx2.AsyncHTTPTransport` of its own, made when it is first needed.
     """
 
-    def __init__(self, inner: httpx.AsyncBaseTransport | None = None) -> None:
-        """Close the client, and `inner` is closed."""
+    def __init__(
+        self, inner: "httpx2.AsyncBaseTransport | httpx.AsyncBaseTransport | None" = None
+    ) -> None:
+        """Wrap `inner`, which is closed when the client is closed."""
         self._inner = inner
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: Any) -> Any:
         """Send a request, and wait for the response.
 
+        Args:
+            request: An `httpx2.Request` or an `httpx.Request`.
+
+        Returns:
+            The response, of the library of the request.
+
         Raises:
-            httpx.TransportError: There was none; in a handler also if its body is too large.
+            httpx2.TransportError: There was no response; in a handler also if its body is too
+                large. A request of httpx fails with an `httpx.TransportError`.
         """
-        current_context = at_work()
-        if current_context is None:
-            return await self._sender().handle_async_request(request)
-        server = current_context.served.server
+        context = at_work()
+        if context is None:
+            return await send(self._sender(), request)
+        server = context.served.server
         bytes_max = server.limits.requests.http_effect_bytes_max
         told = _request(request, await request.aread(), bytes_max)
         effect: Effect[HttpResponse] = Effect(
@@ -87,23 +111,43 @@ class EffectTransport(httpx.AsyncBaseTransport):
             run=functools.partial(_send, self._sender, request, bytes_max),
             codec=server.effect_results.of(_send),
         )
-        return _response(await perform(current_context.handling, effect), request)
+        library = library_of(request)
+        # The error may have been recorded by a handler that used the other library.
+        with errors_of(library):
+            told_back = await perform(context.handling, effect)
+        content = _bytes(told_back.body)
+        return library.Response(
+            told_back.status, headers=told_back.headers, content=content, request=request
+        )
 
     async def aclose(self) -> None:
         """Close what sends, if anything was sent."""
         if self._inner is not None:
             await self._inner.aclose()
 
-    def _sender(self) -> httpx.AsyncBaseTransport:
+    def _sender(self) -> Any:
         if self._inner is None:
-            self._inner = httpx.AsyncHTTPTransport(verify=authorities())
+            self._inner = httpx2.AsyncHTTPTransport(verify=authorities())
         return self._inner
 
 
-async def _send(
-    sender: Callable[[], httpx.AsyncBaseTransport], request: httpx.Request, bytes_max: int
-) -> HttpResponse:
-    response = await sender().handle_async_request(request)
+class EffectClient(httpx2.AsyncClient):
+    """The HTTP client of handlers, `Context.http`: its requests are effects."""
+
+    def __init__(self) -> None:
+        super().__init__(transport=EffectTransport())
+
+    async def send(
+        self, request: httpx2.Request, *, auth: Any = httpx2.USE_CLIENT_DEFAULT, **options: Any
+    ) -> httpx2.Response:
+        """Send a request; `auth` may be an `httpx.Auth`."""
+        if library_of(auth) not in {None, httpx2}:
+            auth = ConvertedAuth(auth)
+        return await super().send(request, auth=auth, **options)
+
+
+async def _send(sender: Callable[[], Any], request: Any, bytes_max: int) -> HttpResponse:
+    response = await send(sender(), request)
     try:
         body = await _read(response, request, bytes_max)
     finally:
@@ -112,12 +156,9 @@ async def _send(
     return HttpResponse(response.status_code, headers, _told(body))
 
 
-async def _read(response: httpx.Response, request: httpx.Request, bytes_max: int) -> bytes:
-    """The decoded body.
-
-    Raises:
-        httpx.ReadError: It is too large.
-    """
+async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
+    """Return the decoded body; one that is too large is a `ReadError` of the request's library."""
+    library = library_of(request)
     body = bytearray()
     try:
         async for piece in response.aiter_bytes():
@@ -127,30 +168,25 @@ async def _read(response: httpx.Response, request: httpx.Request, bytes_max: int
             if len(body) > bytes_max:
                 # What is abandoned half-way, Python complains of; a closed stream ends by itself.
                 await response.aclose()
-    except httpx.TransportError:
+    except library.TransportError:
         if len(body) <= bytes_max:
             raise
     if len(body) > bytes_max:
         text = (
             f"the response has more than {bytes_max} bytes (limits.requests.http_effect_bytes_max)"
         )
-        raise httpx.ReadError(text, request=request)
+        raise library.ReadError(text, request=request)
     return bytes(body)
 
 
-def _request(request: httpx.Request, body: bytes, bytes_max: int) -> RecordedHttpRequest:
+def _request(request: Any, body: bytes, bytes_max: int) -> RecordedHttpRequest:
     url = request.url.copy_with(userinfo=b"")
     headers = _allowed(request.headers, REQUEST_HEADERS)
     told = _told(body) if len(body) <= bytes_max else OPAQUE
     return RecordedHttpRequest(request.method, str(url), headers, told)
 
 
-def _response(told: HttpResponse, request: httpx.Request) -> httpx.Response:
-    content = _bytes(told.body)
-    return httpx.Response(told.status, headers=told.headers, content=content, request=request)
-
-
-def _allowed(headers: httpx.Headers, names: Container[str]) -> list[tuple[str, str]]:
+def _allowed(headers: Any, names: Container[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers.multi_items() if name in names]
 
 

@@ -110,11 +110,14 @@ def _classes(name: str) -> Iterator[type[Exception]]:
     """Yield the exceptions of this name: from the innermost module that is imported and has one.
 
     Errors of this package are found by their class name alone, because a recording outlives the
-    module that held them when it was made.
+    module that held them when it was made. An error of httpx is found in its successor httpx2, if
+    httpx is not imported.
     """
     names = name.split(".")
     if names[0] == "mcp_trio":
         names = ["mcp_trio", "errors", names[-1]]
+    elif names[0] == "httpx" and "httpx" not in sys.modules:
+        names[0] = "httpx2"
     for count in range(len(names) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(names[:count]))
         for step in names[count:]:

@@ -145,7 +145,7 @@ _BY_MODULE: Final[Mapping[str, _Rule]] = {
 _HANDS_ON: Final = frozenset({"datetime", "_pydatetime", "random", "secrets", "uuid"})
 
 # Who measures for itself: what it measures is not what it returns.
-_MEASURES: Final = frozenset({"anyio", "httpcore", "httpx"})
+_MEASURES: Final = frozenset({"anyio", "httpcore", "httpcore2", "httpx", "httpx2"})
 
 # Who may do what it wants: no handler learns of it.
 _QUIET: Final = frozenset({"logging"})

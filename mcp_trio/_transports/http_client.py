@@ -12,10 +12,10 @@ import random
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 
 import attrs
-import httpx
+import httpx2
 import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
@@ -61,6 +61,9 @@ from mcp_trio._transports.http_client_requests import (
 from mcp_trio._transports.inboxes import Item, ReceivedQueue
 from mcp_trio.errors import METHOD_NOT_FOUND, ConnectionLost, LocalProtocolError, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    import httpx
 
 # --------------------
 # What a client's channel reads in the frames that it carries: as much as the headers need.
@@ -244,7 +247,7 @@ LIST_TOOLS: Final = "tools/list"
 _OVER: Final = "the server has ended the session"
 
 # Faults of the network, of the server and of a caller; what else is raised is one of ours.
-_EXPECTED: Final = (httpx.RequestError, Rejected, ConnectionLost, HeaderMismatchError)
+_EXPECTED: Final = (httpx2.RequestError, Rejected, ConnectionLost, HeaderMismatchError)
 
 
 @attrs.define(eq=False)
@@ -310,7 +313,7 @@ class Exchanges:
     _open: dict[int | str, Exchange] = attrs.field(factory=dict[int | str, Exchange], init=False)
     _tools: ToolHeaders = attrs.field(init=False)
     _stateless_version: str | None = attrs.field(default=None, init=False)
-    _endpoint: httpx.URL | None = attrs.field(default=None, init=False)
+    _endpoint: httpx2.URL | None = attrs.field(default=None, init=False)
     _is_forgotten: bool = attrs.field(default=False, init=False)
     _decided: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
@@ -345,7 +348,7 @@ class Exchanges:
         if isinstance(error, HeaderMismatchError):
             return LocalProtocolError(str(error))
         loss = self.link.loss_of(error)
-        if isinstance(error, httpx.RequestError):
+        if isinstance(error, httpx2.RequestError):
             self.condition.become("retrying", str(loss))
         return loss
 
@@ -458,7 +461,7 @@ class Exchanges:
         self._stateless_version = sent.version
         return self._tools.learn(frame) if sent.method == LIST_TOOLS else frame
 
-    async def _take_body(self, response: httpx.Response, exchange: Exchange) -> None:
+    async def _take_body(self, response: httpx2.Response, exchange: Exchange) -> None:
         """The answer as a whole (HTTP-12)."""
         limits = self.link.limits
         body = await self.link.body(response, bytes_max=limits.messages.bytes_max)
@@ -835,7 +838,7 @@ class HttpChannel:
 async def open_http_channel(
     url: str,
     *,
-    http: httpx.AsyncClient | None = None,
+    http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None,
     headers: Mapping[str, str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
     on_state: OnState | None = None,
@@ -854,7 +857,8 @@ async def open_http_channel(
         ValueError: `url` is no URL of HTTP.
     """
     parsed = parsed_url(url)
-    client = own_client(parsed) if http is None else http
+    # A client of httpx has the methods of httpx2's; only the classes of its objects differ.
+    client = own_client(parsed) if http is None else cast("httpx2.AsyncClient", http)
     channel = HttpChannel(
         link=Link(http=client, url=parsed, headers=headers or {}, limits=limits),
         condition=Condition(on_state),
@@ -866,15 +870,15 @@ async def open_http_channel(
     return channel
 
 
-def parsed_url(url: str) -> httpx.URL:
+def parsed_url(url: str) -> httpx2.URL:
     """The URL of a server.
 
     Raises:
         ValueError: It is none of HTTP.
     """
     try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
         raise ValueError(f"no URL: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError("the URL of a server begins with http:// or https:// and its host")

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Final, TypeAlias
 
 import attrs
-import httpx
+import httpx2
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
@@ -23,6 +23,7 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID
 from mcp_trio._transports.channel import words_of
 from mcp_trio._transports.connections import Condition, RandomSource, pause_seconds
+from mcp_trio._transports.http_libraries import errors_of, library_of, stream_of
 from mcp_trio.errors import ConfigError, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
 
@@ -32,7 +33,7 @@ from mcp_trio.limits import Limits
 
 @functools.cache
 def authorities() -> ssl.SSLContext:
-    """As httpx finds them, `SSL_CERT_FILE` and `SSL_CERT_DIR` first; not to be changed.
+    """As httpx2 finds them, `SSL_CERT_FILE` and `SSL_CERT_DIR` first; not to be changed.
 
     To read their certificates takes a while: they are read at first need, once in a process.
 
@@ -40,14 +41,14 @@ def authorities() -> ssl.SSLContext:
         ConfigError: They cannot be read.
     """
     try:
-        return httpx.create_ssl_context()
+        return httpx2.create_ssl_context()
     except OSError as error:
         text = f"SSL_CERT_FILE, SSL_CERT_DIR: no certificates: {error.strerror or error}"
         raise ConfigError(text) from error
 
 
 # --------------------
-# One server's URL over httpx: what goes along with each request, and how it refuses.
+# One server's URL over httpx2: what goes along with each request, and how it refuses.
 
 
 NOT_FOUND: Final = 404
@@ -60,11 +61,11 @@ _PORTS: Final = {"http": 80, "https": 443}
 _VISIBLE: Final = frozenset(map(chr, range(0x21, 0x7F)))
 
 # Nothing of the request has left when one of these is raised.
-_UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_UNSENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 
 _LOSSES: Final[Sequence[tuple[tuple[type[Exception], ...], str, type[ConnectionLost]]]] = (
     (_UNSENT, "cannot connect to", ConnectionLost),
-    ((httpx.RequestError,), "the connection broke to", OutcomeUnknown),
+    ((httpx2.RequestError,), "the connection broke to", OutcomeUnknown),
 )
 _OTHER_LOSS: Final = ("the request failed at", ConnectionLost)
 
@@ -78,10 +79,10 @@ def _told_nobody(_bytes: int) -> None:
 
 
 @attrs.frozen(eq=False)
-class _Body(httpx.AsyncByteStream):
+class _Body(httpx2.AsyncByteStream):
     """A body in pieces, so that its progress is seen.
 
-    That of httpx is a generator, of which Trio warns when its request was cancelled in the middle.
+    That of httpx2 is a generator, of which Trio warns when its request was cancelled in the middle.
     """
 
     data: bytes
@@ -118,7 +119,7 @@ class Rejected(Exception):  # noqa: N818  named for what happened
     `body` is the begin of its body, `location` where it sends us instead.
     """
 
-    def __init__(self, response: httpx.Response, body: bytes) -> None:
+    def __init__(self, response: httpx2.Response, body: bytes) -> None:
         super().__init__(response.status_code)
         self.status = response.status_code
         self.phrase = response.reason_phrase
@@ -142,12 +143,12 @@ class Rejected(Exception):  # noqa: N818  named for what happened
         return kind(": ".join(said), http_status=self.status)
 
 
-def own_client(url: httpx.URL) -> httpx.AsyncClient:
+def own_client(url: httpx2.URL) -> httpx2.AsyncClient:
     """A client for one server; how long an answer may take is for those to say who wait for it."""
-    return httpx.AsyncClient(
+    return httpx2.AsyncClient(
         verify=authorities() if url.scheme == "https" else False,  # which reads none
-        timeout=httpx.Timeout(None, connect=10.0),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+        timeout=httpx2.Timeout(None, connect=10.0),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
     )
 
 
@@ -159,21 +160,24 @@ class Link:
     (HTTP-48, HTTP-55).
     """
 
-    http: httpx.AsyncClient
-    url: httpx.URL
+    http: httpx2.AsyncClient
+    url: httpx2.URL
     headers: Mapping[str, str]
     limits: Limits
     session_id: str | None = attrs.field(default=None, init=False)
     version: str | None = attrs.field(default=None, init=False)
-    _base: httpx.Headers = attrs.field(init=False)
-    _timeout: httpx.Timeout = attrs.field(init=False)
+    _base: httpx2.Headers = attrs.field(init=False)
+    _timeout: Mapping[str, float | None] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._base = httpx.Headers([_UNCOMPRESSED, *self.headers.items()])
+        self._base = httpx2.Headers([_UNCOMPRESSED, *self.headers.items()])
         given = self.http.timeout
-        self._timeout = httpx.Timeout(
-            connect=given.connect, write=given.write, pool=given.pool, read=None
-        )
+        self._timeout = {
+            "connect": given.connect,
+            "read": None,
+            "write": given.write,
+            "pool": given.pool,
+        }
 
     @property
     def name(self) -> str:
@@ -187,14 +191,14 @@ class Link:
         frame: bytes,
         headers: Headers,
         *,
-        url: httpx.URL | None = None,
+        url: httpx2.URL | None = None,
         has_left: HasLeft = _told_nobody,
-    ) -> AbstractAsyncContextManager[httpx.Response]:
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         """A message on its way, and what answers it."""
         own = [("Accept", BOTH_FORMS), ("Content-Type", JSON), *headers]
         return self._request("POST", own, content=frame, url=url, has_left=has_left)
 
-    def listen(self, last_id: str | None = None) -> AbstractAsyncContextManager[httpx.Response]:
+    def listen(self, last_id: str | None = None) -> AbstractAsyncContextManager[httpx2.Response]:
         """A stream, or the rest of one behind an event (HTTP-28, HTTP-40)."""
         own = [("Accept", EVENT_STREAM), ("Cache-Control", "no-store"), *self.of_session()]
         if last_id is not None:
@@ -218,22 +222,24 @@ class Link:
         headers: Headers,
         *,
         content: bytes | None = None,
-        url: httpx.URL | None = None,
+        url: httpx2.URL | None = None,
         has_left: HasLeft = _told_nobody,
-    ) -> AsyncGenerator[httpx.Response, None]:
-        sent = httpx.Headers(self._base, encoding="utf-8")
+    ) -> AsyncGenerator[httpx2.Response, None]:
+        sent = httpx2.Headers(self._base, encoding="utf-8")
         for name, value in headers:
             sent[name] = value  # the id of an event is as the server likes
         request = self.http.build_request(
             method,
-            self.url if url is None else url,
+            str(self.url if url is None else url),
             content=content,
-            headers=sent,
-            timeout=self._timeout,
+            headers=sent.raw,
+            extensions={"timeout": self._timeout},
         )
         if content is not None:
-            request.stream = _Body(content, self.limits.messages.chunk_bytes, has_left)
-        response = await self.http.send(request, stream=True, follow_redirects=False)
+            body = _Body(content, self.limits.messages.chunk_bytes, has_left)
+            request.stream = stream_of(library_of(request), body)
+        with errors_of(httpx2):
+            response = await self.http.send(request, stream=True, follow_redirects=False)
         try:
             yield response
         finally:
@@ -241,7 +247,7 @@ class Link:
 
     # What comes back.
 
-    async def check(self, response: httpx.Response) -> None:
+    async def check(self, response: httpx2.Response) -> None:
         """Pass what is a success.
 
         Raises:
@@ -254,12 +260,12 @@ class Link:
             raise SessionOver
         raise Rejected(response, await self.begin_of(response))
 
-    async def begin_of(self, response: httpx.Response) -> bytes:
+    async def begin_of(self, response: httpx2.Response) -> bytes:
         """As much of a body as can be told of."""
         body = await self.body(response, bytes_max=self.limits.messages.chunk_bytes)
         return body.prefix if isinstance(body, Oversized) else body
 
-    async def body(self, response: httpx.Response, *, bytes_max: int) -> bytes | Oversized:
+    async def body(self, response: httpx2.Response, *, bytes_max: int) -> bytes | Oversized:
         """The whole body, or the begin of one that is too large."""
         held = bytearray()
         async with pieces_of(response) as pieces:
@@ -270,11 +276,11 @@ class Link:
                     return Oversized(len(held), head)
         return bytes(held)
 
-    def same_origin(self, reference: str) -> httpx.URL | None:
+    def same_origin(self, reference: str) -> httpx2.URL | None:
         """A URL that the server named; None if it leads elsewhere, or is none (TRAP-43)."""
         try:
             url = self.url.join(reference)
-        except (httpx.InvalidURL, ValueError):
+        except (httpx2.InvalidURL, ValueError):
             return None
         return url if origin(url) == origin(self.url) else None
 
@@ -293,7 +299,7 @@ class Link:
 
 @asynccontextmanager
 async def pieces_of(
-    response: httpx.Response, *, is_raw: bool = False
+    response: httpx2.Response, *, is_raw: bool = False
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
     """The body as it arrives, raw if wanted; leaving before its end breaks the connection off.
 
@@ -302,25 +308,30 @@ async def pieces_of(
     """
     pieces = response.aiter_raw() if is_raw else response.aiter_bytes()
     try:
-        yield pieces
+        with errors_of(httpx2):
+            yield pieces
     finally:
-        with trio.CancelScope() as leaving, suppress(httpx.HTTPError, httpx.StreamError):
+        with (
+            trio.CancelScope() as leaving,
+            suppress(httpx2.HTTPError, httpx2.StreamError),
+            errors_of(httpx2),
+        ):
             leaving.cancel()
             async for _ in pieces:
                 pass
 
 
-def is_stream(response: httpx.Response) -> bool:
+def is_stream(response: httpx2.Response) -> bool:
     """Return whether events come."""
     return media_type_of(response.headers.get("content-type")) == EVENT_STREAM
 
 
-def origin(url: httpx.URL) -> tuple[str, str, int | None]:
+def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     """Scheme, host and port."""
     return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
 
 
-def session_id_of(response: httpx.Response) -> str | None:
+def session_id_of(response: httpx2.Response) -> str | None:
     """The id that the server assigns.
 
     Raises:
@@ -381,7 +392,7 @@ class EventStream:
         is_over = trio.current_time() >= self._away_until
         return f"limits.http.resume_seconds={self.away_seconds:g}" if is_over else ""
 
-    async def read(self, response: httpx.Response) -> None:
+    async def read(self, response: httpx2.Response) -> None:
         """Take everything that comes on this connection; one that breaks ends like any other."""
         self.trouble = "the stream ended"
         since = trio.current_time()
@@ -394,7 +405,7 @@ class EventStream:
                         has_heard = True
                         await self._hear(event)
                     self.last_id = parser.last_id or self.last_id
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             self.trouble = f"the stream broke: {str(error) or type(error).__name__}"
         is_old = trio.current_time() - since >= self.link.limits.http.reconnect_seconds_max
         if has_heard or is_old:
@@ -440,7 +451,7 @@ class EventStream:
                 self.decided.set()
                 self.condition.become("open")
                 await self.read(response)
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             self._fail(str(error) or type(error).__name__)
         except Rejected as rejected:
             if rejected.status < SERVER_ERROR:
@@ -471,7 +482,7 @@ class EventStream:
         return max(min(pause, left_seconds), asked_seconds or 0.0)
 
 
-def check_stream(response: httpx.Response) -> None:
+def check_stream(response: httpx2.Response) -> None:
     """Pass a stream of events.
 
     Raises:
@@ -491,7 +502,7 @@ class OldStream:
 
     link: Link
     take: Take
-    endpoint: httpx.URL | None = attrs.field(default=None, init=False)
+    endpoint: httpx2.URL | None = attrs.field(default=None, init=False)
     trouble: str = attrs.field(default="", init=False)
     decided: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -529,7 +540,7 @@ class OldStream:
         elif event.name == "message" and event.data:  # SSE-04
             await self.take(event.data)
 
-    def _endpoint_of(self, event: Event | Oversized) -> httpx.URL:
+    def _endpoint_of(self, event: Event | Oversized) -> httpx2.URL:
         if isinstance(event, Oversized) or event.name != "endpoint":
             raise ConnectionLost("the first event of the server's stream is no endpoint")
         url = self.link.same_origin(event.data.decode(errors="replace"))

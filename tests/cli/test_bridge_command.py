@@ -7,7 +7,7 @@ import subprocess
 import sys
 from functools import partial
 
-import httpx
+import httpx2
 import pytest
 
 from mcp_trio import Server
@@ -129,7 +129,7 @@ def test_a_token_is_asked_for_and_kept_and_headers_go_along(
 
     def use(near):
         assert near.endswith("/near")
-        with httpx.Client(headers=HEADERS) as client:
+        with httpx2.Client(headers=HEADERS) as client:
             rejected = client.post(near, json=HELLO)
             assert (rejected.status_code, rejected.headers["www-authenticate"]) == (401, "Bearer")
             hello = client.post(near, json=HELLO, headers={"Authorization": "Bearer t"})
@@ -153,8 +153,8 @@ def test_a_token_is_asked_for_and_kept_and_headers_go_along(
 
 @pytest.mark.parametrize("way", ["http", "ws"])
 def test_a_token_opens_the_web_to_other_servers(while_listening, way):
-    post = partial(httpx.post, json=HELLO)
-    ask, path, status = {"http": (post, "/mcp", 200), "ws": (httpx.get, "/ws", 101)}[way]
+    post = partial(httpx2.post, json=HELLO)
+    ask, path, status = {"http": (post, "/mcp", 200), "ws": (httpx2.get, "/ws", 101)}[way]
     headers = {**HEADERS, **UPGRADE[way]}
 
     def use(url):

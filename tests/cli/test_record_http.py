@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-import httpx
+import httpx2
 import pytest
 
 from mcp_trio import Server
@@ -44,7 +44,7 @@ def server():
 
 
 def talk(url):
-    with httpx.Client(headers=HEADERS) as client:
+    with httpx2.Client(headers=HEADERS) as client:
         hello = client.post(url, json=HELLO)
         headers = {"Mcp-Session-Id": hello.headers["mcp-session-id"]}
         assert client.post(url, json=READY, headers=headers).status_code == 202
@@ -61,7 +61,7 @@ def test_between_clients_and_a_url(while_listening, tmp_path, invoke, server, pl
         assert url.endswith("/mcp")
         assert url != server
         answer = talk(url)
-        return answer, httpx.post(url, json=CALL, headers={"Host": "evil.test"}).status_code
+        return answer, httpx2.post(url, json=CALL, headers={"Host": "evil.test"}).status_code
 
     given = ("record", "-o", output, "--listen", "127.0.0.1:0", "--to", server)
     shown, answers = while_listening(use, *given, number=signal.SIGINT)

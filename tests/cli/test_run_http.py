@@ -5,7 +5,7 @@ import ssl
 import subprocess
 import sys
 
-import httpx
+import httpx2
 import pytest
 
 from tests.transports.http.conftest import certificate
@@ -40,8 +40,8 @@ def folder(tmp_path, monkeypatch):
 def look(url):
     """How it is there, and the status for who would begin a stream of a session."""
     assert url.startswith("http://127.0.0.1:")
-    health = httpx.get(url.replace("/mcp", "/health"))
-    return health.json(), httpx.get(url).status_code
+    health = httpx2.get(url.replace("/mcp", "/health"))
+    return health.json(), httpx2.get(url).status_code
 
 
 FOUND = ({"status": "ok"}, 405)
@@ -68,7 +68,7 @@ def test_a_server_with_a_certificate_is_reached_over_tls(while_listening, certif
     trusting = ssl.create_default_context(cafile=certificate["certfile"])
 
     def look_over_tls(url):
-        return httpx.get(url.replace("/mcp", "/health"), verify=trusting).json()
+        return httpx2.get(url.replace("/mcp", "/health"), verify=trusting).json()
 
     files = ["--certfile", certificate["certfile"], "--keyfile", certificate["keyfile"]]
     shown, found = while_listening(look_over_tls, *ARGUMENTS, *files, "--workers", workers)

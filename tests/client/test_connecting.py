@@ -7,6 +7,7 @@ from functools import partial
 
 import attrs
 import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -263,7 +264,7 @@ async def test_what_is_no_url_is_rejected(target):
     "options",
     [
         {"headers": {}},
-        {"http": httpx.AsyncClient()},
+        {"http": httpx2.AsyncClient()},
         {"token": "x"},
         {"ssl_context": ssl.create_default_context()},
     ],
@@ -291,7 +292,7 @@ async def test_what_only_a_command_understands_is_rejected(bench, options):
 
 
 def test_functions_that_pass_options_on_know_all_of_them():
-    modules = {"httpx": httpx, "ssl": ssl}
+    modules = {"httpx": httpx, "httpx2": httpx2, "ssl": ssl}
     types = typing.get_type_hints(Client, localns=modules)
     fields = {field.name: types[field.name] for field in attrs.fields(Client) if field.init}
     assert fields.pop("target")

@@ -3,7 +3,7 @@
 import contextlib
 import json
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -42,7 +42,7 @@ async def served(record=None, **options):
     server = Forgetful(**{"answers": {"tools/call": said}, **options})
     script = Script(server)
     async with (
-        httpx.AsyncClient(transport=script) as http,
+        httpx2.AsyncClient(transport=script) as http,
         Client(
             URL, http=http, protocol_versions=PROTOCOL_VERSIONS, roots=[], record=record
         ) as client,
@@ -215,7 +215,7 @@ async def test_how_it_stands_is_told_from_the_beginning_each_time():
     states = []
     server = Forgetful(answers={"tools/call": said})
     async with (
-        httpx.AsyncClient(transport=Script(server)) as http,
+        httpx2.AsyncClient(transport=Script(server)) as http,
         Client(
             URL,
             http=http,
@@ -251,7 +251,7 @@ async def test_a_beginning_that_is_cancelled_leaves_a_whole_recording(tmp_path, 
         await trio.sleep_forever()
 
     file = tmp_path / "story.mcprec.jsonl"
-    async with httpx.AsyncClient(transport=Script(never)) as http:
+    async with httpx2.AsyncClient(transport=Script(never)) as http:
         client = Client(URL, http=http, protocol_versions=PROTOCOL_VERSIONS, record=file)
         with trio.move_on_after(3):
             await client.__aenter__()

@@ -3,7 +3,7 @@
 import contextlib
 import json
 
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -42,7 +42,7 @@ class Changing(Script):
 async def reached(answer):
     """A server in memory, and a function that connects to it and says which revision is spoken."""
     script = Changing(answer)
-    async with httpx.AsyncClient(transport=script) as http:
+    async with httpx2.AsyncClient(transport=script) as http:
 
         async def connect(url=URL, **options):
             async with Client(
@@ -93,7 +93,7 @@ def test_the_address_of_a_server_has_no_secrets_and_its_usual_port():
         address_of("https://mcp.test/mcp", http=None, protocol_versions=BOTH),
         address_of("http://mcp.test:81/mcp", http=None, protocol_versions=BOTH),
         address_of("http://mcp.test/", http=None, protocol_versions=BOTH),
-        address_of("http://mcp.test/mcp", http=httpx.AsyncClient(), protocol_versions=BOTH),
+        address_of("http://mcp.test/mcp", http=httpx2.AsyncClient(), protocol_versions=BOTH),
         address_of("http://mcp.test/mcp", http=None, protocol_versions=BOTH[1:]),
     ]
     assert plain not in others
@@ -158,7 +158,7 @@ async def test_a_server_of_the_old_transport_is_asked_for_that_at_once():
 
 
 async def test_another_server_is_asked_anew():
-    async with reached(Legacy()) as (script, connect), httpx.AsyncClient(transport=script) as http:
+    async with reached(Legacy()) as (script, connect), httpx2.AsyncClient(transport=script) as http:
         await connect()
         for other in (
             {"url": "http://mcp.test/other"},
@@ -267,7 +267,7 @@ async def test_everything_is_tried_once_more_and_not_twice():
 async def test_a_server_that_is_away_or_does_not_know_us_has_not_changed(trouble):
     async def answer(seen):
         if trouble == "away":
-            raise httpx.ConnectError("rejected")
+            raise httpx2.ConnectError("rejected")
         return Reply(trouble)
 
     async with reached(legacy := Legacy()) as (script, connect):
@@ -289,7 +289,7 @@ async def test_a_client_whose_server_became_a_stateless_one_goes_on():
 
     script = Changing(Legacy(answers={"tools/call": said}))
     async with (
-        httpx.AsyncClient(transport=script) as http,
+        httpx2.AsyncClient(transport=script) as http,
         Client(URL, http=http, protocol_versions=BOTH) as client,
     ):
         await client.call_tool("add")

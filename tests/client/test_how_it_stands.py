@@ -2,7 +2,7 @@
 
 import contextlib
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -21,7 +21,7 @@ async def said(seen):
 async def asked(answer, **options):
     """A client of a scripted server, not yet connected, and what it was told of its connection."""
     told = []
-    async with httpx.AsyncClient(transport=Script(answer)) as http:
+    async with httpx2.AsyncClient(transport=Script(answer)) as http:
         note = lambda *news: told.append(news)  # noqa: E731
         yield Client(URL, http=http, protocol_versions=LEGACY, state_changed=note, **options), told
 
@@ -85,7 +85,7 @@ async def test_a_server_that_cannot_be_reached_is_one_that_is_tried_again():
 
     async def answer(seen):
         if is_away:
-            raise httpx.ConnectError("rejected")
+            raise httpx2.ConnectError("rejected")
         return await server(seen)
 
     async with asked(answer) as (client, told), client:
@@ -105,7 +105,7 @@ async def test_a_server_that_never_answers_is_named_without_what_is_secret(autoj
     async def answer(_seen):
         await trio.sleep_forever()
 
-    async with httpx.AsyncClient(transport=Script(answer)) as http:
+    async with httpx2.AsyncClient(transport=Script(answer)) as http:
         client = Client(url, http=http, protocol_versions=LEGACY)
         with pytest.raises(RequestTimeout) as caught:
             await client.__aenter__()

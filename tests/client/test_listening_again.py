@@ -3,7 +3,7 @@
 import contextlib
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -96,7 +96,7 @@ async def listened(server, **options):
     """A client of it, and the requests that it made."""
     script = Script(server)
     async with (
-        httpx.AsyncClient(transport=script) as http,
+        httpx2.AsyncClient(transport=script) as http,
         Client(URL, http=http, protocol_versions=("2026-07-28",), **options) as client,
     ):
         yield client, script
@@ -168,7 +168,7 @@ async def test_what_was_told_before_it_broke_is_not_lost(autojump_clock):
 
 @pytest.mark.requirement("CACHE-11")
 @pytest.mark.parametrize(
-    "rejection", [httpx.ConnectError("away"), httpx.ReadError("cut"), lambda _: Reply(503)]
+    "rejection", [httpx2.ConnectError("away"), httpx2.ReadError("cut"), lambda _: Reply(503)]
 )
 async def test_a_server_that_is_away_is_tried_again_and_again(rejection, autojump_clock):
     server = Telling()
@@ -205,7 +205,7 @@ async def test_one_that_stays_away_is_given_up(autojump_clock):
         listened(server, limits=limits) as (client, _),
         client.listen(tools=True) as subscription,
     ):
-        server.rejections = [httpx.ConnectError("away")] * 9
+        server.rejections = [httpx2.ConnectError("away")] * 9
         server.cut()
         with pytest.raises(ConnectionLost, match=r"limits\.http\.reconnects_max=3.*away"):
             await anext(subscription)
@@ -333,7 +333,7 @@ async def test_callbacks_are_told_once_what_may_be_missed_and_hear_again(how, au
 async def test_what_was_given_up_is_tried_again_with_the_next_call(autojump_clock, caplog):
     heard, server = [], Telling()
     async with listened(server, list_changed=heard.append) as (client, _):
-        server.rejections = [httpx.ConnectError("away")] * 5
+        server.rejections = [httpx2.ConnectError("away")] * 5
         server.cut()
         await trio.sleep(1000)
         assert "the client will not be notified of changes" in caplog.text
@@ -349,7 +349,7 @@ async def test_what_was_given_up_is_tried_again_with_the_next_call(autojump_cloc
 async def test_what_was_given_up_stays_so_in_a_client_that_is_closed(autojump_clock):
     server = Telling()
     async with listened(server, list_changed=print) as (client, _):
-        server.rejections = [httpx.ConnectError("away")] * 5
+        server.rejections = [httpx2.ConnectError("away")] * 5
         server.cut()
         await trio.sleep(1000)
         await client.aclose()

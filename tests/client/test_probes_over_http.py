@@ -8,7 +8,7 @@ import sys
 import time
 from functools import partial
 
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -207,7 +207,7 @@ async def test_l17_half_an_emoji_in_a_request_is_answered(base):
         rb'"io.modelcontextprotocol/clientCapabilities":{}}}}'
     )
     with trio.fail_after(SECONDS):
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(trust_env=False) as http:
             answer = await http.post(f"{base}/mcp", content=body, headers=headers)
     assert answer.json()["id"] == "half"
     assert answer.json()["error"]["code"] in {-32700, -32602}

@@ -3,8 +3,10 @@
 import itertools
 import json
 import sqlite3
+import sys
 
 import httpx
+import httpx2
 import msgspec
 import pytest
 import trio
@@ -67,7 +69,7 @@ def sqlite_error():
         OSError(2, "gone", "file"),
         json.JSONDecodeError("bad", "{", 1),
         RequestError(-5, "rejected", {"why": [1]}),
-        httpx.ConnectError("no route"),
+        httpx2.ConnectError("no route"),
         trio.TooSlowError(),
         Coded(3, hint="look"),
         sqlite_error(),
@@ -81,6 +83,18 @@ def test_an_exception_comes_back_as_itself(error):
     assert found.args == error.args
     known = {name: value for name, value in vars(error).items() if name != "handle"}
     assert vars(found) == known
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_an_error_of_httpx_is_found_in_its_successor_where_httpx_is_not_imported(
+    monkeypatch, is_imported
+):
+    body = encoded_error(httpx.ConnectError("no route"), bytes_max=MIB)
+    if not is_imported:
+        monkeypatch.delitem(sys.modules, "httpx")
+    found = rebuilt_error(body)
+    assert type(found) is (httpx if is_imported else httpx2).ConnectError
+    assert str(found) == "no route"
 
 
 def test_a_request_error_still_answers_the_request():

@@ -273,6 +273,7 @@ def in_effect():
         run_as(Path(logging.__file__), "time.time()", "logging.handlers"),
         run_as(Path(logging.__file__), "socket.socket().close()", "logging.handlers"),
         run_as("/lib/site-packages/httpx.py", "time.perf_counter()", "httpx._client"),
+        run_as("/lib/site-packages/httpx2.py", "time.perf_counter()", "httpx2._client"),
         run_as("<frozen importlib>", "time.time()", "importlib._bootstrap"),
     ],
 )
@@ -281,7 +282,7 @@ def test_this_is_no_untracked_call(function):
 
 
 def test_a_library_that_measures_for_itself_reaches_the_outside_all_the_same():
-    function = run_as("/lib/site-packages/httpx.py", "socket.socket()", "httpx._client")
+    function = run_as("/lib/site-packages/httpx2.py", "socket.socket()", "httpx2._client")
     assert only(untracked_calls_of(function)).call == "socket.socket"
 
 
@@ -314,7 +315,7 @@ def test_a_judgement_walks_the_stack():
     assert judged(at("<attrs generated init b>", "b")).call == "time.time"
     assert judged(at(standard / "uuid.py", "uuid")).instead == UUID
     assert judged(at(standard / "uuid.py", "uuid")).call == "uuid.<module>"
-    assert judged(at("/a/site-packages/httpx/b.py", "httpx.b")) is None
+    assert judged(at("/a/site-packages/httpx2/b.py", "httpx2.b")) is None
     assert judged(at(standard / "logging" / "b.py", "logging.b")) is None
     assert judged(at(standard / "queue.py", "queue")) is None
     assert judged(at(standard / "queue.py", None)) is None

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import contextmanager
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -94,7 +94,7 @@ async def lock(ctx):
         return await ctx.effect(fetch, "behind the door")
 
 
-class Page(httpx.AsyncByteStream):
+class Page(httpx2.AsyncByteStream):
     async def __aiter__(self):
         yield b"half a "
         await trio.sleep(TAKES_SECONDS)
@@ -102,12 +102,12 @@ class Page(httpx.AsyncByteStream):
 
 
 async def respond(_request):
-    return httpx.Response(200, stream=Page())
+    return httpx2.Response(200, stream=Page())
 
 
 async def download(ctx):
-    transport = EffectTransport(httpx.MockTransport(respond))
-    async with httpx.AsyncClient(transport=transport) as client:
+    transport = EffectTransport(httpx2.MockTransport(respond))
+    async with httpx2.AsyncClient(transport=transport) as client:
         return (await client.get("http://x.example/")).text
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 import zstandard
@@ -108,7 +108,7 @@ def look_up(password: str) -> str:
 
 
 @attrs.frozen
-class Pieces(httpx.AsyncByteStream):
+class Pieces(httpx2.AsyncByteStream):
     """A body that comes in pieces, each too small for a secret."""
 
     body: bytes
@@ -122,7 +122,7 @@ async def respond(request):
     secrets = SECRETS[-1]
     body = {"client_secret": secrets.granted, "text": f"you sent {request.content.decode()}"}
     headers = {"set-cookie": f"session={secrets.granted}", "location": f"/?token={secrets.granted}"}
-    return httpx.Response(200, stream=Pieces(json.dumps(body).encode()), headers=headers)
+    return httpx2.Response(200, stream=Pieces(json.dumps(body).encode()), headers=headers)
 
 
 SECRETS = [Secrets()]
@@ -165,10 +165,10 @@ def vault():
 
 
 async def fetch(url, password):
-    transport = EffectTransport(httpx.MockTransport(respond))
+    transport = EffectTransport(httpx2.MockTransport(respond))
     basic = base64.b64encode(f"me:{password}".encode()).decode()
     headers = {"authorization": f"Basic {basic}", "cookie": f"session={quote(password)}"}
-    async with httpx.AsyncClient(transport=transport, headers=headers) as client:
+    async with httpx2.AsyncClient(transport=transport, headers=headers) as client:
         response = await client.post(url, json={"password": password, "also": [password]})
         return response.text
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
-import httpx
+import httpx2
 import trio
 
 from mcp_trio import Limits
@@ -20,7 +20,7 @@ from tests.transports.http.scripted_server import URL, Script
 BOTH = "application/json, text/event-stream"
 
 
-class _Whole(httpx.AsyncByteStream):
+class _Whole(httpx2.AsyncByteStream):
     def __init__(self, body):
         self.body = body
 
@@ -33,9 +33,9 @@ class Upstream(Script):
 
     async def handle_async_request(self, request):
         response = await super().handle_async_request(request)
-        if isinstance(response.stream, httpx.ByteStream):
+        if isinstance(response.stream, httpx2.ByteStream):
             body = _Whole(response.content)
-            return httpx.Response(response.status_code, headers=response.headers, stream=body)
+            return httpx2.Response(response.status_code, headers=response.headers, stream=body)
         return response
 
 
@@ -75,8 +75,8 @@ async def between(answer, record, *, to=URL, **limits):
     """Leaving the block ends the proxy, and so all recordings."""
     limits = Limits(**limits)
     server = Upstream(answer)
-    url = httpx.URL(to)
-    link = Link(http=httpx.AsyncClient(transport=server), url=url, headers={}, limits=limits)
+    url = httpx2.URL(to)
+    link = Link(http=httpx2.AsyncClient(transport=server), url=url, headers={}, limits=limits)
     with recording_for_sessions(options_of(record)) as recording:
         start = partial(
             start_message_journal, recording, transport="http", name=url.host, limits=limits

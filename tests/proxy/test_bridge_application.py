@@ -5,7 +5,7 @@ import sys
 from contextlib import asynccontextmanager
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -181,7 +181,7 @@ sys.stdin.read()
             "MCP-Protocol-Version": version,
             "Mcp-Method": "say",
         }
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx2.AsyncClient(timeout=20) as client:
             answered = await client.post(url, json=message, headers=headers)
         is_stream = answered.headers["content-type"] == "text/event-stream"
         texts = answered.text.split("data: ")[1:] if is_stream else [answered.text]
@@ -224,7 +224,7 @@ async def test_a_command_that_cannot_be_started_fails_each_request(
 ):
     async with (
         bridge_application([str(tmp_path / "missing")]) as application,
-        httpx.AsyncClient() as client,
+        httpx2.AsyncClient() as client,
     ):
         for number in (1, 2):
             answered = await client.post(

@@ -5,7 +5,7 @@ import os
 from contextlib import asynccontextmanager
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -60,7 +60,7 @@ def host_of(path):
     async def host_of(answer, *, parent_pid=None, **options):
         limits = Limits(http=HttpLimits(get_stream_seconds=0.01), **options)
         script = Script(answer)
-        http = httpx.AsyncClient(transport=script)
+        http = httpx2.AsyncClient(transport=script)
         ours, theirs = memory_pair(limits=limits)
         host = Host(theirs, script)
         journal = start_message_journal(path, transport="stdio", name="mcp.test", limits=limits)
@@ -183,7 +183,7 @@ async def test_a_server_that_is_down_fails_each_request_and_nothing_else(
 
     async def answer(seen):
         if is_down:
-            raise httpx.ConnectError("refused")
+            raise httpx2.ConnectError("refused")
         return await server(seen)
 
     async with host_of(answer) as host:

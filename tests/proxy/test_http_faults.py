@@ -1,6 +1,6 @@
 """What one side of a proxy over HTTP hears of what goes wrong at the other, and what is recorded."""
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -29,8 +29,8 @@ def http_marks(session):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (httpx.ConnectError("refused"), "cannot connect to http://mcp.test/mcp: refused"),
-        (httpx.ReadError("reset"), "the connection broke to http://mcp.test/mcp: reset"),
+        (httpx2.ConnectError("refused"), "cannot connect to http://mcp.test/mcp: refused"),
+        (httpx2.ReadError("reset"), "the connection broke to http://mcp.test/mcp: reset"),
     ],
     ids=["down", "broken"],
 )
@@ -79,7 +79,7 @@ async def test_a_slow_server_is_waited_for(between, tmp_path, files, autojump_cl
 async def test_a_stream_that_breaks_off_breaks_off(between, tmp_path, files):
     async def pieces():
         yield event(LOG)
-        raise httpx.ReadError("reset")
+        raise httpx2.ReadError("reset")
 
     async def answer(seen):
         return Reply(200, EVENTS, pieces())
@@ -97,7 +97,7 @@ async def test_a_stream_that_breaks_off_breaks_off(between, tmp_path, files):
 async def test_a_body_that_breaks_off_is_a_502(between, tmp_path, files):
     async def pieces():
         yield b'{"jsonrpc":'
-        raise httpx.RemoteProtocolError("cut")
+        raise httpx2.RemoteProtocolError("cut")
 
     async def answer(seen):
         return Reply(200, JSON, pieces())

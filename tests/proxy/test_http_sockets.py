@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -48,7 +48,7 @@ class Unit:
 async def proxy_to(url, folder, *, http=None):
     """The URL that stands for the server's."""
     limits = Limits()
-    parsed = httpx.URL(url)
+    parsed = httpx2.URL(url)
     link = Link(http=http or own_client(parsed), url=parsed, headers={}, limits=limits)
     start = partial(
         start_message_journal, folder, transport="http", name=parsed.host, limits=limits
@@ -110,14 +110,14 @@ async def test_a_stateless_client_that_goes_away_cancels_at_the_server(tmp_path)
 
 
 async def test_a_server_behind_tls_is_reached_by_the_given_client(tmp_path, certificate):
-    trusting = httpx.AsyncClient(
+    trusting = httpx2.AsyncClient(
         verify=ssl.create_default_context(cafile=certificate["certfile"]), timeout=None
     )
     async with serving(harbour(), server="hypercorn", **certificate) as url:
         assert url.startswith("https://")
         async with proxy_to(url, tmp_path, http=trusting) as proxied:
             assert (await converse(proxied, ERAS["stateless"]))[0] == "3 m at Oslo"
-        async with proxy_to(url, tmp_path) as proxied, httpx.AsyncClient() as client:
+        async with proxy_to(url, tmp_path) as proxied, httpx2.AsyncClient() as client:
             answered = await client.post(proxied, json={"jsonrpc": "2.0", "id": 1, "method": "x"})
             assert answered.status_code == 502
             assert "certificate" in answered.json()["error"]["message"]
@@ -129,7 +129,7 @@ async def test_a_server_that_is_not_there_is_a_502_and_later_it_is(tmp_path):
     await listeners[0].aclose()
     message = {"jsonrpc": "2.0", "id": 7, "method": "x"}
     async with proxy_to(f"http://127.0.0.1:{port}/mcp", tmp_path) as proxied:
-        async with httpx.AsyncClient() as client:
+        async with httpx2.AsyncClient() as client:
             answered = await client.post(proxied, json=message)
         assert (answered.status_code, answered.json()["id"]) == (502, 7)
         assert f"http://127.0.0.1:{port}/mcp" in answered.json()["error"]["message"]

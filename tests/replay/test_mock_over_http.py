@@ -4,7 +4,7 @@ import contextlib
 import functools
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -74,12 +74,12 @@ async def test_a_stateless_recording_is_played_to_stateless_clients():
     async with served(mock) as url:
         async with Client(url) as client:
             assert client.protocol_version == STATELESS
-        async with httpx.AsyncClient() as http:
+        async with httpx2.AsyncClient() as http:
             assert (await http.get(url)).status_code == 405
 
 
 async def test_who_speaks_another_era_than_the_recorded_is_rejected(spoken):
-    async with served(mock_server(spoken(*SHAKEN))) as url, httpx.AsyncClient() as http:
+    async with served(mock_server(spoken(*SHAKEN))) as url, httpx2.AsyncClient() as http:
         with pytest.raises(MCPError, match="the server does not support 2026-07-28"):
             async with Client(url, protocol_versions=(STATELESS,)):
                 pass

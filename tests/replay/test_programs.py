@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
@@ -19,9 +19,9 @@ from mcp_trio.http import EffectTransport
 from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import replay
 
-# What httpx leaves open of a response when it is cancelled is no affair of ours.
+# What httpx2 leaves open of a response when it is cancelled is no affair of ours.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning"),
     pytest.mark.usefixtures("unmeasured"),
 ]
 
@@ -235,8 +235,8 @@ async def patch(world, ctx, seen, amount):
 
 
 async def download(world, ctx, seen, amount):
-    transport = EffectTransport(httpx.MockTransport(lambda _: httpx.Response(200, text="x")))
-    async with httpx.AsyncClient(transport=transport) as client:
+    transport = EffectTransport(httpx2.MockTransport(lambda _: httpx2.Response(200, text="x")))
+    async with httpx2.AsyncClient(transport=transport) as client:
         seen.append((await client.get(f"http://x.example/{amount}")).text)
 
 

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -263,7 +263,7 @@ async def test_what_does_not_fit_a_url_is_rejected(tmp_path):
         ("unix:/x", {"ssl_context": ssl.create_default_context()}, TypeError, "ssl_context"),
         ("ws://127.0.0.1:1", {"ssl_context": ssl.create_default_context()}, ValueError, "wss://"),
         ("https://127.0.0.1:1", {"ssl_context": ssl.create_default_context()}, TypeError, "http="),
-        ("ws://127.0.0.1:1", {"http": httpx.AsyncClient()}, TypeError, "http"),
+        ("ws://127.0.0.1:1", {"http": httpx2.AsyncClient()}, TypeError, "http"),
         ("ws://me:pw@127.0.0.1:1", {}, ValueError, "token="),
         ("ws://", {}, ValueError, "ws://"),
         ("ws://127.0.0.1:1", {"env": {"A": "b"}}, TypeError, "env"),

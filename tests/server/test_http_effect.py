@@ -8,6 +8,7 @@ import json
 
 import attrs
 import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -18,6 +19,13 @@ from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import RequestLimits
 from tests.server.conftest import played_again
+
+
+@pytest.fixture(params=[httpx2, httpx], ids=["in httpx2", "in httpx"])
+def inner_library(request):
+    """The library of a transport inside an `EffectTransport`."""
+    return request.param
+
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nahoy!"
 
@@ -81,7 +89,7 @@ def fetching(server, web):
         async def fetch(ctx: Context) -> list[object]:
             try:
                 found = await ctx.http.request(method, web.url, **options)
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 return [type(error).__name__, str(error)]
             body = base64.b64encode(found.content).decode()
             return [found.status_code, sorted(found.headers.items()), body]
@@ -216,39 +224,41 @@ async def test_a_body_that_is_too_large_is_an_error_that_names_the_setting(
 
 
 @pytest.mark.filterwarnings("ignore:.*garbage collected before:ResourceWarning")
-async def test_a_body_that_never_ends_is_not_read_for_ever(server, serve):
-    class Endless(httpx.AsyncBaseTransport):
+async def test_a_body_that_never_ends_is_not_read_for_ever(server, serve, library, inner_library):
+    class Endless(inner_library.AsyncBaseTransport):
         async def handle_async_request(self, _):
-            return httpx.Response(200, stream=Stream())
+            return inner_library.Response(200, stream=Stream())
 
-    class Stream(httpx.AsyncByteStream):
+    class Stream(inner_library.AsyncByteStream):
         async def __aiter__(self):
             while True:
                 yield b"a" * 60
 
     @server.tool
     async def fetch() -> str:
-        async with httpx.AsyncClient(transport=EffectTransport(Endless())) as client:
+        async with library.AsyncClient(transport=EffectTransport(Endless())) as client:
             try:
                 return (await client.get("http://nowhere")).text
-            except httpx.ReadError as error:
+            except library.ReadError as error:
                 return str(error)
 
     assert "limits.requests.http_effect_bytes_max" in await (await serve(server)).call("fetch")
     gc.collect()
 
 
-async def test_a_response_that_came_read_is_one_like_any_other(server, serve):
+async def test_a_response_that_came_read_is_one_like_any_other(
+    server, serve, library, inner_library
+):
     def answer(request):
-        return httpx.Response(200, content=b"a" * len(request.content))
+        return inner_library.Response(200, content=b"a" * len(request.content))
 
     @server.tool
     async def fetch(size: int) -> str:
-        transport = EffectTransport(httpx.MockTransport(answer))
-        async with httpx.AsyncClient(transport=transport) as client:
+        transport = EffectTransport(inner_library.MockTransport(answer))
+        async with library.AsyncClient(transport=transport) as client:
             try:
                 return (await client.post("http://nowhere", content=b"b" * size)).text
-            except httpx.ReadError as error:
+            except library.ReadError as error:
                 return str(error)
 
     asker = await serve(server)
@@ -369,7 +379,7 @@ async def test_a_cancellation_does_not_keep_it_from_closing(web):
 
 
 async def test_a_client_that_does_not_close_is_waited_for_in_bounded_time(autojump_clock):
-    class Stuck(httpx.AsyncClient):
+    class Stuck(httpx2.AsyncClient):
         async def aclose(self):
             await trio.sleep_forever()
 
@@ -385,8 +395,8 @@ async def test_a_client_that_does_not_close_is_waited_for_in_bounded_time(autoju
 
 
 @pytest.fixture
-async def own():
-    async with httpx.AsyncClient(transport=EffectTransport()) as client:
+async def own(library):
+    async with library.AsyncClient(transport=EffectTransport()) as client:
         yield client
 
 
@@ -421,21 +431,148 @@ async def test_inside_of_an_effect_it_is_plain(server, web, record, own):
     assert told()[0] == ("cmd", {"name": "ask", "arguments": {}})
 
 
-async def test_the_transport_within_is_closed_with_it():
-    class Inner(httpx.AsyncBaseTransport):
+async def test_the_transport_within_is_closed_with_it(library, inner_library):
+    class Inner(inner_library.AsyncBaseTransport):
         is_closed = False
 
         async def handle_async_request(self, request):
-            return httpx.Response(200, text=request.url.path)
+            assert isinstance(request, inner_library.Request)
+            return inner_library.Response(200, text=request.url.path)
 
         async def aclose(self):
             self.is_closed = True
 
     inner = Inner()
-    async with httpx.AsyncClient(transport=EffectTransport(inner)) as client:
-        assert (await client.get("http://nowhere/a")).text == "/a"
+    async with library.AsyncClient(transport=EffectTransport(inner)) as client:
+        found = await client.get("http://nowhere/a")
+        assert (type(found), found.text) == (library.Response, "/a")
     assert inner.is_closed
 
 
 async def test_what_was_never_used_is_closed_too():
     await EffectTransport().aclose()
+
+
+# Both HTTP libraries.
+
+
+async def test_a_body_is_streamed_outside_of_handlers(library, inner_library):
+    closed, got = [], trio.Event()
+
+    class Stream(inner_library.AsyncByteStream):
+        async def __aiter__(self):
+            yield gzip.compress(b"one")
+            await got.wait()
+            raise inner_library.ReadError("cut")
+
+        async def aclose(self):
+            closed.append(True)
+
+    async def respond(request):
+        assert [piece async for piece in request.stream] == [b"x"]
+        return inner_library.Response(200, headers={"content-encoding": "gzip"}, stream=Stream())
+
+    async def body():
+        yield b"x"
+
+    class Inner(inner_library.AsyncBaseTransport):
+        handle_async_request = staticmethod(respond)
+
+    async with (
+        library.AsyncClient(transport=EffectTransport(Inner())) as client,
+        client.stream("POST", "http://nowhere", content=body()) as found,
+    ):
+        pieces = found.aiter_bytes()
+        assert await anext(pieces) == b"one"
+        got.set()
+        with pytest.raises(library.ReadError, match="cut"):
+            await anext(pieces)
+    assert closed
+
+
+async def test_a_response_that_its_transport_has_read_is_decoded_once(library, inner_library):
+    class Stream(inner_library.AsyncByteStream):
+        async def __aiter__(self):
+            yield gzip.compress(b"ahoy!")
+
+    class Caching(inner_library.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            headers = {"content-encoding": "gzip", "x-own": "1"}
+            found = inner_library.Response(200, headers=headers, stream=Stream(), request=request)
+            await found.aread()
+            return found
+
+    async with library.AsyncClient(transport=EffectTransport(Caching())) as client:
+        found = await client.get("http://nowhere")
+    assert (found.text, found.headers["x-own"]) == ("ahoy!", "1")
+
+
+async def test_what_one_library_has_recorded_replays_in_a_client_of_the_other(
+    server, web, record, library, inner_library
+):
+    using = [inner_library]
+
+    @server.tool
+    async def fetch() -> list[str]:
+        async with using[0].AsyncClient(transport=EffectTransport()) as client:
+            texts = [(await client.post(web.url, json={"name": "Ada"})).text]
+            try:
+                await client.get("http://127.0.0.1:1/")
+            except using[0].ConnectError as error:
+                texts.append(str(error))
+            return texts
+
+    asker, told = await record(server)
+    texts = json.loads(await asker.call("fetch"))
+    assert texts[0] == "ahoy!"
+    assert [body["type"] for kind, body in told() if kind == "err"] == [
+        f"{inner_library.__name__}.ConnectError"
+    ]
+    using[0] = library
+    await played_again(asker, told, server)
+
+
+def authorizing(library):
+    """An `Auth` that reads the request, and sends it again with the token of a 401's body."""
+
+    class Authorizing(library.Auth):
+        requires_request_body = requires_response_body = True
+
+        def auth_flow(self, request):
+            assert isinstance(request, library.Request)
+            request.headers["authorization"] = f"sized {len(request.content)}"
+            response = yield request
+            assert isinstance(response, library.Response)
+            if response.status_code == 401:
+                request.headers["authorization"] = response.text
+                yield request
+
+    return Authorizing()
+
+
+@pytest.mark.parametrize("outside", [False, True])
+async def test_an_auth_of_either_library_can_be_given_with_a_request(
+    server, web, record, library, outside
+):
+    web.answer = response(gzip.compress(b"token"), "content-encoding: gzip", status="401 No")
+
+    async def fetched_with(http):
+        found = await http.put(web.url, content=b"ahoy", auth=authorizing(library))
+        return found.status_code, found.text
+
+    @server.tool
+    async def fetch(ctx: Context) -> list[object]:
+        return list(await fetched_with(ctx.http))
+
+    if outside:
+        async with SessionHttp(close_seconds=5) as http:
+            assert await fetched_with(http.client) == (401, "token")
+    else:
+        asker, told = await record(server)
+        assert json.loads(await asker.call("fetch")) == [401, "token"]
+        await played_again(asker, told, server)
+    tokens = [
+        data.lower().partition(b"authorization: ")[2].split(b"\r\n")[0] for data in web.requests
+    ]
+    assert tokens == [b"sized 4", b"token"]
+    assert all(data.endswith(b"ahoy") for data in web.requests)

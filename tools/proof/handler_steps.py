@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
-import httpx
+import httpx2
 import outside
 import trio
 from programs import Script, Step
@@ -238,14 +238,14 @@ async def fetch(act: Act, step: Step) -> None:
 
 
 async def fetch_own(act: Act, step: Step) -> None:
-    async with httpx.AsyncClient(transport=EffectTransport()) as client:
+    async with httpx2.AsyncClient(transport=EffectTransport()) as client:
         await _get(act, client, step)
 
 
-async def _get(act: Act, client: httpx.AsyncClient, step: Step) -> None:
+async def _get(act: Act, client: httpx2.AsyncClient, step: Step) -> None:
     try:
         response = await client.get(f"{act.url}/news/{step.amount}")
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         act.seen.append(type(error).__name__)
     else:
         act.seen.append([response.status_code, response.json()])
@@ -254,7 +254,7 @@ async def _get(act: Act, client: httpx.AsyncClient, step: Step) -> None:
 async def post(act: Act, step: Step) -> None:
     try:
         response = await act.ctx.http.post(f"{act.url}/add", json={"amount": step.amount})
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         act.seen.append(type(error).__name__)
     else:
         act.seen.append(response.text)

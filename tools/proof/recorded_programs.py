@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 import msgspec
 import trio
 from client_story import ClientStory
@@ -56,8 +56,8 @@ async def record_programs(
 
 async def _warm_up(url: str) -> None:
     """Import what a first request would, while the first sessions stand still."""
-    with suppress(httpx.HTTPError):
-        async with httpx.AsyncClient() as client:
+    with suppress(httpx2.HTTPError):
+        async with httpx2.AsyncClient() as client:
             await client.get(url)
 
 

@@ -1,6 +1,6 @@
 """Our application mounted in Starlette's, under hypercorn on Trio."""
 
-import httpx
+import httpx2
 import pytest
 import trio
 from starlette.applications import Starlette
@@ -44,7 +44,7 @@ async def test_a_mounted_application_serves_both_transports_and_eras(site, place
 
 
 async def test_what_is_beside_it_stays_the_applications(site):
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         assert (await http.get(f"http://{site}/")).text == "home"
     with pytest.raises(ConnectionLost, match=r"HTTP 40[34]"):
         await open_websocket_channel(f"ws://{site}/ws")

@@ -2,7 +2,7 @@
 
 import functools
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -59,7 +59,7 @@ async def test_each_request_on_a_connection_proves_anew_who_sends_it(nursery, ho
     serve = functools.partial(harbour().serve_http, port=0, server=host, verify=verify)
     url = await nursery.start(serve)
     asked, connections = stateless(call("who")), []
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         for token in (ANNA, None, BERT, "Bearer 3", ANNA):
             proof = {} if token is None else {"Authorization": token}
             headers = {**asked["headers"], **proof}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -37,7 +37,7 @@ def stateless(message):
 
 @contextlib.asynccontextmanager
 async def served(harbour, **options):
-    async with trio.open_nursery() as nursery, httpx.AsyncClient(timeout=SECONDS) as http:
+    async with trio.open_nursery() as nursery, httpx2.AsyncClient(timeout=SECONDS) as http:
         serve = functools.partial(harbour.serve_http, port=0, **options)
         url = await nursery.start(serve)
         yield url, http, nursery.cancel_scope
@@ -127,7 +127,7 @@ async def test_who_reads_slowly_still_gets_the_last_frame_when_the_server_is_can
 async def test_it_listens_to_its_own_machine_only_unless_told_otherwise():
     assert Address().host == "127.0.0.1"
     async with served(harbour()) as (url, http, _scope):
-        port = httpx.URL(url).port
+        port = httpx2.URL(url).port
         rejected = await http.post(url, json={}, headers={"Host": f"evil.example:{port}"})
         assert rejected.status_code == 403
 
@@ -315,7 +315,7 @@ async def test_an_application_is_mounted_under_hypercorn(nursery):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=Limits()))
-    async with httpx.AsyncClient(timeout=SECONDS) as http:
+    async with httpx2.AsyncClient(timeout=SECONDS) as http:
         answer = await http.post(f"http://127.0.0.1:{port}/mcp", **stateless(call("tide")))
     assert text(answer.json()) == "high"
     await app.aclose()
@@ -369,7 +369,7 @@ def running(program):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_serves_until_a_signal_comes(number):
     with running(PROGRAM) as (process, url):
-        assert text(httpx.post(url, **stateless(call("tide"))).json()) == "high"
+        assert text(httpx2.post(url, **stateless(call("tide"))).json()) == "high"
         process.send_signal(number)
         assert process.wait(SECONDS) == 128 + number
         assert "Traceback" not in process.stderr.read()
@@ -378,8 +378,8 @@ def test_a_process_serves_until_a_signal_comes(number):
 @pytest.mark.real_time
 def test_a_second_signal_ends_a_process_at_once():
     with running(PROGRAM) as (process, url):
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(url, **stateless(call("stay")), timeout=1)
+        with pytest.raises(httpx2.ReadTimeout):
+            httpx2.post(url, **stateless(call("stay")), timeout=1)
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

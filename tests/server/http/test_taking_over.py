@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -86,7 +86,7 @@ async def test_over_sockets_the_old_connection_is_broken_off(nursery, host, capl
         return "logged"
 
     url = await nursery.start(partial(server.serve_http, port=0, server=host))
-    async with httpx.AsyncClient(base_url=url, headers={"Accept": BOTH}) as client:
+    async with httpx2.AsyncClient(base_url=url, headers={"Accept": BOTH}) as client:
         begun = await client.post("", json=hello("2025-11-25"))
         client.headers["Mcp-Session-Id"] = begun.headers["mcp-session-id"]
         await client.post("", json=notification("notifications/initialized"))
@@ -97,7 +97,7 @@ async def test_over_sockets_the_old_connection_is_broken_off(nursery, host, capl
                     break
             last = {"Last-Event-ID": line.removeprefix("id: "), "Accept": EVENTS}
             async with client.stream("GET", "", headers=last) as new:
-                with pytest.raises(httpx.RemoteProtocolError):
+                with pytest.raises(httpx2.RemoteProtocolError):
                     _ = [line async for line in lines]
                 may_end.set()
                 said = [line async for line in new.aiter_lines()]

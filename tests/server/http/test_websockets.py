@@ -3,7 +3,7 @@
 import contextlib
 import functools
 
-import httpx
+import httpx2
 import pytest
 import trio
 from wsproto import events
@@ -124,7 +124,7 @@ async def test_who_brings_the_token_may_come_over_both_transports(host):
         headers = {"Authorization": "Bearer sesame"}
         async with Client(endpoint, headers=headers) as client:
             assert text(await client.call_tool("who")) == "bearer"
-        async with httpx.AsyncClient() as http:
+        async with httpx2.AsyncClient() as http:
             assert (await http.get(endpoint)).status_code == 401
 
 
@@ -149,7 +149,7 @@ async def test_compression_is_not_agreed_on(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_a_plain_request_is_told_what_is_there_and_other_paths_where(host):
-    async with served(harbour(), host) as (url, _scope), httpx.AsyncClient() as http:
+    async with served(harbour(), host) as (url, _scope), httpx2.AsyncClient() as http:
         site = url.replace("ws:", "http:")
         answer = await http.get(site)
         assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
@@ -166,7 +166,7 @@ async def test_it_is_where_it_is_said_to_be_or_not_there_at_all(host):
     async with served(harbour(), host, has_websocket=False) as (url, _scope):
         with pytest.raises(ConnectionLost, match=r"HTTP 40[34]"):
             await open_websocket_channel(url)
-        async with httpx.AsyncClient() as http:
+        async with httpx2.AsyncClient() as http:
             assert (await http.get(url.replace("ws:", "http:"))).status_code == 404
 
 

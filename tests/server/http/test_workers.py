@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import attrs
-import httpx
+import httpx2
 import pytest
 
 from mcp_trio import Server
@@ -76,7 +76,7 @@ class Served:
     def ask(self, message, **meta):
         """What one of them answers: each request comes on a connection of its own."""
         message["params"] = {**message.get("params", {}), "_meta": meta}
-        return httpx.post(self.url, **stateless(message), timeout=SECONDS)
+        return httpx2.post(self.url, **stateless(message), timeout=SECONDS)
 
     def where(self):
         """Who has answered."""
@@ -87,7 +87,7 @@ class Served:
         seen, patience = set(), time.monotonic() + SECONDS
         while len(seen) < 2:
             assert time.monotonic() < patience, f"only {seen} answer"
-            with contextlib.suppress(httpx.TransportError):  # one of them was just killed
+            with contextlib.suppress(httpx2.TransportError):  # one of them was just killed
                 seen.add(self.where())
             seen -= {*but}
         return seen
@@ -151,10 +151,10 @@ def test_workers_answer_stateless_requests_and_end_with_their_parent(served, hos
     there = served("--server", host)
     pids = there.pids()
     assert there.parent.pid not in pids
-    assert httpx.get(there.url.replace("/mcp", "/health")).status_code == 200
+    assert httpx2.get(there.url.replace("/mcp", "/health")).status_code == 200
     said = there.ask(request("server/discover")).json()
     assert said["result"]["supportedVersions"] == STATELESS_ONLY
-    rejected = httpx.post(there.url, json=hello("2025-11-25"), headers=ACCEPT)
+    rejected = httpx2.post(there.url, json=hello("2025-11-25"), headers=ACCEPT)
     assert (rejected.status_code, rejected.json()["error"]["data"]) == (
         400,
         {"supported": STATELESS_ONLY},
@@ -171,7 +171,7 @@ def test_workers_answer_stateless_requests_and_end_with_their_parent(served, hos
 def test_streams_end_in_their_protocols_way_also_by_a_terminals_signal(served, host):
     there = served("--server", host)
     wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "a")
-    asked = httpx.stream("POST", there.url, **stateless(wish), timeout=SECONDS)
+    asked = httpx2.stream("POST", there.url, **stateless(wish), timeout=SECONDS)
     with asked as subscribed:
         lines = subscribed.iter_lines()
         while "acknowledged" not in next(lines):
@@ -205,8 +205,8 @@ def test_workers_do_not_outlive_their_parent(served):
 def test_a_second_signal_kills_what_does_not_stop(served):
     there = served(command=())
     pids = there.pids()
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(there.url, **stateless(call("stay")), timeout=1)
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(there.url, **stateless(call("stay")), timeout=1)
     status, words = there.ended(signal.SIGTERM, signal.SIGTERM)
     assert status == 128 + signal.SIGTERM
     assert re.search(r"worker \d+ did not stop in time and is killed", words)

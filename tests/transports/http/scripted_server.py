@@ -1,4 +1,4 @@
-"""Servers of MCP over HTTP that say what a test wants: in memory for httpx, or on a socket."""
+"""Servers of MCP over HTTP that say what a test wants: in memory for httpx2, or on a socket."""
 
 import contextlib
 import json
@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 import h11
 import httpx
+import httpx2
 import trio
 import trio.testing
 
@@ -80,7 +81,7 @@ def answer_to(seen, **members):
 Answer = Callable[[Seen], Awaitable[Reply]]
 
 
-class _Body(httpx.AsyncByteStream):
+class _Body(httpx2.AsyncByteStream, httpx.AsyncByteStream):
     def __init__(self, pieces, closed):
         self.pieces, self.closed = pieces, closed
 
@@ -95,8 +96,10 @@ class _Body(httpx.AsyncByteStream):
 
 
 @attrs.define
-class Script(httpx.AsyncBaseTransport):
-    """A server in memory: `answer` gives the reply to each request, or raises for the network.
+class Script(httpx2.AsyncBaseTransport):
+    """A server in memory, for clients of httpx2 and of httpx.
+
+    `answer` gives the reply to each request, or raises an error of the network.
 
     `closed` has an event for each stream that was begun, set when the client leaves it or it ends.
     """
@@ -106,16 +109,17 @@ class Script(httpx.AsyncBaseTransport):
     closed: list = attrs.field(factory=list)
 
     async def handle_async_request(self, request):
+        library = httpx if isinstance(request, httpx.Request) else httpx2
         body = await request.aread()
         await trio.lowlevel.checkpoint()
         seen = Seen(request.method, request.url.raw_path.decode(), dict(request.headers), body)
         self.seen.append(seen)
         reply = await self.answer(seen)
         if isinstance(reply.body, bytes):
-            return httpx.Response(reply.status, headers=reply.headers, content=reply.body)
+            return library.Response(reply.status, headers=reply.headers, content=reply.body)
         self.closed.append(trio.Event())
         stream = _Body(reply.body, self.closed[-1])
-        return httpx.Response(reply.status, headers=reply.headers, stream=stream)
+        return library.Response(reply.status, headers=reply.headers, stream=stream)
 
     @property
     def methods(self):
@@ -283,7 +287,7 @@ INITIALIZED = telling("notifications/initialized")
 async def connected(answer, *, limits=DEFAULT_LIMITS, random_source=lambda: 1.0, **options):
     """A channel to a server in memory, and its script."""
     script = Script(answer)
-    async with httpx.AsyncClient(transport=script, follow_redirects=True) as http:
+    async with httpx2.AsyncClient(transport=script, follow_redirects=True) as http:
         channel = await open_http_channel(
             URL, http=http, limits=limits, random_source=random_source, **options
         )

@@ -1,13 +1,13 @@
-"""What a given httpx client brings along holds for every request: posts, streams, and the last."""
+"""What a given client, of httpx2 or of httpx, brings along holds for every request: posts, streams, and the last."""
 
 import ssl
 from functools import partial
 
-import httpx
 import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio.errors import OutcomeUnknown
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -56,10 +56,10 @@ async def use(http, url=URL):
 # Headers.
 
 
-async def test_its_headers_and_cookies_go_along_with_everything(autojump_clock):
+async def test_its_headers_and_cookies_go_along_with_everything(autojump_clock, library):
     script = Script(in_all_ways())
     options = {"headers": {"x-mine": "1"}, "cookies": {"me": "1"}}
-    async with httpx.AsyncClient(transport=script, **options) as http:
+    async with library.AsyncClient(transport=script, **options) as http:
         await use(http)
     methods = [seen.method for seen in script.seen]
     assert {"POST", "GET", "DELETE"} == set(methods)
@@ -71,26 +71,29 @@ async def test_its_headers_and_cookies_go_along_with_everything(autojump_clock):
 # Authorization.
 
 
-class Renewing(httpx.Auth):
-    """Asks with the old token, and again with a new one where that is refused."""
+def renewing(library):
+    """An `Auth` that sends the old token, and again a new one after a 401."""
 
-    requires_response_body = True
+    class Renewing(library.Auth):
+        requires_response_body = True
 
-    def __init__(self):
-        self.number, self.rejections = 1, []
+        def __init__(self):
+            self.number, self.rejections = 1, []
 
-    def auth_flow(self, request):
-        request.headers["authorization"] = f"Bearer {self.number}"
-        response = yield request
-        if response.status_code == 401:
-            self.rejections.append((request.method, response.text))
-            self.number += 1
+        def auth_flow(self, request):
             request.headers["authorization"] = f"Bearer {self.number}"
-            yield request
+            response = yield request
+            if response.status_code == 401:
+                self.rejections.append((request.method, response.text))
+                self.number += 1
+                request.headers["authorization"] = f"Bearer {self.number}"
+                yield request
+
+    return Renewing()
 
 
-async def test_an_auth_may_try_again_with_every_kind_of_request(autojump_clock):
-    server, auth, used = in_all_ways(), Renewing(), set()
+async def test_an_auth_may_try_again_with_every_kind_of_request(autojump_clock, library):
+    server, auth, used = in_all_ways(), renewing(library), set()
 
     async def answer(seen):
         token = seen.headers["authorization"]
@@ -99,38 +102,97 @@ async def test_an_auth_may_try_again_with_every_kind_of_request(autojump_clock):
         used.add(token)
         return await server(seen)
 
-    async with httpx.AsyncClient(transport=Script(answer), auth=auth) as http:
+    async with library.AsyncClient(transport=Script(answer), auth=auth) as http:
         await use(http)
     assert [method for method, _ in auth.rejections] == ["POST", "GET", "POST", "GET", "DELETE"]
     assert {body for _, body in auth.rejections} == {"old"}
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_what_no_auth_helps_against_is_told_with_its_status(status):
+async def test_what_no_auth_helps_against_is_told_with_its_status(status, library):
     async def reject(_seen):
         return Reply(status, {}, b"who are you?")
 
-    async with httpx.AsyncClient(transport=Script(reject), auth=Renewing()) as http:
+    async with library.AsyncClient(transport=Script(reject), auth=renewing(library)) as http:
         with pytest.raises(ConnectionLost, match=rf"HTTP {status} .*who are you") as lost:
             async with Client(URL, http=http):
                 pytest.fail("nobody let us in")
     assert lost.value.http_status == status
 
 
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("ConnectError", ConnectionLost, "cannot connect to http://mcp.test/mcp: broken"),
+        ("ConnectTimeout", ConnectionLost, "cannot connect to http://mcp.test/mcp: broken"),
+        ("PoolTimeout", ConnectionLost, "cannot connect to http://mcp.test/mcp: broken"),
+        ("ProxyError", ConnectionLost, "cannot connect to http://mcp.test/mcp: broken"),
+        ("WriteTimeout", OutcomeUnknown, "the connection broke to http://mcp.test/mcp: broken"),
+        ("ReadError", OutcomeUnknown, "the connection broke to http://mcp.test/mcp: broken"),
+        (
+            "RemoteProtocolError",
+            OutcomeUnknown,
+            "the connection broke to http://mcp.test/mcp: broken",
+        ),
+    ],
+)
+async def test_errors_of_both_libraries_become_the_same_errors_of_ours(library, name, kind, text):
+    class Derived(getattr(library, name)):
+        pass
+
+    for cause in (getattr(library, name), Derived):
+        server = Modern(answers={"tools/call": raising(cause("broken"))})
+        async with (
+            library.AsyncClient(transport=Script(server)) as http,
+            Client(URL, http=http) as client,
+        ):
+            with pytest.raises(ConnectionLost) as lost:
+                await client.call_tool("add")
+        assert (type(lost.value), str(lost.value)) == (kind, text)
+
+
+def raising(error):
+    async def answer(_seen):
+        raise error
+
+    return answer
+
+
+async def test_a_stream_that_breaks_is_resumed_with_both_libraries(library, autojump_clock):
+    async def breaking(_seen):
+        return Reply(200, EVENTS, broken())
+
+    async def broken():
+        yield event(text="", event_id="a-1", retry=1)
+        raise library.ReadError("cut")
+
+    async def listen(seen):
+        if "last-event-id" in seen.headers:
+            return events(event({"jsonrpc": "2.0", "id": 2, "result": {"content": []}}))
+        return Reply(200, EVENTS, _silence())
+
+    script = Script(Legacy(answers={"tools/call": breaking}, listen=listen))
+    async with library.AsyncClient(transport=script) as http:
+        await use(http)
+
+
 # Time-outs.
 
 
-async def test_its_time_to_connect_counts_and_its_time_to_read_does_not():
+async def test_its_time_to_connect_counts_and_its_time_to_read_does_not(library):
     script, timeouts = Script(Modern(answers={"tools/call": said})), []
 
-    class Noting(httpx.AsyncBaseTransport):
+    class Noting(library.AsyncBaseTransport):
         async def handle_async_request(self, request):
             timeouts.append(request.extensions["timeout"])
             return await script.handle_async_request(request)
 
-    given = httpx.Timeout(connect=1, read=2, write=3, pool=4)
+    given = library.Timeout(connect=1, read=2, write=3, pool=4)
     async with (
-        httpx.AsyncClient(transport=Noting(), timeout=given) as http,
+        library.AsyncClient(transport=Noting(), timeout=given) as http,
         Client(URL, http=http) as client,
     ):
         await client.call_tool("add")
@@ -140,7 +202,7 @@ async def test_its_time_to_connect_counts_and_its_time_to_read_does_not():
 # Proxies.
 
 
-async def test_its_proxy_is_asked_for_everything(nursery):
+async def test_its_proxy_is_asked_for_everything(nursery, library):
     server, targets = in_all_ways(), []
 
     async def proxy(seen):
@@ -148,18 +210,18 @@ async def test_its_proxy_is_asked_for_everything(nursery):
         return await server(seen)
 
     url = await nursery.start(serve, proxy)
-    async with httpx.AsyncClient(proxy=url.removesuffix("/mcp")) as http:
+    async with library.AsyncClient(proxy=url.removesuffix("/mcp")) as http:
         await use(http, "http://far.test/mcp")
     assert set(targets) == {"http://far.test/mcp"}
     assert len(targets) == 6
     nursery.cancel_scope.cancel()
 
 
-async def test_a_proxy_that_is_not_there_is_told_as_no_connection(nursery):
+async def test_a_proxy_that_is_not_there_is_told_as_no_connection(nursery, library):
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
-    async with httpx.AsyncClient(proxy=f"http://127.0.0.1:{port}") as http:
+    async with library.AsyncClient(proxy=f"http://127.0.0.1:{port}") as http:
         with pytest.raises(ConnectionLost, match="cannot connect"):
             async with Client("http://far.test/mcp", http=http):
                 pytest.fail("nobody is there")
@@ -183,10 +245,12 @@ async def over_tls(nursery, certificate):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("protocol_version", ["2026-07-28", "2025-11-25"])
-async def test_its_certificates_are_those_that_count(over_tls, certificate, protocol_version):
+async def test_its_certificates_are_those_that_count(
+    over_tls, certificate, protocol_version, library
+):
     context = ssl.create_default_context(cafile=certificate["certfile"])
     async with (
-        httpx.AsyncClient(verify=context) as http,
+        library.AsyncClient(verify=context) as http,
         Client(over_tls, http=http, protocol_versions=(protocol_version,)) as client,
     ):
         assert await client.call_tool("add", {"a": 1, "b": 2}, result_type=int) == 3

@@ -2,7 +2,7 @@
 
 import json
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -80,10 +80,10 @@ async def test_a_request_is_cancelled_by_closing_its_stream_alone():
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (httpx.ConnectError("rejected"), ConnectionLost),
-        (httpx.ConnectTimeout("late"), ConnectionLost),
-        (httpx.ReadError(""), OutcomeUnknown),
-        (httpx.RemoteProtocolError("no HTTP"), OutcomeUnknown),
+        (httpx2.ConnectError("rejected"), ConnectionLost),
+        (httpx2.ConnectTimeout("late"), ConnectionLost),
+        (httpx2.ReadError(""), OutcomeUnknown),
+        (httpx2.RemoteProtocolError("no HTTP"), OutcomeUnknown),
     ],
 )
 async def test_a_server_that_cannot_be_reached_fails_the_calls_in_flight_and_nothing_else(

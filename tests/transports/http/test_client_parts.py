@@ -3,7 +3,7 @@
 import json
 import logging
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -256,7 +256,7 @@ def test_what_is_no_page_of_tools_is_left_to_who_knows(frame):
 async def test_a_body_that_is_left_is_taken_down_from_its_bottom():
     ended = []
 
-    class Body(httpx.AsyncByteStream):
+    class Body(httpx2.AsyncByteStream):
         async def __aiter__(self):
             try:
                 for _ in range(3):
@@ -265,7 +265,7 @@ async def test_a_body_that_is_left_is_taken_down_from_its_bottom():
             finally:
                 ended.append(True)
 
-    async with pieces_of(httpx.Response(200, stream=Body())) as pieces:
+    async with pieces_of(httpx2.Response(200, stream=Body())) as pieces:
         async for _ in pieces:
             break
 

@@ -2,7 +2,7 @@
 
 import json
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -121,7 +121,7 @@ async def test_a_stream_that_breaks_is_resumed_like_one_that_ends(autojump_clock
     async def breaking(_seen):
         async def body():
             yield event(NOTE, event_id="a-1")
-            raise httpx.ReadError("cut")
+            raise httpx2.ReadError("cut")
 
         return Reply(200, EVENTS, body())
 
@@ -150,7 +150,7 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
             return Reply(405)
         at.append(trio.current_time())
         if len(at) % 2:
-            raise httpx.ConnectError("rejected")
+            raise httpx2.ConnectError("rejected")
         return Reply(503)
 
     pieces = [event(text="", event_id="a-1", retry=1500)]
@@ -175,7 +175,7 @@ async def test_a_call_to_a_dead_server_gives_up_in_the_time_that_a_limit_names(
     async def listen(seen):
         if "last-event-id" not in seen.headers:
             return Reply(405)
-        raise httpx.ConnectError("rejected")
+        raise httpx2.ConnectError("rejected")
 
     pieces = [event(text="", event_id="a-1", retry=retry_ms)]
     async with connected(resumable(*pieces, listen=listen), random_source=lambda: 1) as (
@@ -204,7 +204,7 @@ async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long
             return events(event(NOTE, event_id=f"a-{len(polls)}"))
         if len(polls) == 12:
             return events(event({"jsonrpc": "2.0", "id": 1, "result": {}}))
-        raise httpx.ConnectError("rejected")
+        raise httpx2.ConnectError("rejected")
 
     pieces = [event(text="", event_id="a-1")]
     async with connected(resumable(*pieces, listen=listen), random_source=lambda: 1) as (

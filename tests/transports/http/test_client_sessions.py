@@ -3,7 +3,7 @@
 import contextlib
 import json
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -219,7 +219,7 @@ async def test_closing_survives_a_server_that_is_gone():
 
     async def answer(seen):
         if seen.method == "DELETE":
-            raise httpx.ConnectError("rejected")
+            raise httpx2.ConnectError("rejected")
         return await server(seen)
 
     async with connected(answer) as (channel, _):
@@ -267,7 +267,7 @@ async def test_any_success_is_good_for_them(status, caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("reply", [Reply(400), httpx.ConnectError("rejected")])
+@pytest.mark.parametrize("reply", [Reply(400), httpx2.ConnectError("rejected")])
 async def test_what_is_not_accepted_is_logged_and_fails_nothing(reply, caplog):
     async def reject(_seen):
         if isinstance(reply, Exception):
@@ -423,7 +423,7 @@ async def test_a_client_of_a_url_begins_a_new_session_without_the_old_id():
 
     script = Script(answer)
     async with (
-        httpx.AsyncClient(transport=script) as http,
+        httpx2.AsyncClient(transport=script) as http,
         Client(URL, http=http, protocol_versions=LEGACY_ONLY) as client,
     ):
         await client.call_tool("add")

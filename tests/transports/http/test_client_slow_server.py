@@ -1,6 +1,6 @@
 """A server that takes long to read what a client tells it, but reads on, gets all of it."""
 
-import httpx
+import httpx2
 import trio
 
 from mcp_trio.limits import DEFAULT_LIMITS
@@ -12,10 +12,11 @@ SIZE = len(ANSWER)
 BYTES_PER_SECOND = 10_000
 
 
-class Slow(httpx.AsyncBaseTransport):
+class Slow(httpx2.AsyncBaseTransport):
     """Such a server, over a slow line; it stops reading behind so many bytes."""
 
-    def __init__(self, bytes_max=SIZE):
+    def __init__(self, library, bytes_max=SIZE):
+        self.library = library
         self.bytes_max = bytes_max
         self.taken = b""
 
@@ -25,26 +26,26 @@ class Slow(httpx.AsyncBaseTransport):
                 await trio.sleep_forever()
             await trio.sleep(len(piece) / BYTES_PER_SECOND)
             self.taken += piece
-        return httpx.Response(202)
+        return self.library.Response(202)
 
 
 async def told(server):
-    channel = await open_http_channel(URL, http=httpx.AsyncClient(transport=server))
+    channel = await open_http_channel(URL, http=server.library.AsyncClient(transport=server))
     await channel.send([ANSWER])
     await channel.aclose()
     return channel.bytes_sent
 
 
-async def test_an_answer_arrives_though_that_takes_long(autojump_clock, caplog):
-    server = Slow()
+async def test_an_answer_arrives_though_that_takes_long(autojump_clock, caplog, library):
+    server = Slow(library)
     assert await told(server) == SIZE
     assert server.taken == ANSWER
     assert trio.current_time() > DEFAULT_LIMITS.messages.write_stall_seconds
     assert caplog.text == ""
 
 
-async def test_a_server_that_reads_no_more_is_given_up(autojump_clock, caplog):
-    server = Slow(bytes_max=100_000)
+async def test_a_server_that_reads_no_more_is_given_up(autojump_clock, caplog, library):
+    server = Slow(library, bytes_max=100_000)
     await told(server)
     assert len(server.taken) < SIZE
     assert "not accepted within 15 s" in caplog.text

@@ -3,7 +3,7 @@
 import gc
 import signal
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -106,7 +106,7 @@ async def test_a_server_that_dies_fails_the_calls_in_flight_and_nothing_else(nur
 
         life = trio.CancelScope()
         server.answers["tools/call"] = said
-        await nursery.start(_serve_again, server, httpx.URL(url).port)
+        await nursery.start(_serve_again, server, httpx2.URL(url).port)
         assert (await client.call_tool("add")).content == []
 
     assert states == ["connecting", "open", "retrying", "open", "closed"]
@@ -188,9 +188,9 @@ async def test_what_the_system_said_is_told(nursery):
     assert str(lost.error).count("refused") == 1
 
 
-async def test_a_given_client_is_used_and_stays_open(nursery):
+async def test_a_given_client_is_used_and_stays_open(nursery, library):
     url = await nursery.start(serve, Modern(answers={"tools/call": said}))
-    async with httpx.AsyncClient(headers={"x-mine": "1"}, timeout=0.2) as http:
+    async with library.AsyncClient(headers={"x-mine": "1"}, timeout=0.2) as http:
         channel = await open_http_channel(url, http=http)
         await channel.send([call(1)])
         assert (await heard(channel))["id"] == 1
@@ -200,13 +200,13 @@ async def test_a_given_client_is_used_and_stays_open(nursery):
 
 
 @pytest.mark.real_time
-async def test_how_long_an_answer_may_take_is_not_for_a_given_client_to_say(nursery):
+async def test_how_long_an_answer_may_take_is_not_for_a_given_client_to_say(nursery, library):
     async def slow(seen):
         await trio.sleep(0.3)
         return await said(seen)
 
     url = await nursery.start(serve, Modern(answers={"tools/call": slow}))
-    async with httpx.AsyncClient(timeout=0.1) as http:
+    async with library.AsyncClient(timeout=0.1) as http:
         channel = await open_http_channel(url, http=http)
         await channel.send([call(1)])
         assert (await heard(channel))["id"] == 1
@@ -253,11 +253,11 @@ async def test_an_interrupt_inside_goes_to_the_main_task(fault, signals, monkeyp
     raised = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
 
-    class Interrupted(httpx.AsyncBaseTransport):
+    class Interrupted(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, _request):
             raise fault
 
-    async with httpx.AsyncClient(transport=Interrupted()) as http:
+    async with httpx2.AsyncClient(transport=Interrupted()) as http:
         channel = await open_http_channel("http://mcp.test/", http=http)
         await channel.send([call(1)])
         with trio.fail_after(5):

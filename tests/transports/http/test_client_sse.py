@@ -3,7 +3,7 @@
 import json
 
 import attrs
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -268,7 +268,7 @@ async def test_a_stream_that_breaks_ends_it_too():
         async def _said(self, to_say):
             yield event(text=self.endpoint, name="endpoint")
             yield await to_say.receive()
-            raise httpx.ReadError("cut")
+            raise httpx2.ReadError("cut")
 
     async with connected(Breaking()) as (channel, _):
         await shaken(channel)

@@ -10,7 +10,7 @@ import struct
 
 import attrs
 import h2.events
-import httpx
+import httpx2
 import hypercorn.trio
 import pytest
 import trio
@@ -46,7 +46,7 @@ def said_in(caplog):
 async def test_a_client_speaks_http1_over_tls(opened, certificate):
     host = await opened(say_hello, tls=certificate)
     context = ssl.create_default_context(cafile=certificate["certfile"])
-    async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+    async with httpx2.AsyncClient(verify=context, trust_env=False) as client:
         for _ in range(2):
             answer = await client.get(f"https://127.0.0.1:{host.port}/")
             assert (answer.status_code, answer.text) == (200, "hello https")
@@ -415,7 +415,7 @@ async def test_it_is_served_below_a_mount(nursery):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     await nursery.start(serve_hypercorn, app, listeners)
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(trust_env=False) as client:
         answer = await client.get(f"http://127.0.0.1:{port}/sub/mcp?a=b")
     assert answer.text == "hello http"
     assert paths == ["/mcp"]
@@ -429,8 +429,8 @@ async def test_another_application_that_fails_is_logged_and_cut_off(nursery, cap
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     await nursery.start(serve_hypercorn, app, listeners)
-    async with httpx.AsyncClient(trust_env=False) as client:
-        with pytest.raises(httpx.TransportError):
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        with pytest.raises(httpx2.TransportError):
             await client.get(f"http://127.0.0.1:{port}/")
     assert "a fault of somebody's application" in caplog.text
     nursery.cancel_scope.cancel()
@@ -455,7 +455,7 @@ async def test_it_is_served_and_ended_by_hypercorn_itself(nursery):
         is_over.set()
 
     [address] = await nursery.start(serve)
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(trust_env=False) as client:
         for _ in range(2):
             assert (await client.post(address, content=b"{}")).text == "hello http"
     shutdown.set()

@@ -6,7 +6,7 @@ import socket
 import ssl
 import struct
 
-import httpx
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -260,7 +260,7 @@ async def test_a_server_with_a_certificate_is_called_over_https(
     async with served(server, **certificate) as url:
         assert url.startswith("https://127.0.0.1:")
         async with (
-            httpx.AsyncClient(verify=trusting, trust_env=False) as http,
+            httpx2.AsyncClient(verify=trusting, trust_env=False) as http,
             Client(url, http=http, protocol_versions=[protocol_version]) as client,
         ):
             assert (await client.call_tool("tide")).content[0].text == "high"
@@ -270,7 +270,7 @@ async def test_a_server_over_https_answers_with_streams(server, certificate):
     trusting = ssl.create_default_context(cafile=certificate["certfile"])
     async with (
         served(server, streams_answers=True, **certificate) as url,
-        httpx.AsyncClient(verify=trusting, trust_env=False) as http,
+        httpx2.AsyncClient(verify=trusting, trust_env=False) as http,
     ):
         answer = await http.post(url, json=INITIALIZE, headers=ACCEPT)
         fields = {**ACCEPT, "Mcp-Session-Id": answer.headers["mcp-session-id"]}

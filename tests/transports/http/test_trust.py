@@ -2,7 +2,7 @@
 
 import ssl
 
-import httpx
+import httpx2
 import pytest
 import trio
 
@@ -15,21 +15,21 @@ from mcp_trio.errors import ConfigError
 @pytest.fixture
 def read(monkeypatch):
     """One for each time that they are."""
-    real, read = ssl.create_default_context, []
+    real, read = httpx2.create_ssl_context, []
 
-    def reading(*arguments, **options):
+    def reading():
         read.append(1)
-        return real(*arguments, **options)
+        return real()
 
     trust.authorities.cache_clear()
-    monkeypatch.setattr(ssl, "create_default_context", reading)
+    monkeypatch.setattr(httpx2, "create_ssl_context", reading)
     yield read
     trust.authorities.cache_clear()
 
 
 async def test_many_clients_of_https_read_them_once(read):
     for _ in range(3):
-        async with own_client(httpx.URL("https://host.test")):
+        async with own_client(httpx2.URL("https://host.test")):
             pass
     assert len(read) == 1
     assert trust.authorities().verify_mode is ssl.CERT_REQUIRED
@@ -45,11 +45,11 @@ async def test_certificates_that_cannot_be_read_are_told_with_what_names_them(
         path.write_text(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
     with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
-        own_client(httpx.URL("https://host.test"))
+        own_client(httpx2.URL("https://host.test"))
 
 
 async def test_clients_of_plain_http_read_none(read):
-    async with own_client(httpx.URL("http://host.test")):
+    async with own_client(httpx2.URL("http://host.test")):
         assert read == []
 
 
@@ -58,7 +58,7 @@ async def test_so_do_clients_of_handlers(read):
     port = listeners[0].socket.getsockname()[1]
     await listeners[0].aclose()
     for _ in range(3):
-        async with httpx.AsyncClient(transport=mcp_trio.http.EffectTransport()) as client:
-            with pytest.raises(httpx.ConnectError):
+        async with httpx2.AsyncClient(transport=mcp_trio.http.EffectTransport()) as client:
+            with pytest.raises(httpx2.ConnectError):
                 await client.get(f"http://127.0.0.1:{port}")
     assert len(read) == 1
