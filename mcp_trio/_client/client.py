@@ -105,7 +105,7 @@ from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.journal import Recording
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.connections import Condition, OnState, State
+from mcp_trio._transports.connections import OnState, ReportedState, State
 from mcp_trio._version import __version__
 from mcp_trio.errors import (
     HEADER_MISMATCH,
@@ -344,7 +344,7 @@ class Client:
     _output_schemas: OutputSchemas = attrs.field(init=False)
     _subscription: CallbackSubscription = attrs.field(init=False)
     _recordings: SuccessiveSessions = attrs.field(init=False)
-    _condition: Condition = attrs.field(init=False)
+    _condition: ReportedState = attrs.field(init=False)
     _state: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -352,7 +352,7 @@ class Client:
             raise ValueError("restart=True is for commands, server objects and URLs")
         self._recordings = SuccessiveSessions(self.record, may_reconnect=self._reconnects)
         # An HTTP channel reports the state of its connection itself.
-        self._condition = Condition(None if has_url(self.target) else self._set_state)
+        self._condition = ReportedState(None if has_url(self.target) else self._set_state)
         for identifier in self.extensions or ():
             check_extension(identifier)
         self._methods = _methods_with(self.methods)

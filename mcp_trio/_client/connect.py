@@ -41,11 +41,11 @@ from mcp_trio._protocol.versions import STATELESS_CODES, newest, supported_versi
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import Faults, contained
+from mcp_trio._transports.concurrency import ErrorGroup, contained
 from mcp_trio._transports.connections import (
     ConnectionOptions,
     OnState,
-    is_of_connection,
+    is_connection_url,
     open_connection,
 )
 from mcp_trio._transports.lines import memory_pair
@@ -189,7 +189,7 @@ def _configured(
 
 
 async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
-    if is_of_connection(url):
+    if is_connection_url(url):
         if web.http is not None:
             raise TypeError("http is for http:// and https:// only")
         options = ConnectionOptions(
@@ -228,7 +228,7 @@ def url_of(target: object) -> str | None:
 def has_url(target: object) -> bool:
     """Return whether the target is reached by HTTP, where a single request can be lost."""
     url = url_of(target)
-    return url is not None and not is_of_connection(url)
+    return url is not None and not is_connection_url(url)
 
 
 def is_command(target: object) -> TypeGuard[Command]:
@@ -244,7 +244,7 @@ def starts_command(target: object) -> bool:
 def can_start(target: object) -> bool:
     """Return whether a new connection gives a new server or session, unlike a given channel."""
     url = url_of(target)
-    has_connection = url is not None and is_of_connection(url)
+    has_connection = url is not None and is_connection_url(url)
     return starts_command(target) or isinstance(target, SupportsServe) or has_connection
 
 
@@ -345,7 +345,7 @@ class SessionTask:
         finally:
             await served.channel.aclose()
 
-    def _fail(self, errors: Faults) -> None:
+    def _fail(self, errors: ErrorGroup) -> None:
         logger.error("the session failed", exc_info=errors)
         self._lose("the session failed", errors)
 

@@ -29,13 +29,13 @@ from mcp_trio._server.sockets import (
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import tell_when_cancelled
+from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.connections import (
-    Condition,
     ConnectionOptions,
     NamedChannel,
     OnState,
     RandomSource,
+    ReportedState,
     open_connection,
     pause_seconds,
 )
@@ -77,7 +77,7 @@ async def dial(
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve at `url` until cancelled; `Server.dial` documents the arguments."""
-    condition = Condition(options.get("state_changed"))
+    condition = ReportedState(options.get("state_changed"))
     recordings = SuccessiveSessions(options.get("record"))
     opened_with = ConnectionOptions(
         token=options.get("token"),
@@ -141,7 +141,7 @@ class _Line:
     url: str
     options: ConnectionOptions
     limits: Limits
-    condition: Condition
+    condition: ReportedState
     serve: Callable[..., Awaitable[None]]
     on_open: Callable[[str], None]
     random_source: RandomSource = random.random
@@ -154,12 +154,12 @@ class _Line:
             ConnectionLost: The hub rejects the server, and would reject it again.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(tell_when_cancelled, self._go_away)
+            nursery.start_soon(call_when_cancelled, self._go_away)
             await self._keep_dialling()
 
     def _go_away(self) -> None:
         if self._channel is not None:
-            self._channel.goes_away()
+            self._channel.mark_going_away()
 
     async def _keep_dialling(self) -> NoReturn:
         failures = 0

@@ -44,7 +44,7 @@ from mcp_trio._server.subscriptions import ChangeNotifier
 from mcp_trio._session.leader_followers import FirstStep, TaskPool, lead_all
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import Faults, TimerQueue, contained
+from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
 from mcp_trio._transports.http_response import (
     AnswerStream,
     BodyTooLargeError,
@@ -690,7 +690,7 @@ class _Life:
         finally:
             self.begun.set()
 
-    def _contain(self, faults: Faults) -> None:
+    def _contain(self, faults: ErrorGroup) -> None:
         fault = faults.exceptions[0]  # there is one
         if self.begun.is_set():
             logger.error("the lifespan of a mounted server failed at its end", exc_info=fault)

@@ -46,7 +46,7 @@ from mcp_trio._server.sockets import Door, tls_context, verify_of
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import bare, foremost
-from mcp_trio._transports.concurrency import tell_when_cancelled
+from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import netloc
 from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio.limits import Limits
@@ -399,7 +399,7 @@ async def serve_bound(
         url = address.url(bound[0][1], app.path)
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
-            outer.start_soon(tell_when_cancelled, stopping.set)
+            outer.start_soon(call_when_cancelled, stopping.set)
             with trio.CancelScope() as winding:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)

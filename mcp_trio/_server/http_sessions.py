@@ -34,7 +34,7 @@ from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import sheltered
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
-from mcp_trio._transports.connections import doubled_seconds
+from mcp_trio._transports.connections import backoff_seconds
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.limits import Limits
@@ -57,7 +57,7 @@ class Restarts:
         longest_seconds = self.limits.http.restart_seconds_max
         if lived_seconds >= longest_seconds:
             self._failures = 0
-        pause_seconds = doubled_seconds(
+        pause_seconds = backoff_seconds(
             self._failures, self.limits.http.restart_seconds, longest_seconds
         )
         self._failures += 1
@@ -343,7 +343,7 @@ def _nothing() -> None:
 
 
 def _send_away(channel: WebSocketChannel, session: RunningSession) -> None:
-    channel.goes_away()
+    channel.mark_going_away()
     session.shut("closed")
 
 
@@ -547,7 +547,7 @@ class Runtime:
         """
         try:
             if self.is_closing:
-                channel.goes_away()
+                channel.mark_going_away()
                 return
             ended = trio.Event()
             session = self._start(channel, ended.set)

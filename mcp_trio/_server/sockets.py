@@ -41,7 +41,7 @@ from mcp_trio._server.handlers import SessionHttp
 from mcp_trio._server.http_options import Verify, WhoMayCome
 from mcp_trio._session.tasks import foremost
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import LightEvent, tell_when_cancelled
+from mcp_trio._transports.concurrency import LightEvent, call_when_cancelled
 from mcp_trio._transports.sockets import (
     Authorize,
     SocketHost,
@@ -214,7 +214,7 @@ async def serve_connections(
     try:
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
-            outer.start_soon(tell_when_cancelled, stopping.set)
+            outer.start_soon(call_when_cancelled, stopping.set)
             with trio.CancelScope() as winding:
                 async with _sessions(server, record) as serve, trio.open_nursery() as nursery:
                     winding.shield = True  # Before this, no session exists that has to be closed.

@@ -122,7 +122,7 @@ class ChangeListener(ABC):
     def end(self) -> None:
         """Let `send_all` return when the pending changes have been sent."""
         self.is_over = True
-        self._wakeup.ring()
+        self._wakeup.wake()
 
     def withdraw(self, change: Change) -> None:
         """Remove a change from the pending ones: the client has unsubscribed."""
@@ -158,7 +158,7 @@ class ChangeListener(ABC):
             self._wake()
 
     def _wake(self) -> None:
-        self._wakeup.ring()
+        self._wakeup.wake()
 
     def _choose(self, lane: Lane | None) -> Any:
         """Return what to send: [method, URI, count], `END`, or None if the change was withdrawn.

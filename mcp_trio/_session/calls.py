@@ -314,6 +314,8 @@ class Requests:
         self.connection.outgoing.lose_all()
         send_queue = self.send_queue
         for call in self._calls.values():
-            has_left = not send_queue.tells_losses and call.request.frame not in send_queue.dropped
+            has_left = (
+                not send_queue.reports_losses and call.request.frame not in send_queue.dropped
+            )
             call.lose(loss_as(OutcomeUnknown if has_left else ConnectionLost, loss))
         self._calls.clear()

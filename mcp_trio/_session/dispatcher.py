@@ -214,7 +214,7 @@ class Dispatcher:
             self._end_rounds(rounds, frame if is_answered else None)
         if handling.request.method.is_subscription:
             self._standing -= 1
-            self._idle.ring()
+            self._idle.wake()
         elif has_free_slot:
             self._pass_place_on()
 
@@ -244,7 +244,7 @@ class Dispatcher:
             post = send_queue.post_now if is_last else send_queue.post
             post(frame, lane, about=request.id, is_answer=True)
         if is_last:
-            self._idle.ring()
+            self._idle.wake()
         return is_answered
 
     # Requests of theirs that are answered by questions.
@@ -331,7 +331,7 @@ class Dispatcher:
         rounds.end(None if self._suspended_handlers.is_closed else reply)
         self._answer_echoes(rounds, reply)
         self._suspended_handlers.leave(rounds)
-        self._idle.ring()
+        self._idle.wake()
 
     def _answer_echoes(self, rounds: Rounds, reply: bytes | None) -> None:
         echoes, rounds.echoes = rounds.echoes, []

@@ -91,7 +91,7 @@ class Deliveries:
                 await self._deliver_next(queue)
         self._queue = self._delivering = None
         if self._done is not None:
-            self._done.ring()
+            self._done.wake()
 
     async def _deliver_next(self, queue: _Queue) -> None:
         event, lane = queue[0]

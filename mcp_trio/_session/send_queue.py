@@ -39,7 +39,7 @@ class SendQueue:
     """The outbound queue of one session.
 
     `on_loss` is called, at most once, with what ended the channel's sending side. `dropped` is what
-    had not left by then, and `tells_losses` whether the channel says itself what became of the
+    had not left by then, and `reports_losses` whether the channel says itself what became of the
     rest.
     """
 
@@ -49,7 +49,7 @@ class SendQueue:
     tasks: Tasks
     on_loss: Callable[[Exception], None]
     dropped: frozenset[bytes] = attrs.field(default=frozenset(), init=False)
-    tells_losses: bool = attrs.field(init=False)
+    reports_losses: bool = attrs.field(init=False)
     _queue: _Queue = attrs.field(factory=_Queue, init=False)
     _bytes: int = attrs.field(default=0, init=False)
     _answer_bytes: int = attrs.field(default=0, init=False)
@@ -70,7 +70,7 @@ class SendQueue:
         self._send_nowait = getattr(self.channel, "send_nowait", None)
         self._is_direct = hasattr(self.channel, "deliver_to")
         self._leaves_tails = hasattr(self.channel, "is_unfinished")
-        self.tells_losses = getattr(self.channel, "tells_losses", False)
+        self.reports_losses = getattr(self.channel, "reports_losses", False)
 
     @property
     def is_empty(self) -> bool:
@@ -246,7 +246,7 @@ class SendQueue:
             self._gone_bytes += size
             if is_answer:
                 self._answer_bytes -= size
-        self._written.ring()
+        self._written.wake()
 
     # Who watches.
 
@@ -283,7 +283,7 @@ class SendQueue:
         self.dropped |= {frame for frame, is_answer in self._queue if not is_answer}
         self._queue.clear()
         self._bytes = self._answer_bytes = 0
-        self._written.ring()
+        self._written.wake()
 
 
 def _stalled(seconds: float) -> ConnectionLost:

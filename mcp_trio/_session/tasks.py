@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
-from mcp_trio._transports.concurrency import Wakeup, tell_when_cancelled
+from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
 
 # --------------------
 # Exceptions in groups: which of them are people's faults, and which go on.
@@ -168,7 +168,7 @@ async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[TaskPool
     `on_cancelled` is called when the caller is cancelled, and at the end of the block.
     """
     async with trio.open_nursery() as outer:
-        outer.start_soon(tell_when_cancelled, on_cancelled)
+        outer.start_soon(call_when_cancelled, on_cancelled)
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as inner:
                 pool = TaskPool(inner)
@@ -264,7 +264,7 @@ class Tasks:
     def _depart(self, actor: "trio.CancelScope | Leader") -> None:
         self._actors = tuple(each for each in self._actors if each is not actor)
         if self._gone is not None:
-            self._gone.ring()
+            self._gone.wake()
 
     async def end_actors(self) -> None:
         """Cancel the actors, and wait for their end, shielded."""

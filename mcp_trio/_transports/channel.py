@@ -26,7 +26,7 @@ Seven more members are used if they are there:
     Whether the frames that it sends are `RelatedMessage`s, so that each can take the way of the
     peer's request that it belongs to.
 
-`tells_losses: bool`
+`reports_losses: bool`
     Whether it says of each request itself, by a `Lost`, that no answer will come, and whether it
     was sent: what is open when such a channel ends was not. Of others that is not known.
 
@@ -49,7 +49,7 @@ from mcp_trio._jsonrpc.messages import Lost
 # What went wrong with a connection, in words.
 
 
-def words_of(error: BaseException) -> str:
+def text_with_cause(error: BaseException) -> str:
     """What an exception says, and what the system said if it was wrapped again and again."""
     first = error
     while (earlier := first.__cause__ or first.__context__) is not None:

@@ -41,7 +41,7 @@ class Wakeup(msgspec.Struct, eq=False):
 
         await trio.lowlevel.wait_task_rescheduled(leave)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake everybody who waits."""
         waiting = self._waiting
         if waiting is not None:
@@ -73,7 +73,7 @@ class LightEvent(Wakeup, eq=False):
     def set(self) -> None:
         """It happens now, if it has not yet."""
         heard, self._told = self._told, None
-        self.ring()
+        self.wake()
         for told in heard or ():
             told()
 
@@ -125,14 +125,14 @@ class TimerQueue:
         due = list(takewhile(lambda wakeup: self._ends[wakeup] <= now, self._ends))
         for wakeup in due:
             del self._ends[wakeup]
-            wakeup.ring()
+            wakeup.wake()
 
 
 # --------------------
 # How those are told that have to wind down in their own order when they are cancelled.
 
 
-async def tell_when_cancelled(told: Callable[[], object]) -> None:
+async def call_when_cancelled(told: Callable[[], object]) -> None:
     """For a nursery beside or outside of them; `told` is called at once, and must be quick."""
     try:
         await trio.sleep_forever()
@@ -140,11 +140,11 @@ async def tell_when_cancelled(told: Callable[[], object]) -> None:
         told()
 
 
-Faults: TypeAlias = BaseExceptionGroup[BaseException]
+ErrorGroup: TypeAlias = BaseExceptionGroup[BaseException]
 
 
 @contextmanager
-def contained(contain: Callable[[Faults], object]) -> Generator[None]:
+def contained(contain: Callable[[ErrorGroup], object]) -> Generator[None]:
     """Within, `contain` gets what must not leave the task; an interrupt goes to the main task."""
     try:
         yield

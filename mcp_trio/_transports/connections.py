@@ -25,11 +25,11 @@ RandomSource: TypeAlias = Callable[[], float]
 def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) -> float:
     """The pause behind so many failures in a row: longer and longer, up to a bound."""
     first_seconds = limits.http.sse_retry_ms / 1000
-    doubled = doubled_seconds(failures, first_seconds, limits.http.reconnect_seconds_max)
+    doubled = backoff_seconds(failures, first_seconds, limits.http.reconnect_seconds_max)
     return doubled * (1 + random_source()) / 2
 
 
-def doubled_seconds(failures: int, first_seconds: float, seconds_max: float) -> float:
+def backoff_seconds(failures: int, first_seconds: float, seconds_max: float) -> float:
     """The same without chance, from any first pause to any bound."""
     return min(first_seconds * 2.0 ** min(failures, 16), seconds_max)
 
@@ -60,7 +60,7 @@ _TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(
 
 
 @attrs.define(eq=False)
-class Condition:
+class ReportedState:
     """The state and, if it is a bad one, why.
 
     "connecting": nothing was heard yet. "open": the server answered last. "retrying": it could not
@@ -103,7 +103,7 @@ class NamedChannel(Channel, Protocol):
         """Who."""
         ...
 
-    def goes_away(self) -> None:
+    def mark_going_away(self) -> None:
         """This side stops: the peer is told so when it is closed, if there are words for that."""
         ...
 
@@ -131,7 +131,7 @@ async def open_connection(url: str, options: ConnectionOptions, limits: Limits) 
     return await open_it(url, options, limits)
 
 
-def is_of_connection(url: str) -> bool:
+def is_connection_url(url: str) -> bool:
     """Whether it is reached by a connection that is one session, and not by requests of HTTP."""
     return _scheme_of(url) in _BY_SCHEME
 

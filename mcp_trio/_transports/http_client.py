@@ -45,8 +45,8 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._protocol.versions import STATELESS_CODES
-from mcp_trio._transports.concurrency import Faults, contained
-from mcp_trio._transports.connections import Condition, OnState, RandomSource, State
+from mcp_trio._transports.concurrency import ErrorGroup, contained
+from mcp_trio._transports.connections import OnState, RandomSource, ReportedState, State
 from mcp_trio._transports.http_client_requests import (
     EventStream,
     HasLeft,
@@ -303,7 +303,7 @@ class Exchanges:
 
     link: Link
     inbox: ReceivedQueue
-    condition: Condition
+    condition: ReportedState
     decoder: Decoder
     random_source: RandomSource
     is_old: bool = False
@@ -675,11 +675,11 @@ class HttpChannel:
 
     transport: ClassVar[str] = "http"
     is_unfinished: ClassVar[bool] = False
-    tells_losses: ClassVar[bool] = True
+    reports_losses: ClassVar[bool] = True
 
     _bytes_asked: int = attrs.field(default=0, init=False)
     _link: Link = attrs.field(alias="link")
-    _condition: Condition = attrs.field(alias="condition")
+    _condition: ReportedState = attrs.field(alias="condition")
     _random_source: RandomSource = attrs.field(alias="random_source")
     _has_own_client: bool = attrs.field(alias="has_own_client")
     _is_old: bool = attrs.field(alias="is_old")
@@ -715,7 +715,7 @@ class HttpChannel:
 
     @property
     def state(self) -> State:
-        """See `Condition`."""
+        """See `ReportedState`."""
         return self._condition.state
 
     @property
@@ -798,7 +798,7 @@ class HttpChannel:
             await self._leave()
             self._ended.set()
 
-    def _contain(self, faults: Faults) -> None:
+    def _contain(self, faults: ErrorGroup) -> None:
         logger.error("the HTTP channel failed", exc_info=faults)
         self._exchanges.end("the HTTP channel failed")
 
@@ -861,7 +861,7 @@ async def open_http_channel(
     client = own_client(parsed) if http is None else cast("httpx2.AsyncClient", http)
     channel = HttpChannel(
         link=Link(http=client, url=parsed, headers=headers or {}, limits=limits),
-        condition=Condition(on_state),
+        condition=ReportedState(on_state),
         random_source=random_source,
         has_own_client=http is None,
         is_old=is_old,

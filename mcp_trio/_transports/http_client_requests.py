@@ -21,8 +21,8 @@ from mcp_trio._protocol.http_headers import (
     media_type_of,
 )
 from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID
-from mcp_trio._transports.channel import words_of
-from mcp_trio._transports.connections import Condition, RandomSource, pause_seconds
+from mcp_trio._transports.channel import text_with_cause
+from mcp_trio._transports.connections import RandomSource, ReportedState, pause_seconds
 from mcp_trio._transports.http_libraries import errors_of, library_of, stream_of
 from mcp_trio.errors import ConfigError, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
@@ -292,7 +292,7 @@ class Link:
             return error.loss(self)
         rows = ((what, kind) for causes, what, kind in _LOSSES if isinstance(error, causes))
         what, kind = next(rows, _OTHER_LOSS)
-        loss = kind(f"{what} {self.name}: {words_of(error)}")
+        loss = kind(f"{what} {self.name}: {text_with_cause(error)}")
         loss.__cause__ = error
         return loss
 
@@ -367,7 +367,7 @@ class EventStream:
     link: Link
     take: Take
     random_source: RandomSource
-    condition: Condition
+    condition: ReportedState
     away_seconds: float = math.inf
     has_begun: bool = attrs.field(default=False, init=False)
     last_id: str | None = attrs.field(default=None, init=False)

@@ -188,7 +188,7 @@ class AnswerStream(msgspec.Struct, eq=False):
             else:
                 self._bytes -= len(self._waiting.pop(0).frame)
                 self.dropped += 1
-        self._news.ring()
+        self._news.wake()
 
     def _is_over(self) -> bool:
         # The newest message does not count: one large message does not make a client slow.
@@ -204,7 +204,7 @@ class AnswerStream(msgspec.Struct, eq=False):
         known = {sent.event_id for sent in events}
         self._waiting = [*events, *(sent for sent in self._waiting if sent.event_id not in known)]
         self._bytes = sum(len(sent.frame) for sent in self._waiting)
-        self._news.ring()
+        self._news.wake()
 
     @property
     def frames(self) -> Sequence[bytes]:
@@ -242,7 +242,7 @@ class AnswerStream(msgspec.Struct, eq=False):
     def end(self) -> None:
         """End the stream after the messages in the queue."""
         self.is_ended = True
-        self._news.ring()
+        self._news.wake()
 
     def take(self) -> Sequence[Sent]:
         """Remove and return all messages in the queue."""

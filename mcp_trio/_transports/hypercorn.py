@@ -90,19 +90,19 @@ class ScopeQueue:
                 return
             await self._room.wait()
         self._waiting.append(message)
-        self._news.ring()
+        self._news.wake()
 
     async def take(self) -> Message:
         """Wait for the next message, and return it."""
         while not self._waiting:
             await self._news.wait()
-        self._room.ring()
+        self._room.wake()
         return self._waiting.popleft()
 
     def end(self) -> None:
         """Note that the application has returned, which ends every wait in `put`."""
         self._is_over = True
-        self._room.ring()
+        self._room.wake()
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -352,7 +352,7 @@ class BoundedStream:
         if not data:
             return b""
         sent = self._write_nowait(data)
-        self._has_sent.ring()
+        self._has_sent.wake()
         return data[sent:]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -372,7 +372,7 @@ class BoundedStream:
             rest = rest[self._write_nowait(rest) :]
             self._read_at = trio.current_time()  # the client has read something
         self._sending_since = math.inf
-        self._has_sent.ring()
+        self._has_sent.wake()
 
     def _write_nowait(self, data: bytes | memoryview) -> int:
         try:
@@ -706,7 +706,7 @@ class HypercornConnection:
         self._requests.remove(running)
         if not self._requests:
             self.idle_since = trio.current_time()
-            self._became_idle.ring()
+            self._became_idle.wake()
 
     async def _run_app(self, scope: Scope, queue: ScopeQueue, send: Send) -> None:
         protocol = self._hypercorn.protocol

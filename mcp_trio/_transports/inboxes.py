@@ -46,12 +46,12 @@ class RequestInbox:
             self._take([frame])
         else:
             self._waiting = (*self._waiting, frame)
-            self._news.ring()
+            self._news.wake()
 
     def end(self) -> None:
         """Report the end of input to the session."""
         self._has_eof = True
-        self._news.ring()
+        self._news.wake()
         if self._take is not None:
             self._take([])
 

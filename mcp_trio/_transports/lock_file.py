@@ -49,7 +49,7 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def locked_place(path: str) -> Generator[None]:
+def locked_path(path: str) -> Generator[None]:
     """Within the block, no other process of ours replaces what stands at `path`.
 
     Where files cannot be locked, as on some network file systems, nothing is.
@@ -187,14 +187,14 @@ def lock_file(path: LockPath, *, port: int, token: str) -> Generator[None, None,
     try:
         yield
     finally:
-        with contextlib.suppress(OSError), locked_place(os.fspath(place)):
+        with contextlib.suppress(OSError), locked_path(os.fspath(place)):
             if place.read_bytes() == text:  # and not somebody else's by now
                 place.unlink()
 
 
 def _put(draft: Path, place: Path) -> None:
     """Only where there is nothing yet, or something that was left behind."""
-    with locked_place(os.fspath(place)):
+    with locked_path(os.fspath(place)):
         try:
             os.link(draft, place)
         except FileExistsError:

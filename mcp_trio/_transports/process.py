@@ -26,7 +26,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 _log = logging.getLogger(__name__)
 
 
-def to_our_stderr(line: str) -> None:
+def write_to_stderr(line: str) -> None:
     """Forwards a line to this program's own stderr."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
@@ -430,7 +430,7 @@ async def open_process_channel(
         command,
         env=_environment(env, inherits_all=inherit_env),
         cwd=cwd,
-        forward=to_our_stderr if stderr == "inherit" else stderr,
+        forward=write_to_stderr if stderr == "inherit" else stderr,
         limits=limits,
     )
     return ProcessChannel(

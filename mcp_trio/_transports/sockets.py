@@ -22,9 +22,9 @@ import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_principal
-from mcp_trio._transports.channel import words_of
+from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
-from mcp_trio._transports.lock_file import locked_place
+from mcp_trio._transports.lock_file import locked_path
 from mcp_trio._transports.socket_bytes import SocketEnds
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -94,8 +94,8 @@ class SocketChannel(LineChannel):
                 )
         return chunk
 
-    def goes_away(self) -> None:
-        """See `NamedChannel.goes_away`: lines have no words for it."""
+    def mark_going_away(self) -> None:
+        """See `NamedChannel.mark_going_away`: lines have no words for it."""
 
     async def aclose(self) -> None:
         """See `Channel.aclose`: says that nothing more comes, and waits for theirs.
@@ -215,7 +215,7 @@ def _connecting(name: str) -> Generator[None, None, None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # the latter: no Unix sockets on this system
-        raise ConnectionLost(f"cannot connect to {name}: {words_of(error)}") from error
+        raise ConnectionLost(f"cannot connect to {name}: {text_with_cause(error)}") from error
 
 
 def netloc(host: str, port: int) -> str:
@@ -244,7 +244,7 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
     """
     text = os.fspath(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
-        with locked_place(text):
+        with locked_path(text):
             _remove_stale(text)
             _bind_privately(bound, text)
             made = os.lstat(text)
@@ -256,7 +256,7 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
 
 
 def _remove_own(path: str, made: os.stat_result) -> None:
-    with contextlib.suppress(OSError), locked_place(path):
+    with contextlib.suppress(OSError), locked_path(path):
         found = os.lstat(path)
         # The number of a file that was removed may be given to the next one at once.
         if os.path.samestat(made, found) and made.st_ctime_ns == found.st_ctime_ns:

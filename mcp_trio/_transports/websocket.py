@@ -26,7 +26,7 @@ from mcp_trio._protocol.websocket import (
     error_of_own_close,
     error_of_peer_close,
 )
-from mcp_trio._transports.concurrency import Faults, contained
+from mcp_trio._transports.concurrency import ErrorGroup, contained
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 
@@ -265,7 +265,7 @@ class WebSocketChannel:
 
     # Closing
 
-    def goes_away(self) -> None:
+    def mark_going_away(self) -> None:
         """Close with code 1001 (going away) later on, because the server is stopping."""
         if self._code is CloseCode.DONE:
             self._code = CloseCode.GOING_AWAY
@@ -324,7 +324,7 @@ class _HolderTask:
             self.failure = error
 
 
-def _log_errors(faults: Faults) -> None:
+def _log_errors(faults: ErrorGroup) -> None:
     logger.error("the WebSocket channel failed", exc_info=faults)
 
 

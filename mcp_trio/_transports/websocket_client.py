@@ -12,7 +12,7 @@ import trio
 
 from mcp_trio._protocol.http_headers import encoded
 from mcp_trio._protocol.websocket import bearer_header, offered_subprotocols
-from mcp_trio._transports.channel import words_of
+from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.trio_websocket import (
     HandshakeFailed,
     TrioSocket,
@@ -113,7 +113,9 @@ class _Asked:
             try:
                 stream = await self._connected()
             except OSError as error:
-                raise ConnectionLost(f"cannot connect to {name}: {words_of(error)}") from error
+                raise ConnectionLost(
+                    f"cannot connect to {name}: {text_with_cause(error)}"
+                ) from error
             try:
                 async with self._upgraded(stream) as socket:
                     timer_queue.deadline = float("inf")

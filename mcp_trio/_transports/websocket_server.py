@@ -10,7 +10,7 @@ import trio
 
 from mcp_trio._protocol.http_headers import JSON, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._transports.concurrency import tell_when_cancelled
+from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.http1 import (
     Rejected,
     head_bytes,
@@ -201,10 +201,10 @@ class WebSocketHost:
             await channel.aclose()
             self._channels.discard(channel)
 
-    def goes_away(self) -> None:
+    def mark_going_away(self) -> None:
         """Close all channels with code 1001 (going away) later on, as the server is stopping."""
         for channel in self._channels:
-            channel.goes_away()
+            channel.mark_going_away()
 
 
 async def serve_websocket(
@@ -219,7 +219,7 @@ async def serve_websocket(
     returned and their channels are closed.
     """
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tell_when_cancelled, host.goes_away)
+        nursery.start_soon(call_when_cancelled, host.mark_going_away)
         await trio.serve_listeners(
             host.serve,
             cast("list[trio.SocketListener]", list(listeners)),

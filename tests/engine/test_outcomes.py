@@ -25,7 +25,7 @@ class Stuck(FakeChannel):
 class Telling(Stuck):
     """Says of each request itself what became of it."""
 
-    tells_losses = True
+    reports_losses = True
 
 
 async def outcomes_of(serve_fake, channel):

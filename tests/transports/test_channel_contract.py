@@ -60,7 +60,7 @@ class Mailboxes:
         except trio.EndOfChannel:
             return []
         if len(frame) > LIMITS.messages.bytes_max:
-            return [Oversized(size=len(frame), head=frame[:4096])]
+            return [Oversized(size=len(frame), prefix=frame[:4096])]
         return [frame]
 
     async def aclose(self):

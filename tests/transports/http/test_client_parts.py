@@ -11,7 +11,7 @@ import trio.testing
 from mcp_trio import ConnectionLost
 from mcp_trio._jsonrpc.lines import one_line
 from mcp_trio._jsonrpc.messages import Decoder
-from mcp_trio._transports.connections import Condition
+from mcp_trio._transports.connections import ReportedState
 from mcp_trio._transports.http_client import ToolHeaders, agreed_version, outgoing
 from mcp_trio._transports.http_client_requests import pieces_of
 from mcp_trio._transports.inboxes import ReceivedQueue
@@ -305,7 +305,7 @@ FOLLOWING = [
 @pytest.mark.parametrize(("before", "after", "becomes", "is_told"), FOLLOWING)
 def test_what_may_follow_on_a_state_and_who_is_told(before, after, becomes, is_told):
     told = []
-    condition = Condition(lambda *news: told.append(news))
+    condition = ReportedState(lambda *news: told.append(news))
     condition.begin()
     for step in REACHED[before]:
         condition.become(*step)
@@ -322,7 +322,7 @@ def test_a_listener_that_raises_hurts_nobody(caplog):
     def fail(_state, _reason):
         raise KeyError("mine")
 
-    condition = Condition(fail)
+    condition = ReportedState(fail)
     condition.become("open")
 
     assert condition.state == "open"

@@ -32,8 +32,8 @@ async def test_who_is_woken_in_time_waits_no_longer(autojump_clock):
         for wakeup in wakeups:
             nursery.start_soon(patience.wait, wakeup)
         await trio.sleep(1)
-        wakeups[1].ring()
-        wakeups[0].ring()
+        wakeups[1].wake()
+        wakeups[0].wake()
     assert trio.current_time() == 1
     await patience.wait(Wakeup())
     assert trio.current_time() == 4

@@ -125,7 +125,7 @@ async def test_the_first_cause_of_the_end_is_reported(autojump_clock):
 
 async def test_a_server_that_stops_says_so_once(autojump_clock):
     ours, theirs, socket, _ = await pair()
-    ours.goes_away()
+    ours.mark_going_away()
     await ours.aclose()
     assert socket.closed_with == CloseCode.GOING_AWAY
     await theirs.aclose()
@@ -134,7 +134,7 @@ async def test_a_server_that_stops_says_so_once(autojump_clock):
 async def test_an_error_is_reported_although_the_server_is_stopping(autojump_clock):
     ours, theirs, socket, _ = await pair()
     ours.fail(ConnectionLost("silent"), CloseCode.FAILED)
-    ours.goes_away()
+    ours.mark_going_away()
     await ours.aclose()
     assert socket.closed_with == CloseCode.FAILED
     await theirs.aclose()

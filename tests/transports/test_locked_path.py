@@ -15,7 +15,7 @@ import trio
 from mcp_trio._transports import lock_file as lock_files
 from mcp_trio._transports import lock_file as module
 from mcp_trio._transports import sockets
-from mcp_trio._transports.lock_file import locked_place
+from mcp_trio._transports.lock_file import locked_path
 
 SECONDS = 10.0
 
@@ -67,7 +67,7 @@ def leave_dead(place):
 
 
 def test_a_place_is_locked_within_the_block_alone(place, beside):
-    with locked_place(str(place)):
+    with locked_path(str(place)):
         assert is_locked(beside)
     assert not list(place.parent.iterdir())
 
@@ -88,7 +88,7 @@ def test_who_finds_it_locked_gives_up_in_bounded_time_and_says_by_what(place, be
     with (
         held(beside),
         pytest.raises(OSError, match=r"somebody else.*\.s\.lock") as caught,
-        locked_place(str(place)),
+        locked_path(str(place)),
     ):
         raise AssertionError("nobody gets in")
     assert caught.value.errno == errno.EBUSY
@@ -134,7 +134,7 @@ def test_a_lock_that_was_removed_by_who_had_it_counts_for_nothing(place, beside,
         lock(descriptor, operation)
 
     monkeypatch.setattr(module.fcntl, "flock", lock_late)
-    with locked_place(str(place)):
+    with locked_path(str(place)):
         assert is_locked(beside)
     assert not list(place.parent.iterdir())
 
@@ -150,7 +150,7 @@ def test_a_lock_that_is_another_file_by_now_counts_for_nothing(place, beside, mo
         lock(descriptor, operation)
 
     monkeypatch.setattr(module.fcntl, "flock", lock_late)
-    with locked_place(str(place)):
+    with locked_path(str(place)):
         assert is_locked(beside)
 
 
@@ -164,7 +164,7 @@ async def test_what_a_killed_one_has_left_is_taken_over(place, beside):
 def test_a_link_to_elsewhere_is_not_followed(place, beside, tmp_path):
     elsewhere = tmp_path / "precious"
     beside.symlink_to(elsewhere)
-    with pytest.raises(OSError, match=r"\.s\.lock"), locked_place(str(place)):
+    with pytest.raises(OSError, match=r"\.s\.lock"), locked_path(str(place)):
         raise AssertionError("nobody gets in")
     assert not elsewhere.exists()
 
@@ -188,7 +188,7 @@ def test_where_files_cannot_be_locked_nothing_is(place, monkeypatch):
         raise OSError(errno.ENOLCK, "no locks here")
 
     monkeypatch.setattr(module.fcntl, "flock", reject)
-    with locked_place(str(place)):
+    with locked_path(str(place)):
         pass
     assert not list(place.parent.iterdir())
 

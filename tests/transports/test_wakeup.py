@@ -28,13 +28,13 @@ def waiters(nursery):
 
 async def test_who_waits_is_woken_by_the_next_ring_and_no_other(waiters):
     wakeup = Wakeup()
-    wakeup.ring()
+    wakeup.wake()
     woken = await waiters(wakeup)
     assert woken == []
-    wakeup.ring()
+    wakeup.wake()
     late = await waiters(wakeup)
     assert (sorted(woken), late) == ([0, 1], [])
-    wakeup.ring()
+    wakeup.wake()
     await trio.testing.wait_all_tasks_blocked()
     assert sorted(late) == [0, 1]
 
@@ -49,7 +49,7 @@ async def test_nothing_is_kept_while_nobody_waits(waiters, autojump_clock):
     with trio.move_on_after(1):
         await wakeup.wait()
     assert wakeup._waiting is not None
-    wakeup.ring()
+    wakeup.wake()
     assert wakeup._waiting is None
 
 
