@@ -47,7 +47,7 @@ from mcp_trio._replay.trace import (
     key_of,
     request_data,
 )
-from mcp_trio._server.effects import with_recorded_places
+from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._session.input_required import SUSPENDED_MARK
 from mcp_trio._session.journal import UNSTARTED_BODY, Lane, Outcome, take_turn
 from mcp_trio._session.session import DRAINED
@@ -148,7 +148,7 @@ class SessionReplay:
         """Compare an effect with its `cmd` record."""
         record = self.replayer.position.record
         recorded = body_bytes(record) if record is not None and record.kind == "cmd" else None
-        self._compare("cmd", lane, with_recorded_places(body, recorded))
+        self._compare("cmd", lane, with_recorded_lifespan(body, recorded))
 
     def recorded(self, lane: Lane) -> bytes | None:
         """Return the outcome of an effect, from the record at the position."""
@@ -243,7 +243,7 @@ class SessionReplay:
         record = None if index is None else self.replayer.trace.journal[index]
         recorded = None if record is None else _without_value(record)
         reading = value_body(name, arguments, b"null", is_error=False)
-        reading = with_recorded_places(reading, recorded)
+        reading = with_recorded_lifespan(reading, recorded)
         if index is None or record is None or recorded != self.replayer.redact("val", reading):
             self._diverge_at_reading(lane, record, reading)
         self._consume_immediate(lane, index)

@@ -1,4 +1,8 @@
-"""Effects: `@effect`, and calls of functions as effects."""
+"""Effects: the decorator `@effect`, and calls of functions as effects.
+
+A replay does not enter the server's lifespan. `ReplayLifespan` stands for the value of the lifespan
+there, and for its attributes.
+"""
 
 import functools
 import inspect
@@ -20,16 +24,14 @@ from mcp_trio._session.effects import Effect, perform, perform_in_passing, perfo
 from mcp_trio._session.handlers import INSIDE, Handling
 from mcp_trio.errors import BlockedInReplay
 
-# --------------------
-# What stands for `ctx.lifespan` in a replay, which does not enter the lifespan.
-
+# The stand-in for the lifespan ------------------------------------------------------------------
 
 ROOT: Final = "ctx.lifespan"
 
-_PLACE: Final = re.compile(rf"<{re.escape(ROOT)}(\.\w+)*>")
+_PATH: Final = re.compile(rf"<{re.escape(ROOT)}(\.\w+)*>")
 
-# Whatever Python does with an object beside passing it on, asking for its attributes, and showing
-# it by `repr`.
+# The special methods that raise: all uses of an object but passing it on, reading its attributes,
+# and `repr`.
 _REJECTED: Final = (
     *("__await__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__call__"),
     *("__iter__", "__next__", "__aiter__", "__anext__", "__reversed__", "__len__"),
@@ -42,14 +44,15 @@ _REJECTED: Final = (
 )
 
 
-def _untold(_place: str, _instead: str) -> None:
-    """Who raises says it."""
+def _ignore(_path: str, _advice: str) -> None:
+    pass
 
 
 class ReplayLifespan:
-    """Stands for the lifespan's value, or for an attribute of it; may only be passed to effects.
+    """A stand-in for the lifespan's value or an attribute of it, which may be passed to effects.
 
-    `on_use` is called with its place, and what to use instead, when it is used otherwise.
+    Any other use calls `on_use` with the path of the stand-in, such as `ctx.lifespan.db`, and the
+    advice what to write instead, and then raises `BlockedInReplay`.
     """
 
     __slots__ = ("_on_use", "_path")
@@ -57,23 +60,23 @@ class ReplayLifespan:
     _path: str
     _on_use: Callable[[str, str], None]
 
-    def __init__(self, path: str = ROOT, *, on_use: Callable[[str, str], None] = _untold) -> None:
+    def __init__(self, path: str = ROOT, *, on_use: Callable[[str, str], None] = _ignore) -> None:
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_on_use", on_use)
 
     def __getattr__(self, name: str) -> "ReplayLifespan":
-        """Another stand-in, for what Python does not ask for by itself."""
+        """Return a stand-in for an attribute, except for Python's special attributes."""
         if name.startswith("__"):
             raise AttributeError(name)
         return ReplayLifespan(f"{self._path}.{name}", on_use=self._on_use)
 
     def __repr__(self) -> str:
-        """Where it comes from."""
+        """Return a text with the path."""
         return f"<{self._path}, which a replay does not have>"
 
 
 def reject(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
-    """Whatever was done with a stand-in.
+    """Reject a use of a stand-in.
 
     Raises:
         BlockedInReplay: Always.
@@ -81,28 +84,21 @@ def reject(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
     path: str = object.__getattribute__(stand_in, "_path")
     name = path.rpartition(".")[2]
     effect = name if path != ROOT else "use"
-    instead = (
+    advice = (
         f"`@effect async def {effect}(lifespan, ...)` that uses it, and pass it ctx.lifespan; or"
-        " replay(lifespan=...) with one that may be entered"
+        " replay(lifespan=...) with a lifespan that may be entered"
     )
-    object.__getattribute__(stand_in, "_on_use")(path, instead)
+    object.__getattribute__(stand_in, "_on_use")(path, advice)
     raise BlockedInReplay(
         f"{path} was used outside of an effect, but a replay does not enter the lifespan: write"
-        f" {instead}"
+        f" {advice}"
     )
 
 
-def place_of(stand_in: ReplayLifespan) -> str:
-    """How an effect's arguments tell that this is one of them."""
-    path: str = object.__getattribute__(stand_in, "_path")
-    return f"<{path}>"
+def with_recorded_lifespan(body: bytes, recorded: bytes | None) -> bytes:
+    """Return the JSON of a replay, with the recorded value wherever it has a stand-in.
 
-
-def with_recorded_places(body: bytes, recorded: bytes | None) -> bytes:
-    """The JSON of a replay, with what was recorded where it has a stand-in's place.
-
-    A text of the lifespan was recorded as what it said, an object perhaps as opaque: of what it was
-    then a replay knows nothing, but that it came from there.
+    A replay cannot compare such a value: it only knows that the value comes from the lifespan.
     """
     if recorded is None or f"<{ROOT}".encode() not in body:
         return body
@@ -111,7 +107,7 @@ def with_recorded_places(body: bytes, recorded: bytes | None) -> bytes:
 
 def _filled(value: Any, recorded: Any) -> Any:
     kind = value.__class__
-    if kind is str and _PLACE.fullmatch(value):
+    if kind is str and _PATH.fullmatch(value):
         return recorded
     if kind is not recorded.__class__:
         return value
@@ -127,12 +123,14 @@ for _name in _REJECTED:
     setattr(ReplayLifespan, _name, reject)
 
 
-# --------------------
-# The handler that is at work, for code that was not given its context.
+# The running handler ----------------------------------------------------------------------------
 
 
 class CurrentContext(msgspec.Struct, eq=False):
-    """A handler's request and session; `bridge` leads to the loop from a handler in a thread."""
+    """The request and session of the running handler, for code without access to its `Context`.
+
+    `bridge` calls the Trio loop from a handler in a thread.
+    """
 
     handling: Handling
     served: ServedSession
@@ -140,12 +138,12 @@ class CurrentContext(msgspec.Struct, eq=False):
 
 
 CURRENT_CONTEXT: Final[ContextVar[CurrentContext | None]] = ContextVar(
-    "mcp_trio_ambient", default=None
+    "mcp_trio_current_context", default=None
 )
 
 
-def at_work() -> CurrentContext | None:
-    """The handler in which the caller runs; None outside of handlers, and inside of effects."""
+def active_context() -> CurrentContext | None:
+    """Return the context of the running handler; None outside of handlers and inside of effects."""
     current_context = CURRENT_CONTEXT.get()
     inside = INSIDE.get()
     if current_context is None or (
@@ -155,25 +153,23 @@ def at_work() -> CurrentContext | None:
     return current_context
 
 
-# --------------------
-# From a function and what it is called with to an effect.
+# Calls as effects -------------------------------------------------------------------------------
 
-
-# What is recorded of an argument that JSON cannot say.
+# The recorded form of an argument that has no JSON form.
 OPAQUE: Final = "<opaque>"
 _OPAQUE: Final = encode_body(OPAQUE)
 
-# Values that are what they say, wherever they come from.
+# Types of values without an identity: they are recorded even if they come from the lifespan.
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _TEXT: Final = frozenset({str})
 
-# How deep in an argument something opaque, or of the lifespan, is looked for.
+# The depth up to which arguments are searched for opaque values and values of the lifespan.
 _WALKED_LEVELS: Final = 3
 
 _Run = Callable[[], Any]
 _Signatures = WeakKeyDictionary[types.FunctionType, inspect.Signature]
 
-# Of functions as they are, and of those that are bound to an object.
+# The signatures of plain functions and of bound methods, which lack the first parameter.
 _FREE: Final = _Signatures()
 _BOUND: Final = _Signatures()
 
@@ -186,11 +182,11 @@ def effect_of(
     *,
     run: _Run | None = None,
 ) -> Effect[Any]:
-    """A call of `function` as an effect; `run` makes it in another way than to call it here.
+    """Return the effect of a call of `function`; `run`, if given, makes the call.
 
     Raises:
-        TypeError: Its annotation cannot be resolved, or what it returns has no JSON form.
-        BlockedInReplay: It is a method of the lifespan's value, which a replay does not have.
+        TypeError: The return annotation cannot be resolved, or has no JSON form.
+        BlockedInReplay: The function is a method of the lifespan's value, in a replay.
     """
     if isinstance(called := called_function(function), ReplayLifespan):
         reject(called)
@@ -208,15 +204,16 @@ def _arguments(
     args: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> bytes:
-    keep = _Keeper(served)
+    encoder = _ArgumentEncoder(served)
     named = _named(function, args, keywords)
-    return encode_body({name: msgspec.Raw(keep.kept(value)) for name, value in named.items()})
+    return encode_body({name: msgspec.Raw(encoder.encode(value)) for name, value in named.items()})
 
 
 def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments by the names of their parameters; by their places if they have none.
+    """Return the arguments by the names of their parameters.
 
-    So it is with builtins that do not tell, and when the call is going to fail.
+    Positional arguments have their position as name if the signature is unknown, as of some
+    builtins, or if the call does not match it and is going to fail.
     """
     while isinstance(function, functools.partial):
         args = (*function.args, *args)
@@ -225,7 +222,7 @@ def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> M
     try:
         bound = _signature(function).bind(*args, **keywords)
     except (TypeError, ValueError):
-        return {**{str(place): value for place, value in enumerate(args)}, **keywords}
+        return {**{str(position): value for position, value in enumerate(args)}, **keywords}
     return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
@@ -240,38 +237,37 @@ def _signature(function: Any) -> inspect.Signature:
 
 
 @attrs.frozen
-class _Keeper:
-    """Writes arguments, each by itself: one without a JSON form does not hide the others.
+class _ArgumentEncoder:
+    """An encoder of arguments that replaces only the values without a JSON form.
 
-    Nor does one in a list or dict, as far as `_WALKED_LEVELS` goes.
+    The items of lists and dicts are encoded one by one as well, down to `_WALKED_LEVELS`.
     """
 
     served: ServedSession
 
-    def kept(self, value: Any, levels: int = _WALKED_LEVELS) -> bytes:
+    def encode(self, value: Any, levels: int = _WALKED_LEVELS) -> bytes:
         if isinstance(value, ReplayLifespan):
-            return encode_body(place_of(value))
+            return encode_body(f"<{object.__getattribute__(value, '_path')}>")
         if isinstance(value, Facts) or self._is_of_lifespan(value):
             return _OPAQUE
         server = self.served.server
         try:
             text = self._walked(value, levels - 1) if levels else server.writer.encode(value)
-        except Exception:  # people's types and hooks may raise anything
+        except Exception:  # Users' types and hooks may raise anything.
             return _OPAQUE
         return text if len(text) <= server.limits.requests.effect_bytes_max else _OPAQUE
 
     def _walked(self, value: Any, levels: int) -> bytes:
         kind = value.__class__
         if (kind is list or kind is tuple) and not _are_plain(value):
-            return encode_body([msgspec.Raw(self.kept(it, levels)) for it in value])
+            return encode_body([msgspec.Raw(self.encode(it, levels)) for it in value])
         if kind is dict and not _are_plain(value.values()) and _TEXT.issuperset(map(type, value)):
             return encode_body(
-                {name: msgspec.Raw(self.kept(it, levels)) for name, it in value.items()}
+                {name: msgspec.Raw(self.encode(it, levels)) for name, it in value.items()}
             )
         return self.served.server.writer.encode(value)
 
     def _is_of_lifespan(self, value: Any) -> bool:
-        """Whether a stand-in takes its place in a replay; a text or number has no identity."""
         lifespan = self.served.lifespan
         if lifespan is None or value.__class__ in _PLAIN:
             return False
@@ -291,18 +287,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def effect(function: F, /) -> F:
-    """Make a function an effect: a replay does not run it, and gives what it returned.
+    """Make a function an effect: a replay does not run it, but returns the recorded result.
 
-    So code that handlers call needs no context. In a handler a call is what `Context.effect` makes
-    of it, except that a `def` function called in an `async def` handler cannot wait: it runs in
-    place. Outside of handlers, and inside of other effects, it is the function as it is; and so it
-    is in handlers of notifications, which have no context: there a replay runs it, too.
+    Code that handlers call thus needs no context. In a handler, a call has the effect of
+    `Context.effect`, except that a `def` function called in an `async def` handler cannot wait and
+    runs in place. Outside of handlers, and inside of other effects, the function runs as usual.
+    The same holds in handlers of notifications, which have no context: a replay runs it there.
 
     Raises:
-        TypeError: The function is a generator, which does more than to return one value.
+        TypeError: The function is a generator; an effect returns one value.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function!r} is a generator: an effect returns one value")
+        raise TypeError(f"{function!r} is a generator, but an effect has to return one value")
     make = _waiting if returns_awaitable(function) else _blocking
     return cast("F", make(function))
 
@@ -310,7 +306,7 @@ def effect(function: F, /) -> F:
 def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **keywords: Any) -> Any:
-        current_context = at_work()
+        current_context = active_context()
         if current_context is None:
             return await function(*args, **keywords)
         made = effect_of(current_context.served, function, args, keywords)
@@ -322,7 +318,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
 def _blocking(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        current_context = at_work()
+        current_context = active_context()
         if current_context is None:
             return function(*args, **keywords)
         made = effect_of(current_context.served, function, args, keywords)

@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 
 from mcp_trio._journal.records import HTTP, encode_body
-from mcp_trio._server.effects import OPAQUE, at_work
+from mcp_trio._server.effects import OPAQUE, active_context
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import authorities
 from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
@@ -99,7 +99,7 @@ class EffectTransport(_Transport):
             httpx2.TransportError: There was no response; in a handler also if its body is too
                 large. A request of httpx fails with an `httpx.TransportError`.
         """
-        context = at_work()
+        context = active_context()
         if context is None:
             return await send(self._sender(), request)
         server = context.served.server
