@@ -106,7 +106,7 @@ def bench(session: nox.Session) -> None:
     install(session)
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
-    session.run("python", "tools/bench/modern_cost.py")
+    session.run("python", "tools/bench/stateless_cost.py")
     session.run("python", "tools/bench/over_http.py", *session.posargs)
     session.run("python", "tools/bench/over_sockets.py", *session.posargs)
     session.run("python", "tools/bench/round_trips.py")
@@ -118,11 +118,11 @@ def interop(session: nox.Session) -> None:
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/interop/run.py", *session.posargs)
-    session.run("python", "tools/interop/eras.py")
-    session.run("python", "tools/interop/framing.py")
+    session.run("python", "tools/interop/protocol_versions.py")
+    session.run("python", "tools/interop/websocket_framing.py")
     session.run("python", "tools/interop/inspector.py")
     session.run("python", "tools/interop/transparency.py")
-    session.run("python", "tools/interop/mocked.py")
+    session.run("python", "tools/interop/mocks.py")
 
 
 @nox.session(default=False)
@@ -132,28 +132,28 @@ def mounts(session: nox.Session) -> None:
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/interop/mounts.py", *session.posargs)
     for transport in ("http", "websocket") if not session.posargs else ():
-        session.run("python", "tools/interop/eras.py", "--transport", transport)
+        session.run("python", "tools/interop/protocol_versions.py", "--transport", transport)
 
 
 @nox.session(default=False)
 def browser(session: nox.Session) -> None:
     """Let pages in a headless Chromium talk to our servers, or see them refused."""
     install(session)
-    session.run("python", "tools/browser/visiting.py", *session.posargs)
+    session.run("python", "tools/browser/run_browser.py", *session.posargs)
 
 
 @nox.session(default=False)
 def hostile(session: nox.Session) -> None:
     """Attack servers over both hosts, and see what that costs and whom it bothers."""
     install(session)
-    session.run("python", "tools/hostile/attacking.py", *session.posargs)
+    session.run("python", "tools/hostile/run_attacks.py", *session.posargs)
 
 
 @nox.session(default=False)
 def faults(session: nox.Session) -> None:
     """Do to servers and clients on sockets what goes wrong there, and see what becomes of it."""
     install(session)
-    session.run("python", "tools/faults/troubling.py", *session.posargs)
+    session.run("python", "tools/faults/run_faults.py", *session.posargs)
 
 
 @nox.session(default=False)

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import trio
+from bad_recordings import TABLE
 from golden import GOLDEN, HOME, KEY, RECORDINGS, REJECTED, SIDES, load_server
 from golden_scripts import SCRIPTS as LATER_SCRIPTS
-from leaks import leaks, lines_of, names_of_this_machine
-from rejected import TABLE
+from leak_check import leaks, lines_of, names_of_this_machine
 
 from mcp_trio import Client, Server
 from mcp_trio._session.session import Session

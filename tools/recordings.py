@@ -22,10 +22,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from changes import CHANGES, Change, changes
+from bad_recordings import TABLE, complaints
 from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
-from leaks import leaks, lines_of, names_of_this_machine
-from rejected import TABLE, complaints
+from leak_check import leaks, lines_of, names_of_this_machine
+from recording_changes import CHANGES, Change, changes
 
 from mcp_trio._cli.inspect import is_whole, verdict
 from mcp_trio._recorder.files import SUFFIX

@@ -1,6 +1,6 @@
 """What a server that is to be attacked tells of its tasks."""
 
-import attacked
+import attack_target
 import trio
 import trio.testing
 
@@ -8,7 +8,7 @@ from mcp_trio import Client, Server
 
 
 async def count():
-    return int(await attacked.tasks())
+    return int(await attack_target.tasks())
 
 
 async def test_each_task_counts_and_what_it_has_begun(nursery):

@@ -16,7 +16,10 @@ FOLDER = Path(__file__).parents[2] / "tools" / "browser"
 @pytest.fixture
 def modules(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
-    return [importlib.import_module(name) for name in ("visits", "visiting", "places")]
+    return [
+        importlib.import_module(name)
+        for name in ("browser_cases", "run_browser", "browser_servers")
+    ]
 
 
 @pytest.fixture

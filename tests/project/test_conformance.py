@@ -59,7 +59,7 @@ def watch(tmp_path):
     """Runs a command as a client of the suite, and tells its status and what was noted."""
 
     def watch(program, scenario="auth/x"):
-        watched = FOLDER / "watched.py"
+        watched = FOLDER / "client_run.py"
         command = [sys.executable, str(watched), str(tmp_path), sys.executable, "-c", program]
         environment = {"MCP_CONFORMANCE_SCENARIO": scenario}
         done = subprocess.run([*command, "URL"], env=environment, check=False, timeout=30)

@@ -1,14 +1,14 @@
 """The table of the faults on sockets: what became of connections is counted, and judged."""
 
-import at_clients
-import at_servers
 import attrs
+import faulty_clients
+import faulty_servers
 import pytest
-import raw_ends
+import raw_peers
+import run_faults
 import socket_wires
-import troubling
-from troubling import Ending
-from under_attack import Held
+from observed_process import Held
+from run_faults import Ending
 
 from mcp_trio._transports.trio_websocket import unmasked
 from mcp_trio.limits import RequestLimits, WebSocketLimits
@@ -26,33 +26,35 @@ EXPECTED = ["answer, closed"]
     ],
 )
 def test_what_must_not_be_is_told(ending, complaints):
-    assert list(troubling.wrong([Ending("answer, closed", 0.1), ending], EXPECTED)) == complaints
+    assert list(run_faults.wrong([Ending("answer, closed", 0.1), ending], EXPECTED)) == complaints
 
 
 def test_the_same_words_are_counted():
-    assert raw_ends.in_words([]) == ""
-    assert raw_ends.in_words(["a", "a", "b"]) == "a x2, b"
-    assert troubling.told([Ending("a", 1.0), Ending("a", None), Ending("", 2.0)]) == (
+    assert raw_peers.in_words([]) == ""
+    assert raw_peers.in_words(["a", "a", "b"]) == "a x2, b"
+    assert run_faults.told([Ending("a", 1.0), Ending("a", None), Ending("", 2.0)]) == (
         "a (1); a, kept (1); nothing (1)"
     )
 
 
 def test_each_answer_is_a_word_and_a_notification_is_none():
-    assert raw_ends.words_of(b'{"id":1,"result":{}}') == ["answer"]
-    assert raw_ends.words_of(b'{"id":1,"error":{"code":-32600}}') == ["error -32600"]
-    assert raw_ends.words_of(b'{"method":"notifications/progress"}') == []
+    assert raw_peers.words_of(b'{"id":1,"result":{}}') == ["answer"]
+    assert raw_peers.words_of(b'{"id":1,"error":{"code":-32600}}') == ["error -32600"]
+    assert raw_peers.words_of(b'{"method":"notifications/progress"}') == []
 
 
 def test_each_fault_is_expected_somewhere_and_has_a_name_of_its_own():
-    names = [each.name for each in at_servers.FAULTS]
+    names = [each.name for each in faulty_clients.FAULTS]
     assert len(set(names)) == len(names)
-    for each in at_servers.FAULTS:
-        assert set(each.expected) <= set(at_servers.WAYS)
+    for each in faulty_clients.FAULTS:
+        assert set(each.expected) <= set(faulty_clients.WAYS)
         assert each.expected
 
 
-CLIENT_FAULT = at_clients.Fault(name="is bad", serve=at_clients.hang_up, says={"tcp": "closed"})
-TOLD = at_clients.Result(
+CLIENT_FAULT = faulty_servers.Fault(
+    name="is bad", serve=faulty_servers.hang_up, says={"tcp": "closed"}
+)
+TOLD = faulty_servers.Result(
     fault=CLIENT_FAULT, way="tcp", told="ConnectionLost: closed", seconds=0.1, left=Held(0, 0)
 )
 
@@ -67,8 +69,8 @@ TOLD = at_clients.Result(
     ],
 )
 def test_what_a_caller_must_be_told_is_judged(what, complaint, capsys):
-    assert at_clients.report([TOLD])
-    assert not at_clients.report([attrs.evolve(TOLD, **what)])
+    assert faulty_servers.report([TOLD])
+    assert not faulty_servers.report([attrs.evolve(TOLD, **what)])
     assert f"a server that is bad, tcp: {complaint}" in capsys.readouterr().out
 
 
@@ -80,10 +82,10 @@ def judged(monkeypatch, tmp_path):
     """`await judged(name, way, seconds, **limits)`: what must not be of that server's client."""
 
     async def judged(name, way, seconds, **limits):
-        monkeypatch.setattr(at_clients, "PATIENCE_SECONDS", seconds)
-        monkeypatch.setattr(at_clients, "LIMITS", attrs.evolve(at_clients.LIMITS, **limits))
-        [fault] = [each for each in at_clients.FAULTS if each.name == name]
-        return list(at_clients.complaints(await at_clients.meet(fault, way, tmp_path)))
+        monkeypatch.setattr(faulty_servers, "PATIENCE_SECONDS", seconds)
+        monkeypatch.setattr(faulty_servers, "LIMITS", attrs.evolve(faulty_servers.LIMITS, **limits))
+        [fault] = [each for each in faulty_servers.FAULTS if each.name == name]
+        return list(faulty_servers.complaints(await faulty_servers.meet(fault, way, tmp_path)))
 
     return judged
 
@@ -103,7 +105,7 @@ async def test_only_the_limit_for_it_finds_out_a_server_that_does_not_answer(
     def limits(seconds):
         others = {"idle_seconds": 60.0, "pong_seconds": 60.0} | {setting: seconds}
         requests = RequestLimits(
-            initialize_seconds=at_clients.LIMITS.requests.initialize_seconds,
+            initialize_seconds=faulty_servers.LIMITS.requests.initialize_seconds,
             idle_seconds=others["idle_seconds"],
         )
         websocket = WebSocketLimits(ping_interval_seconds=0.05, pong_seconds=others["pong_seconds"])
@@ -114,23 +116,23 @@ async def test_only_the_limit_for_it_finds_out_a_server_that_does_not_answer(
 
 
 def test_a_fault_that_there_is_not_shows_nothing(capsys, monkeypatch):
-    monkeypatch.setattr(troubling, "run", lambda _ways, faults: list(faults))
-    assert troubling.main(["--fault", "no such thing"]) == 1
+    monkeypatch.setattr(run_faults, "run", lambda _ways, faults: list(faults))
+    assert run_faults.main(["--fault", "no such thing"]) == 1
     assert "0 faults at servers, 1 complaints" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("clients_do_well", "status"), [(True, 0), (False, 1)])
 def test_what_clients_are_told_counts_as_well(monkeypatch, clients_do_well, status):
-    monkeypatch.setattr(troubling, "run", lambda _ways, _faults: [])
-    monkeypatch.setattr(troubling, "report", lambda *_: True)
-    monkeypatch.setattr(at_clients, "run", list)
-    monkeypatch.setattr(at_clients, "report", lambda _: clients_do_well)
-    assert troubling.main([]) == status
+    monkeypatch.setattr(run_faults, "run", lambda _ways, _faults: [])
+    monkeypatch.setattr(run_faults, "report", lambda *_: True)
+    monkeypatch.setattr(faulty_servers, "run", list)
+    monkeypatch.setattr(faulty_servers, "report", lambda _: clients_do_well)
+    assert run_faults.main([]) == status
 
 
 @pytest.mark.real_time
 def test_a_server_is_troubled_and_does_well(capsys):
-    assert troubling.main(["--way", "tcp", "--fault", "HTTP where lines are spoken"]) == 0
+    assert run_faults.main(["--way", "tcp", "--fault", "HTTP where lines are spoken"]) == 0
     assert "closed (10)" in capsys.readouterr().out
 
 

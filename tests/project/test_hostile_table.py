@@ -2,11 +2,11 @@
 
 import functools
 
-import attacking
 import attacks
 import attrs
 import harmful_requests
 import pytest
+import run_attacks
 import trio
 from attacks import Attack, Ending
 
@@ -14,12 +14,12 @@ ATTACK = Attack(name="an attack", attempts=(), statuses={400}, hosts=("native",)
 
 
 def wrong(*endings, host="native"):
-    return list(attacking.wrong(ATTACK, host, endings))
+    return list(run_attacks.wrong(ATTACK, host, endings))
 
 
 def test_what_was_withstood_is_told_and_no_complaint():
     endings = [Ending((400,), 0.1), Ending((), 0.2), Ending((400, 400), 0.3)]
-    assert attacking.told(endings) == "400 x1, silence x1, 400 2 times x1"
+    assert run_attacks.told(endings) == "400 x1, silence x1, 400 2 times x1"
     assert wrong(*endings[:2]) == []
 
 
@@ -112,7 +112,7 @@ async def test_who_vanishes_sees_nothing(attack):
 
 @pytest.mark.real_time
 def test_servers_are_attacked_at_the_same_time_and_do_well(capsys):
-    assert attacking.main(["--attack", "broken heads"]) == 0
+    assert run_attacks.main(["--attack", "broken heads"]) == 0
     out = capsys.readouterr().out
     assert out.count("400 x3") == 2
     assert out.index("native") < out.index("hypercorn")
@@ -120,6 +120,6 @@ def test_servers_are_attacked_at_the_same_time_and_do_well(capsys):
 
 
 def test_an_attack_that_there_is_not_shows_nothing(capsys, monkeypatch):
-    monkeypatch.setattr(attacking, "run", lambda _hosts, attacks: list(attacks))
-    assert attacking.main(["--attack", "no such thing"]) == 1
+    monkeypatch.setattr(run_attacks, "run", lambda _hosts, attacks: list(attacks))
+    assert run_attacks.main(["--attack", "no such thing"]) == 1
     assert "0 attacks, 1 complaints" in capsys.readouterr().out

@@ -6,20 +6,20 @@ import sys
 from contextlib import nullcontext
 
 import attrs
-import eras
-import excuses
+import interop_command
 import our_client
 import peers
+import protocol_versions
 import pytest
-import reached
 import run
+import server_location
 import sessions
-import sitting
 import trio
+import unsupported
 from checks import Unexpected
 from facts import FACTS, has
 from features import FEATURES
-from tally import ERROR_ANSWER, QUESTIONS, Row, Tally, rows, tally_of
+from method_counts import ERROR_ANSWER, QUESTIONS, Row, Tally, rows, tally_of
 
 from mcp_trio import Client, Context, MCPError, Server, UserRejected
 from mcp_trio._protocol.methods import METHODS
@@ -214,7 +214,7 @@ def test_an_empty_cell_with_an_excuse_is_as_it_should_be_and_tells_it(capsys):
     found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
     assert run.report([found], 1.0)
     out = capsys.readouterr().out
-    assert f"a: {excuses.EXCUSES[0].reason}" in out
+    assert f"a: {unsupported.EXCUSES[0].reason}" in out
     assert "0 empty, 1 excused" in out
 
 
@@ -225,7 +225,7 @@ def test_an_excuse_is_for_its_own_cells_only():
 
 
 def test_every_excuse_is_about_rows_that_there_are():
-    for excuse in excuses.EXCUSES:
+    for excuse in unsupported.EXCUSES:
         for protocol_version in excuse.protocol_versions:
             named = {(row.name, row.sender.value) for row in rows(protocol_version)}
             assert {(name, excuse.sender) for name in excuse.rows} <= named
@@ -290,7 +290,7 @@ def test_a_client_that_does_not_end_is_a_fault(make_peer, tmp_path, monkeypatch)
 
 def serving(program, log):
     command = [sys.executable, "-c", f"import signal, time; {program}; time.sleep(60)"]
-    return reached.reachable(command, "sse", log)
+    return server_location.reachable(command, "sse", log)
 
 
 def test_a_client_is_told_the_url_at_which_a_server_serves(tmp_path):
@@ -299,24 +299,24 @@ def test_a_client_is_told_the_url_at_which_a_server_serves(tmp_path):
 
 
 def test_a_client_is_told_the_command_of_a_server_without_a_url(tmp_path):
-    with reached.reachable(["python", "server.py"], "stdio", tmp_path / "log") as told:
+    with server_location.reachable(["python", "server.py"], "stdio", tmp_path / "log") as told:
         assert told == ["python", "server.py"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_server_that_does_not_serve_says_why(tmp_path):
     with (
-        pytest.raises(reached.ServerFailed, match=r"does not serve: \nno, thanks$"),
+        pytest.raises(server_location.ServerFailed, match=r"does not serve: \nno, thanks$"),
         serving("raise SystemExit('no, thanks')", tmp_path / "log"),
     ):
         pytest.fail("it is not there")
 
 
 def test_a_server_that_does_not_stop_is_a_fault(tmp_path, monkeypatch):
-    monkeypatch.setattr(reached, "END_SECONDS", 0.05)
+    monkeypatch.setattr(server_location, "END_SECONDS", 0.05)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('http://127.0.0.1:9', flush=True)"
     with (
-        pytest.raises(reached.ServerFailed, match=r"^the server went on for 0.05 s"),
+        pytest.raises(server_location.ServerFailed, match=r"^the server went on for 0.05 s"),
         serving(deaf, tmp_path / "log"),
     ):
         pass
@@ -342,14 +342,14 @@ def test_every_protocol_version_that_a_peer_speaks_goes_over_stdio_and_one_trans
 def test_a_missing_peer_names_the_command_to_run(capsys, monkeypatch, make_peer):
     missing = make_peer("pass")
     missing.environment.stamp.write_text("an older pin")
-    monkeypatch.setattr(sitting, "SDKS", [missing])
+    monkeypatch.setattr(interop_command, "SDKS", [missing])
     assert run.main([]) == 1
     error = capsys.readouterr().err
     assert error == "package 1 is not installed as pinned: run `python tools/interop/install.py`\n"
 
 
 def test_where_there_is_nothing_to_do_nothing_is_shown(capsys):
-    assert sitting.sit(lambda _folder: [], lambda _outcomes, _seconds: True) == 1
+    assert interop_command.sit(lambda _folder: [], lambda _outcomes, _seconds: True) == 1
     assert capsys.readouterr().err == "there was nothing to do\n"
 
 
@@ -403,11 +403,13 @@ async def test_the_story_fails_with_a_server_that_offers_nothing(tmp_path):
 
 
 def test_a_client_of_each_era_meets_a_server_of_each():
-    assert set(eras.EXPECTED) == {(client, server) for client in eras.ERAS for server in eras.ERAS}
+    assert set(protocol_versions.EXPECTED) == {
+        (client, server) for client in protocol_versions.ERAS for server in protocol_versions.ERAS
+    }
 
 
 def party(name, era, program="pass"):
-    return eras.Party(name, era, (sys.executable, "-c", program))
+    return protocol_versions.Party(name, era, (sys.executable, "-c", program))
 
 
 @pytest.mark.parametrize(
@@ -420,9 +422,9 @@ def party(name, era, program="pass"):
 )
 def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
     client = party("mcp_trio", "legacy", program)
-    meeting = eras.meet(client, party("theirs", "both"), nullcontext([]))
+    meeting = protocol_versions.meet(client, party("theirs", "both"), nullcontext([]))
     assert meeting.observed == observed
-    assert eras.report([meeting], "stdio", 1.0) is (observed == "2025-11-25")
+    assert protocol_versions.report([meeting], "stdio", 1.0) is (observed == "2025-11-25")
     out = capsys.readouterr().out
     if observed == "rejected":
         told = "mcp_trio legacy at theirs both: rejected, not 2025-11-25: ValueError: no common"
@@ -430,23 +432,30 @@ def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
 
 
 def test_a_meeting_with_a_server_that_does_not_serve_is_no_rejection(tmp_path):
-    nowhere = reached.reachable([sys.executable, "-c", ""], "http", tmp_path / "log")
-    meeting = eras.meet(party("mcp_trio", "both"), party("theirs", "both"), nowhere)
+    nowhere = server_location.reachable([sys.executable, "-c", ""], "http", tmp_path / "log")
+    meeting = protocol_versions.meet(party("mcp_trio", "both"), party("theirs", "both"), nowhere)
     assert meeting.observed == "no server"
 
 
 def test_a_meeting_that_does_not_end_is_no_rejection(monkeypatch):
-    monkeypatch.setattr(eras, "SESSION_SECONDS", 0.05)
+    monkeypatch.setattr(protocol_versions, "SESSION_SECONDS", 0.05)
     sleepy = party("mcp_trio", "stateless", "import time; time.sleep(60)")
-    assert eras.meet(sleepy, party("theirs", "legacy"), nullcontext([])).observed == "no end"
+    assert (
+        protocol_versions.meet(sleepy, party("theirs", "legacy"), nullcontext([])).observed
+        == "no end"
+    )
 
 
 def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch, tmp_path):
     monkeypatch.setattr(
-        eras, "clients", lambda _: [party("mcp_trio", "legacy"), party("a", "both")]
+        protocol_versions, "clients", lambda _: [party("mcp_trio", "legacy"), party("a", "both")]
     )
     monkeypatch.setattr(
-        eras, "servers", lambda *_: [party("mcp_trio", "both"), party("b", "stateless")]
+        protocol_versions,
+        "servers",
+        lambda *_: [party("mcp_trio", "both"), party("b", "stateless")],
     )
-    met = [(it.client.name, it.server.name) for it in eras.meet_all([], "stdio", tmp_path)]
+    met = [
+        (it.client.name, it.server.name) for it in protocol_versions.meet_all([], "stdio", tmp_path)
+    ]
     assert met == [("mcp_trio", "mcp_trio"), ("a", "mcp_trio"), ("mcp_trio", "b")]

@@ -4,13 +4,13 @@ import re
 import sys
 
 import attrs
-import framing
 import mounts
 import our_client
 import peers
 import pytest
-import reached
+import server_location
 import sessions
+import websocket_framing
 from facts import FACTS, HUB
 
 from mcp_trio import Server
@@ -24,7 +24,7 @@ def program(code):
 
 
 def served(tmp_path, url="ws://127.0.0.1:9/ws"):
-    return reached.Served(process=None, address=url.split("/")[2])
+    return server_location.Served(process=None, address=url.split("/")[2])
 
 
 # Who meets whom.
@@ -46,7 +46,7 @@ def test_whoever_speaks_it_does_so_once_in_each_era_in_both_roles(transport):
 def test_each_transport_has_a_way_to_start_either_server():
     for transport in peers.TRANSPORTS:
         assert transport in sessions.THEIR_SERVERS
-        assert (transport in reached.PLACES) is not (transport in reached.IN_FRONT)
+        assert (transport in server_location.PLACES) is not (transport in server_location.IN_FRONT)
 
 
 @pytest.mark.real_time
@@ -54,12 +54,12 @@ def test_a_client_is_told_the_url_of_a_websocket(tmp_path):
     serving = program(
         "import time; print('serving ws://127.0.0.1:9/ws', flush=True); time.sleep(9)"
     )
-    with reached.reachable(serving, "websocket", tmp_path / "log") as told:
+    with server_location.reachable(serving, "websocket", tmp_path / "log") as told:
         assert told == ["ws://127.0.0.1:9/ws"]
 
 
 def test_a_client_to_which_a_server_dials_is_told_its_command(tmp_path):
-    with reached.reachable(["python", "server.py"], "dialled", tmp_path / "log") as told:
+    with server_location.reachable(["python", "server.py"], "dialled", tmp_path / "log") as told:
         assert told == [HUB, "python", "server.py"]
 
 
@@ -115,11 +115,13 @@ class Programs:
 
 
 def all_well():
-    return framing.Meeting("serve_websocket", told=dict.fromkeys(framing.TRICKS, "ok"))
+    return websocket_framing.Meeting(
+        "serve_websocket", told=dict.fromkeys(websocket_framing.TRICKS, "ok")
+    )
 
 
 def test_when_all_tricks_end_well_nothing_is_wrong(capsys):
-    assert framing.report([all_well()], 1.0)
+    assert websocket_framing.report([all_well()], 1.0)
     assert "1 ends, 15 tricks, 0 complaints" in capsys.readouterr().out
 
 
@@ -129,7 +131,7 @@ def test_a_trick_that_ends_badly_or_is_not_played_is_told(capsys):
     del meeting.told["is pinged"]
     meeting.told["a new one"] = "ok"
     meeting.complain("SyntaxError: what?")
-    assert not framing.report([meeting], 1.0)
+    assert not websocket_framing.report([meeting], 1.0)
     out = capsys.readouterr().out
     assert "serve_websocket: a cut: the close does not come" in out
     assert "serve_websocket: is pinged: was not played: SyntaxError: what?" in out
@@ -138,17 +140,17 @@ def test_a_trick_that_ends_badly_or_is_not_played_is_told(capsys):
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("end", framing.ENDS)
+@pytest.mark.parametrize("end", websocket_framing.ENDS)
 def test_who_plays_is_told_where_our_end_is_or_tells_where_it_listens(end, monkeypatch):
     code = (
         "import sys; place = sys.argv[1:];"
         "print('ws://127.0.0.1:1' if not place else f'place: {place}');"
         "print('no such trick', file=sys.stderr)"
     )
-    monkeypatch.setattr(framing, "TYPESCRIPT", Programs(code))
-    monkeypatch.setattr(framing, "is_installed", lambda _: True)
-    monkeypatch.setattr(framing, "ENDS", {end: framing.ENDS[end]})
-    [meeting] = framing.meet_all(None)
+    monkeypatch.setattr(websocket_framing, "TYPESCRIPT", Programs(code))
+    monkeypatch.setattr(websocket_framing, "is_installed", lambda _: True)
+    monkeypatch.setattr(websocket_framing, "ENDS", {end: websocket_framing.ENDS[end]})
+    [meeting] = websocket_framing.meet_all(None)
     place = meeting.told.pop("place", "")
     assert bool(re.fullmatch(r"\['ws://127\.0\.0\.1:[0-9]+/ws'\]", place)) is (end != "dial")
     assert meeting.told == {}
@@ -157,13 +159,13 @@ def test_who_plays_is_told_where_our_end_is_or_tells_where_it_listens(end, monke
 
 @pytest.mark.real_time
 def test_who_plays_for_too_long_is_stopped(monkeypatch):
-    monkeypatch.setattr(framing, "SECONDS_MAX", 0.05)
-    monkeypatch.setattr(framing, "TYPESCRIPT", Programs("import time; time.sleep(60)"))
-    monkeypatch.setattr(framing, "is_installed", lambda _: True)
-    assert all(not meeting.told for meeting in framing.meet_all(None))
+    monkeypatch.setattr(websocket_framing, "SECONDS_MAX", 0.05)
+    monkeypatch.setattr(websocket_framing, "TYPESCRIPT", Programs("import time; time.sleep(60)"))
+    monkeypatch.setattr(websocket_framing, "is_installed", lambda _: True)
+    assert all(not meeting.told for meeting in websocket_framing.meet_all(None))
 
 
 def test_tricks_need_who_plays_them(monkeypatch, capsys):
-    monkeypatch.setattr(framing, "is_installed", lambda _: False)
+    monkeypatch.setattr(websocket_framing, "is_installed", lambda _: False)
     with pytest.raises(peers.MissingPeer, match=r"^ws [0-9.]+ is not installed as pinned"):
-        framing.meet_all(None)
+        websocket_framing.meet_all(None)

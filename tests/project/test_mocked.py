@@ -3,10 +3,10 @@
 import sys
 
 import attrs
-import mocked
+import mocks
 import pytest
-from mocked import CHANGES, EXAMPLE, Outcome
-from repeating import differences, script_of, telling_of, things_in, unexpected
+from mocks import CHANGES, EXAMPLE, Outcome
+from session_script import differences, script_of, telling_of, things_in, unexpected
 
 from mcp_trio import Client, Context, Server
 from mcp_trio._replay.trace import load_conversation
@@ -96,23 +96,23 @@ def test_what_is_not_expected_and_what_does_not_come_is_named():
 
 def test_a_client_that_fails_or_says_something_on_stderr_is_complained_of():
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
-    output, complaints = mocked.printed([sys.executable, "-c", code])
+    output, complaints = mocks.printed([sys.executable, "-c", code])
     assert output == "out\n"
     assert complaints == ["the client exited with 3", "err"]
-    assert mocked.printed([sys.executable, "-c", "print('1 checks')"]) == ("1 checks\n", [])
+    assert mocks.printed([sys.executable, "-c", "print('1 checks')"]) == ("1 checks\n", [])
 
 
 @pytest.mark.real_time
 def test_a_client_that_does_not_end_is_complained_of(monkeypatch):
-    monkeypatch.setattr(mocked, "SESSION_SECONDS", 0.1)
+    monkeypatch.setattr(mocks, "SESSION_SECONDS", 0.1)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    assert mocked.printed(command) == ("", ["no end after 0.1 s"])
+    assert mocks.printed(command) == ("", ["no end after 0.1 s"])
 
 
 def test_the_changed_example_differs_where_it_is_expected_to(tmp_path):
-    outcome = mocked.drive_changed(tmp_path)
+    outcome = mocks.drive_changed(tmp_path)
     assert outcome.complaints == []
-    assert len(outcome.report.differences) == len(mocked.EXPECTED)
+    assert len(outcome.report.differences) == len(mocks.EXPECTED)
 
 
 def test_an_unexpected_difference_and_a_missing_answer_are_complained_of(tmp_path):
@@ -120,7 +120,7 @@ def test_an_unexpected_difference_and_a_missing_answer_are_complained_of(tmp_pat
     report = InputsReport(
         requests=3, answered=2, differences=(changed,), ignored=0, unsent=0, unreadable=0
     )
-    found = mocked.judged(tmp_path / "a.mcprec.jsonl", "b", report, expected=[])
+    found = mocks.judged(tmp_path / "a.mcprec.jsonl", "b", report, expected=[])
     assert found.complaints == [
         "not expected: changed ping: $.result",
         "1 requests were not answered",
@@ -130,7 +130,7 @@ def test_an_unexpected_difference_and_a_missing_answer_are_complained_of(tmp_pat
 def test_a_change_that_has_no_place_any_more_is_an_error():
     source = EXAMPLE.read_text(encoding="utf-8")
     with pytest.raises(SystemExit, match=r"weather\.py does not hold"):
-        mocked.with_changes(source.replace(next(iter(CHANGES)), ""))
+        mocks.with_changes(source.replace(next(iter(CHANGES)), ""))
 
 
 def outcome(**changes):
@@ -139,12 +139,12 @@ def outcome(**changes):
 
 
 def test_sessions_without_complaints_are_as_they_should_be(capsys):
-    assert mocked.report([outcome(), outcome()], 1.0)
+    assert mocks.report([outcome(), outcome()], 1.0)
     assert "2 sessions, 10 comparisons, 0 complaints, 1 s" in capsys.readouterr().out
 
 
 def test_a_complaint_is_printed_and_counted(capsys):
-    assert not mocked.report([outcome(complaints=["it is odd"])], 1.0)
+    assert not mocks.report([outcome(complaints=["it is odd"])], 1.0)
     out = capsys.readouterr().out
     assert "mock, session with client: it is odd" in out
     assert "5 comparisons, 1 complaints" in out

@@ -4,12 +4,12 @@ import base64
 import json
 import re
 
+import bad_recordings
 import golden
 import golden_sessions
-import leaks
+import leak_check
 import pytest
-import rejected
-from changes import Change
+from recording_changes import Change
 
 import recordings
 from mcp_trio._recorder.files import SUFFIX
@@ -18,7 +18,7 @@ NAMED = re.compile(r"^\| `([\w-]+)` \|", re.MULTILINE)
 
 
 def found(line, **names):
-    return [leak.what for leak in leaks.leaks([line.encode()], names)]
+    return [leak.what for leak in leak_check.leaks([line.encode()], names)]
 
 
 def test_every_recording_is_in_the_tables_and_on_the_page():
@@ -28,7 +28,7 @@ def test_every_recording_is_in_the_tables_and_on_the_page():
     assert files == {file for row in golden.GOLDEN.values() for file in row.files}
     assert sorted(golden.GOLDEN) == sorted(NAMED.findall(good))
     bad_files = [path.name.removesuffix(SUFFIX) for path in golden.REJECTED.iterdir()]
-    names = sorted(row.name for row in rejected.TABLE)
+    names = sorted(row.name for row in bad_recordings.TABLE)
     assert sorted(bad_files) == names == sorted(NAMED.findall(bad))
 
 
@@ -38,7 +38,7 @@ def test_every_recording_with_peers_has_a_session():
     assert with_peers - sides == set(golden_sessions.SESSIONS)
 
 
-@pytest.mark.parametrize("row", rejected.TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", bad_recordings.TABLE, ids=lambda row: row.name)
 def test_bad_recordings_are_made_of_the_good_ones_as_they_are_now(row):
     assert row.path.read_bytes() == row.made()
 
@@ -63,7 +63,7 @@ LEAKS = {
 
 
 def test_every_pattern_is_tried():
-    assert LEAKS.keys() == leaks.PATTERNS.keys()
+    assert LEAKS.keys() == leak_check.PATTERNS.keys()
 
 
 @pytest.mark.parametrize("what", LEAKS)
@@ -85,7 +85,7 @@ def test_secrets_are_found_in_frames_in_base64():
 @pytest.mark.parametrize("row", golden.GOLDEN.values(), ids=lambda row: row.name)
 def test_every_file_is_looked_into_compressed_or_not(row):
     for number, file in enumerate(row.files, 1):
-        body = json.loads(next(leaks.lines_of(file)))["f"]
+        body = json.loads(next(leak_check.lines_of(file)))["f"]
         assert (body["format_version"], body.get("segment")) == (1, number)
 
 
@@ -95,9 +95,9 @@ def test_names_of_a_machine_are_found_as_words():
 
 
 def test_names_that_say_nothing_are_not_looked_for(monkeypatch):
-    monkeypatch.setattr(leaks.getpass, "getuser", lambda: "root")
-    monkeypatch.setattr(leaks.socket, "gethostname", lambda: "boole.example.org")
-    names = leaks.names_of_this_machine()
+    monkeypatch.setattr(leak_check.getpass, "getuser", lambda: "root")
+    monkeypatch.setattr(leak_check.socket, "gethostname", lambda: "boole.example.org")
+    names = leak_check.names_of_this_machine()
     assert "root" not in names.values()
     assert {"boole", "boole.example.org", str(golden.HOME)} <= set(names.values())
 

@@ -5,12 +5,12 @@ import io
 import attrs
 import pytest
 import stories
-from byte_host import ANSWERS
-from comparing import MASKS, Seen, differences, first_difference, unrecorded
+from environments import environment, prepare
 from facts import FACTS
+from method_counts import rows
 from peers import PEERS
-from tally import rows
-from worlds import environment, prepare
+from scripted_host import ANSWERS
+from session_comparison import MASKS, Seen, differences, first_difference, unrecorded
 
 from mcp_trio._journal.records import RecordEncoder
 from mcp_trio._protocol.methods import METHODS

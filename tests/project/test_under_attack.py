@@ -5,10 +5,10 @@ import sys
 import time
 from pathlib import Path
 
+import observed_process
 import pytest
 import trio
-import under_attack
-from under_attack import Held
+from observed_process import Held
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def looks():
 )
 async def test_what_is_left_is_what_does_not_go_away(looks, held, after, seconds, autojump_clock):
     begin = trio.current_time()
-    assert await under_attack.settled(looks(*held), Held(5, 9), 3.0) == Held(*after)
-    looked = (trio.current_time() - begin) / under_attack.LOOK_SECONDS
+    assert await observed_process.settled(looks(*held), Held(5, 9), 3.0) == Held(*after)
+    looked = (trio.current_time() - begin) / observed_process.LOOK_SECONDS
     assert looked == pytest.approx(seconds)
 
 
 async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
-    meter = under_attack.Meter(os.getpid())
+    meter = observed_process.Meter(os.getpid())
     nursery.start_soon(meter.look)
     large = bytearray(os.urandom(32 << 20))
     await trio.sleep(1)
@@ -61,9 +61,9 @@ async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
 
 
 def test_descriptors_are_counted():
-    before = under_attack.descriptors_of(os.getpid())
+    before = observed_process.descriptors_of(os.getpid())
     ends = os.pipe()
-    assert under_attack.descriptors_of(os.getpid()) == before + 2
+    assert observed_process.descriptors_of(os.getpid()) == before + 2
     for end in ends:
         os.close(end)
 
@@ -77,29 +77,29 @@ def test_what_is_left_is_a_complaint_unless_it_is_nothing_or_less():
 
 
 CALLS = """
-import time, under_attack
+import time, observed_process
 
 def answers():
     yield from (True, False, True)
     time.sleep(60)
 
-under_attack.PAUSE_SECONDS = 0
-under_attack.call_for_ever(answers().__next__)
+observed_process.PAUSE_SECONDS = 0
+observed_process.call_for_ever(answers().__next__)
 """
 
 
 @pytest.fixture
 def command(monkeypatch):
     """A client that calls three times: it is answered, and not, and answered."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(under_attack.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(observed_process.__file__).parent))
     return [sys.executable, "-c", CALLS]
 
 
 @pytest.mark.real_time
 async def test_a_neighbour_tells_of_its_calls_until_it_is_silenced(nursery, monkeypatch, command):
-    monkeypatch.setattr(under_attack, "_CALL_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(observed_process, "_CALL_SECONDS_MAX", 0.1)
     begin = time.monotonic()
-    with under_attack.neighbour_of(command) as neighbour:
+    with observed_process.neighbour_of(command) as neighbour:
         nursery.start_soon(neighbour.listen)
         with trio.fail_after(20):
             while len(calls := await neighbour.calls(begin)) < 3:
@@ -116,10 +116,10 @@ async def test_a_watch_tells_what_an_attack_took_and_what_it_left(monkeypatch, c
         ("SETTLE_SECONDS", 0.1),
         ("QUIET_SECONDS", 0),
     ):
-        monkeypatch.setattr(under_attack, name, seconds)
+        monkeypatch.setattr(observed_process, name, seconds)
     tasks = [7, 9]
     begin = time.monotonic()
-    async with under_attack.watched(os.getpid(), lambda: tasks[0], command) as watch:
+    async with observed_process.watched(os.getpid(), lambda: tasks[0], command) as watch:
 
         async def attack():
             with trio.fail_after(20):

@@ -1,10 +1,10 @@
 """What attacks came to: it is shown, and what must not be is told."""
 
+import attack_report
 import attrs
 import pytest
-import withstood
-from under_attack import Held, Toll
-from withstood import Suffered
+from attack_report import Suffered
+from observed_process import Held, Toll
 
 WELL = Suffered(
     name="an attack",
@@ -17,7 +17,7 @@ WELL = Suffered(
 
 
 def test_what_was_withstood_is_no_complaint(capsys):
-    assert withstood.report([WELL, attrs.evolve(WELL, place="hypercorn")], "attacks", 1.0)
+    assert attack_report.report([WELL, attrs.evolve(WELL, place="hypercorn")], "attacks", 1.0)
     out = capsys.readouterr().out
     assert out.count("400 x2") == 2
     assert out.index("native") < out.index("hypercorn")
@@ -38,7 +38,7 @@ def test_what_was_withstood_is_no_complaint(capsys):
 def test_what_must_not_be_is_told(what, complaint, capsys):
     toll = attrs.evolve(WELL.toll, **{key: what[key] for key in what if key != "wrong"})
     result = attrs.evolve(WELL, toll=toll, wrong=what.get("wrong", []))
-    assert not withstood.report([result], "attacks", 1.0)
+    assert not attack_report.report([result], "attacks", 1.0)
     out = capsys.readouterr().out
     assert f"an attack, native: {complaint}" in out
     assert ", 1 complaints," in out
@@ -50,5 +50,5 @@ def test_the_other_client_may_have_to_wait_longer():
 
 
 def test_where_nothing_was_done_nothing_is_shown(capsys):
-    assert not withstood.report([], "attacks", 1.0)
+    assert not attack_report.report([], "attacks", 1.0)
     assert "nothing was done" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What a server that is killed leaves behind; `tools/kill.py` does the killing, many times."""
+"""What a server that is killed leaves behind; `tools/kill_recorders.py` does the killing, many times."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KILL = Path(__file__).parents[2] / "tools" / "kill.py"
+KILL = Path(__file__).parents[2] / "tools" / "kill_recorders.py"
 SECONDS_MAX = 400
 
 pytestmark = [

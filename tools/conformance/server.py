@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import attrs
 import trio
-from asking_tools import ASKING_TOOLS, context_of
+from client_request_tools import ASKING_TOOLS, context_of
 from fixed_content import (
     ICON,
     PIXEL,
@@ -31,8 +31,8 @@ from fixed_content import (
     embedded,
     text_of,
 )
+from input_required_tools import CONNECTION_SECONDS, ROUND_TOOLS
 from msgspec import Meta
-from round_tools import CONNECTION_SECONDS, ROUND_TOOLS
 
 from mcp_trio import Audio, Context, Image, Limits, Server, ToolError
 from mcp_trio.limits import HttpLimits

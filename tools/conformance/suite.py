@@ -24,8 +24,8 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "interop"))
 
 from install import ensure  # noqa: E402
+from interop_command import empty_table, show  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
-from sitting import empty_table, show  # noqa: E402
 
 SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NODE)
 PACKAGE: Final = "@modelcontextprotocol/conformance"
@@ -39,7 +39,7 @@ STOP_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 0.05
 SERVING: Final = "serving "
 STOPPED: Final = 128 + signal.SIGTERM
-# They are ended by `watched.py`, which begins to count when it is their turn.
+# They are ended by `client_run.py`, which begins to count when it is their turn.
 CLIENT_MILLISECONDS: Final = 590_000
 
 Column = Mapping[str, Score]
@@ -98,7 +98,7 @@ def run_client(protocol_version: str, folder: Path, _host: str) -> Column:
     """The scores of our client."""
     notes = folder / "endings"
     notes.mkdir()
-    programs = [HERE / "watched.py", notes, sys.executable, HERE / "client.py"]
+    programs = [HERE / "client_run.py", notes, sys.executable, HERE / "client.py"]
     command = shlex.join([sys.executable, *map(str, programs)])
     options = ["--requirements", protocol_version, "--timeout", str(CLIENT_MILLISECONDS)]
     suite("client", "--command", command, *options, "-o", str(folder / "checks"))

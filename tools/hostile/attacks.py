@@ -1,4 +1,4 @@
-"""What hostile clients do: the attacks whose cost `attacking.py` counts, a row for each."""
+"""What hostile clients do: the attacks whose cost `run_attacks.py` counts, a row for each."""
 
 import contextlib
 import socket
@@ -28,7 +28,7 @@ from harmful_requests import (
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
 from load import STATELESS_VERSION, called
-from under_attack import PATIENCE_SECONDS
+from observed_process import PATIENCE_SECONDS
 
 TRICKLE_SECONDS: Final = 0.1
 UNREAD_BYTES: Final = 1 << 14

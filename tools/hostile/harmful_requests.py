@@ -1,4 +1,4 @@
-"""What clients send that mean harm, byte by byte: tests of the hosts send it, and `attacking.py`.
+"""What clients send that mean harm, byte by byte: tests of the hosts send it, and `run_attacks.py`.
 
 All of it names the host `x` and the path `/outer`. What hides behind a request, for whoever reads
 the request in another way than we do, is one for `/smuggled`.

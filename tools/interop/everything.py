@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias, get_args
 
 import anyio
-from asking import ASKING_TOOLS, NO_ARGUMENTS, AskingTool, ToolFailed, context_of
 from caller import Caller, NeedsAnswers
 from content import audio, image, link, prompt_message, resource, text
 from facts import FACTS, has
 from mcp import types  # type: ignore[import-not-found]  # in the environments of the SDKs only
 from parties import Json, Rejected
+from sdk_client_requests import ASKING_TOOLS, NO_ARGUMENTS, AskingTool, ToolFailed, context_of
 
 LEVELS: Final = get_args(types.LoggingLevel)
 STEP_SECONDS: Final = 0.02

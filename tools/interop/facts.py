@@ -15,7 +15,7 @@ ERAS: Final = ("legacy", "both", "stateless")
 
 
 TOUR: Final = "tour:"
-"""In front of a revision: a client takes the tour, see `tour.py`, instead of the whole scenario."""
+"""In front of a revision: a client takes the tour, see `mount_checks.py`."""
 
 
 HUB: Final = "hub"

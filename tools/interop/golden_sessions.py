@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+from environments import arguments_of, in_environment, prepare
 from facts import FACTS
 from peers import HERE, HOME, PEERS, PYTHON_2, Command, MissingPeer, is_installed
-from recorded import records_of
-from worlds import arguments_of, in_environment, prepare
+from recorded_session import records_of
 
 from mcp_trio.recording import Record, diff, open_recording
 
@@ -59,14 +59,21 @@ def proxied(peer: str) -> "Serve":
 def our_client(story: str, folder: Path, server: Command) -> Command:
     """Ours, which also records."""
     recording = str(client_recording(folder))
-    return [sys.executable, str(HERE / "our_teller.py"), story, str(folder), recording, *server]
+    return [
+        sys.executable,
+        str(HERE / "our_story_client.py"),
+        story,
+        str(folder),
+        recording,
+        *server,
+    ]
 
 
 def python_sdk(story: str, folder: Path, server: Command) -> Command:
     """That of the official Python SDK."""
     if not is_installed(PYTHON_2):
         raise MissingPeer(PYTHON_2.name)
-    teller = PYTHON_2.start(str(HERE / "python_2_teller.py"))
+    teller = PYTHON_2.start(str(HERE / "python_2_story_client.py"))
     return [*teller, story, str(folder), *server]
 
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import attrs
 from facts import FACTS
+from interop_command import empty_table, show, sit
 from peers import INSPECTOR, Command, MissingPeer, Transport, is_installed
-from reached import last_lines, reachable
 from rich.table import Table
+from server_location import last_lines, reachable
 from sessions import OUR_SERVER
-from sitting import empty_table, show, sit
 
 PACKAGE: Final = "@modelcontextprotocol/inspector"
 PROGRAM: Final = f"node_modules/{PACKAGE}/clients/launcher/build/index.js"

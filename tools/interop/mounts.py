@@ -1,6 +1,6 @@
-"""Where our server may be mounted, and who gets on with it there: `python tools/interop/mounts.py`.
+"""Try every client with our server at every mount: `python tools/interop/mounts.py`.
 
-Each client takes the tour, see `tour.py`, at each mount, all of them at once; then the server is
+Each client runs `mount_checks.py` at each mount, all of them at once; then the server is
 stopped in the middle of a call of each. Prints a table of mounts, clients and steps; the exit
 status is 1 if a step failed without an excuse, a server did not stop as it should, or a peer is
 missing.
@@ -19,12 +19,12 @@ from urllib.request import urlopen
 import attrs
 import trio
 from facts import FACTS, TOUR, has
+from interop_command import empty_table, show, sit
 from peers import HERE, LEGACY, PEERS, PYTHON_WEB, Command, MissingPeer, is_installed
-from reached import Served, ServerFailed, last_lines, served
+from progress_lines import Telling, hear
 from rich.table import Table
+from server_location import Served, ServerFailed, last_lines, served
 from sessions import OUR_CLIENT
-from sitting import empty_table, show, sit
-from told import Telling, hear
 
 TOUR_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 15.0

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import Any, Final
 
+import mount_checks
 import msgspec
 import scenario
-import tour
 import trio
 from facts import ERAS, FACTS, HUB, TOUR, has, is_url
 from parties import (
@@ -238,7 +238,7 @@ async def main(server: list[str], record: str | None, wanted: str) -> None:
         if wanted in ERAS:
             await scenario.greet(Session(client, host))
         elif wanted != protocol_version:
-            await tour.take(Session(client, host), host, protocol_version)
+            await mount_checks.take(Session(client, host), host, protocol_version)
         else:
             await scenario.tell(Session(client, host), host, wanted)
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar
 
+import mount_checks
 import scenario
-import tour
 from facts import ERAS, TOUR, has, is_sse, is_url, is_websocket
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
@@ -247,6 +247,6 @@ async def tell_scenario(connect: Connect, wanted: str, server: Sequence[str]) ->
         if wanted in ERAS:
             await scenario.greet(session)
         elif wanted != protocol_version:
-            await tour.take(session, host, protocol_version)
+            await mount_checks.take(session, host, protocol_version)
         else:
             await scenario.tell(session, host, wanted)

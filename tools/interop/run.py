@@ -14,13 +14,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from excuses import EXCUSES, Excuse
 from facts import FACTS
+from interop_command import empty_table, parse, peer_parser, sdks, show, sit
+from method_counts import Row, rows
 from peers import ROLES, SDKS, TRANSPORTS, Peer, Transport
 from rich.table import Table
 from sessions import Outcome, hold
-from sitting import empty_table, parse, peer_parser, sdks, show, sit
-from tally import Row, rows
+from unsupported import EXCUSES, Excuse
 
 AT_ONCE: Final = 2
 ARROWS: Final = {"client": "→", "server": "←"}

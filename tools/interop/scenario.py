@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 import anyio
-import questions
+import server_requests
 from checks import Unexpected, checks, expect, expect_image, expect_rejection, expect_that, text_of
 from facts import FACTS, has
 from parties import UPDATED, Host, Rejected, Session
@@ -281,21 +281,21 @@ STORY: Final[tuple[tuple[Chapter, str | None], ...]] = (
     (log, None),
     (report_progress, None),
     (cancel, None),
-    (questions.sample, None),
-    (questions.sample_with_progress, "sessions"),
-    (questions.give_up_sampling, "sessions"),
-    (questions.sample_with_tools, "model_tools"),
-    (questions.list_the_roots, None),
-    (questions.be_pinged, "sessions"),
-    (questions.elicit, "elicitation"),
-    (questions.elicit_with_defaults, "choices"),
-    (questions.elicit_choices, "choices"),
-    (questions.elicit_by_url, "urls"),
-    (questions.be_sent_to_a_url, "url_errors"),
-    (questions.answer_several, "elicitation"),
-    (questions.answer_in_turn, "elicitation"),
-    (questions.answer_a_prompt, "rounds"),
-    (questions.answer_a_resource, "rounds"),
+    (server_requests.sample, None),
+    (server_requests.sample_with_progress, "sessions"),
+    (server_requests.give_up_sampling, "sessions"),
+    (server_requests.sample_with_tools, "model_tools"),
+    (server_requests.list_the_roots, None),
+    (server_requests.be_pinged, "sessions"),
+    (server_requests.elicit, "elicitation"),
+    (server_requests.elicit_with_defaults, "choices"),
+    (server_requests.elicit_choices, "choices"),
+    (server_requests.elicit_by_url, "urls"),
+    (server_requests.be_sent_to_a_url, "url_errors"),
+    (server_requests.answer_several, "elicitation"),
+    (server_requests.answer_in_turn, "elicitation"),
+    (server_requests.answer_a_prompt, "rounds"),
+    (server_requests.answer_a_resource, "rounds"),
     (read_resources, None),
     (watch_a_resource, None),
     (hear_of_changes, None),

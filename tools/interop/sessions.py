@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+from method_counts import Tally, tally_of
 from peers import HERE, HOME, Command, Peer, Role, Transport
-from reached import ServerFailed, last_lines, reachable
-from tally import Tally, tally_of
+from server_location import ServerFailed, last_lines, reachable
 
 from mcp_trio.errors import RecordingError
 

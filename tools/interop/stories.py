@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import questions
 import scenario
+import server_requests
 from facts import FACTS
 from parties import MESSAGE, UPDATED, Host, Session
 from steps import (
@@ -281,10 +281,10 @@ CHAPTERS: Final[Mapping[str, Sequence[Chapter]]] = {
         scenario.shake_hands,
         scenario.report_progress,
         scenario.cancel,
-        questions.sample,
-        questions.sample_with_progress,
-        questions.give_up_sampling,
-        questions.list_the_roots,
+        server_requests.sample,
+        server_requests.sample_with_progress,
+        server_requests.give_up_sampling,
+        server_requests.list_the_roots,
     ),
 }
 

@@ -19,15 +19,15 @@ from typing import Final
 
 import attrs
 import trio
-from byte_host import HALF_A_LINE, MALFORMED, ByteHost, ServerGone
 from checks import Unexpected
-from comparing import MASKS, Seen, differences, unrecorded
+from environments import arguments_of, environment, prepare
+from interop_command import empty_table, parse, peer_parser, show, sit
 from peers import PEERS, Command
 from rich.table import Table
-from sitting import empty_table, parse, peer_parser, show, sit
+from scripted_host import HALF_A_LINE, MALFORMED, ByteHost, ServerGone
+from session_comparison import MASKS, Seen, differences, unrecorded
 from steps import Heard, Step, ask
 from stories import BIG, STORIES
-from worlds import arguments_of, environment, prepare
 
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import open_recording

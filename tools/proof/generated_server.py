@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import attrs
-import outside
+import external_calls
 from handler_steps import Act, World
 from programs import Program, Script
 from thread_steps import ThreadAct
@@ -51,8 +51,8 @@ def server_of(program: Program) -> Served:
 
 
 @asynccontextmanager
-async def _lifespan(_server: Server) -> AsyncGenerator[outside.Database]:
-    yield outside.Database()
+async def _lifespan(_server: Server) -> AsyncGenerator[external_calls.Database]:
+    yield external_calls.Database()
 
 
 async def _act(act: Act, script: Script) -> list[Any]:

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 import trio
 from changed_handlers import CHANGES, RECORDED, Change
-from heard import records_of
+from observed_replay import records_of
 
 from mcp_trio import Server
 from mcp_trio._session.session import Session

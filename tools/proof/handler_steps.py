@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
+import external_calls
 import httpx2
-import outside
 import trio
 from programs import Script, Step
 
@@ -187,45 +187,45 @@ async def race(act: Act, step: Step) -> None:
     """A lost update: another handler may act while this one is outside."""
     await act.ctx.info("race")
     before = act.world.total
-    await act.ctx.effect(outside.measure, step.amount)
+    await act.ctx.effect(external_calls.measure, step.amount)
     act.world.total = before + step.amount
     await act.ctx.info([before, act.world.total])
 
 
 async def measure(act: Act, step: Step) -> None:
-    reading = await act.ctx.effect(outside.measure, amount=step.amount)
+    reading = await act.ctx.effect(external_calls.measure, amount=step.amount)
     act.seen.append([reading.at.isoformat(), reading.value, sorted(reading.tags)])
 
 
 async def weigh(act: Act, step: Step) -> None:
-    act.seen.append(await act.ctx.effect(outside.weigh, step.amount))
+    act.seen.append(await act.ctx.effect(external_calls.weigh, step.amount))
 
 
 async def crunch(act: Act, step: Step) -> None:
-    act.seen.append(await act.ctx.to_thread(outside.crunch, step.amount, base=7))
+    act.seen.append(await act.ctx.to_thread(external_calls.crunch, step.amount, base=7))
 
 
 async def roll(act: Act, step: Step) -> None:
-    act.seen.append([outside.roll(step.amount), outside.roll(sides=6)])
+    act.seen.append([external_calls.roll(step.amount), external_calls.roll(sides=6)])
 
 
 async def tag(act: Act, step: Step) -> None:
-    act.seen.append(sorted(await outside.fetch_tags(step.amount)))
+    act.seen.append(sorted(await external_calls.fetch_tags(step.amount)))
 
 
 async def query(act: Act, step: Step) -> None:
-    act.seen.append(await act.ctx.effect(outside.query, act.ctx.lifespan, step.amount))
+    act.seen.append(await act.ctx.effect(external_calls.query, act.ctx.lifespan, step.amount))
 
 
 async def fail(act: Act, step: Step) -> None:
     try:
-        await act.ctx.effect(outside.break_down, step.amount)
-    except (ValueError, OSError, KeyError, outside.BrokenDownError) as error:
+        await act.ctx.effect(external_calls.break_down, step.amount)
+    except (ValueError, OSError, KeyError, external_calls.BrokenDownError) as error:
         act.seen.append([type(error).__name__, str(error)])
 
 
 async def fail_out(act: Act, step: Step) -> None:
-    await act.ctx.effect(outside.break_down_at_once, step.amount)
+    await act.ctx.effect(external_calls.break_down_at_once, step.amount)
 
 
 async def reject(_act: Act, step: Step) -> None:

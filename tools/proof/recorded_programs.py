@@ -15,7 +15,7 @@ from typing import Final
 import httpx2
 import msgspec
 import trio
-from client_story import ClientStory
+from generated_client import ClientStory
 from generated_server import server_of
 from latency_server import start_latency_server
 from programs import Program, program_of

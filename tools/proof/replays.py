@@ -32,7 +32,7 @@ from typing import Final, TypeVar, cast
 import attrs
 import msgspec
 from generated_server import server_of
-from heard import Listened, Story, outcomes_of, recorded_story, records_of
+from observed_replay import Listened, Story, outcomes_of, recorded_story, records_of
 from programs import program_of
 from recorded_programs import recording_of, state_of
 

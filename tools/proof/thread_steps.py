@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 import attrs
-import outside
+import external_calls
 from handler_steps import TOTAL, World, form_of, questions_of, words_of
 from programs import Script, Step
 
@@ -86,22 +86,22 @@ def choose(act: ThreadAct, step: Step) -> None:
 
 
 def weigh(act: ThreadAct, step: Step) -> None:
-    act.seen.append(act.ctx.effect(outside.crunch, step.amount))
+    act.seen.append(act.ctx.effect(external_calls.crunch, step.amount))
 
 
 def roll(act: ThreadAct, step: Step) -> None:
-    act.seen.append([outside.roll(step.amount), outside.roll(sides=6)])
+    act.seen.append([external_calls.roll(step.amount), external_calls.roll(sides=6)])
 
 
 def fail(act: ThreadAct, step: Step) -> None:
     try:
-        act.ctx.effect(outside.break_down_at_once, step.amount)
-    except (ValueError, OSError, KeyError, outside.BrokenDownError) as error:
+        act.ctx.effect(external_calls.break_down_at_once, step.amount)
+    except (ValueError, OSError, KeyError, external_calls.BrokenDownError) as error:
         act.seen.append([type(error).__name__, str(error)])
 
 
 def fail_out(act: ThreadAct, step: Step) -> None:
-    act.ctx.effect(outside.break_down_at_once, step.amount)
+    act.ctx.effect(external_calls.break_down_at_once, step.amount)
 
 
 def reject(_act: ThreadAct, step: Step) -> None:

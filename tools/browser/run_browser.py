@@ -1,0 +1,254 @@
+"""Test our servers with pages in a real browser: `python tools/browser/run_browser.py`.
+
+Headless Chromium shows a page that is from an allowed origin, from the server's own, from another
+one, from none, or from a name that has come to stand for this machine. The page calls a tool over
+WebSocket, Streamable HTTP or HTTP+SSE, in either era, by a client of its own or by an official SDK,
+and shows the answer. Prints a table of what came of it; the exit status is 1 if that is not what
+should. What drives the browser is pinned, and installed at the first run; Chromium is Debian's.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+HERE: Final = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "interop"))
+
+from browser_cases import (  # noqa: E402
+    H2,
+    HOSTS,
+    PAGES,
+    PATHS,
+    SETTINGS,
+    TOKENS,
+    Attempt,
+    Host,
+    Outcome,
+    attempts,
+)
+from browser_servers import (  # noqa: E402
+    PAGE,
+    SANDBOXED,
+    Places,
+    bundle,
+    certificate,
+    pages_of,
+    serve_all,
+    server_noting,
+)
+from install import ensure  # noqa: E402
+from interop_command import empty_table, show, sit  # noqa: E402
+from peers import NODE, NodeEnvironment  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+DRIVER: Final = NodeEnvironment(name="browser", folder=HERE / "node", node=NODE)
+CHROMIUM: Final = "chromium"
+AT_ONCE: Final = 3
+SECONDS_MAX: Final = 120.0
+REBOUND: Final = "evil.test"
+PLANTED: Final = ("own", "rebound")
+"""Pages that seem to be from where a server is, which has none."""
+
+SILENT: Final[Mapping[str, Any]] = {"said": "nothing", "statuses": (), "protocols": ()}
+"""What is told of a visit that the browser has not made."""
+
+CHROMIUM_OPTIONS: Final = (
+    f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
+    "--ignore-certificate-errors",
+    # It has come to refuse such names itself; what others let through is ours to refuse.
+    "--disable-features=LocalNetworkAccessChecks",
+)
+
+
+@attrs.frozen(kw_only=True)
+class Visit:
+    """An attempt at one host.
+
+    Attributes:
+        name: Of the visit; the tool is to greet it, and its picture is called so.
+        attempt: What is tried.
+        host: Who holds the connections.
+        page: The address of the page.
+        origin: What the browser takes for its origin.
+        url: Where the server is, by the name under which the page knows it.
+    """
+
+    name: str
+    attempt: Attempt
+    host: Host
+    page: str
+    origin: str
+    url: str
+
+    def order(self) -> Mapping[str, Any]:
+        """What `drive.mjs` is told."""
+        attempt = self.attempt
+        task = {
+            "url": self.url,
+            "client": attempt.client,
+            "transport": attempt.transport,
+            "era": attempt.era,
+            "token": TOKENS[attempt.token],
+            "name": self.name,
+        }
+        is_planted = attempt.page in PLANTED
+        return {"name": self.name, "page": self.page, "isPlanted": is_planted, "task": task}
+
+
+def visits_to(
+    places: Places, tried: Iterable[Attempt], *, allowed: str, other: str
+) -> Iterator[Visit]:
+    """Every attempt at every host."""
+    numbers = count(1)
+    for attempt in tried:
+        for host in attempt.hosts:
+            server = places[host, attempt.setting]
+            if attempt.page == "rebound":
+                server = server.replace("127.0.0.1", REBOUND)
+            own = f"{attempt.scheme('http')}://{server}"
+            page, origin = {
+                "allowed": (allowed + PAGE, allowed),
+                "own": (own + PAGE, own),
+                "other": (other + PAGE, other),
+                "opaque": (allowed + SANDBOXED, "null"),
+                "rebound": (own + PAGE, own),
+            }[attempt.page]
+            scheme = attempt.scheme("ws" if attempt.transport == "websocket" else "http")
+            yield Visit(
+                name=_name_of(next(numbers), attempt, host),
+                attempt=attempt,
+                host=host,
+                page=page,
+                origin=origin,
+                url=f"{scheme}://{server}{PATHS[attempt.transport]}",
+            )
+
+
+def _name_of(number: int, attempt: Attempt, host: str) -> str:
+    words = [f"{number:03}", attempt.page, attempt.client, attempt.transport, attempt.era, host]
+    return "-".join(words).replace(" ", "-")
+
+
+async def hold_visits(folder: Path, chromium: str, pictures: Path | None) -> list[Outcome]:
+    """Serve everything in this process, and let a browser come.
+
+    Raises:
+        trio.TooSlowError: It was not done in time.
+    """
+    greeted: set[str] = set()
+    bundle(DRIVER, folder)
+    with pages_of(folder) as allowed, pages_of(folder) as other, trio.fail_after(SECONDS_MAX):
+        async with trio.open_nursery() as nursery:
+            places = await serve_all(nursery, server_noting(greeted), allowed, certificate(folder))
+            visits = list(visits_to(places, attempts(), allowed=allowed, other=other))
+            told = await driven(
+                {
+                    "executable": chromium,
+                    "args": CHROMIUM_OPTIONS,
+                    "pages": allowed,
+                    "pictures": None if pictures is None else str(pictures),
+                    "atOnce": AT_ONCE,
+                    "visits": [visit.order() for visit in visits],
+                }
+            )
+            nursery.cancel_scope.cancel()
+    return [
+        Outcome(
+            attempt=visit.attempt,
+            host=visit.host,
+            name=visit.name,
+            has_run=visit.name in greeted,
+            origin=visit.origin,
+            told=told.get(visit.name, SILENT),
+        )
+        for visit in visits
+    ]
+
+
+async def driven(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """What the browser tells of each visit, by its name."""
+    done = await trio.run_process(
+        DRIVER.start("drive.mjs"),
+        stdin=json.dumps(order).encode(),
+        capture_stdout=True,
+        check=False,  # it says on stderr what was wrong, and nothing of the visits it did not make
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {each["name"]: each for each in told}
+
+
+def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
+    """Install what is missing, and hold all visits.
+
+    Raises:
+        SystemExit: There is no Chromium, or it was not done in time.
+    """
+    chromium = shutil.which(CHROMIUM)
+    if chromium is None:
+        raise SystemExit(f"{CHROMIUM} is not installed: `apt-get install {CHROMIUM}`")
+    ensure(DRIVER)
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
+    subprocess.run([chromium, "--version"], check=True, stderr=subprocess.DEVNULL)
+    try:
+        return trio.run(hold_visits, folder, chromium, pictures)
+    except trio.TooSlowError:
+        raise SystemExit(f"the browser was not done after {SECONDS_MAX:g} s") from None
+
+
+# What came of it
+
+
+def table_of(outcomes: Sequence[Outcome]) -> Table:
+    """What came of each attempt at each host; red if it is not what should."""
+    table = empty_table()
+    for heading in ("page", "client", "transport", "era", "setting", "token", "expected", *HOSTS):
+        table.add_column(heading, no_wrap=True)
+    cells = {(outcome.attempt, outcome.host): _cell(outcome) for outcome in outcomes}
+    for attempt in dict.fromkeys(outcome.attempt for outcome in outcomes):
+        table.add_row(
+            *(attempt.page, attempt.client, attempt.transport, attempt.era, attempt.setting),
+            *(attempt.token, attempt.expected),
+            *(cells.get((attempt, host), "") for host in HOSTS),
+        )
+    return table
+
+
+def _cell(outcome: Outcome) -> str:
+    is_right = not any(outcome.complaints())
+    cell = f"{outcome.observed}, {H2}" if H2 in outcome.protocols else outcome.observed
+    return cell if is_right else f"[bold red]{cell}[/]"
+
+
+def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
+    """Print everything; returns whether it is as it should be."""
+    found = [f"{each.name}: {fault}" for each in outcomes for fault in each.complaints()]
+    show(table_of(outcomes), ())
+    for word, meaning in (*PAGES.items(), *SETTINGS.items()):
+        print(f"{word}: {meaning}")
+    show(None, found)
+    print(f"{len(outcomes)} visits, {len(found)} complaints, {seconds:.0f} s")
+    return not found
+
+
+def main(arguments: list[str]) -> int:
+    """Hold the visits, and report."""
+    parser = argparse.ArgumentParser(description="Let pages in a browser talk to our servers.")
+    parser.add_argument(
+        "--screenshots", metavar="FOLDER", type=Path, help="of every page, at the end"
+    )
+    return sit(partial(hold, pictures=parser.parse_args(arguments).screenshots), report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""Attack servers and measure what it costs them: `python tools/hostile/run_attacks.py`.
+
+Each attack of `attacks` meets a server of its own process, while a client that means well
+makes a call after the other, each on a new connection. Both hosts are attacked at the same time.
+Prints a table for each; the exit status is 1 if a client got what it should not have, was not let
+go, left something behind, or kept the other client waiting. Costs are the server's, with the
+well-meant calls in them (Linux only).
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+from attacks import ATTACKS, Attack, Ending, Target, call
+
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "interop", "bench")]
+
+from attack_report import Suffered, report
+from attack_target import allow_descriptors
+from http_wire import Link
+from observed_process import PATIENCE_SECONDS, Watch, watched
+from server_location import Served, served
+
+HERE: Final = Path(__file__).resolve().parent
+HOSTS: Final = ("native", "hypercorn")
+
+
+# The attacks
+
+
+async def attack_all(servers: Mapping[str, Served], attacks: Sequence[Attack]) -> list[Suffered]:
+    """Attack the servers, by their hosts, all at the same time."""
+    results: list[Suffered] = []
+
+    async def attack(host: str, server: Served) -> None:
+        port = int(server.address.rpartition(":")[2])
+        neighbour = [sys.executable, str(HERE / "well_behaved_caller.py"), str(port)]
+        async with watched(server.process.pid, partial(_tasks_at, port), neighbour) as watch:
+            results.extend([await _suffer(each, host, Target(port), watch) for each in attacks])
+
+    async with trio.open_nursery() as nursery:
+        for host, server in servers.items():
+            nursery.start_soon(attack, host, server)
+    return sorted(results, key=lambda result: [*servers].index(result.place))
+
+
+def _tasks_at(port: int) -> int:
+    with Link(port) as link:
+        answer = link.ask(call("tasks", {}))
+    result = msgspec.json.decode(next(answer.messages()))["result"]
+    return int(result["content"][0]["text"])
+
+
+async def _suffer(attack: Attack, host: str, target: Target, watch: Watch) -> Suffered:
+    endings, toll = await watch.toll_of(partial(attack.run, target))
+    return Suffered(
+        name=attack.name,
+        place=host,
+        told=told(endings),
+        seconds=[each.seconds for each in endings],
+        wrong=list(wrong(attack, host, endings)),
+        toll=toll,
+    )
+
+
+def run(hosts: Sequence[str], attacks: Sequence[Attack]) -> list[Suffered]:
+    """Start a server for each host, and attack it.
+
+    Raises:
+        ServerFailed: One did not begin, or did not end.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-")))
+        servers = {
+            host: stack.enter_context(served(_command(host), folder / host)) for host in hosts
+        }
+        return trio.run(attack_all, servers, attacks)
+
+
+def _command(host: str) -> list[str]:
+    return [sys.executable, str(HERE / "attack_target_server.py"), "--host", host]
+
+
+# What came of it
+
+
+def told(endings: Sequence[Ending]) -> str:
+    """How often connections ended how, such as `400 x5, silence x2`."""
+    counted = Counter(_in_a_word(each) for each in endings)
+    return ", ".join(f"{word} x{count}" for word, count in counted.most_common())
+
+
+def _in_a_word(ending: Ending) -> str:
+    answers = Counter(ending.answers)
+    words = [
+        f"{status}" if count == 1 else f"{status} {count:,} times"
+        for status, count in answers.items()
+    ]
+    is_open = ["open"] if ending.seconds is None else []
+    return "+".join([*words, *is_open]) or "silence"
+
+
+def wrong(attack: Attack, host: str, endings: Sequence[Ending]) -> Iterator[str]:
+    """What must not be of the connections, in sentences."""
+    if host in attack.hosts:
+        for ending in endings:
+            yield from _wrong_of(attack, ending)
+    if any(ending.has_leaked for ending in endings):
+        yield "a header was injected"
+
+
+def _wrong_of(attack: Attack, ending: Ending) -> Iterator[str]:
+    if ending.seconds is None:
+        yield f"a connection was kept for {PATIENCE_SECONDS:g} s: {_in_a_word(ending)}"
+    if len(ending.answers) > attack.answers_max:
+        yield f"{len(ending.answers)} answers"
+    if not set(ending.answers).issubset(attack.statuses):
+        yield f"answered with {_in_a_word(ending)}"
+
+
+def main(arguments: list[str]) -> int:
+    """Attack the hosts, and report."""
+    parser = argparse.ArgumentParser(description="Attack a server in every way.")
+    parser.add_argument("--host", choices=HOSTS, action="append", help="may be repeated")
+    parser.add_argument("--attack", metavar="WORDS", help="only those whose name has these words")
+    options = parser.parse_args(arguments)
+    attacks = [each for each in ATTACKS if (options.attack or "") in each.name]
+    allow_descriptors()
+    begin = time.monotonic()
+    results = run(options.host or HOSTS, attacks)
+    return 0 if report(results, "attacks", time.monotonic() - begin) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,257 @@
+"""Every change of a recording that matters to a replay, and the record where it is noticed.
+
+Outcomes are told to handlers: what is changed in them shows in what a handler does with them.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from mcp_trio._journal.records import PATCHED_MARK, TIMEOUT
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._protocol.requests import SUSPENDED_PREFIX
+
+Line: TypeAlias = dict[str, Any]
+
+
+class Change(NamedTuple):
+    """A changed recording, the records at one of which it has to diverge, and in which way."""
+
+    kind: str
+    what: str
+    lines: list[bytes]
+    expected: range
+    ways: frozenset[str]
+
+
+def changes(lines: list[bytes], *, is_seeded: bool = False) -> Iterator[Change]:
+    """Every change of a recording that this script knows to make."""
+    records: list[Line] = [json.loads(line) for line in lines]
+    records = list(itertools.takewhile(lambda record: record["k"] != "gap", records))
+    if is_seeded:
+        yield from change_seed(lines, records)
+    for place, record in enumerate(records):
+        for change in CHANGES.get(record["k"], ()):
+            yield from change(lines, records, place)
+
+
+def change_seed(lines: list[bytes], records: list[Line]) -> Iterator[Change]:
+    """The seed: what the dice say differs."""
+    body = records[0]["f"] | {"seed": records[0]["f"]["seed"] ^ 1}
+    line = encoded({**records[0], "f": body})
+    yield Change("open", "seed", replaced(lines, 0, line), behind(records, 0), IN_FRAMES)
+
+
+def change_out(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """One byte of an `out`."""
+    number = records[place]["n"]
+    line = lines[place].replace(b'"jsonrpc":"2.0"', b'"jsonrpc":"2.1"')
+    what = f"byte of out {number}"
+    yield Change("out", what, replaced(lines, place, line), only(number), IN_FRAMES)
+
+
+def change_command(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """An argument of an effect."""
+    number = records[place]["n"]
+    line = encoded({**records[place], "f": different(records[place]["f"], "arguments")})
+    what = f"arguments of cmd {number}"
+    yield Change("cmd", what, replaced(lines, place, line), only(number), IN_ARGUMENTS)
+
+
+def change_outcome(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """The result of an effect, or its error; those without any say nothing."""
+    record = records[place]
+    if kind_before(records, place) != "cmd" or record.get("f") is None:
+        return
+    body = different(record["f"], "text") if record["k"] == "err" else other(record["f"])
+    line = encoded({**record, "f": body})
+    what, expected = f"body of {record['k']} {record['n']}", behind(records, place)
+    yield Change(record["k"], what, replaced(lines, place, line), expected, IN_EFFECTS)
+
+
+def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """What was read in passing; deadlines are only waited for."""
+    record = records[place]
+    if record["f"]["name"] == TIMEOUT or "value" not in record["f"]:
+        return
+    line = encoded({**record, "f": different(record["f"], "value")})
+    what, expected = f"value of val {record['n']}", behind(records, place)
+    yield Change("val", what, replaced(lines, place, line), expected, IN_EFFECTS)
+
+
+def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """Which way was taken."""
+    record = records[place]
+    if record["f"]["name"] != PATCHED_MARK:
+        return
+    line = encoded({**record, "f": different(record["f"], "value")})
+    what, expected = f"value of mark {record['n']}", behind(records, place - 1)
+    yield Change("mark", what, replaced(lines, place, line), expected, IN_EFFECTS)
+
+
+def change_id(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """The id of a request: its answer differs."""
+    number = records[place]["n"]
+    for request in messages_of(records[place]):
+        told = [r["n"] for r in records if tells(r, request.get("id"), records[place].get("c"))]
+        if "method" in request and told:
+            changed = {**request, "id": 99_000 + number}
+            what, expected = f"id of in {number}", only(told[0])
+            frame = with_message(lines[place], request, changed)
+            yield Change("in", what, replaced(lines, place, frame), expected, IN_FRAMES)
+
+
+def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """An argument that no tool has: the handler does not run.
+
+    What it did to shared state before its first record may be missed by another lane first.
+    """
+    number, request = records[place]["n"], messages_of(records[place])[0]
+    acts = [r for r in records if r.get("l") == f"r{number}" and r["o"]]
+    is_call = request.get("method") == "tools/call" and acts
+    if not is_call or acts[0]["k"] != "out" or "error" in acts[0]["f"]:
+        return
+    arguments = {**request["params"].get("arguments", {}), "surplus": True}
+    changed = {**request, "params": {**request["params"], "arguments": arguments}}
+    line = with_message(lines[place], request, changed)
+    first = min(r["n"] for r in records if belongs_to(r.get("l"), number) and r["o"])
+    expected = range(number + 1, first + 1)
+    what = f"arguments of in {number}"
+    yield Change("in", what, replaced(lines, place, line), expected, IN_ANY)
+
+
+def change_state(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """The state of a retry, if there is a parked handler behind it: it does not go on."""
+    number, request = records[place]["n"], messages_of(records[place])[0]
+    state = request.get("params", {}).get("requestState")
+    if state is None or not state.startswith(SUSPENDED_PREFIX):
+        return
+    changed = {**request, "params": {**request["params"], "requestState": f"{state}0"}}
+    line = with_message(lines[place], request, changed)
+    what, expected = f"state of in {number}", behind(records, place)
+    yield Change("in", what, replaced(lines, place, line), expected, IN_ANY)
+
+
+def remove(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """The whole record; the lane waits with it until its next one.
+
+    Without a next one, a task that had begun an effect may have waited for it to the end.
+    """
+    number, kind = records[place]["n"], records[place]["k"]
+    without = lines[:place] + lines[place + 1 :]
+    expected, ways = only(number), frozenset({"extra"})
+    after = next_of_lane(records, place)
+    if after is not None:
+        expected = range(number, after + 1)
+    elif kind_before(records, place) == "cmd":
+        expected, ways = behind(records, place - 1), IN_ANY
+    yield Change(kind, f"removed {kind} {number}", without, expected, ways)
+
+
+def only(number: int) -> range:
+    return range(number, number + 1)
+
+
+def behind(records: list[Line], place: int) -> range:
+    """The numbers of all records that come later."""
+    return range(records[place]["n"] + 1, records[-1]["n"] + 1)
+
+
+def kind_before(records: list[Line], place: int) -> str | None:
+    """The kind of the record that the lane made before the one at `place`."""
+    lane = records[place].get("l")
+    return next((r["k"] for r in reversed(records[:place]) if r.get("l") == lane), None)
+
+
+def next_of_lane(records: list[Line], place: int) -> int | None:
+    """The number of the lane's next record behind the one at `place`."""
+    lane = records[place].get("l")
+    later = (r["n"] for r in records[place + 1 :] if lane is not None and r.get("l") == lane)
+    return next(later, None)
+
+
+def different(body: Line, member: str) -> Line:
+    """A body with another value in one of its members."""
+    return {**body, member: other(body[member])}
+
+
+def other(value: Any) -> Any:
+    """A value of the same form, with something else wherever that tells something."""
+    changed = (change(value) for kind, change in OTHERS.items() if isinstance(value, kind))
+    return next(changed, value)
+
+
+def other_text(text: str) -> str:
+    """A text of the same form: if there is a digit at its end, with another one."""
+    if text == "<opaque>":
+        return text
+    return re.sub(r"[0-9]\Z|\Z", lambda digit: str((int(digit[0] or 0) + 1) % 10), text, count=1)
+
+
+OTHERS: Final[Mapping[type, Callable[[Any], Any]]] = {
+    bool: lambda value: not value,
+    int: lambda value: value + 1,
+    float: lambda value: value + 0.5,
+    str: other_text,
+    list: lambda items: [other(item) for item in items] or [1],
+    dict: lambda members: {name: other(member) for name, member in members.items()} or {"": 1},
+}
+
+# The ways in which replays diverge: where something else is sent, where something else is done. If
+# what is done instead is also recorded later, that is what it is taken for.
+IN_FRAMES: Final = frozenset({"frame", "missing"})
+IN_ARGUMENTS: Final = frozenset({"argument", "missing"})
+IN_EFFECTS: Final = frozenset({"frame", "argument", "missing", "extra", "order", "redacted"})
+IN_ANY: Final = IN_EFFECTS | {"uncancelled"}
+
+
+def tells(record: Line, request_id: object, channel: int | None) -> bool:
+    """Whether a record is what a request is answered by, or told on a subscription."""
+    if record["k"] != "out" or record.get("c") != channel:
+        return False
+    if "method" not in record["f"]:
+        return bool(record["f"]["id"] == request_id)
+    meta = record["f"].get("params", {}).get("_meta", {})
+    return request_id is not None and meta.get(SUBSCRIPTION_ID) == request_id
+
+
+def messages_of(record: Line) -> list[Line]:
+    """The messages of a frame: one, or those of a batch."""
+    frame: Line | list[Line] = record["f"]
+    return frame if isinstance(frame, list) else [frame]
+
+
+def with_message(line: bytes, message: Line, changed: Line) -> bytes:
+    """A line with another message in the place of one."""
+    return line.replace(text_of(message), text_of(changed), 1)
+
+
+def belongs_to(lane: str | None, number: int) -> bool:
+    return lane is not None and (lane + ".").startswith(f"r{number}.")
+
+
+def replaced(lines: list[bytes], place: int, line: bytes) -> list[bytes]:
+    return [*lines[:place], line, *lines[place + 1 :]]
+
+
+def encoded(record: Line) -> bytes:
+    return text_of(record) + b"\n"
+
+
+def text_of(value: Line) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+CHANGES: Final[Mapping[str, tuple[Callable[..., Iterator[Change]], ...]]] = {
+    "in": (change_id, change_arguments, change_state),
+    "out": (change_out,),
+    "cmd": (change_command,),
+    "res": (change_outcome,),
+    "err": (change_outcome,),
+    "val": (change_value,),
+    "mark": (change_patch,),
+    "cxl": (remove,),
+    "shut": (remove,),
+}
