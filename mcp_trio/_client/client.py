@@ -91,10 +91,10 @@ from mcp_trio._protocol.methods import (
     PING,
     Method,
     ParamsToSend,
-    announced,
+    Role,
     custom_method,
+    has_capability,
 )
-from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
     PROTOCOL_VERSIONS,
@@ -463,7 +463,7 @@ class Client:
 
     def server_can(self, capability: str) -> bool:
         """Return whether the server has a capability, such as "tools" or "resources.subscribe"."""
-        return announced(self.server_capabilities, capability)
+        return has_capability(self.server_capabilities, capability)
 
     @property
     def instructions(self) -> str | None:
@@ -938,7 +938,7 @@ class Client:
             limits=self.limits,
             methods=self._methods,
             protocol_versions=self.protocol_versions,
-            own_metadata=self._request_metadata,
+            request_metadata=self._request_metadata,
         )
         record = self._recordings.record
         if record is None:

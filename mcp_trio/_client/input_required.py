@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.compat import downgraded
-from mcp_trio._protocol.methods import METHODS, ParamsToSend, announced
+from mcp_trio._protocol.methods import METHODS, ParamsToSend, has_capability
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
@@ -120,7 +120,7 @@ class Rounds:
         row = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
         if row is None:
             raise self._violation(request, "which is not allowed as an input request")
-        if row.required_capability is not None and not announced(
+        if row.required_capability is not None and not has_capability(
             self.capabilities, row.required_capability.path
         ):
             raise self._violation(request, f"but the {row.required_capability} was not announced")

@@ -31,7 +31,7 @@ from mcp_trio._protocol.methods import (
     RESOURCE_UPDATED,
     Method,
     ParamsToSend,
-    announced,
+    has_capability,
 )
 from mcp_trio._session.calls import Call
 from mcp_trio._session.session import Session
@@ -443,7 +443,7 @@ class CallbackSubscription:
         self._current = None
         capabilities = session.connection.peer_capabilities
         self._announced = [
-            kind for kind in self.kinds if announced(capabilities, f"{kind}.listChanged")
+            kind for kind in self.kinds if has_capability(capabilities, f"{kind}.listChanged")
         ]
         try:
             await self._replace(session, self.uris)

@@ -66,13 +66,13 @@ class _Rule:
 
 
 def _since(name: str, otherwise: _Change = _left_out) -> _Rule:
-    place = PROTOCOL_VERSIONS[name].place
-    return _Rule(lambda protocol_version: protocol_version.place < place, otherwise)
+    place = PROTOCOL_VERSIONS[name].index
+    return _Rule(lambda protocol_version: protocol_version.index < place, otherwise)
 
 
 def _until(name: str) -> _Rule:
-    place = PROTOCOL_VERSIONS[name].place
-    return _Rule(lambda protocol_version: protocol_version.place > place, _left_out)
+    place = PROTOCOL_VERSIONS[name].index
+    return _Rule(lambda protocol_version: protocol_version.index > place, _left_out)
 
 
 # Structured content, and the schemas of tools.

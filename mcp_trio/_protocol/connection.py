@@ -1,20 +1,27 @@
-"""One end of a connection, without I/O: messages in, events and encoded messages out.
+"""One side of an MCP connection as a state machine, without I/O.
 
-Each received message becomes exactly one event. A request that carries its own metadata is
-stateless (protocol version 2026-07-28 and later), whatever the state of the session; every other
-request belongs to the session. A request keeps its sender as a `Peer`, known from the handshake or
-from the metadata of this request.
+Received messages go in and become events; messages to send come out encoded. Each received message
+becomes exactly one event, and `Connection.receive` never raises.
 
-A request is checked in the order in which a peer can correct its errors: metadata, method, id,
-session state, capability, params. A rejected request changes no state. The exception is
-`initialize` with invalid params: its error resets the session, as it does at the client.
+There are two kinds of requests. A request that carries its metadata (`_meta`, protocol version
+2026-07-28 and later) is *stateless*: it needs no handshake and changes no state. Every other
+request belongs to a session that a handshake opens. A connection serves both side by side. Each
+received request keeps its sender as a `Peer`, known from the handshake or from its own metadata.
+
+A received request is checked in the order in which its sender can correct errors: metadata, method,
+id, session state, capability, params. A rejected request changes no state, with one exception: an
+`initialize` with invalid params resets the session, as its error response does at the client.
+
+The lifecycle: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle
 """
 
+import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 import attrs
 import msgspec
@@ -42,9 +49,22 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol import methods
 from mcp_trio._protocol.compat import downgraded
+from mcp_trio._protocol.events import (
+    BatchReceived,
+    Event,
+    Ignored,
+    NotificationReceived,
+    ProgressReceived,
+    Reply,
+    RequestCancelled,
+    RequestReceived,
+    ResponseReceived,
+    ResponseUnreadable,
+)
 from mcp_trio._protocol.metadata import (
     COMPLETE,
     INPUT_REQUIRED,
+    PROGRESS_TOKEN,
     PROTOCOL_VERSION,
     SERVER_INFO,
     SUBSCRIPTION_ID,
@@ -52,8 +72,10 @@ from mcp_trio._protocol.metadata import (
     Capabilities,
     Metadata,
     Peer,
+    check_user_meta,
     client_metadata,
     metadata_of,
+    progress_token_of,
     with_meta,
     with_result_metadata,
 )
@@ -62,33 +84,25 @@ from mcp_trio._protocol.methods import (
     INITIALIZE,
     METHODS,
     PING,
+    FastEnum,
     Method,
     ParamsToSend,
     RequiredCapability,
-    announced,
-    unknown,
+    Role,
+    SessionTrigger,
+    has_capability,
 )
 from mcp_trio._protocol.requests import (
     Budget,
     IncomingRequest,
     IncomingRequests,
+    IncomingState,
+    IncomingTrigger,
     OutgoingRequest,
     OutgoingRequests,
     RequestId,
-    check_reserved,
     oversized_response_id,
-    report,
     response_id_of,
-    token_of,
-    with_token,
-)
-from mcp_trio._protocol.states import (
-    SESSION_TRANSITIONS,
-    IncomingState,
-    IncomingTrigger,
-    Role,
-    SessionState,
-    SessionTrigger,
 )
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
@@ -109,126 +123,90 @@ from mcp_trio.errors import (
 )
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# What a received frame turned out to be: facts for the engine, one per frame.
-
-
-class RequestReceived(msgspec.Struct, gc=False):
-    """A valid request for a handler."""
-
-    request: IncomingRequest
-
-
-class BatchReceived(msgspec.Struct, gc=False):
-    """Several messages in one frame, each for `Connection.take`, when those before it are done.
-
-    `size_bytes` is what one of them takes, on average.
-    """
-
-    messages: Sequence[Message]
-    size_bytes: int
-
-
-class NotificationReceived(msgspec.Struct, gc=False):
-    """A valid notification; `request` is the open subscription of ours that it belongs to."""
-
-    method: Method
-    params: Any
-    request: OutgoingRequest | None = None
-
-
-class RequestCancelled(msgspec.Struct, gc=False):
-    """The peer no longer wants the answer of a request that is not finished."""
-
-    request: IncomingRequest
-    reason: str | None
-
-
-class ProgressReceived(msgspec.Struct, gc=False):
-    """The peer reports about an open request of ours, which is a sign of life for its budget."""
-
-    request: OutgoingRequest
-    params: Any
-
-
-class ResponseReceived(msgspec.Struct, gc=False):
-    """An open request of ours has ended: one of `result` (raw JSON) and `error` is there."""
-
-    request: OutgoingRequest
-    result: msgspec.Raw | None
-    error: ErrorObject | None
-
-
-class ResponseUnreadable(msgspec.Struct, gc=False):
-    """An open request of ours has ended: its answer is too large, or no message."""
-
-    request: OutgoingRequest
-    error: RemoteProtocolError | OutcomeUnknown
-    counted: str = "unreadable answer"
-
-
-class Reply(msgspec.Struct, gc=False):
-    """The protocol itself answers: `frame` goes out now.
-
-    `counted` names the fault that it answers, if it is one; `negotiated` tells that the handshake
-    has just settled revision, peer and capabilities. `peer` is who has sent a modern request. `id`
-    is that of the request, if it could be read.
-    """
-
-    frame: bytes
-    id: RequestId | None = None
-    counted: str | None = None
-    text: str | None = None
-    negotiated: bool = False
-    peer: Peer | None = None
-
-
-class Ignored(msgspec.Struct, gc=False):
-    """Nothing is to be done and nothing may be answered; `counted` and `text` are for the log."""
-
-    counted: str
-    text: str
-
-
-Event: TypeAlias = (
-    RequestReceived
-    | BatchReceived
-    | NotificationReceived
-    | RequestCancelled
-    | ProgressReceived
-    | ResponseReceived
-    | ResponseUnreadable
-    | Reply
-    | Ignored
-)
-
-
-# --------------------
-# What leaves one end of a conversation, and what both directions know.
+# The state of a session.
 #
-# What goes out is returned as an encoded frame, and it is the caller's duty to send frames in the
-# order in which they were returned. Everything is fitted to the revision of the other side: what
-# that does not have is left out, or said in its words.
+# A session is one handshake, after which everything is allowed:
+#
+#     FRESH ──client initialize──▶ INITIALIZING ──server's result──▶ ANSWERED ──initialized──▶ READY
+#       ▲                               │
+#       └────────server's error─────────┘
+#
+# The keys of the table are the *role* of the sender and the kind of message. The table does not
+# depend on which side this connection is, so both ends of a connection use the same one. A missing
+# row means that the message is not allowed; the caller knows which side is then at fault.
+#
+# - Pings are allowed at any time. So are responses, which belong to requests that were allowed, and
+#   cancellations and progress, for which `requests` knows whether the request is still open.
+# - A stateless message is allowed at any time, because it needs no handshake.
+# - Before READY the server may only send log messages. Before its response to `initialize` the
+#   client may only send pings.
+# - In ANSWERED the client may already send requests. The specification asks it to send
+#   `notifications/initialized` first, but not all clients do; by then both sides know the protocol
+#   version, and a rejection would only break such clients.
+#
+# The states of single requests are in `requests`.
 
 
-# What a client says before it knows its server.
-_FIRST_WORDS: Final = frozenset({methods.INITIALIZE, methods.DISCOVER})
+class SessionState(FastEnum):
+    """The progress of the handshake."""
 
-_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+    FRESH = enum.auto()
+    INITIALIZING = enum.auto()
+    ANSWERED = enum.auto()
+    READY = enum.auto()
+    CLOSED = enum.auto()
 
 
-def _counter() -> Counter[str]:
-    return Counter()  # `Counter[str]()` remembers that, in each session
+_S, _T, _C, _V = SessionState, SessionTrigger, Role.CLIENT, Role.SERVER
+
+_ALWAYS_ALLOWED: Final = (
+    *product(Role, (_T.PING, _T.STATELESS, _T.ANSWER, _T.REFERENCE)),
+    (_V, _T.LOG),
+)
+_CLOSING: Final = dict.fromkeys(product(Role, (_T.CLOSE,)), _S.CLOSED)
+
+SESSION_TRANSITIONS: Final[
+    Mapping[SessionState, Mapping[tuple[Role, SessionTrigger], SessionState]]
+] = {
+    _S.FRESH: {
+        (_C, _T.INITIALIZE): _S.INITIALIZING,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _S.FRESH),
+        **_CLOSING,
+    },
+    _S.INITIALIZING: {
+        (_V, _T.INITIALIZE_RESULT): _S.ANSWERED,
+        (_V, _T.INITIALIZE_ERROR): _S.FRESH,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _S.INITIALIZING),
+        **_CLOSING,
+    },
+    _S.ANSWERED: {
+        (_C, _T.INITIALIZED): _S.READY,
+        (_C, _T.REQUEST): _S.ANSWERED,
+        (_C, _T.NOTIFICATION): _S.ANSWERED,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _S.ANSWERED),
+        **_CLOSING,
+    },
+    _S.READY: {
+        (_C, _T.REQUEST): _S.READY,
+        (_C, _T.NOTIFICATION): _S.READY,
+        (_V, _T.REQUEST): _S.READY,
+        (_V, _T.NOTIFICATION): _S.READY,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _S.READY),
+        **_CLOSING,
+    },
+    _S.CLOSED: {},
+}
+"""The state after a message, by the state before it, the role of the sender and the trigger."""
 
 
-class _Kind(msgspec.Struct, rename="camel", gc=False):
-    """As much of a result as tells how to read it; without a word it is complete (BASE-38)."""
+class _ResultType(msgspec.Struct, rename="camel", gc=False):
+    """The `resultType` of a stateless result; a result without one is complete."""
 
     result_type: str = COMPLETE
 
 
-class _Rejected(Exception):  # noqa: N818  what becomes of a request, and no fault of ours
-    """A request is answered with an error before any handler sees it."""
+class _Rejected(Exception):  # noqa: N818  the peer's error, which `receive` turns into a response
+    """A received request is answered with an error before any handler runs."""
 
     def __init__(
         self, code: int, text: str, *, counted: str = "rejected", data: Any = UNSET
@@ -244,24 +222,40 @@ def _without_metadata() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
+# The first request of a client, sent before the protocol version is known.
+_FIRST_METHODS: Final = frozenset({methods.INITIALIZE, methods.DISCOVER})
+
+_NO_RESULT_TYPES: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def _counter() -> Counter[str]:
+    return Counter()  # not `Counter[str]()`, which stores the alias on each instance
+
+
 @attrs.define(kw_only=True, eq=False)
 class Connection:
-    """One end of a connection: received messages become events, and messages to send are encoded.
+    """One side of a connection.
 
-    A message is encoded for the protocol version of the peer: members that this version does not
+    Messages are encoded for the protocol version of the peer: members that this version does not
     have are left out or replaced. The caller sends the encoded messages in the order in which they
-    are returned.
-
-    The handshake, or a client's discovery, sets `peer` and `instructions` (a server's own text, or
-    the text that a client has received). `counts` has the number of ignored messages and errors by
-    their kind.
+    were returned.
 
     Attributes:
+        our_role: The role of this side.
+        our_info: The name and version of this side.
+        our_capabilities: The capabilities of this side.
+        instructions: A server's instructions; on a client, those that it has received.
+        limits: The limits.
         methods: The methods of this connection; a user's own methods may be added at any time.
-        declare: Return a server's capabilities for a handshake or a stateless request.
+        get_capabilities: Return a server's current capabilities; None: they never change.
         protocol_versions: The names of the supported protocol versions, the newest first.
-        own_metadata: Return what a client adds to the metadata of each request.
+        request_metadata: Return what a client adds to `_meta` of each request.
         result_types: The result types that extensions add, by their `resultType`.
+        state: The state of the session.
+        peer: The peer, once the handshake or a client's discovery has made it known.
+        incoming: The open requests of the peer.
+        outgoing: The open requests of this side.
+        counts: The number of ignored messages and of errors, by their kind.
     """
 
     our_role: Role
@@ -272,19 +266,19 @@ class Connection:
     methods: Mapping[str, Method] = METHODS
     get_capabilities: Callable[[], types.ServerCapabilities] | None = None
     protocol_versions: Sequence[str] = ALL_PROTOCOL_VERSIONS
-    own_metadata: Callable[[], Mapping[str, Any]] = dict[str, Any]
-    result_types: Mapping[str, Any] = _NONE
+    request_metadata: Callable[[], Mapping[str, Any]] = dict[str, Any]
+    result_types: Mapping[str, Any] = _NO_RESULT_TYPES
 
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     peer: Peer | None = attrs.field(default=None, init=False)
     their_role: Role = attrs.field(init=False)
-    _signature: dict[str, Any] | None = attrs.field(default=None, init=False)
     incoming: IncomingRequests = attrs.field(factory=IncomingRequests, init=False)
     outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
     _has_sessions: bool = attrs.field(init=False)
-    _principal: str | None = attrs.field(default=None, init=False)  # of the frame that is taken
+    _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
+    _principal: str | None = attrs.field(default=None, init=False)  # of the message being received
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
@@ -296,47 +290,47 @@ class Connection:
         )
 
     @property
-    def signature(self) -> dict[str, Any]:
-        """Who we are, as every modern result says it in `_meta`: text already, and one for all."""
-        if self._signature is None:
-            self._signature = {SERVER_INFO: Raw(msgspec.json.encode(self.our_info))}
-        return self._signature
+    def result_metadata(self) -> dict[str, Any]:
+        """The `_meta` of each stateless result: the name of this server, encoded once."""
+        if self._result_metadata is None:
+            self._result_metadata = {SERVER_INFO: Raw(msgspec.json.encode(self.our_info))}
+        return self._result_metadata
 
     @property
     def protocol_version(self) -> ProtocolVersion | None:
-        """What was agreed on; None before."""
+        """The negotiated protocol version; None before the negotiation."""
         return None if self.peer is None else self.peer.protocol_version
 
     @property
     def peer_info(self) -> types.Implementation | None:
-        """The name of the other side, if it was said."""
+        """The name and version of the peer; None if unknown."""
         return None if self.peer is None else self.peer.info
 
     @property
     def peer_capabilities(self) -> Capabilities | None:
-        """What the other side can do; None before it was said."""
+        """The capabilities of the peer; None before the negotiation."""
         return None if self.peer is None else self.peer.capabilities
 
-    # Incoming messages.
+    # Receiving messages.
 
-    def receive(self, frame: bytes | Oversized) -> Event:
-        """What one received frame means; never raises, whatever the peer sent."""
-        if type(frame) is Oversized:
-            return self._take_oversized(frame)
-        if isinstance(frame, DecodedMessage):
-            self._principal, message = frame.principal, frame.message
+    def receive(self, data: bytes | Oversized) -> Event:
+        """Return the event for a received message; never raises."""
+        if type(data) is Oversized:
+            return self._receive_oversized(data)
+        if isinstance(data, DecodedMessage):
+            self._principal, message = data.principal, data.message
         else:
-            self._principal = frame.principal if isinstance(frame, PrincipalMessage) else None
-            message = self._decoder.decode(frame)
-        return self._takers[type(message)](self, message, len(frame))
+            self._principal = data.principal if isinstance(data, PrincipalMessage) else None
+            message = self._decoder.decode(data)
+        return self._receivers[type(message)](self, message, len(data))
 
-    def take(self, message: Message, size_bytes: int) -> Event:
-        """What one message of a batch means; see `receive`."""
-        return self._takers[type(message)](self, message, size_bytes)
+    def receive_batched(self, message: Message, size_bytes: int) -> Event:
+        """Return the event for one message of a batch; never raises."""
+        return self._receivers[type(message)](self, message, size_bytes)
 
     def _ignored(self, counted: str, text: str) -> Ignored:
         self.counts[counted] += 1
-        return Ignored(counted, self._brief(text))
+        return Ignored(counted, self._shortened(text))
 
     def _rejection(
         self,
@@ -348,74 +342,83 @@ class Connection:
         data: Any = UNSET,
     ) -> Reply:
         self.counts[counted] += 1
-        text = self._brief(text)
-        frame = encode_error(request_id, code, text, data)
-        return Reply(frame, request_id, counted=counted, text=text)
+        text = self._shortened(text)
+        error = encode_error(request_id, code, text, data)
+        return Reply(error, request_id, counted=counted, text=text)
 
-    def _brief(self, text: str) -> str:
-        """Cut what quotes the peer: a message is one short sentence (BASE-12)."""
+    def _shortened(self, text: str) -> str:
+        # Texts quote the peer, and JSON-RPC asks for a concise message of one sentence.
         chars_max = self.limits.messages.error_text_chars_max
         return text if len(text) <= chars_max else f"{text[:chars_max]}…"
 
-    def _take_oversized(self, frame: Oversized) -> Event:
+    # Receiving malformed messages and batches.
+
+    def _receive_oversized(self, oversized: Oversized) -> Event:
         limit = f"limits.messages.bytes_max={self.limits.messages.bytes_max}"
-        text = f"a frame of at least {frame.size} bytes exceeds {limit}"
-        bad = malformed(frame.prefix, INVALID_REQUEST, text)
+        text = f"a message of at least {oversized.size} bytes exceeds {limit}"
+        bad = malformed(oversized.prefix, INVALID_REQUEST, text)
         request = self.outgoing.answered(oversized_response_id(bad, self.outgoing.waiting))
         if request is None:
-            return self._take_bad(bad, frame.size)
-        words = f"at least {frame.size} bytes, over {limit} of this {self.our_role.value}"
-        return self._unreadable(request, OutcomeUnknown(f"{self._answer_to(request)}: {words}"))
+            return self._reject_malformed(bad, oversized.size)
+        error = OutcomeUnknown(
+            f"{self._response_name(request)}: at least {oversized.size} bytes,"
+            f" over {limit} of this {self.our_role.value}"
+        )
+        return self._unreadable(request, error)
 
-    def _take_malformed(self, message: Malformed, size_bytes: int) -> Event:
-        """A bad frame ends the request of ours that it was to answer, and is else refused."""
+    def _receive_malformed(self, message: Malformed, size_bytes: int) -> Event:
         request = self.outgoing.answered(response_id_of(message))
         if request is None:
-            return self._take_bad(message, size_bytes)
-        text = self._brief(f"{self._answer_to(request)} is {message.message}")
+            return self._reject_malformed(message, size_bytes)
+        text = self._shortened(f"{self._response_name(request)} is {message.message}")
         return self._unreadable(request, RemoteProtocolError(text))
 
-    def _answer_to(self, request: OutgoingRequest) -> str:
-        return f"the {self.their_role.value}'s answer to {request.method.name}"
+    def _response_name(self, request: OutgoingRequest) -> str:
+        return f"the {self.their_role.value}'s response to {request.method.name}"
 
     def _unreadable(
         self, request: OutgoingRequest, error: RemoteProtocolError | OutcomeUnknown
     ) -> ResponseUnreadable:
         event = ResponseUnreadable(request, error)
         self.counts[event.counted] += 1
-        self._move(self.their_role, _answer_input(request, is_result=False))
+        self._move(self.their_role, _response_trigger(request, is_result=False))
         return event
 
-    def _take_bad(self, message: Malformed, size_bytes: int) -> Event:
-        """A server answers a bad frame if its id is known or not needed; a client only counts."""
+    def _reject_malformed(self, message: Malformed, size_bytes: int) -> Event:
+        # A server answers if it knows the id or needs none; a client sends no such errors.
         is_request = self.our_role is Role.SERVER and message.is_request
         if is_request and (message.id is not None or self._has_errors_without_id()):
             return self._rejection(message.id, message.code, message.message, counted="malformed")
         return self._ignored("malformed", f"{message.message} ({size_bytes} bytes)")
 
     def _has_errors_without_id(self) -> bool:
-        """Return whether the peer knows them, whichever revision it speaks (BASE-07, BASE-08)."""
-        spoken = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
-        spoken = [self.peer.protocol_version] if self.peer is not None else spoken
-        return all(protocol_version.has_errors_without_id for protocol_version in spoken)
+        """Return whether the peer knows error responses without an id, whatever its version."""
+        versions = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
+        versions = [self.peer.protocol_version] if self.peer is not None else versions
+        return all(protocol_version.has_errors_without_id for protocol_version in versions)
 
-    def _take_batch(self, batch: Batch, size_bytes: int) -> Event:
-        """Only the one revision that has them takes batches, once it is settled (TRAP-01)."""
+    def _receive_batch(self, batch: Batch, size_bytes: int) -> Event:
+        """Accept a batch in the only protocol version with batches, once it is negotiated.
+
+        https://modelcontextprotocol.io/specification/2025-03-26/basic#batching
+        """
         if self.peer is not None and self.peer.protocol_version.has_batches:
             return BatchReceived(batch.messages, size_bytes // len(batch.messages))
-        text = "not a message: there are no batches in this revision"
+        text = "not a message: this protocol version has no batches"
         rejected = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
-        return self._take_bad(rejected, size_bytes)
+        return self._reject_malformed(rejected, size_bytes)
 
-    def _take_request(self, message: Request, size_bytes: int) -> Event:
+    # Receiving requests.
+
+    def _receive_request(self, message: Request, size_bytes: int) -> Event:
         if self._is_client_of_stateless():
-            # A modern server asks nothing, and a client sends no answers (BASE-22, BASE-23).
+            # Stateless servers send no requests, and clients send them no responses.
             return self._ignored("request of a server", f"the server sent {message.method}")
         metadata = metadata_of(message.params)
         try:
             if metadata is None:
-                return self._take_of_session(message, size_bytes)
-            return self._take_stateless(message, metadata, size_bytes)
+                return self._receive_in_session(message, size_bytes)
+            return self._receive_stateless(message, metadata, size_bytes)
         except msgspec.MsgspecError as error:
             return self._rejection(message.id, INVALID_PARAMS, f"invalid params: {error}")
         except _Rejected as rejected:
@@ -427,35 +430,31 @@ class Connection:
                 data=rejected.data,
             )
 
-    def _take_of_session(self, message: Request, size_bytes: int) -> Event:
+    def _receive_in_session(self, message: Request, size_bytes: int) -> Event:
         if not self._has_sessions and message.method != methods.INITIALIZE:
             raise _without_metadata()
         peer = self.peer or attrs.evolve(
-            UNKNOWN_PEER, protocol_version=self._protocol_version_of(methods.INITIALIZE)
+            UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
         )
-        row = self._known(message, peer.protocol_version)
-        if not self._move(self.their_role, row.input):
-            text = f"{row.name} is not allowed now: the session is {self.state.name}"
-            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
-        self._check_need(row, self.our_capabilities)
+        row = self._receivable(message, peer.protocol_version)
+        self._check_transition(row, row.trigger)
+        self._check_capability(row, self.our_capabilities)
         try:
             return self._accept(row, message, size_bytes, peer)
         except (msgspec.MsgspecError, _Rejected):
-            if row.input is SessionTrigger.INITIALIZE:
+            if row.trigger is SessionTrigger.INITIALIZE:
                 self._move(self.our_role, SessionTrigger.INITIALIZE_ERROR)
             raise
 
-    def _take_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
-        peer = self._peer_by(metadata)
-        row = self._known(message, peer.protocol_version)
-        if not self._move(self.their_role, SessionTrigger.STATELESS):
-            text = f"{row.name} is not allowed now: the session is {self.state.name}"
-            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
-        self._check_need(row, self.current_capabilities())
+    def _receive_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
+        peer = self._sender(metadata)
+        row = self._receivable(message, peer.protocol_version)
+        self._check_transition(row, SessionTrigger.STATELESS)
+        self._check_capability(row, self.current_capabilities())
         return self._accept(row, message, size_bytes, peer, metadata)
 
-    def _peer_by(self, metadata: Metadata) -> Peer:
-        """Who has sent a request, in a modern revision that is spoken here (VER-02)."""
+    def _sender(self, metadata: Metadata) -> Peer:
+        """Return the sender of a stateless request, whose protocol version is supported."""
         protocol_version = PROTOCOL_VERSIONS.get(metadata.requested)
         if (
             protocol_version is None
@@ -473,32 +472,36 @@ class Connection:
         data = {"supported": list(self.protocol_versions), "requested": requested}
         return _Rejected(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
 
-    def _known(self, message: Request, protocol_version: ProtocolVersion) -> Method:
-        """The row of a method that this side takes now, under an id that is free."""
+    def _receivable(self, message: Request, protocol_version: ProtocolVersion) -> Method:
+        """Return the row of a method that this side receives, under an id that is free."""
         row = self.methods.get(message.method)
         if row is None or not row.is_request or self.their_role not in row.senders:
             raise _Rejected(METHOD_NOT_FOUND, f"method not found: {message.method}")
         if not row.exists_in(protocol_version):
-            raise self._foreign(row, protocol_version)
+            stateless = newest(self.protocol_versions, has_handshake=False)
+            if (
+                stateless is not None
+                and protocol_version.has_handshake
+                and row.exists_in(stateless)
+            ):
+                raise _without_metadata()
+            raise _Rejected(
+                METHOD_NOT_FOUND, f"method not found: {row.name} (not in {protocol_version.name})"
+            )
         if self.incoming.get(message.id) is not None:
             text = f"an unfinished request has the same id: {message.id!r}"
             raise _Rejected(INVALID_REQUEST, text, counted="duplicate id")
         return row
 
-    def _foreign(self, row: Method, protocol_version: ProtocolVersion) -> _Rejected:
-        """A modern method without metadata, or one that this revision does not have."""
-        stateless = newest(self.protocol_versions, has_handshake=False)
-        if stateless is not None and protocol_version.has_handshake and row.exists_in(stateless):
-            return _without_metadata()
-        return _Rejected(
-            METHOD_NOT_FOUND, f"method not found: {row.name} (not in {protocol_version.name})"
-        )
+    def _check_transition(self, row: Method, trigger: SessionTrigger) -> None:
+        if not self._move(self.their_role, trigger):
+            text = f"{row.name} is not allowed now: the session is {self.state.name}"
+            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
 
-    def _check_need(self, row: Method, capabilities: Capabilities) -> None:
-        if row.required_capability is not None and not announced(
-            capabilities, row.required_capability.path
-        ):
-            text = f"method not found: {row.name} (the {row.required_capability} is not announced)"
+    def _check_capability(self, row: Method, capabilities: Capabilities) -> None:
+        required = row.required_capability
+        if required is not None and not has_capability(capabilities, required.path):
+            text = f"method not found: {row.name} (the {required} is not announced)"
             raise _Rejected(METHOD_NOT_FOUND, text)
 
     def _accept(
@@ -510,15 +513,19 @@ class Connection:
         metadata: Metadata | None = None,
     ) -> Event:
         request_id, raw = message.id, message.params
-        rest = None
+        without_meta = None
         if metadata is not None and raw is not None and not row.is_custom:
-            rest = metadata.params_without_meta(raw)
-        params = row.decode_params(raw if rest is None else rest)
-        if row.name in self._replies:
-            reply = self._replies[row.name](self, request_id, params)
+            without_meta = metadata.params_without_meta(raw)
+        params = row.decode_params(raw if without_meta is None else without_meta)
+        if row.name in self._responders:
+            reply = self._responders[row.name](self, request_id, params)
             reply.peer = None if metadata is None else peer
             return reply
-        token = metadata.progress_token if metadata and rest else token_of(row, params, raw)
+        token = (
+            metadata.progress_token
+            if metadata and without_meta
+            else progress_token_of(row, params, raw)
+        )
         request = IncomingRequest(request_id, row, params, size_bytes, token, peer)
         self.incoming.add(request)
         return RequestReceived(request)
@@ -530,7 +537,8 @@ class Connection:
         protocol_version = negotiated(params.protocol_version, self.protocol_versions)
         if protocol_version is None:
             raise self._unsupported(params.protocol_version)
-        capabilities = self.declare_once()
+        # For the rest of the session the server has the capabilities that it announces here.
+        capabilities = self.our_capabilities = self.current_capabilities()
         self.set_peer(protocol_version, params.capabilities, params.client_info, self._principal)
         self._move(self.our_role, SessionTrigger.INITIALIZE_RESULT)
         result = types.InitializeResult(
@@ -539,8 +547,8 @@ class Connection:
             server_info=self.our_info,
             instructions=self.instructions,
         )
-        frame = encode_response(request_id, downgraded(result, protocol_version))
-        return Reply(frame, request_id, negotiated=True)
+        response = encode_response(request_id, downgraded(result, protocol_version))
+        return Reply(response, request_id, negotiated=True)
 
     def _answer_discover(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
         result = types.DiscoverResult(
@@ -549,56 +557,45 @@ class Connection:
             instructions=self.instructions,
         )
         row = self.methods[methods.DISCOVER]
-        return Reply(
-            encode_response(request_id, with_result_metadata(result, row, self.signature)),
-            request_id,
-        )
+        complete = with_result_metadata(result, row, self.result_metadata)
+        return Reply(encode_response(request_id, complete), request_id)
 
-    def _take_notification(self, message: Notification, _size: int) -> Event:
+    # Receiving notifications.
+
+    def _receive_notification(self, message: Notification, _size: int) -> Event:
         row = self.methods.get(message.method)
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
-        if not row.exists_in(self._protocol_version_of(row.name)):
-            text = f"there is no {row.name} in this revision"
+        protocol_version = self._version_to_send(row.name)
+        if not row.exists_in(protocol_version):
+            text = f"protocol version {protocol_version.name} has no {row.name}"
             return self._ignored("unknown notification", text)
-        kind = self._kind_of_theirs(row, message)
-        if not self._is_legal(self.their_role, kind):
-            text = f"{row.name} came out of order: the session is {self.state.name}"
+        if self.our_role is Role.SERVER and metadata_of(message.params) is not None:
+            is_reference = row.trigger is SessionTrigger.REFERENCE
+            trigger = SessionTrigger.REFERENCE if is_reference else SessionTrigger.STATELESS
+        else:
+            trigger = self._trigger(row, protocol_version)
+        if not self._is_allowed(self.their_role, trigger):
+            text = f"{row.name} arrived out of order: the session is {self.state.name}"
             return self._ignored("out of order", text)
-        # A server may log before its capabilities are known here (LIFE-13).
-        is_promised = (
-            row.needs_subscription and self._is_client_of_stateless()
-        )  # by an acknowledgement
-        is_known = self.peer is not None and not is_promised
-        if is_known and not self._is_announced(
-            row.required_capability, self._protocol_version_of(row.name)
-        ):
-            text = f"{row.name} came, but the {row.required_capability} was not announced"
+        # Two kinds need no capability: those that a stateless server has acknowledged for a
+        # subscription, and log messages that arrive before the server's capabilities.
+        is_acknowledged = row.needs_subscription and self._is_client_of_stateless()
+        is_checked = self.peer is not None and not is_acknowledged
+        if is_checked and not self._is_announced(row.required_capability, protocol_version):
+            text = f"{row.name} arrived, but the {row.required_capability} was not announced"
             return self._ignored("not announced", text)
         try:
             params = row.decode_params(message.params)
         except msgspec.MsgspecError as error:
             return self._ignored("malformed notification", f"{row.name}: {error}")
-        self._move(self.their_role, kind)
-        return self._notified(row, params)
-
-    def _kind_of_theirs(self, row: Method, message: Notification) -> SessionTrigger:
-        """What a notification is to the session table; a client's is modern if it says so."""
-        if self.our_role is Role.SERVER and metadata_of(message.params) is not None:
-            return (
-                SessionTrigger.REFERENCE
-                if row.input is SessionTrigger.REFERENCE
-                else SessionTrigger.STATELESS
-            )
-        return self._kind(row, self._protocol_version_of(row.name))
-
-    def _notified(self, row: Method, params: Any) -> Event:
+        self._move(self.their_role, trigger)
         if row.name == methods.CANCELLED:
-            return self._take_cancelled(params)
+            return self._receive_cancelled(params)
         if row.name == methods.PROGRESS:
-            return self._take_progress(params)
-        if row.needs_subscription and self._is_client_of_stateless():
-            return self._take_told(row, params)
+            return self._receive_progress(params)
+        if is_acknowledged:
+            return self._receive_subscribed(row, params)
         return NotificationReceived(row, params)
 
     def _is_client_of_stateless(self) -> bool:
@@ -607,20 +604,27 @@ class Connection:
             self.our_role is Role.CLIENT and peer is not None and peer.protocol_version.is_stateless
         )
 
-    def _take_told(self, row: Method, params: types.Params) -> Event:
-        """What a modern server tells belongs to a subscription, by its id alone (SUB-09)."""
-        told = (params.meta or {}).get(SUBSCRIPTION_ID)
-        request = self.outgoing.get(told) if type(told) is int else None
+    def _receive_subscribed(self, row: Method, params: types.Params) -> Event:
+        """Assign a notification to the subscription whose id it has in `_meta`."""
+        subscription_id = (params.meta or {}).get(SUBSCRIPTION_ID)
+        request = self.outgoing.get(subscription_id) if type(subscription_id) is int else None
         if request is None or not request.method.is_subscription:
-            text = f"{row.name} came for no open subscription of ours: {told!r}"
+            text = f"{row.name} belongs to no open subscription: {subscription_id!r}"
             return self._ignored("no subscription", text)
         return NotificationReceived(row, params, request)
 
-    def _take_cancelled(self, params: types.CancelledParams) -> Event:
+    def _receive_cancelled(self, params: types.CancelledParams) -> Event:
+        # https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/cancellation
         if self._is_client_of_stateless():
-            return self._take_tear_down(params)
+            # A stateless server cancels nothing but subscriptions, and ends them only in this way.
+            subscription = self.outgoing.get(params.request_id)
+            if subscription is None or not subscription.method.is_subscription:
+                text = f"no open subscription {params.request_id!r} to end"
+                return self._ignored("late cancellation", text)
+            self.outgoing.abandon(subscription)
+            return ResponseReceived(subscription, Raw(b"{}"), None)
         request = self.incoming.get(params.request_id)
-        if request is None:  # finished, unknown, or `initialize`, which is never open (CANC-07)
+        if request is None:  # finished, unknown, or `initialize`, which is answered at once
             text = f"no open request {params.request_id!r} to cancel"
             return self._ignored("late cancellation", text)
         if request.state is IncomingState.CANCELLED:
@@ -629,45 +633,36 @@ class Connection:
         request.move(IncomingTrigger.CANCEL)
         return RequestCancelled(request, params.reason)
 
-    def _take_tear_down(self, params: types.CancelledParams) -> Event:
-        """A modern server ends a subscription of ours, and may do so by nothing else (CANC-18)."""
-        request = self.outgoing.get(params.request_id)
-        if request is None or not request.method.is_subscription:
-            text = f"no open subscription {params.request_id!r} to end"
-            return self._ignored("late cancellation", text)
-        self.outgoing.abandon(request)
-        return ResponseReceived(request, msgspec.Raw(b"{}"), None)
-
-    def _take_progress(self, params: types.ProgressParams) -> Event:
+    def _receive_progress(self, params: types.ProgressParams) -> Event:
         request = self.outgoing.get(params.progress_token)
         if request is None or not request.wants_progress:
-            text = f"no request of ours waits for progress {params.progress_token!r}"
+            text = f"no open request has the progress token {params.progress_token!r}"
             return self._ignored("late progress", text)
         return ProgressReceived(request, params)
 
-    def _take_response(self, message: Response, _size: int) -> Event:
-        return self._take_answer(message.id, message.result, None)
+    # Receiving responses.
 
-    def _take_error(self, message: ErrorResponse, _size: int) -> Event:
-        return self._take_answer(message.id, None, message.error)
+    def _receive_result(self, message: Response, _size: int) -> Event:
+        return self._receive_response(message.id, message.result, None)
 
-    def _take_answer(
-        self, request_id: RequestId | None, result: msgspec.Raw | None, error: ErrorObject | None
+    def _receive_error(self, message: ErrorResponse, _size: int) -> Event:
+        return self._receive_response(message.id, None, message.error)
+
+    def _receive_response(
+        self, request_id: RequestId | None, result: Raw | None, error: ErrorObject | None
     ) -> Event:
         if self.outgoing.is_late(request_id):
-            text = f"request {request_id!r} was abandoned before its answer"
+            text = f"request {request_id!r} was abandoned before its response"
             return self._ignored("late answer", text)
         request = self.outgoing.answered(request_id)
         if request is None:
-            what = f": {error.message}" if error is not None else ""
-            text = f"nobody asked for an answer {request_id!r}{what}"
+            reason = f": {error.message}" if error is not None else ""
+            text = f"no open request has the id {request_id!r} of this response{reason}"
             return self._ignored("unknown answer", text)
-        self._move(self.their_role, _answer_input(request, is_result=error is None))
+        self._move(self.their_role, _response_trigger(request, is_result=error is None))
         return ResponseReceived(request, result, error)
 
-    # Outgoing messages.
-
-    # Requests of ours.
+    # Sending requests.
 
     def open_request(
         self,
@@ -679,38 +674,47 @@ class Connection:
         total_seconds: float = math.inf,
         wants_progress: bool = False,
     ) -> OutgoingRequest:
-        """Enter a request of ours; its `frame` must leave next.
+        """Open a request; send its `message` next.
+
+        Args:
+            method: The method.
+            params: The params.
+            now: The current time in seconds, on any clock.
+            idle_seconds: Seconds without a response or progress after which the request fails.
+            total_seconds: Seconds after which the request fails.
+            wants_progress: Whether to ask the peer for progress.
 
         Raises:
-            LocalProtocolError: No such request, wrong direction, too early, not negotiated, or
-                `params` hold metadata that are not the caller's to say; nothing was entered.
-            Unencodable: The params cannot be written as JSON; nothing was entered.
+            LocalProtocolError: The method is unknown, is not sent by this role, is not allowed now
+                or needs a capability that was not announced, or `_meta` has reserved keys. Nothing
+                was opened.
+            Unencodable: The params cannot be written as JSON. Nothing was opened.
         """
-        row = self._sendable(method, self._protocol_version_of(method), is_request=True)
-        check_reserved(params)
+        protocol_version = self._version_to_send(method)
+        row = self._sendable(method, protocol_version, is_request=True)
+        check_user_meta(params)
         request_id = self.outgoing.next_id()
-        params = self._complete(row, params)
+        params = self._with_request_metadata(downgraded(params, protocol_version), protocol_version)
         if wants_progress:
-            params = with_token(params, request_id)
+            params = with_meta(params, {PROGRESS_TOKEN: request_id})
         depth_max = self.limits.messages.json_depth_max
-        frame = encode_request(request_id, method, params, json_depth_max=depth_max)
-        self._move(self.our_role, self._kind(row, self._protocol_version_of(method)))
+        message = encode_request(request_id, method, params, json_depth_max=depth_max)
+        self._move(self.our_role, self._trigger(row, protocol_version))
         budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
-        request = OutgoingRequest(request_id, row, frame, budget, wants_progress)
+        request = OutgoingRequest(request_id, row, message, budget, wants_progress)
         self.outgoing.add(request)
         return request
 
-    def _complete(self, row: Method, params: ParamsToSend | None) -> ParamsToSend | None:
-        """The params in the words of the other side, with what each request has to say."""
-        protocol_version = self._protocol_version_of(row.name)
-        params = downgraded(params, protocol_version)
-        own = self.own_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
+    def _with_request_metadata(
+        self, params: ParamsToSend | None, protocol_version: ProtocolVersion
+    ) -> ParamsToSend | None:
+        own = self.request_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
         if protocol_version.is_stateless:
             own = {**own, **client_metadata(protocol_version, self.our_capabilities, self.our_info)}
         return with_meta(params, own) if own else params
 
-    def _protocol_version_of(self, method: str) -> ProtocolVersion:
-        """What a message of ours is written in, also before anything was agreed on."""
+    def _version_to_send(self, method: str) -> ProtocolVersion:
+        """Return the protocol version of a message to send, also before the negotiation."""
         if self.peer is not None:
             return self.peer.protocol_version
         stateless = newest(self.protocol_versions, has_handshake=False)
@@ -719,16 +723,18 @@ class Connection:
         return newest(self.protocol_versions, has_handshake=True) or NEWEST_LEGACY
 
     def decode_result(self, request: OutgoingRequest, raw: Raw) -> Any:
-        """The typed result of a request of ours; of a modern one perhaps that it wants input.
+        """Return the typed result of a request that this side has sent.
+
+        A stateless request may also have an `InputRequiredResult`, or a result of an extension.
 
         Raises:
-            RemoteProtocolError: The result does not have the shape of the method's, or is of a kind
-                that was not to be expected (BASE-39, MRTR-03).
+            RemoteProtocolError: The result does not have the shape of the method's results, or its
+                `resultType` is unknown.
         """
         method, kind = request.method, COMPLETE
         try:
             if self.protocol_version is not None and self.protocol_version.is_stateless:
-                kind = msgspec.json.decode(raw, type=_Kind).result_type
+                kind = msgspec.json.decode(raw, type=_ResultType).result_type
             if kind == COMPLETE:
                 return method.decode_result(raw)
             if kind == INPUT_REQUIRED and method.has_rounds:
@@ -737,40 +743,42 @@ class Connection:
                 return msgspec.json.decode(raw, type=self.result_types[kind])
         except msgspec.MsgspecError as error:
             raise RemoteProtocolError(
-                f"the answer to {method.name} is not a valid result: {error}"
+                f"the response to {method.name} is not a valid result: {error}"
             ) from error
-        raise RemoteProtocolError(f"the answer to {method.name} is of an unknown kind: {kind!r}")
+        raise RemoteProtocolError(f"the response to {method.name} has an unknown type: {kind!r}")
 
     def abandon(self, request: OutgoingRequest, reason: str | None = None) -> bytes | None:
-        """Nobody waits for a request of ours any more: the cancellation to send, if one is due.
+        """Give up a request that this side has sent.
 
-        None when it has ended already, for `initialize`, which is never cancelled (CANC-03), and
-        for the first discovery, of which a silent server may know nothing.
+        Returns:
+            The encoded cancellation to send. None if the request has ended already, is
+            `initialize`, which must not be cancelled, or is the first `server/discover`, which a
+            silent server may not know at all.
         """
-        is_first = self.peer is None and request.method.name in _FIRST_WORDS
+        is_first = self.peer is None and request.method.name in _FIRST_METHODS
         if not self.outgoing.abandon(request) or is_first:
             return None
         params = types.CancelledParams(request_id=request.id, reason=reason)
         return encode_notification(methods.CANCELLED, params)
 
-    # A client learns whom it talks with.
+    # Negotiating, as a client.
 
     def initialize_params(self) -> types.InitializeParams:
-        """What a client sends first: our newest revision with a handshake (LIFE-02, LIFE-04)."""
+        """Return the params of `initialize`, with the newest protocol version with a handshake."""
         assert isinstance(self.our_capabilities, types.ClientCapabilities)
         return types.InitializeParams(
-            protocol_version=self._protocol_version_of(methods.INITIALIZE).name,
+            protocol_version=self._version_to_send(methods.INITIALIZE).name,
             capabilities=self.our_capabilities,
             client_info=self.our_info,
         )
 
     def accept_initialize(self, result: types.InitializeResult) -> bytes:
-        """Settle what the server answered; returns the frame of `notifications/initialized`.
+        """Accept the server's result; return the encoded `notifications/initialized`.
 
         Raises:
-            RemoteProtocolError: The server chose a revision that is not spoken here; the caller
-                disconnects (LIFE-09).
-            LocalProtocolError: There was no such answer; nothing is settled.
+            RemoteProtocolError: This client does not support the protocol version that the server
+                chose. The caller disconnects.
+            LocalProtocolError: There was no such response; nothing has changed.
         """
         protocol_version = PROTOCOL_VERSIONS.get(result.protocol_version)
         if (
@@ -778,21 +786,29 @@ class Connection:
             or not protocol_version.has_handshake
             or result.protocol_version not in self.protocol_versions
         ):
-            known = ", ".join(self.protocol_versions)
+            supported = ", ".join(self.protocol_versions)
             raise RemoteProtocolError(
-                f"the server chose revision {result.protocol_version!r}; known here: {known}"
+                f"the server chose protocol version {result.protocol_version!r};"
+                f" this client supports {supported}"
             )
-        frame = self.notification(methods.INITIALIZED)
+        initialized = self.notification(methods.INITIALIZED)
         self.set_peer(protocol_version, result.capabilities, result.server_info)
         self.instructions = result.instructions
-        return frame
+        return initialized
 
     def select_other_version(self, supported: Sequence[str]) -> bool:
-        """Whether a server that refused our offer may take the next one, of what it `supported`.
+        """Prepare another `initialize` after a server has rejected the first one.
 
-        From then on nothing else is spoken here (TRAP-16).
+        From then on this client supports only the protocol versions of both sides, without the
+        rejected one.
+
+        Args:
+            supported: The protocol versions that the server supports.
+
+        Returns:
+            Whether such a protocol version with a handshake is left; otherwise nothing has changed.
         """
-        rejected = self._protocol_version_of(methods.INITIALIZE).name
+        rejected = self._version_to_send(methods.INITIALIZE).name
         common = [name for name in self.protocol_versions if name in supported and name != rejected]
         if newest(common, has_handshake=True) is None:
             return False
@@ -800,27 +816,28 @@ class Connection:
         return True
 
     def common_stateless_version(self, supported: Sequence[str]) -> ProtocolVersion | None:
-        """The newest modern revision that both sides speak; None if there is none (TRAP-19)."""
+        """Return the newest stateless protocol version that both sides support, if any."""
         return newest(
             [name for name in self.protocol_versions if name in supported], has_handshake=False
         )
 
     def accept_discovery(self, result: types.DiscoverResult) -> None:
-        """Settle what a modern server says of itself.
+        """Accept a server's `server/discover` result.
 
         Raises:
-            RemoteProtocolError: There is no modern revision that both sides speak.
+            RemoteProtocolError: Both sides support no common stateless protocol version.
         """
         protocol_version = self.common_stateless_version(result.supported_versions)
         if protocol_version is None:
-            theirs, ours = ", ".join(result.supported_versions), ", ".join(self.protocol_versions)
+            server, client = ", ".join(result.supported_versions), ", ".join(self.protocol_versions)
             raise RemoteProtocolError(
-                f"the server speaks {theirs or 'nothing'}; known here: {ours}"
+                f"the server supports the protocol versions {server or '(none)'};"
+                f" this client supports {client}"
             )
-        said = (result.meta or {}).get(SERVER_INFO)
+        value = (result.meta or {}).get(SERVER_INFO)
         try:
-            info = None if said is None else msgspec.convert(said, types.Implementation)
-        except msgspec.ValidationError:  # nothing may depend on it (DISC-07)
+            info = None if value is None else msgspec.convert(value, types.Implementation)
+        except msgspec.ValidationError:  # the name is only for display
             info = None
         self.set_peer(protocol_version, result.capabilities, info)
         self.instructions = result.instructions
@@ -832,7 +849,7 @@ class Connection:
         info: types.Implementation | None,
         principal: str | None = None,
     ) -> None:
-        """It is known from now on whom we talk with."""
+        """Set the peer for the rest of the session."""
         self.peer = Peer(
             protocol_version=protocol_version,
             capabilities=capabilities,
@@ -840,32 +857,31 @@ class Connection:
             principal=principal,
         )
 
-    # Answers, and what is told.
+    # Sending responses and notifications.
 
     def response(self, request: IncomingRequest, result: msgspec.Struct | Raw) -> bytes:
-        """The frame of an answer, in the words of the request's revision.
+        """Return an encoded response, for the protocol version of the request.
 
         Raises:
-            LocalProtocolError: The revision cannot say this at all.
-            Unencodable: The result cannot be written as JSON, or is too large.
+            LocalProtocolError: The protocol version cannot express this result.
+            Unencodable: The result cannot be written as JSON, or is nested too deeply.
         """
         protocol_version = request.peer.protocol_version
         result = downgraded(result, protocol_version)
         if protocol_version.is_stateless:
-            result = with_result_metadata(result, request.method, self.signature)
+            result = with_result_metadata(result, request.method, self.result_metadata)
         return encode_response(
             request.id, result, json_depth_max=self.limits.messages.json_depth_max
         )
 
     def error(self, request: IncomingRequest, code: int, message: str, data: Any = UNSET) -> bytes:
-        """The frame of an error that answers a request, with a code that its revision has.
+        """Return an encoded error response, with the code of the request's protocol version.
 
         Raises:
             Unencodable: The data cannot be written as JSON.
         """
-        return encode_error(
-            request.id, request.peer.protocol_version.error_code_for(code), message, data
-        )
+        protocol_version = request.peer.protocol_version
+        return encode_error(request.id, protocol_version.error_code_for(code), message, data)
 
     def notification(
         self,
@@ -874,28 +890,33 @@ class Connection:
         *,
         request: IncomingRequest | None = None,
     ) -> bytes:
-        """The frame of a notification of ours, but for those that `progress` and `abandon` make.
+        """Return an encoded notification; for progress and cancellations see the other methods.
 
-        `request` is the modern one that it belongs to, if it belongs to one.
+        Args:
+            method: The method.
+            params: The params.
+            request: The stateless request that the notification belongs to, if any.
 
         Raises:
-            LocalProtocolError: No such notification, wrong direction, too early, not negotiated,
-                or about a request.
+            LocalProtocolError: The method is unknown, is not sent by this role, is not allowed now,
+                needs a capability that was not announced, or is about a request.
             Unencodable: The params cannot be written as JSON.
         """
         protocol_version = (
-            self._protocol_version_of(method) if request is None else request.peer.protocol_version
+            self._version_to_send(method) if request is None else request.peer.protocol_version
         )
-        is_honoured = request is not None and request.method.is_subscription
-        row = self._sendable(method, protocol_version, is_request=False, is_honoured=is_honoured)
-        if row.input is SessionTrigger.REFERENCE:
+        is_acknowledged = request is not None and request.method.is_subscription
+        row = self._sendable(
+            method, protocol_version, is_request=False, is_acknowledged=is_acknowledged
+        )
+        if row.trigger is SessionTrigger.REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
         params = downgraded(params, protocol_version)
-        frame = encode_notification(
+        message = encode_notification(
             method, params, json_depth_max=self.limits.messages.json_depth_max
         )
-        self._move(self.our_role, self._kind(row, protocol_version))
-        return frame
+        self._move(self.our_role, self._trigger(row, protocol_version))
+        return message
 
     def progress(
         self,
@@ -904,53 +925,57 @@ class Connection:
         total: float | None = None,
         message: str | None = None,
     ) -> bytes | None:
-        """The frame that reports on a request of theirs; None when it must not be sent.
+        """Return an encoded progress notification about a received request.
 
-        That is when nobody asked (no token), when the request is not running any more (PROG-05,
-        PROG-09), when the value has not grown (PROG-06), and when the session is closed.
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/progress
+
+        Returns:
+            None if it must not be sent: the request has no progress token or is not running, the
+            value has not increased, or the session is closed.
 
         Raises:
-            LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
+            LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
-        params = report(request, progress, total, message)
-        if params is None or not self._is_legal(self.our_role, SessionTrigger.REFERENCE):
+        params = request.report(progress, total, message)
+        if params is None or not self._is_allowed(self.our_role, SessionTrigger.REFERENCE):
             return None
         return encode_notification(
             methods.PROGRESS, downgraded(params, request.peer.protocol_version)
         )
 
     def subscription_end(self, request: IncomingRequest) -> bytes:
-        """The frame that tells a client of the end of its subscription (SUB-15)."""
+        """Return the encoded notification with which a server ends a client's subscription."""
         meta = {SUBSCRIPTION_ID: request.id}
         params = types.CancelledParams(request_id=request.id, meta=meta)
         return encode_notification(methods.CANCELLED, params)
 
-    # Requests of theirs.
+    # The course of requests, and the end of the session.
 
     def start(self, request: IncomingRequest) -> None:
-        """The handler of a request of theirs begins.
+        """Note that the handler of a received request has started.
 
         Raises:
-            LocalProtocolError: It was started, answered or cancelled before.
+            LocalProtocolError: The request was started, answered or cancelled before.
         """
         request.move(IncomingTrigger.START)
 
     def finish(self, request: IncomingRequest) -> bool:
-        """A request of theirs has an answer or an error; True when that may be sent.
+        """Finish a received request, cancelled or not; its id is free from now on.
 
-        Its id is free from now on. A cancelled request is finished like any other (CANC-06).
+        Returns:
+            Whether a response may be sent; that is not so after a cancellation.
 
         Raises:
-            LocalProtocolError: It was answered before.
+            LocalProtocolError: The request was answered before.
         """
         return self.incoming.finish(request)
 
     def close(self) -> list[OutgoingRequest]:
-        """The session is over; returns the requests of ours that are lost by it. Idempotent."""
+        """Close the session, once or more often; return the requests that get no response."""
         self._move(self.our_role, SessionTrigger.CLOSE)
         return self.outgoing.lose_all()
 
-    # What both directions ask.
+    # Used in both directions.
 
     def _sendable(
         self,
@@ -958,80 +983,82 @@ class Connection:
         protocol_version: ProtocolVersion,
         *,
         is_request: bool,
-        is_honoured: bool = False,
+        is_acknowledged: bool = False,
     ) -> Method:
-        """The row of a message that may leave; one that is `honoured` was promised before."""
+        """Return the row of a message that may be sent now.
+
+        A notification of a subscription that the server has acknowledged needs no capability.
+        """
         row = self.methods.get(method)
         if row is None or row.is_request is not is_request:
-            raise LocalProtocolError(unknown(method, self.our_role, is_request=is_request))
+            text = f"no such {'request' if is_request else 'notification'}: {method!r}"
+            if method not in METHODS and self.our_role is Role.CLIENT:
+                text += f"; declare a method of the server with Client(methods={{{method!r}: …}})"
+            raise LocalProtocolError(text)
         if self.our_role not in row.senders:
             raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
         if not row.exists_in(protocol_version):
-            raise LocalProtocolError(f"there is no {method} in revision {protocol_version.name}")
-        if not self._is_legal(self.our_role, self._kind(row, protocol_version)):
+            raise LocalProtocolError(f"protocol version {protocol_version.name} has no {method}")
+        if not self._is_allowed(self.our_role, self._trigger(row, protocol_version)):
             raise LocalProtocolError(
                 f"{method} is not allowed now: the session is {self.state.name}"
             )
-        if not (is_honoured or self._is_announced(row.required_capability, protocol_version)):
-            raise LocalProtocolError(
-                f"{method} needs the {row.required_capability}, which is not announced"
-            )
+        required = row.required_capability
+        if not (is_acknowledged or self._is_announced(required, protocol_version)):
+            raise LocalProtocolError(f"{method} needs the {required}, which is not announced")
         return row
 
-    def _kind(self, row: Method, protocol_version: ProtocolVersion) -> SessionTrigger:
-        """What a message of ours is to the session table."""
-        if row.input is SessionTrigger.REFERENCE:
-            return row.input
-        return SessionTrigger.STATELESS if protocol_version.is_stateless else row.input
+    def _trigger(self, row: Method, protocol_version: ProtocolVersion) -> SessionTrigger:
+        """Return the trigger of a message in this protocol version."""
+        if row.trigger is SessionTrigger.REFERENCE:
+            return row.trigger
+        return SessionTrigger.STATELESS if protocol_version.is_stateless else row.trigger
 
     def _is_announced(
-        self, required_capability: RequiredCapability | None, protocol_version: ProtocolVersion
+        self, required: RequiredCapability | None, protocol_version: ProtocolVersion
     ) -> bool:
-        if required_capability is None:
+        if required is None:
             return True
-        if required_capability.holder is not self.our_role:
-            return announced(self.peer_capabilities, required_capability.path)
-        is_declared_anew = protocol_version.is_stateless and self.our_role is Role.SERVER
-        ours = self.current_capabilities() if is_declared_anew else self.our_capabilities
-        return announced(ours, required_capability.path)
-
-    def declare_once(self) -> types.ServerCapabilities:
-        """What a server can do now, and has said for the whole session."""
-        capabilities = self.our_capabilities = self.current_capabilities()
-        return capabilities
+        if required.holder is not self.our_role:
+            return has_capability(self.peer_capabilities, required.path)
+        # A stateless server announces its capabilities in each `server/discover`.
+        is_current = protocol_version.is_stateless and self.our_role is Role.SERVER
+        own = self.current_capabilities() if is_current else self.our_capabilities
+        return has_capability(own, required.path)
 
     def current_capabilities(self) -> types.ServerCapabilities:
-        """What a server can do now."""
+        """Return a server's current capabilities."""
         if self.get_capabilities is not None:
             return self.get_capabilities()
         capabilities = self.our_capabilities
         assert isinstance(capabilities, types.ServerCapabilities)
         return capabilities
 
-    def _is_legal(self, sender: Role, kind: SessionTrigger) -> bool:
-        return (sender, kind) in SESSION_TRANSITIONS[self.state]
+    def _is_allowed(self, sender: Role, trigger: SessionTrigger) -> bool:
+        return (sender, trigger) in SESSION_TRANSITIONS[self.state]
 
-    def _move(self, sender: Role, kind: SessionTrigger) -> bool:
-        after = SESSION_TRANSITIONS[self.state].get((sender, kind))
+    def _move(self, sender: Role, trigger: SessionTrigger) -> bool:
+        """Change the state as the table says; return whether it has such a row."""
+        after = SESSION_TRANSITIONS[self.state].get((sender, trigger))
         self.state = after or self.state
         return after is not None
 
-    _takers: ClassVar[Mapping[type, Callable[..., Event]]] = {
-        Request: _take_request,
-        Notification: _take_notification,
-        Response: _take_response,
-        ErrorResponse: _take_error,
-        Malformed: _take_malformed,
-        Batch: _take_batch,
+    _receivers: ClassVar[Mapping[type, Callable[..., Event]]] = {
+        Request: _receive_request,
+        Notification: _receive_notification,
+        Response: _receive_result,
+        ErrorResponse: _receive_error,
+        Malformed: _receive_malformed,
+        Batch: _receive_batch,
     }
-    _replies: ClassVar[Mapping[str, Callable[..., Reply]]] = {
+    _responders: ClassVar[Mapping[str, Callable[..., Reply]]] = {
         PING: _answer_ping,
         INITIALIZE: _answer_initialize,
         DISCOVER: _answer_discover,
     }
 
 
-def _answer_input(request: OutgoingRequest, *, is_result: bool) -> SessionTrigger:
-    if request.method.input is not SessionTrigger.INITIALIZE:
+def _response_trigger(request: OutgoingRequest, *, is_result: bool) -> SessionTrigger:
+    if request.method.trigger is not SessionTrigger.INITIALIZE:
         return SessionTrigger.ANSWER
     return SessionTrigger.INITIALIZE_RESULT if is_result else SessionTrigger.INITIALIZE_ERROR

@@ -343,7 +343,7 @@ def _params_of(message: Request | Notification) -> Mapping[str, Any]:
 def _rejected_batch(batch: Batch, session: KnownSession) -> Rejection | None:
     """Whole, or not at all: what answers a part without an id belongs to no stream (HTTP-32)."""
     if session.protocol_version is None or not session.protocol_version.has_batches:
-        return Rejection(status=400, text="there are no batches in this revision")
+        return Rejection(status=400, text="this protocol version has no batches")
     bad = next((each for each in batch.messages if isinstance(each, Malformed)), None)
     return (
         None if bad is None else Rejection(status=400, code=bad.code, text=bad.message, id=bad.id)

@@ -1,8 +1,10 @@
-"""`_meta` of stateless requests and results.
+"""The `_meta` member of params and results, and the metadata that stateless messages carry in it.
 
-Everything that a handshake settles in a legacy session stands in each request here: the revision,
-what the client can do, who it is, from which level on it wants to hear logs. Nothing of it holds
-for another request (META-16).
+A handshake settles the protocol version, the client's capabilities and name, and the log level for
+a session. A stateless request has all that in its own `_meta`, and none of it holds for another
+request.
+
+https://modelcontextprotocol.io/specification/2026-07-28/basic#meta
 """
 
 import functools
@@ -17,45 +19,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio import types
 from mcp_trio._protocol.compat import downgraded
-from mcp_trio._protocol.methods import Method, ParamsToSend, announced
+from mcp_trio._protocol.methods import Method, ParamsToSend, has_capability
 from mcp_trio._protocol.versions import OLDEST, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import LocalProtocolError
-
-# --------------------
-# What the other side has said of itself.
-
-
-Capabilities: TypeAlias = types.ClientCapabilities | types.ServerCapabilities
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Peer:
-    """The other side, by its own words: in the handshake, or in the very request that it sends.
-
-    Attributes:
-        revision: What is spoken with it.
-        capabilities: What it can do.
-        info: Its name; nothing may depend on that (META-19).
-        log_level: The least severe level that it wants to hear of, if the request itself says so.
-        trace: Of the request's metadata what belongs to a distributed trace.
-        principal: Who it is, as the transport has made sure; None where it cannot.
-    """
-
-    protocol_version: ProtocolVersion
-    capabilities: Capabilities
-    info: types.Implementation | None = None
-    log_level: types.LoggingLevel | None = None
-    trace: Mapping[str, str] = MappingProxyType({})
-    principal: str | None = None
-
-    def can(self, capability: str) -> bool:
-        """Return whether it has announced a capability: "roots", say, or "elicitation.url"."""
-        return announced(self.capabilities, capability)
-
-
-UNKNOWN_PEER: Final = Peer(protocol_version=OLDEST, capabilities=types.ClientCapabilities())
-"""Who has said nothing yet."""
-
 
 _PREFIX: Final = "io.modelcontextprotocol/"
 PROTOCOL_VERSION: Final = f"{_PREFIX}protocolVersion"
@@ -67,19 +33,53 @@ SUBSCRIPTION_ID: Final = f"{_PREFIX}subscriptionId"
 PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  no secret
 
 TRACE: Final = ("traceparent", "tracestate", "baggage")
-"""The only names without a prefix, and for nothing else (TRACE-03)."""
+"""The keys of a distributed trace; the specification reserves them although they have no prefix."""
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
 
-# Metadata are small, and the same in most requests of a client; what is larger is read again each
-# time, and not remembered.
-_REMEMBERED_BYTES_MAX: Final = 4096
-_REMEMBERED_MAX: Final = 256
+# The metadata of most requests of a client are small and equal. Larger ones are not cached.
+_CACHED_BYTES_MAX: Final = 4096
+_CACHED_MAX: Final = 256
+
+Capabilities: TypeAlias = types.ClientCapabilities | types.ServerCapabilities
+Value = TypeVar("Value")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Peer:
+    """The peer, as it describes itself in the handshake or in a stateless request.
+
+    Attributes:
+        protocol_version: The protocol version of messages to and from it.
+        capabilities: Its capabilities.
+        info: Its name and version, for display only; None if it did not send them.
+        log_level: The least severe level of log messages that a stateless request asks for.
+        trace: The keys of a distributed trace in a stateless request.
+        principal: The sender as the transport has authenticated it; None without authentication.
+    """
+
+    protocol_version: ProtocolVersion
+    capabilities: Capabilities
+    info: types.Implementation | None = None
+    log_level: types.LoggingLevel | None = None
+    trace: Mapping[str, str] = MappingProxyType({})
+    principal: str | None = None
+
+    def can(self, capability: str) -> bool:
+        """Return whether it has announced a capability, such as "roots" or "elicitation.url"."""
+        return has_capability(self.capabilities, capability)
+
+
+UNKNOWN_PEER: Final = Peer(protocol_version=OLDEST, capabilities=types.ClientCapabilities())
+"""The peer before the handshake."""
+
+
+# Receiving the metadata of a request.
 
 
 class _Members(msgspec.Struct, gc=False):
-    """The reserved members of a request's `_meta`, as they came."""
+    """The reserved members of a request's `_meta`, as raw JSON."""
 
     version: Raw | UnsetType = msgspec.field(name=PROTOCOL_VERSION, default=UNSET)
     capabilities: Raw | UnsetType = msgspec.field(name=CLIENT_CAPABILITIES, default=UNSET)
@@ -90,52 +90,51 @@ class _Members(msgspec.Struct, gc=False):
     baggage: Raw | UnsetType = UNSET
 
 
-_LEVEL: Final[Any] = types.LoggingLevel
-Value = TypeVar("Value")
+_LOGGING_LEVEL: Final[Any] = types.LoggingLevel
 
 
-@attrs.frozen(eq=False, slots=False)  # what is kept in slots is found more slowly here
+@attrs.frozen(eq=False, slots=False)  # cached properties are slower on a class with slots
 class Metadata:
-    """What a request says of itself in `_meta`, read as far as it is asked."""
+    """The `_meta` of a stateless request; each part is decoded when it is needed, once."""
 
     _members: _Members
     _text: bytes
 
     @property
     def has_version(self) -> bool:
-        """Return whether it says the revision that the request is made under."""
+        """Whether it has a protocol version."""
         return self._members.version is not UNSET
 
     @property
     def is_complete(self) -> bool:
-        """Return whether it says all that a request has to (META-15)."""
+        """Whether it has all members that a request must have."""
         return UNSET not in (self._members.version, self._members.capabilities)
 
     @functools.cached_property
     def requested(self) -> str:
-        """The revision that the request is made under.
+        """The protocol version of the request.
 
         Raises:
-            msgspec.ValidationError: It says none.
+            msgspec.ValidationError: It is missing, or not a string.
         """
-        return _as(str, _there(self._members.version, PROTOCOL_VERSION), PROTOCOL_VERSION)
+        return _decoded(str, _required(self._members.version, PROTOCOL_VERSION), PROTOCOL_VERSION)
 
     @functools.cached_property
     def peer(self) -> Peer:
-        """Who sends it, under a revision that is known.
+        """The sender of the request, whose protocol version must be known.
 
         Raises:
-            msgspec.ValidationError: A member is missing or has the wrong shape (META-15, LOG-11).
+            msgspec.ValidationError: A member is missing, or has the wrong type.
         """
         members = self._members
-        capabilities = _there(members.capabilities, CLIENT_CAPABILITIES)
+        capabilities = _required(members.capabilities, CLIENT_CAPABILITIES)
         return Peer(
             protocol_version=PROTOCOL_VERSIONS[self.requested],
-            capabilities=_as(types.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
-            info=_if_there(types.Implementation, members.info, CLIENT_INFO),
-            log_level=_if_there(_LEVEL, members.log_level, LOG_LEVEL),
+            capabilities=_decoded(types.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
+            info=_optional(types.Implementation, members.info, CLIENT_INFO),
+            log_level=_optional(_LOGGING_LEVEL, members.log_level, LOG_LEVEL),
             trace={
-                name: _as(str, raw, name)
+                name: _decoded(str, raw, name)
                 for name in TRACE
                 if (raw := getattr(members, name)) is not UNSET
             },
@@ -143,117 +142,146 @@ class Metadata:
 
     @functools.cached_property
     def progress_token(self) -> types.RequestId | None:
-        """See `checked_token`."""
-        return checked_token(self._values or {})
+        """The progress token; None if the sender wants no progress.
+
+        Raises:
+            msgspec.ValidationError: It is neither a string nor an integer.
+        """
+        return _checked_token(self._values or {})
 
     @functools.cached_property
     def _values(self) -> Mapping[str, Any] | None:
-        """All of it; None if something in it is no value."""
+        """All members; None if one of them cannot be decoded."""
         try:
             return _decode_values(self._text)
         except (msgspec.MsgspecError, RecursionError):
             return None
 
     @functools.cached_property
-    def _first(self) -> bytes:
+    def _as_first_member(self) -> bytes:
         return b'{"_meta":%b,' % self._text
 
     @functools.cached_property
-    def _last(self) -> bytes:
+    def _as_last_member(self) -> bytes:
         return b',"_meta":%b}' % self._text
 
     def params_without_meta(self, params: Raw) -> bytes | None:
-        """The text of params without this, their `_meta`, so that it is not read once more.
+        """Return raw params without this `_meta`, so that it is not decoded again.
 
-        None: they are to be read as a whole. It is looked for at both ends, where clients write it,
-        and what stands there can be nothing else: in a string, its own quotes would end that.
+        Clients write `_meta` as the first or the last member, so only these are removed. The text
+        that is compared cannot be part of a string, because its own quotes would end the string.
+
+        Returns:
+            None if `_meta` is elsewhere, so that the params have to be decoded with it.
         """
         if self._values is None:
             return None
         text = bytes(params)
-        if text.startswith(self._first):
-            return b"{%b" % text[len(self._first) :]
-        return b"%b}" % text[: -len(self._last)] if text.endswith(self._last) else None
+        if text.startswith(self._as_first_member):
+            return b"{%b" % text[len(self._as_first_member) :]
+        if text.endswith(self._as_last_member):
+            return b"%b}" % text[: -len(self._as_last_member)]
+        return None
 
 
-def checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
-    """The token that a request asks progress with; None when it asks for none.
-
-    Raises:
-        msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
-    """
-    token = meta.get(PROGRESS_TOKEN)
-    if token is None or type(token) in {int, str}:
-        return token
-    raise msgspec.ValidationError(f"_meta.{PROGRESS_TOKEN} must be a string or an integer")
+_decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = functools.cache(msgspec.json.Decoder)
 
 
-def _there(member: Raw | UnsetType, name: str) -> Raw:
-    if member is UNSET:
-        raise msgspec.ValidationError(f"_meta lacks {name}")
-    return member
-
-
-def _if_there(kind: type[Value], member: Raw | UnsetType, name: str) -> Value | None:
-    return None if member is UNSET else _as(kind, member, name)
-
-
-def _as(kind: type[Value], raw: Raw, name: str) -> Value:
+def _decoded(kind: type[Value], raw: Raw, name: str) -> Value:
     try:
         return cast("Value", _decoder(kind).decode(raw))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise msgspec.ValidationError(f"_meta[{name!r}]: {error}") from None
 
 
-_decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = functools.cache(msgspec.json.Decoder)
+def _required(member: Raw | UnsetType, name: str) -> Raw:
+    if member is UNSET:
+        raise msgspec.ValidationError(f"_meta lacks {name}")
+    return member
 
 
-class _Carrier(msgspec.Struct, gc=False):
+def _optional(kind: type[Value], member: Raw | UnsetType, name: str) -> Value | None:
+    return None if member is UNSET else _decoded(kind, member, name)
+
+
+class _RawMeta(msgspec.Struct, gc=False):
     meta: Raw | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
-_decode: Final = msgspec.json.Decoder(_Carrier).decode
+_decode_raw_meta: Final = msgspec.json.Decoder(_RawMeta).decode
 _decode_members: Final = msgspec.json.Decoder(_Members | None).decode
 _decode_values: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def metadata_of(params: Raw | None) -> Metadata | None:
-    """What the params of a message say in `_meta`, if that makes it complete without a session.
+    """Return the metadata in some params, if they make the message stateless.
 
-    None for anything else, also for a `_meta` that is no object: its method's own params say so.
+    Returns:
+        None for other params, and for a `_meta` that is not an object, which is reported when the
+        params are decoded.
     """
     if params is None:
         return None
     try:
-        meta = _decode(params).meta
+        meta = _decode_raw_meta(params).meta
         if meta is UNSET:
             return None
         text = bytes(meta)
-        return (_read if len(text) > _REMEMBERED_BYTES_MAX else _remembered)(text)
+        return (_metadata if len(text) > _CACHED_BYTES_MAX else _cached_metadata)(text)
     except (msgspec.MsgspecError, RecursionError):
         return None
 
 
-def _read(meta: bytes) -> Metadata | None:
+def _metadata(meta: bytes) -> Metadata | None:
     members = _decode_members(meta)
     if members is None or members.version is members.capabilities is UNSET:
         return None
     return Metadata(members, meta)
 
 
-_remembered: Final = functools.lru_cache(maxsize=_REMEMBERED_MAX)(_read)
+_cached_metadata: Final = functools.lru_cache(maxsize=_CACHED_MAX)(_metadata)
 
+
+class _AnyParams(types.Params, kw_only=True):
+    """The members that the params of every request may have."""
+
+
+def progress_token_of(method: Method, params: Any, raw: Raw | None) -> types.RequestId | None:
+    """Return the progress token of a received request; None if the sender wants no progress.
+
+    Args:
+        method: The method; the params of a user's own method may have any type.
+        params: The typed params.
+        raw: The raw params from which they were decoded.
+
+    Raises:
+        msgspec.ValidationError: The token is neither a string nor an integer.
+    """
+    if method.is_custom and not isinstance(params, types.Params):
+        params = msgspec.json.decode(raw or b"{}", type=_AnyParams)
+    return _checked_token(params.meta) if params.meta else None
+
+
+def _checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
+    token = meta.get(PROGRESS_TOKEN)
+    if token is None or type(token) in {int, str}:
+        return token
+    raise msgspec.ValidationError(f"_meta.{PROGRESS_TOKEN} must be a string or an integer")
+
+
+# Keys that users choose: https://modelcontextprotocol.io/specification/2025-11-25/basic#meta
 
 _LABEL: Final = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _NAME: Final = "[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _LABELS: Final = rf"{_LABEL}(?:\.{_LABEL})*"
 _EXTENSION: Final = re.compile(rf"{_LABELS}/(?:{_NAME})?")
 _KEY: Final = re.compile(rf"(?:(?P<prefix>{_LABELS})/)?(?:{_NAME})?")
-_OF_THE_SPECIFICATION: Final = frozenset({"modelcontextprotocol", "mcp"})
+_RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
 
-# W3C Trace Context and W3C Baggage, as far as a word can be seen not to be theirs (TRACE-02).
+# https://www.w3.org/TR/trace-context/ and https://www.w3.org/TR/baggage/, without the details of
+# single members.
 _PAIRS: Final = r"[!-~ \t]*=[!-~ \t]*"
-_TRACE_WORDS: Final = {
+_TRACE_FORMATS: Final = {
     "traceparent": re.compile("(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
     "tracestate": re.compile(_PAIRS),
     "baggage": re.compile(_PAIRS),
@@ -261,50 +289,68 @@ _TRACE_WORDS: Final = {
 
 
 def check_extension(identifier: str) -> None:
-    """Whether this can be the identifier of an extension: a prefix, a slash and a name (EXT-02).
+    """Check the identifier of an extension: a prefix, a slash and a name.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: The identifier is malformed.
     """
     if _EXTENSION.fullmatch(identifier) is None:
         raise ValueError(f"an extension is named like com.example/name, unlike {identifier!r}")
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Return whether people may put these keys into a `_meta` of theirs (META-03 to META-08).
+    """Check keys that a user puts into `_meta`.
 
-    2025-06-18 reserves prefixes by their last label but one, later revisions by the second: what
-    any of them reserves is left to the specification (TRAP-15).
+    Protocol version 2025-06-18 reserves prefixes by their last label but one, later versions by
+    their second label. A key that any version reserves is rejected.
 
     Raises:
-        ValueError: One is malformed, or reserved.
+        ValueError: A key is malformed, or reserved for the specification.
     """
     for key in keys:
         match = _KEY.fullmatch(key)
         if match is None:
             raise ValueError(f"a key of _meta is named like com.example/name, unlike {key!r}")
         labels = (match["prefix"] or "").split(".")
-        if _OF_THE_SPECIFICATION & {*labels[1:2], *labels[-2:-1]}:
+        if _RESERVED_LABELS & {*labels[1:2], *labels[-2:-1]}:
             raise ValueError(f"the key {key!r} of _meta is reserved for the specification")
 
 
-def checked_trace(given: Mapping[str, str]) -> dict[str, str]:
-    """What of it belongs to a distributed trace, and nothing else (TRACE-03).
+def check_user_meta(params: ParamsToSend | None) -> None:
+    """Check the `_meta` that a user puts into the params of a request.
 
     Raises:
-        ValueError: It is not written as W3C has it (TRACE-02).
+        LocalProtocolError: It has a progress token, or a key that is malformed or reserved.
     """
-    said = {name: given[name] for name in TRACE if name in given}
-    for name, words in said.items():
-        if _TRACE_WORDS[name].fullmatch(words) is None:
-            raise ValueError(f"this is no {name}: {words!r}")
-    return said
+    meta = meta_of(params)
+    if PROGRESS_TOKEN in meta:
+        raise LocalProtocolError(f"_meta.{PROGRESS_TOKEN} is reserved: ask with wants_progress")
+    try:
+        check_keys(meta)
+    except ValueError as error:
+        raise LocalProtocolError(str(error)) from None
+
+
+def checked_trace(values: Mapping[str, str]) -> dict[str, str]:
+    """Return those of some values that belong to a distributed trace.
+
+    Raises:
+        ValueError: A value does not have the format of W3C Trace Context or W3C Baggage.
+    """
+    trace = {name: values[name] for name in TRACE if name in values}
+    for name, value in trace.items():
+        if _TRACE_FORMATS[name].fullmatch(value) is None:
+            raise ValueError(f"not a valid {name}: {value!r}")
+    return trace
+
+
+# Sending metadata.
 
 
 def client_metadata(
     protocol_version: ProtocolVersion, capabilities: Any, info: types.Implementation
 ) -> dict[str, Any]:
-    """What a client says in each of its modern requests (META-11 to META-13)."""
+    """Return the metadata that a client puts into each stateless request."""
     return {
         PROTOCOL_VERSION: protocol_version.name,
         CLIENT_CAPABILITIES: downgraded(capabilities, protocol_version),
@@ -313,7 +359,7 @@ def client_metadata(
 
 
 def meta_of(params: ParamsToSend | None) -> Mapping[str, Any]:
-    """What stands in `_meta` of params that are to be sent."""
+    """Return the `_meta` of params to send; an empty mapping if there is none."""
     if params is None:
         return {}
     meta = params.meta if isinstance(params, types.Params) else params.get("_meta")
@@ -321,7 +367,7 @@ def meta_of(params: ParamsToSend | None) -> Mapping[str, Any]:
 
 
 def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> ParamsToSend:
-    """The params with more in `_meta`, where `members` win."""
+    """Return a copy of the params with further members in `_meta`, which replace equal keys."""
     meta = {**meta_of(params), **members}
     if isinstance(params, Mapping):
         return {**params, "_meta": meta}
@@ -329,23 +375,28 @@ def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> Params
 
 
 def with_result_metadata(
-    result: msgspec.Struct | Raw, method: Method, signature: dict[str, Any]
+    result: msgspec.Struct | Raw, method: Method, own: dict[str, Any]
 ) -> msgspec.Struct | Raw:
-    """A modern result, with what each of them has to say: whether it is complete, and whose it is.
+    """Return a copy of a stateless result with the members that each of them must have.
 
-    One that can be kept says for how long; without a word of its handler, not at all (CACHE-01).
-    `signature` is what each of ours has in `_meta`: nobody may change what comes back.
+    These are `resultType`, the server's name in `_meta`, and for a cacheable result the time for
+    which it may be cached: none, unless the handler has set it.
+
+    Args:
+        result: A result, or an encoded one.
+        method: The method of the request.
+        own: The server's `_meta`. The returned result may share it, so it must not be changed.
 
     Raises:
-        LocalProtocolError: What was encoded before has a `_meta` that is none.
+        LocalProtocolError: The `_meta` of an encoded result is not an object.
     """
-    usual = _usual_kind(type(result))
-    if usual is None:
-        return _dressed_text(bytes(result), signature) if isinstance(result, Raw) else result
-    said: Any = result
-    meta = {**signature, **said.meta} if said.meta else signature
-    kind = usual if said.result_type is None else said.result_type
-    complete: types.Result = msgspec.structs.replace(said, meta=meta, result_type=kind)
+    default = _default_result_type(type(result))
+    if default is None:
+        return _raw_with_metadata(bytes(result), own) if isinstance(result, Raw) else result
+    given: Any = result
+    meta = {**own, **given.meta} if given.meta else own
+    kind = default if given.result_type is None else given.result_type
+    complete: types.Result = msgspec.structs.replace(given, meta=meta, result_type=kind)
     if method.is_cacheable and isinstance(complete, types.CacheableResult):
         complete.ttl_ms = complete.ttl_ms or 0
         complete.cache_scope = complete.cache_scope or "private"
@@ -353,8 +404,8 @@ def with_result_metadata(
 
 
 @functools.cache
-def _usual_kind(kind: type) -> str | None:
-    """What a result of a type is, if it does not say so; None if it is none of these."""
+def _default_result_type(kind: type) -> str | None:
+    """Return the `resultType` of a class of results; None for other types."""
     if not issubclass(kind, types.Result):
         return None
     return INPUT_REQUIRED if issubclass(kind, types.InputRequiredResult) else COMPLETE
@@ -363,16 +414,16 @@ def _usual_kind(kind: type) -> str | None:
 _NULL: Final = Raw(b"null")
 
 
-def _dressed_text(text: bytes, signature: dict[str, Any]) -> Raw:
-    """The same for what was encoded before, where null says nothing."""
-    rest = msgspec.json.decode(text, type=dict[str, Raw])
-    kind, meta = rest.pop("resultType", _NULL), rest.pop("_meta", _NULL)
+def _raw_with_metadata(text: bytes, own: dict[str, Any]) -> Raw:
+    """Do the same for an encoded result, in which null counts as absent."""
+    others = msgspec.json.decode(text, type=dict[str, Raw])
+    kind, meta = others.pop("resultType", _NULL), others.pop("_meta", _NULL)
     try:
-        said: dict[str, Raw] = msgspec.json.decode(meta, type=dict[str, Raw] | None) or {}
+        given: dict[str, Raw] = msgspec.json.decode(meta, type=dict[str, Raw] | None) or {}
     except msgspec.ValidationError:
-        raise LocalProtocolError("the _meta of a result is an object") from None
+        raise LocalProtocolError("the _meta of a result must be an object") from None
     members: dict[str, Any] = {
         "resultType": COMPLETE if kind == _NULL else kind,
-        "_meta": {**signature, **said},
+        "_meta": {**own, **given},
     }
-    return Raw(msgspec.json.encode({**members, **rest}))
+    return Raw(msgspec.json.encode({**members, **others}))

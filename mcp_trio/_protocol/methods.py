@@ -1,31 +1,79 @@
-"""The table of methods: direction, types, capability, protocol versions.
+"""The methods of the protocol, as a table.
 
-A method that has no row is unknown. A later revision adds rows with a `since`, or an `until` to old
-ones; people add rows of their own by `custom_method`.
+Each row has the method's direction, types, required capability and protocol versions. A method
+without a row is unknown. A protocol version that adds a method adds a row with `since`; one that
+removes a method adds `until`. Users add rows of their own with `custom_method`.
 """
 
+import enum
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, Unpack, cast
 
 import attrs
 import msgspec
 
 from mcp_trio import types
-from mcp_trio._protocol.states import Role, SessionTrigger
 from mcp_trio._protocol.versions import ProtocolVersion, is_between
+
+ParamsToSend: TypeAlias = types.Params | Mapping[str, Any]
+
+_NO_PARAMS: Final = msgspec.Raw(b"{}")
+
+
+class FastEnum(enum.Enum):
+    """An enumeration whose members hash by identity, in C; every message looks up several."""
+
+    if not TYPE_CHECKING:  # for a type checker, a class with an assigned hash is not hashable
+        __hash__ = object.__hash__
+
+
+class Role(FastEnum):
+    """The side of a connection that sends a message."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+    @property
+    def peer(self) -> "Role":
+        """The other role."""
+        return Role.SERVER if self is Role.CLIENT else Role.CLIENT
+
 
 CLIENT: Final = frozenset({Role.CLIENT})
 SERVER: Final = frozenset({Role.SERVER})
 BOTH: Final = frozenset(Role)
-_NO_PARAMS: Final = msgspec.Raw(b"{}")
 
-ParamsToSend: TypeAlias = types.Params | Mapping[str, Any]
+
+class SessionTrigger(FastEnum):
+    """The kind of a message, by which it changes the state of a session.
+
+    `connection` has the table of states. Only the messages of the handshake have kinds of their
+    own, because only they change the state.
+    """
+
+    INITIALIZE = enum.auto()
+    INITIALIZE_RESULT = enum.auto()
+    INITIALIZE_ERROR = enum.auto()
+    INITIALIZED = enum.auto()
+    PING = enum.auto()
+    LOG = enum.auto()
+    REFERENCE = enum.auto()  # a notification about a request: a cancellation, or progress
+    REQUEST = enum.auto()
+    NOTIFICATION = enum.auto()
+    STATELESS = enum.auto()  # it carries its metadata, or belongs to a request that did
+    ANSWER = enum.auto()
+    CLOSE = enum.auto()  # not a message: the session is closed
 
 
 @attrs.frozen(kw_only=True)
 class RequiredCapability:
-    """A capability that `holder` must have announced: a path such as `resources.subscribe`."""
+    """A capability that a method requires.
+
+    Attributes:
+        holder: The role that has to announce the capability.
+        path: Its name on the wire, such as `resources.subscribe`.
+    """
 
     holder: Role
     path: str
@@ -48,27 +96,31 @@ def _decoder_of_result(row: "Method") -> msgspec.json.Decoder[Any]:
 
 @attrs.frozen(kw_only=True)
 class Method:
-    """One row: `result` is None for notifications; `input` is what it is to the session table.
-
-    `params` and `result` are types: those of the specification, or any that msgspec decodes.
+    """A row of the table.
 
     Attributes:
-        since: The first revision that has it; None: the first of all.
-        until: The last revision that has it; None: the newest.
-        has_rounds: Its modern answer may be that more input is required (MRTR-02).
-        is_cacheable: Its modern result says for how long it holds (CACHE-01).
-        is_standing: It is answered when nobody wants it any more, so it takes no handler's place.
-        is_subscribed: A modern server sends it on a subscription only.
-        hands_on_params: Its handler is people's own, and sees all params, with what a modern
-            request says of itself in `_meta`.
-        is_request: It is answered.
+        name: The method.
+        senders: The roles that send it.
+        params: The type of its params: one of `types`, or any that msgspec decodes.
+        result: The type of its result; None for a notification.
+        trigger: The kind of message that it is to the session's state.
+        required_capability: The capability that it requires, if any.
+        since: The first protocol version that has the method; None for the oldest.
+        until: The last protocol version that has the method; None for the newest.
+        has_rounds: Whether a stateless server may respond with an `InputRequiredResult`.
+        is_cacheable: Whether its stateless results say for how long they may be cached.
+        is_subscription: Whether the request stays open until the client or server ends it, so that
+            its handler does not count as running.
+        needs_subscription: Whether a stateless server sends it on a subscription only.
+        is_custom: Whether a user has registered it; its handler receives all params, with `_meta`.
+        is_request: Whether it is answered.
     """
 
     name: str
     senders: frozenset[Role]
     params: Any
     result: Any = None
-    input: SessionTrigger
+    trigger: SessionTrigger
     required_capability: RequiredCapability | None = None
     since: str | None = None
     until: str | None = None
@@ -88,14 +140,14 @@ class Method:
     )
 
     def exists_in(self, protocol_version: ProtocolVersion) -> bool:
-        """Return whether a revision has this method."""
+        """Return whether a protocol version has this method."""
         return is_between(protocol_version, self.since, self.until)
 
     def decode_params(self, raw: msgspec.Raw | bytes | None) -> Any:
-        """The params of this method; absent ones read as an empty object.
+        """Return the typed params; absent params are an empty object.
 
         Raises:
-            msgspec.MsgspecError: They do not have the method's shape.
+            msgspec.MsgspecError: The params do not have the type of the method's params.
         """
         try:
             return self._params_decoder.decode(_NO_PARAMS if raw is None else raw)
@@ -103,10 +155,10 @@ class Method:
             raise _too_deep() from None
 
     def decode_result(self, raw: msgspec.Raw) -> Any:
-        """The result of this method.
+        """Return the typed result.
 
         Raises:
-            msgspec.MsgspecError: It does not have the method's shape.
+            msgspec.MsgspecError: The result does not have the type of the method's results.
         """
         try:
             return self._result_decoder.decode(raw)
@@ -115,7 +167,7 @@ class Method:
 
 
 def _too_deep() -> msgspec.ValidationError:
-    """The stack below us left less room than the envelope's decoder had."""
+    # The caller's own calls left less stack than the decoder of the envelope had.
     return msgspec.ValidationError("nested too deeply")
 
 
@@ -134,20 +186,22 @@ def _request(
     senders: frozenset[Role],
     params: type[types.Params],
     result: Any,
-    kind: SessionTrigger = SessionTrigger.REQUEST,
+    trigger: SessionTrigger = SessionTrigger.REQUEST,
     **options: Unpack[_Options],
 ) -> Method:
-    return Method(name=name, senders=senders, params=params, result=result, input=kind, **options)
+    return Method(
+        name=name, senders=senders, params=params, result=result, trigger=trigger, **options
+    )
 
 
 def _notification(
     name: str,
     senders: frozenset[Role],
     params: type[types.Params],
-    kind: SessionTrigger = SessionTrigger.NOTIFICATION,
+    trigger: SessionTrigger = SessionTrigger.NOTIFICATION,
     **options: Unpack[_Options],
 ) -> Method:
-    return Method(name=name, senders=senders, params=params, input=kind, **options)
+    return Method(name=name, senders=senders, params=params, trigger=trigger, **options)
 
 
 INITIALIZE: Final = "initialize"
@@ -174,7 +228,7 @@ _TOOL_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="tools.listCh
 _PROMPT_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="prompts.listChanged")
 _ROOT_CHANGES: Final = RequiredCapability(holder=Role.CLIENT, path="roots.listChanged")
 
-# The last revision with a handshake, and the first without.
+# The last protocol version with a handshake, and the first without.
 _LEGACY: Final = "2025-11-25"
 _STATELESS: Final = "2026-07-28"
 
@@ -184,7 +238,7 @@ _ROWS: Final = (
         CLIENT,
         types.InitializeParams,
         types.InitializeResult,
-        kind=SessionTrigger.INITIALIZE,
+        trigger=SessionTrigger.INITIALIZE,
         until=_LEGACY,
     ),
     _request(
@@ -196,7 +250,7 @@ _ROWS: Final = (
         is_cacheable=True,
     ),
     _request(
-        PING, BOTH, types.EmptyParams, types.EmptyResult, kind=SessionTrigger.PING, until=_LEGACY
+        PING, BOTH, types.EmptyParams, types.EmptyResult, trigger=SessionTrigger.PING, until=_LEGACY
     ),
     _request(
         "tools/list",
@@ -271,7 +325,7 @@ _ROWS: Final = (
         required_capability=_PROMPTS,
         has_rounds=True,
     ),
-    # Of the capability `completions`, which not every revision has, the server itself asks.
+    # Requires no capability here, because the oldest protocol version has none for completions.
     _request("completion/complete", CLIENT, types.CompleteParams, types.CompleteResult),
     _request(
         "logging/setLevel",
@@ -315,15 +369,15 @@ _ROWS: Final = (
         until=_LEGACY,
     ),
     _notification(
-        INITIALIZED, CLIENT, types.EmptyParams, kind=SessionTrigger.INITIALIZED, until=_LEGACY
+        INITIALIZED, CLIENT, types.EmptyParams, trigger=SessionTrigger.INITIALIZED, until=_LEGACY
     ),
-    _notification(CANCELLED, BOTH, types.CancelledParams, kind=SessionTrigger.REFERENCE),
-    _notification(PROGRESS, BOTH, types.ProgressParams, kind=SessionTrigger.REFERENCE),
+    _notification(CANCELLED, BOTH, types.CancelledParams, trigger=SessionTrigger.REFERENCE),
+    _notification(PROGRESS, BOTH, types.ProgressParams, trigger=SessionTrigger.REFERENCE),
     _notification(
         "notifications/message",
         SERVER,
         types.LoggingMessageParams,
-        kind=SessionTrigger.LOG,
+        trigger=SessionTrigger.LOG,
         required_capability=_LOGGING,
     ),
     _notification(
@@ -382,58 +436,54 @@ _NOTIFICATIONS: Final = "notifications/"
 def custom_method(
     name: str, *, senders: frozenset[Role] = CLIENT, params: Any = Any, result: Any = Any
 ) -> Method:
-    """The row of a method that the protocol does not know, or one that it knows with other params.
+    """Return a row for a method of the user, or for a known method with other params.
 
-    A method that it knows keeps who sends it, its result, what it needs and when it is legal; any
-    other is a notification if its name begins with `notifications/`, and else a request.
+    A known method keeps its senders, result, capability and protocol versions. Another method is a
+    notification if its name begins with `notifications/`, and otherwise a request.
 
     Raises:
-        TypeError: A type that msgspec cannot decode.
+        TypeError: msgspec cannot decode a type.
     """
     known = METHODS.get(name)
     if known is not None:
         return attrs.evolve(known, params=params, is_custom=True)
     if name.startswith(_NOTIFICATIONS):
-        return Method(name=name, senders=senders, params=params, input=SessionTrigger.NOTIFICATION)
+        return Method(
+            name=name, senders=senders, params=params, trigger=SessionTrigger.NOTIFICATION
+        )
     return Method(
         name=name,
         senders=senders,
         params=params,
         result=result,
-        input=SessionTrigger.REQUEST,
+        trigger=SessionTrigger.REQUEST,
         is_custom=True,
     )
 
 
-def unknown(method: str, sender: Role, *, is_request: bool) -> str:
-    """What to say to who wants to send a method that its session does not know."""
-    text = f"no such {'request' if is_request else 'notification'}: {method!r}"
-    if method in METHODS or sender is not Role.CLIENT:
-        return text
-    return f"{text}; Client(methods={{{method!r}: …}}) makes one of the server's own known"
+def has_capability(capabilities: msgspec.Struct | None, path: str) -> bool:
+    """Return whether a capability is announced: present, and not false.
 
-
-def announced(capabilities: msgspec.Struct | None, path: str) -> bool:
-    """Return whether `capabilities` holds `path` (wire names, dotted): present, and not false."""
+    Args:
+        capabilities: The capabilities of one side; None if they are not known.
+        path: The name on the wire, such as `resources.subscribe`.
+    """
     value: Any = capabilities
-    for step in path.split("."):
-        value = _member(value, step)
+    for name in path.split("."):
+        if isinstance(value, dict):
+            value = cast("dict[str, Any]", value).get(name)
+        else:
+            kind: type = type(value)
+            attribute = _attribute_names(kind).get(name)
+            value = None if attribute is None else getattr(value, attribute)
         if value is None or value is False:
             return False
     return True
 
 
-def _member(holder: object, wire_name: str) -> Any:
-    if isinstance(holder, dict):
-        return cast("dict[str, Any]", holder).get(wire_name)
-    kind: type = type(holder)
-    name = _attribute_names(kind).get(wire_name)
-    return None if name is None else getattr(holder, name)
-
-
 @functools.cache
 def _attribute_names(kind: type) -> dict[str, str]:
-    """By their wire names, for a struct of capabilities or what one holds; no other has any."""
+    """Return the attributes of a struct by their names on the wire; other types have none."""
     if not issubclass(kind, msgspec.Struct):
         return {}
     return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))

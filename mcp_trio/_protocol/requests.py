@@ -1,12 +1,19 @@
-"""Open requests in both directions: ids, admission, timeouts and progress.
+"""Open requests in both directions: their ids, states, time limits, progress and admission.
 
-The sender of a request chooses its token (PROG-02); ours is the request's id, so that one table
-serves both. A null in place of a token reads as none, as everywhere.
+Both sides number their requests independently, so there are two tables of requests. Ids keep their
+JSON type: `1` and `"1"` are different requests.
+
+A received request ends exactly once. RECEIVED means that it waits for a free slot, RUNNING that its
+handler has started. CANCELLED discards the response of a handler that finishes anyway; ANSWERED
+ignores a cancellation that arrives too late. There is no row for a second response.
+
+A sent request also ends exactly once. ABANDONED means that nothing waits for the response, because
+the caller was cancelled or a time limit was exceeded; a late response is then only counted.
 """
 
+import enum
 import hashlib
-import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 import attrs
@@ -14,117 +21,105 @@ import msgspec
 
 from mcp_trio import types
 from mcp_trio._jsonrpc.messages import Malformed
-from mcp_trio._protocol.metadata import (
-    PROGRESS_TOKEN,
-    UNKNOWN_PEER,
-    Peer,
-    check_keys,
-    checked_token,
-    meta_of,
-    with_meta,
-)
-from mcp_trio._protocol.methods import Method, ParamsToSend
-from mcp_trio._protocol.states import (
-    INCOMING_TRANSITIONS,
-    OUTGOING_TRANSITIONS,
-    IncomingState,
-    IncomingTrigger,
-    OutgoingState,
-    OutgoingTrigger,
-)
+from mcp_trio._protocol.metadata import UNKNOWN_PEER, Peer
+from mcp_trio._protocol.methods import FastEnum, Method
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 from mcp_trio.limits import Limits
-from mcp_trio.types import InputResponseParams
-
-# --------------------
-# How long a request may take, as facts: whoever has a clock asks.
-
-
-@attrs.define(kw_only=True)
-class Budget:
-    """A request's budgets: `idle_seconds` from the last sign of life, `total_seconds` in all.
-
-    Either may be `math.inf`. Times are seconds on whatever clock the caller uses consistently.
-    """
-
-    started: float
-    idle_seconds: float
-    total_seconds: float
-    last_activity: float = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.last_activity = self.started
-
-    @property
-    def deadline(self) -> float:
-        """When the first of the two budgets runs out."""
-        return min(self.last_activity + self.idle_seconds, self.started + self.total_seconds)
-
-    def record_activity(self, now: float) -> None:
-        """Something was heard about the request: the idle budget starts again."""
-        self.last_activity = now
-
-    def expired(self, now: float) -> str | None:
-        """Which budget has run out at `now`: "total", "idle" or None."""
-        if now >= self.started + self.total_seconds:
-            return "total"
-        if now >= self.last_activity + self.idle_seconds:
-            return "idle"
-        return None
-
-
-# --------------------
-# What the state of a modern request is bound to, and the one way to refuse it.
-#
-# The client brings a state back with its answers, or somebody else brings one that he has found or
-# made up. So it counts only for the request that it was made for, and who brings a bad one learns
-# nothing of what is wrong with it.
-
-
-SUSPENDED_PREFIX: Final = "parked."
-"""How the state of a handler begins that waits here; any other was sealed, or is none of ours."""
-
-# What a retry brings anew, or has besides what it repeats.
-_NOT_REPEATED: Final = ("_meta", "inputResponses", "requestState")
-
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
-
-
-def invalid_state_error() -> RequestError:
-    """The answer to a state that fails any check."""
-    return RequestError(INVALID_PARAMS, "the request state is not valid")
-
-
-def request_digest(method: str, params: Any) -> bytes:
-    """A digest of what a retry repeats: its method and its params, however these are spelled.
-
-    Params that hold what no value here can be, such as a number without end, count as they are
-    spelled.
-    """
-    text = msgspec.json.encode(params)
-    try:
-        members = cast("dict[str, Any]", msgspec.json.decode(text))
-        repeated = {name: value for name, value in members.items() if name not in _NOT_REPEATED}
-        text = _encode(repeated)
-    except (msgspec.ValidationError, RecursionError):
-        pass
-    return hashlib.sha256(_encode([method, len(text)]) + text).digest()
-
-
-# --------------------
-# Request accounting in both directions: ids are unique, each request ends exactly once.
-#
-# Two tables, because both sides number their requests independently (TRAP-06). Keys keep their JSON
-# type: `1` and `"1"` are different requests, and the decoder lets no other type through (TRAP-04).
-
 
 RequestId: TypeAlias = int | str
 
 
-class IncomingRequest(msgspec.Struct, gc=False, eq=False):
-    """A request that we received, and what its sender has said of itself.
+class IncomingState(FastEnum):
+    """The state of a received request."""
 
-    `progress_last` is what we reported last (it must grow).
+    RECEIVED = enum.auto()
+    RUNNING = enum.auto()
+    ANSWERED = enum.auto()
+    CANCELLED = enum.auto()
+
+
+class IncomingTrigger(FastEnum):
+    """A cause that changes the state of a received request."""
+
+    START = enum.auto()
+    ANSWER = enum.auto()
+    CANCEL = enum.auto()
+
+
+INCOMING_TRANSITIONS: Final[Mapping[IncomingState, Mapping[IncomingTrigger, IncomingState]]] = {
+    IncomingState.RECEIVED: {
+        IncomingTrigger.START: IncomingState.RUNNING,
+        IncomingTrigger.ANSWER: IncomingState.ANSWERED,  # rejected before its handler started
+        IncomingTrigger.CANCEL: IncomingState.CANCELLED,
+    },
+    IncomingState.RUNNING: {
+        IncomingTrigger.ANSWER: IncomingState.ANSWERED,
+        IncomingTrigger.CANCEL: IncomingState.CANCELLED,
+    },
+    IncomingState.ANSWERED: {
+        IncomingTrigger.CANCEL: IncomingState.ANSWERED,
+    },
+    IncomingState.CANCELLED: {
+        IncomingTrigger.ANSWER: IncomingState.CANCELLED,
+        IncomingTrigger.CANCEL: IncomingState.CANCELLED,
+    },
+}
+
+
+class OutgoingState(FastEnum):
+    """The state of a sent request."""
+
+    SENT = enum.auto()
+    ANSWERED = enum.auto()
+    ABANDONED = enum.auto()
+    LOST = enum.auto()
+
+
+class OutgoingTrigger(FastEnum):
+    """A cause that changes the state of a sent request."""
+
+    ANSWER = enum.auto()
+    ABANDON = enum.auto()
+    LOSE = enum.auto()
+
+
+OUTGOING_TRANSITIONS: Final[Mapping[OutgoingState, Mapping[OutgoingTrigger, OutgoingState]]] = {
+    OutgoingState.SENT: {
+        OutgoingTrigger.ANSWER: OutgoingState.ANSWERED,
+        OutgoingTrigger.ABANDON: OutgoingState.ABANDONED,
+        OutgoingTrigger.LOSE: OutgoingState.LOST,
+    },
+    OutgoingState.ANSWERED: {
+        OutgoingTrigger.ABANDON: OutgoingState.ANSWERED,  # the caller was cancelled afterwards
+        OutgoingTrigger.LOSE: OutgoingState.ANSWERED,
+    },
+    OutgoingState.ABANDONED: {
+        OutgoingTrigger.ANSWER: OutgoingState.ABANDONED,  # late, and counted
+        OutgoingTrigger.ABANDON: OutgoingState.ABANDONED,
+        OutgoingTrigger.LOSE: OutgoingState.ABANDONED,
+    },
+    OutgoingState.LOST: {
+        OutgoingTrigger.ABANDON: OutgoingState.LOST,
+        OutgoingTrigger.LOSE: OutgoingState.LOST,
+    },
+}
+
+
+# Received requests.
+
+
+class IncomingRequest(msgspec.Struct, gc=False, eq=False):
+    """A received request.
+
+    Attributes:
+        id: The id that the peer chose.
+        method: The row of its method.
+        params: The typed params.
+        size_bytes: The size of the message.
+        progress_token: The token for progress notifications; None if the peer wants none.
+        peer: The sender.
+        progress_last: The progress reported last; it must increase.
+        state: The state.
     """
 
     id: RequestId
@@ -138,83 +133,66 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
 
     @property
     def has_rounds(self) -> bool:
-        """Return whether its handler may ask by its result: then a retry of it is known as one."""
+        """Whether a retry of the request can be recognised, so that its result may ask for input.
+
+        The params of a user's own method need the members `inputResponses` and `requestState`.
+        """
         method = self.method
         if not method.has_rounds:
             return False
-        return not method.is_custom or isinstance(self.params, InputResponseParams)
+        return not method.is_custom or isinstance(self.params, types.InputResponseParams)
 
     @property
     def may_want_input(self) -> bool:
-        """Return whether its answer may be that input is required (MRTR-03)."""
+        """Whether the response may be an `InputRequiredResult`."""
         return self.peer.protocol_version.is_stateless and self.has_rounds
 
-    def move(self, move: IncomingTrigger) -> IncomingState:
-        """Take one row of the table.
+    def move(self, trigger: IncomingTrigger) -> IncomingState:
+        """Change the state as the table says, and return it.
 
         Raises:
-            LocalProtocolError: There is no such row; a second answer, for instance.
+            LocalProtocolError: The table has no such row; it has none for a second response.
         """
-        after = INCOMING_TRANSITIONS[self.state].get(move)
+        after = INCOMING_TRANSITIONS[self.state].get(trigger)
         if after is None:
             raise LocalProtocolError(
                 f"request {self.id!r} ({self.method.name}) is {self.state.name}:"
-                f" it cannot {move.name} any more"
+                f" {trigger.name} is not possible any more"
             )
         self.state = after
         return after
 
+    def report(
+        self, progress: float, total: float | None, message: str | None
+    ) -> types.ProgressParams | None:
+        """Return the params of a progress notification.
 
-def response_id_of(bad: Malformed) -> RequestId | None:
-    """Which request a frame that is no message was to answer; None: none, or nobody knows.
-
-    One that is cut off is the last word of a peer that dies, and of its loss more will be known.
-    """
-    return bad.id if bad.is_complete and not bad.is_request else None
-
-
-def oversized_response_id(begin: Malformed, waiting: Collection[RequestId]) -> RequestId | None:
-    """Which request a frame was to answer of which only the begin is there; None as above.
-
-    Some peers write the id behind the result. Then it is that of the one request which is
-    `waiting`, if only one is.
-    """
-    if begin.is_request:
-        return None
-    if begin.id is None and len(waiting) == 1:
-        return next(iter(waiting))
-    return begin.id
-
-
-class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
-    """A request that we sent, its encoded frame, and how long it may take."""
-
-    id: int
-    method: Method
-    frame: bytes
-    budget: Budget
-    wants_progress: bool = False
-    state: OutgoingState = OutgoingState.SENT
-
-    def move(self, move: OutgoingTrigger) -> OutgoingState:
-        """Take one row of the table.
+        Returns:
+            None if it must not be sent: there is no token, the request is not running, or the value
+            has not increased.
 
         Raises:
-            LocalProtocolError: There is no such row; our own code never asks for one.
+            LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
-        after = OUTGOING_TRANSITIONS[self.state].get(move)
-        if after is None:
-            raise LocalProtocolError(
-                f"our request {self.id} ({self.method.name}) is {self.state.name}:"
-                f" it cannot {move.name}"
-            )
-        self.state = after
-        return after
+        for number in (progress, total):
+            if number is not None and not -_INFINITY < number < _INFINITY:
+                raise LocalProtocolError(f"progress must be a finite number, not {number}")
+        if self.progress_token is None or self.state is not IncomingState.RUNNING:
+            return None
+        if self.progress_last is not None and progress <= self.progress_last:
+            return None
+        self.progress_last = progress
+        return types.ProgressParams(
+            progress_token=self.progress_token, progress=progress, total=total, message=message
+        )
+
+
+_INFINITY: Final = float("inf")
 
 
 @attrs.define
 class IncomingRequests:
-    """The requests that we received and have not finished."""
+    """The received requests that are not finished."""
 
     _open: dict[RequestId, IncomingRequest] = attrs.field(
         factory=dict[RequestId, IncomingRequest], init=False
@@ -224,26 +202,100 @@ class IncomingRequests:
         return len(self._open)
 
     def get(self, request_id: RequestId) -> IncomingRequest | None:
-        """The unfinished request with this id, if there is one."""
+        """Return the unfinished request with this id, if there is one."""
         return self._open.get(request_id)
 
     def add(self, request: IncomingRequest) -> None:
-        """Enter a request whose id no other one here has."""
+        """Add a request with an id that no other request here has."""
         self._open[request.id] = request
 
     def finish(self, request: IncomingRequest) -> bool:
-        """End it; True when the peer may hear of it, False when it was cancelled before."""
+        """Finish a request; return whether a response may be sent, as it was not cancelled.
+
+        Raises:
+            LocalProtocolError: The request was answered before.
+        """
         after = request.move(IncomingTrigger.ANSWER)
-        if self._open.get(request.id) is request:  # a cancelled one may be finished twice
+        if self._open.get(request.id) is request:  # a cancelled request may be finished twice
             del self._open[request.id]
         if not self._open:
-            self._open.clear()  # an emptied one keeps its size, in each session that rests
+            self._open.clear()  # otherwise the empty dict keeps its size in each idle session
         return after is IncomingState.ANSWERED
+
+
+# Sent requests.
+
+
+@attrs.define(kw_only=True)
+class Budget:
+    """The time limits of a request, in seconds on any clock. Either may be infinite.
+
+    Attributes:
+        started: The time at which the request was sent.
+        idle_seconds: The limit on the time since the last activity.
+        total_seconds: The limit on the time since the start.
+        last_activity: The time of the last progress notification, or of the start.
+    """
+
+    started: float
+    idle_seconds: float
+    total_seconds: float
+    last_activity: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.last_activity = self.started
+
+    @property
+    def deadline(self) -> float:
+        """The time at which the first of the two limits is exceeded."""
+        return min(self.last_activity + self.idle_seconds, self.started + self.total_seconds)
+
+    def record_activity(self, now: float) -> None:
+        """Start the idle time again, because the peer has reported progress."""
+        self.last_activity = now
+
+    def expired(self, now: float) -> str | None:
+        """Return the limit that is exceeded at `now`: "total", "idle" or None."""
+        if now >= self.started + self.total_seconds:
+            return "total"
+        if now >= self.last_activity + self.idle_seconds:
+            return "idle"
+        return None
+
+
+class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
+    """A sent request; `message` is the encoded request."""
+
+    id: int
+    method: Method
+    message: bytes
+    budget: Budget
+    wants_progress: bool = False
+    state: OutgoingState = OutgoingState.SENT
+
+    def move(self, trigger: OutgoingTrigger) -> OutgoingState:
+        """Change the state as the table says, and return it.
+
+        Raises:
+            LocalProtocolError: The table has no such row, which would be an error of this package.
+        """
+        after = OUTGOING_TRANSITIONS[self.state].get(trigger)
+        if after is None:
+            raise LocalProtocolError(
+                f"sent request {self.id} ({self.method.name}) is {self.state.name}:"
+                f" {trigger.name} is not possible any more"
+            )
+        self.state = after
+        return after
 
 
 @attrs.define(kw_only=True)
 class OutgoingRequests:
-    """The requests that we sent: the open ones, and the ids of the last ones abandoned."""
+    """The sent requests that are open, and those abandoned last, whose responses may be late.
+
+    Args:
+        remembered_max: Abandoned requests that are remembered.
+    """
 
     remembered_max: int
     _next_id: int = attrs.field(default=0, init=False)
@@ -256,25 +308,25 @@ class OutgoingRequests:
         return len(self._open)
 
     def next_id(self) -> int:
-        """A number never used before in this session (BASE-04)."""
+        """Return an id that was not used before in this session."""
         self._next_id += 1
         return self._next_id
 
     def add(self, request: OutgoingRequest) -> None:
-        """Enter a request whose frame is about to leave."""
+        """Add a request whose message is about to be sent."""
         self._open[request.id] = request
 
     def get(self, request_id: RequestId | None) -> OutgoingRequest | None:
-        """The open request with exactly this id: our ids are integers, so `"1"` is none."""
+        """Return the open request with exactly this id; ids sent here are integers, never texts."""
         return self._open.get(request_id) if isinstance(request_id, int) else None
 
     @property
     def waiting(self) -> list[int]:
-        """The open ones whose answer may come at any time; subscriptions stand."""
+        """The ids of the open requests except subscriptions, which are answered at their end."""
         return [each.id for each in self._open.values() if not each.method.is_subscription]
 
     def answered(self, request_id: RequestId | None) -> OutgoingRequest | None:
-        """Take the open request that this answer ends; None when nobody waits for it."""
+        """Remove and return the open request that a response ends, if there is one."""
         request = self.get(request_id)
         if request is not None:
             del self._open[request.id]
@@ -282,25 +334,25 @@ class OutgoingRequests:
         return request
 
     def is_late(self, request_id: RequestId | None) -> bool:
-        """Return whether this answer belongs to a request that we abandoned; forgets it then."""
+        """Return whether a response belongs to an abandoned request, which is then forgotten."""
         late = self._abandoned.pop(request_id, None) if isinstance(request_id, int) else None
         if late is not None:
             late.move(OutgoingTrigger.ANSWER)
         return late is not None
 
     def abandon(self, request: OutgoingRequest) -> bool:
-        """Nobody waits for it any more; True when the peer still works on it."""
+        """Stop waiting for a response; return whether the request was open."""
         request.move(OutgoingTrigger.ABANDON)
         if self._open.pop(request.id, None) is None:
             return False
-        request.frame = b""  # it has left, and is not to be remembered for long
+        request.message = b""  # it has been sent, and only the id has to be remembered
         self._abandoned[request.id] = request
         while len(self._abandoned) > self.remembered_max:
             del self._abandoned[next(iter(self._abandoned))]
         return True
 
     def lose_all(self) -> list[OutgoingRequest]:
-        """The channel is gone: the open ones end as lost."""
+        """End all open requests, because the channel is closed; return them."""
         lost = list(self._open.values())
         self._open.clear()
         for request in lost:
@@ -308,13 +360,39 @@ class OutgoingRequests:
         return lost
 
 
-# --------------------
-# Which requests run now, which wait, which are refused: bounded by count and by bytes.
+def response_id_of(message: Malformed) -> RequestId | None:
+    """Return the id of the request that a malformed message responds to, if any.
+
+    An incomplete message counts as none: it is the last message of a peer that has failed, and the
+    loss of the connection, reported next, says more.
+    """
+    return message.id if message.is_complete and not message.is_request else None
+
+
+def oversized_response_id(beginning: Malformed, waiting: Collection[RequestId]) -> RequestId | None:
+    """Return the id of the request that an oversized message responds to, if any.
+
+    Args:
+        beginning: The beginning of the message. Some peers write the id at the end; it must then be
+            the id of the only waiting request, if there is only one.
+        waiting: The ids of the open requests.
+    """
+    if beginning.is_request:
+        return None
+    if beginning.id is None and len(waiting) == 1:
+        return next(iter(waiting))
+    return beginning.id
+
+
+# Admission.
 
 
 @attrs.define
 class Admission:
-    """Places for handlers, and a queue before them. Nothing here waits."""
+    """The slots of running handlers, and the queue of requests that wait for one.
+
+    The queue is bounded by count and by bytes. No method waits.
+    """
 
     limits: Limits
     running: int = attrs.field(default=0, init=False)
@@ -325,7 +403,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """How many requests wait for a place."""
+        """The number of requests in the queue."""
         return len(self._queue)
 
     def has_free_slot(self) -> bool:
@@ -333,11 +411,11 @@ class Admission:
         return self.running < self.limits.requests.in_flight_max and not self._queue
 
     def enter(self) -> None:
-        """A handler takes a place."""
+        """Take a slot for a handler."""
         self.running += 1
 
     def rejection(self, request: IncomingRequest) -> str | None:
-        """Why the request cannot even wait, naming the setting; None when there is room."""
+        """Return why a request cannot be queued, with the setting; None if there is room."""
         if len(self._queue) >= self.limits.requests.queued_max:
             queued_max = self.limits.requests.queued_max
             return f"too many requests wait (limits.requests.queued_max={queued_max})"
@@ -349,14 +427,16 @@ class Admission:
         return None
 
     def wait(self, request: IncomingRequest) -> None:
-        """Queue a request that was not refused."""
+        """Add a request to the queue; the caller has checked `rejection`."""
         self._queue[request] = None
         self._queued_bytes += request.size_bytes
 
     def leave(self) -> IncomingRequest | None:
-        """A handler gives its place back; the request whose turn it is, if one waits.
+        """Free the slot of a finished handler.
 
-        It has left the queue; its own `enter` follows.
+        Returns:
+            The request that has waited longest, if it may run now. It is no longer in the queue;
+            call `enter` for it.
         """
         self.running -= 1
         if not self._queue or self.running >= self.limits.requests.in_flight_max:
@@ -367,7 +447,7 @@ class Admission:
         return request
 
     def withdraw(self, request: IncomingRequest) -> bool:
-        """Take a cancelled request out of the queue; False when it does not wait there."""
+        """Remove a cancelled request from the queue; return whether it was there."""
         if request not in self._queue:
             return False
         del self._queue[request]
@@ -375,71 +455,45 @@ class Admission:
         return True
 
     def withdraw_all(self) -> list[IncomingRequest]:
-        """Empty the queue: the session ends and what waits never runs."""
+        """Empty the queue at the end of the session; return the requests, which never run."""
         waiting = list(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
         return waiting
 
 
-class _Carrier(types.Params, kw_only=True):
-    """What the params of every request may hold, whatever else they are."""
+# Request states, with which a client continues a stateless request.
+#
+# https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
+#
+# A client returns `requestState` with its input responses, but anyone may send a state that was
+# copied or invented. So a state is valid only for the request that it was made for, and the error
+# for an invalid one does not say what is wrong with it.
+
+SUSPENDED_PREFIX: Final = "parked."
+"""The beginning of the state of a handler that waits in this process; other states are sealed."""
+
+_NOT_REPEATED: Final = ("_meta", "inputResponses", "requestState")
+
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def token_of(method: Method, params: Any, raw: msgspec.Raw | None) -> RequestId | None:
-    """The token that a received request asks progress with; None when it asks for none.
+def invalid_state_error() -> RequestError:
+    """Return the error for a request state that fails any check."""
+    return RequestError(INVALID_PARAMS, "the request state is not valid")
 
-    `params` are those that were decoded from `raw`, for a `method` of people's own to any type.
 
-    Raises:
-        msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
+def request_digest(method: str, params: Any) -> bytes:
+    """Return a digest of the parts of a request that its retries repeat: method and params.
+
+    It does not depend on how the params are formatted, unless they contain values that cannot be
+    decoded, such as numbers that are too large.
     """
-    if method.is_custom and not isinstance(params, types.Params):
-        params = msgspec.json.decode(raw or b"{}", type=_Carrier)
-    return checked_token(params.meta) if params.meta else None
-
-
-def with_token(params: ParamsToSend | None, token: int) -> ParamsToSend:
-    """The params of a request of ours that asks for progress."""
-    return with_meta(params, {PROGRESS_TOKEN: token})
-
-
-def check_reserved(params: ParamsToSend | None) -> None:
-    """Refuse what a caller put into `_meta`, where only the engine may (META-10), or nobody.
-
-    Raises:
-        LocalProtocolError: There is a token, or a key that is malformed or reserved.
-    """
-    meta = meta_of(params)
-    if PROGRESS_TOKEN in meta:
-        raise LocalProtocolError(f"_meta.{PROGRESS_TOKEN} is reserved: ask with wants_progress")
+    text = msgspec.json.encode(params)
     try:
-        check_keys(meta)
-    except ValueError as error:
-        raise LocalProtocolError(str(error)) from None
-
-
-def _is_timely(request: IncomingRequest, progress: float) -> bool:
-    """Whether the request is still running (PROG-05, PROG-09), and the value grows (PROG-06)."""
-    if request.state is not IncomingState.RUNNING:
-        return False
-    return request.progress_last is None or progress > request.progress_last
-
-
-def report(
-    request: IncomingRequest, progress: float, total: float | None, message: str | None
-) -> types.ProgressParams | None:
-    """What to tell about a request of theirs; None if nobody asked, or it is not the time for it.
-
-    Raises:
-        LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
-    """
-    for number in (progress, total):
-        if number is not None and not -math.inf < number < math.inf:
-            raise LocalProtocolError(f"progress is told in finite numbers, not {number}")
-    if request.progress_token is None or not _is_timely(request, progress):
-        return None
-    request.progress_last = progress
-    return types.ProgressParams(
-        progress_token=request.progress_token, progress=progress, total=total, message=message
-    )
+        members = cast("dict[str, Any]", msgspec.json.decode(text))
+        repeated = {name: value for name, value in members.items() if name not in _NOT_REPEATED}
+        text = _encode_sorted(repeated)
+    except (msgspec.ValidationError, RecursionError):
+        pass
+    return hashlib.sha256(_encode_sorted([method, len(text)]) + text).digest()

@@ -23,8 +23,7 @@ import msgspec
 from mcp_trio import types
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
-from mcp_trio._protocol.methods import METHODS, Method, custom_method
-from mcp_trio._protocol.states import Role, SessionTrigger
+from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
@@ -236,7 +235,7 @@ def check_name(name: str) -> None:
         ValueError: The engine itself answers it, or clients do not send it.
     """
     known = METHODS.get(name)
-    if known is not None and known.input in _OF_THE_ENGINE:
+    if known is not None and known.trigger in _OF_THE_ENGINE:
         raise ValueError(f"{name} is the engine's own affair")
     if known is not None and Role.CLIENT not in known.senders:
         raise ValueError(f"a client does not send {name}")

@@ -241,7 +241,7 @@ class SealedRounds:
         self, handling: Handling, state: State, result: Result
     ) -> Callable[[], Awaitable[None]]:
         assert self.store is not None
-        request, signature = handling.request, handling.session.connection.signature
+        request, signature = handling.request, handling.session.connection.result_metadata
         if isinstance(result, types.Model):
             result = with_result_metadata(
                 downgraded(result, request.peer.protocol_version), request.method, signature

@@ -24,7 +24,7 @@ import trio
 
 from mcp_trio import types
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
     PROTOCOL_VERSIONS,

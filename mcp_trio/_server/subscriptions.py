@@ -28,7 +28,7 @@ import trio
 from msgspec.structs import replace
 
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, announced
+from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.handlers import AccompaniedSession, Handling, HandlingSession
 from mcp_trio._session.journal import Lane
@@ -238,7 +238,7 @@ class Announcer(ChangeListener):
         connection, need = self.session.connection, METHODS[change[0]].required_capability
         assert need is not None
         has_session = connection.protocol_version is not None
-        return has_session and announced(connection.our_capabilities, need.path)
+        return has_session and has_capability(connection.our_capabilities, need.path)
 
     def encode(self, method: str, uri: str | None) -> bytes:
         """Return the encoded notification."""
@@ -411,9 +411,9 @@ def honoured_filter(
     lists = {
         member: True
         for member, capability in _LISTS.values()
-        if getattr(wanted, member) and announced(capabilities, capability)
+        if getattr(wanted, member) and has_capability(capabilities, capability)
     }
-    uris = wanted.resource_subscriptions if announced(capabilities, _SUBSCRIBE) else None
+    uris = wanted.resource_subscriptions if has_capability(capabilities, _SUBSCRIBE) else None
     readable = [uri for uri in dict.fromkeys(uris or ()) if is_readable(uri)]
     return SubscriptionFilter(**lists, resource_subscriptions=readable or None)
 

@@ -11,8 +11,8 @@ import msgspec
 import trio
 
 from mcp_trio._jsonrpc.messages import Lost
-from mcp_trio._protocol.connection import (
-    Connection,
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.events import (
     NotificationReceived,
     ProgressReceived,
     ResponseReceived,
@@ -193,7 +193,7 @@ class Requests:
         )
         call = Call(request, limits.messages.progress_queued_max, about=about)
         self._calls[request.id] = call
-        self.send_queue.post_now(request.frame, lane, about=about)
+        self.send_queue.post_now(request.message, lane, about=about)
         await self._wait(call, on_progress, lane)
         if not call.is_settled:
             raise self._timeout(request)
@@ -205,7 +205,7 @@ class Requests:
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
         call = self._calls[request.id] = Call(request, limits.messages.progress_queued_max, hear)
-        self.send_queue.post_now(request.frame)
+        self.send_queue.post_now(request.message)
         return call
 
     def leave(self, call: Call) -> None:
@@ -315,7 +315,7 @@ class Requests:
         send_queue = self.send_queue
         for call in self._calls.values():
             has_left = (
-                not send_queue.reports_losses and call.request.frame not in send_queue.dropped
+                not send_queue.reports_losses and call.request.message not in send_queue.dropped
             )
             call.lose(loss_as(OutcomeUnknown if has_left else ConnectionLost, loss))
         self._calls.clear()

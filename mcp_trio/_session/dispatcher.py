@@ -14,7 +14,7 @@ import attrs
 from mcp_trio._journal.records import message_name
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost, reencoded_with_id
-from mcp_trio._protocol.connection import (
+from mcp_trio._protocol.events import (
     BatchReceived,
     Ignored,
     NotificationReceived,
@@ -26,8 +26,8 @@ from mcp_trio._protocol.connection import (
     ResponseUnreadable,
 )
 from mcp_trio._protocol.metadata import Peer
+from mcp_trio._protocol.methods import SessionTrigger
 from mcp_trio._protocol.requests import Admission, IncomingRequest, RequestId, invalid_state_error
-from mcp_trio._protocol.states import SessionTrigger
 from mcp_trio._session.calls import Asked, Requests
 from mcp_trio._session.handlers import AccompaniedSession, Answering, Application, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
@@ -111,7 +111,7 @@ class Dispatcher:
         """Act upon each message of a batch, which one record holds."""
         connection = self.session.connection
         for place, message in enumerate(event.messages):
-            inner = connection.take(message, event.size_bytes)
+            inner = connection.receive_batched(message, event.size_bytes)
             self._actions[type(inner)](self, inner, message_name(int(number), place))
 
     @property
@@ -379,7 +379,7 @@ class Dispatcher:
             self.session.sequencer.marked(NEGOTIATED, facts_of(peer))
 
     def _pass_on(self, event: NotificationReceived, number: int | str) -> None:
-        if event.method.input is SessionTrigger.INITIALIZED:
+        if event.method.trigger is SessionTrigger.INITIALIZED:
             self.session.initialized.set()
         if event.request is None or self.requests.passes(event):
             self.deliveries.put(event, number)
@@ -399,7 +399,7 @@ class Dispatcher:
             logger.warning("%s: %s", event.counted, event.text)
         if event.peer is not None:
             self._note_peer(event.peer)
-        self.session.send_queue.post(event.frame, about=event.id, is_answer=True)
+        self.session.send_queue.post(event.message, about=event.id, is_answer=True)
         if event.negotiated:
             self.session.mark_negotiated()
 

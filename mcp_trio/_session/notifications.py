@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._protocol.connection import NotificationReceived
+from mcp_trio._protocol.events import NotificationReceived
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
 from mcp_trio._session.tasks import Tasks, apart

@@ -12,7 +12,7 @@ import trio.testing
 from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio import types as t
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._session.session import Session
 from mcp_trio.limits import ShutdownLimits

@@ -206,7 +206,7 @@ async def test_a_stateless_server_is_not_told_that_the_roots_have_changed(nurser
     assert result.structured_content == [{"uri": "file:///pier"}]
     methods = [it["method"] for it in server.requests]
     assert methods == ["server/discover", "tools/call", "tools/call"]
-    with pytest.raises(LocalProtocolError, match="there is no notifications/roots/list_changed"):
+    with pytest.raises(LocalProtocolError, match="has no notifications/roots/list_changed"):
         await client.notify_roots_changed()
     await client.aclose()
 

@@ -98,7 +98,7 @@ async def test_new_roots_are_told_where_there_is_a_word_for_it(nursery, protocol
     else:
         client, server = await legacy_client(nursery, protocol_version=protocol_version, **options)
     if protocol_version == E:
-        with pytest.raises(LocalProtocolError, match="there is no notifications/roots"):
+        with pytest.raises(LocalProtocolError, match="has no notifications/roots"):
             await client.notify_roots_changed()
     else:
         await client.set_roots(["file:///land"])

@@ -195,7 +195,7 @@ async def test_no_other_method_can_ask_for_input(nursery):
     answers = {"completion/complete": needs(a=ROOTS), "tools/list": needs(a=ROOTS)}
     client, server = await stateless_client(nursery, answers=answers, roots=[])
     for call in (lambda: client.complete("plan", "city", ""), client.list_tools):
-        with pytest.raises(RemoteProtocolError, match="unknown kind: 'input_required'"):
+        with pytest.raises(RemoteProtocolError, match="unknown type: 'input_required'"):
             await call()
     assert len(server.requests) == 3
     await client.aclose()
@@ -230,7 +230,7 @@ async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_dat
     if is_known:
         assert said(await client.call_tool("tide")) == "ebb"
     else:
-        with pytest.raises(RemoteProtocolError, match="the answer to tools/call is"):
+        with pytest.raises(RemoteProtocolError, match="the response to tools/call has"):
             await client.call_tool("tide")
     await client.aclose()
 

@@ -48,7 +48,7 @@ async def test_an_answer_over_the_limit_is_told_at_once_and_the_session_goes_on(
         nursery.start_soon(outcome_of, client, "large", told)
         await server.send(framed(await server.receive(), {"content": TEXT}))
     assert type(told["large"]) is OutcomeUnknown
-    assert "server's answer to tools/call" in str(told["large"])
+    assert "server's response to tools/call" in str(told["large"])
     assert "over limits.messages.bytes_max=2000 of this client" in str(told["large"])
     assert trio.current_time() - began < 1
     async with trio.open_nursery() as nursery:

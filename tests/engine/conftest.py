@@ -14,8 +14,7 @@ import trio.testing
 from mcp_trio import types as s
 from mcp_trio._journal.records import MarkBody, OpenBody, decode_body, encode_body
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.methods import INITIALIZED
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import INITIALIZED, Role
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.calls import Asked
 from mcp_trio._session.input_required import ask_all

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._session.session import Session
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
 from mcp_trio.transports import memory_pair

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from mcp_trio import types as s
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._session.journal import LANE, Lane, Unrecorded, watch_lanes
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.transports import memory_pair

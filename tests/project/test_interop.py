@@ -22,8 +22,7 @@ from features import FEATURES
 from method_counts import ERROR_ANSWER, QUESTIONS, Row, Tally, rows, tally_of
 
 from mcp_trio import Client, Context, MCPError, Server, UserRejected
-from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]

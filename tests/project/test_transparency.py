@@ -13,8 +13,7 @@ from scripted_host import ANSWERS
 from session_comparison import MASKS, Seen, differences, first_difference, unrecorded
 
 from mcp_trio._journal.records import RecordEncoder
-from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import METHODS, Role
 
 SEEN = Seen(said=b"{}\n", heard=b"[]\nhalf", got=b"{}\n", stderr=b"", status=0)
 

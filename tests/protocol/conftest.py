@@ -8,7 +8,7 @@ import pytest
 
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from tests.protocol.discovered import discovered
 
@@ -83,7 +83,7 @@ class Pair(NamedTuple):
 
 def _shake_hands(client, server):
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
-    answer = client.receive(server.receive(opened.frame).frame)
+    answer = client.receive(server.receive(opened.message).message)
     result = client.decode_result(answer.request, answer.result)
     server.receive(client.accept_initialize(result))
     return Pair(client, server)

@@ -7,7 +7,7 @@ from msgspec.json import encode
 
 from mcp_trio import Limits
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import (
+from mcp_trio._protocol.events import (
     BatchReceived,
     Ignored,
     NotificationReceived,
@@ -16,7 +16,7 @@ from mcp_trio._protocol.connection import (
     RequestReceived,
     ResponseReceived,
 )
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR
 from mcp_trio.limits import MessageLimits
@@ -61,7 +61,7 @@ def taken(connection, frame):
     """The events of a batch, each when those before it were acted upon."""
     arrived = connection.receive(frame)
     assert isinstance(arrived, BatchReceived)
-    return [connection.take(each, arrived.size_bytes) for each in arrived.messages]
+    return [connection.receive_batched(each, arrived.size_bytes) for each in arrived.messages]
 
 
 @pytest.mark.requirement("BASE-24", "TRAP-01", "STDIO-05")
@@ -97,8 +97,8 @@ def test_a_bad_message_in_a_batch_is_answered_and_the_others_are_taken(connect):
     bad, nameless, nested, ping = taken(
         server, batch({"jsonrpc": "2.0", "id": 7, "method": 9}, 17, [PING], PING)
     )
-    assert json.loads(bad.frame)["error"]["code"] == INVALID_REQUEST
-    assert json.loads(bad.frame)["id"] == 7
+    assert json.loads(bad.message)["error"]["code"] == INVALID_REQUEST
+    assert json.loads(bad.message)["id"] == 7
     assert isinstance(nameless, Ignored)
     assert isinstance(nested, Ignored)
     assert isinstance(ping, Reply)
@@ -135,7 +135,7 @@ def test_other_protocol_versions_take_no_batch(connect, role, protocol_version):
     connection = settled(connect, role, protocol_version)
     event = connection.receive(batch(PING, ROOTS))
     assert event.counted == "malformed"
-    assert "no batches in this revision" in event.text
+    assert "this protocol version has no batches" in event.text
     assert connection.counts == {"malformed": 1}
 
 
@@ -151,7 +151,7 @@ def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(
     event = settled(connect, Role.SERVER, protocol_version).receive(bad)
     assert event.counted == "malformed"
     if PROTOCOL_VERSIONS[protocol_version].has_errors_without_id:
-        answer = json.loads(event.frame)
+        answer = json.loads(event.message)
         assert answer.keys() == {"jsonrpc", "error"}
         assert answer["error"]["code"] == code
     else:

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from mcp_trio import Limits
-from mcp_trio._protocol.connection import Ignored, RequestCancelled
-from mcp_trio._protocol.states import IncomingState, OutgoingState, OutgoingTrigger, Role
+from mcp_trio._protocol.events import Ignored, RequestCancelled
+from mcp_trio._protocol.methods import Role
+from mcp_trio._protocol.requests import IncomingState, OutgoingState, OutgoingTrigger
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import RequestLimits
 
@@ -65,7 +66,7 @@ def test_initialize_is_never_cancelled_by_us(connect):
 def test_a_cancellation_of_initialize_is_ignored(connect, frame):
     client, server = connect(Role.CLIENT), connect(Role.SERVER)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
-    assert server.receive(opened.frame).negotiated
+    assert server.receive(opened.message).negotiated
     params = {"requestId": opened.id}
     event = server.receive(frame(method="notifications/cancelled", params=params))
     assert event.counted == "late cancellation"
@@ -83,7 +84,7 @@ def test_a_cancelled_request_is_never_answered(pair, frame, running):
     assert event.reason == "tide turned"
     assert pair.server.finish(request) is False
     assert len(pair.server.incoming) == 0
-    with pytest.raises(LocalProtocolError, match="cannot START"):
+    with pytest.raises(LocalProtocolError, match="START is not possible"):
         pair.server.start(request)
 
 
@@ -139,7 +140,7 @@ def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
     opened = [client.open_request("ping", None, now=0.0) for _ in range(3)]
     for request in opened:
         client.abandon(request)
-    assert not any(request.frame for request in opened)  # their bytes are not
+    assert not any(request.message for request in opened)  # their bytes are not
     kinds = [client.receive(frame(id=request.id, result={})).counted for request in opened]
     assert kinds == ["unknown answer", "late answer", "late answer"]
 
@@ -147,12 +148,12 @@ def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
 @pytest.mark.requirement("CANC-09")
 def test_an_answer_and_a_cancellation_that_cross_end_the_request_once_at_each_end(pair):
     opened = pair.client.open_request("tools/list", None, now=0.0)
-    request = pair.server.receive(opened.frame).request
+    request = pair.server.receive(opened.message).request
     pair.server.start(request)
     cancellation = pair.client.abandon(opened)
     assert pair.server.finish(request) is True  # the answer is on its way
     assert pair.server.receive(cancellation).counted == "late cancellation"
-    with pytest.raises(LocalProtocolError, match="is ANSWERED: it cannot ANSWER"):
+    with pytest.raises(LocalProtocolError, match="is ANSWERED: ANSWER is not possible"):
         pair.server.finish(request)
 
 
@@ -168,5 +169,5 @@ def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, fra
 def test_our_own_table_rejects_an_answer_to_a_lost_request(pair):
     opened = pair.client.open_request("ping", None, now=0.0)
     pair.client.close()
-    with pytest.raises(LocalProtocolError, match="is LOST: it cannot ANSWER"):
+    with pytest.raises(LocalProtocolError, match="is LOST: ANSWER is not possible"):
         opened.move(OutgoingTrigger.ANSWER)

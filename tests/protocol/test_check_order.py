@@ -5,9 +5,9 @@ import json
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import Ignored, Reply, RequestReceived
+from mcp_trio._protocol.events import Ignored, Reply, RequestReceived
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -34,7 +34,7 @@ FAULTS = [
 
 def error_code_for(event):
     assert isinstance(event, Reply)
-    return json.loads(event.frame)["error"]["code"]
+    return json.loads(event.message)["error"]["code"]
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_request_before_initialized_is_taken_once_the_handshake_was_answered(
     info = {"name": "hasty", "version": "1"}
     hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
     assert error_code_for(server.receive(frame(id=1, method="tools/list"))) == INVALID_REQUEST
-    assert "result" in json.loads(server.receive(frame(id=2, method="ping")).frame)
+    assert "result" in json.loads(server.receive(frame(id=2, method="ping")).message)
     assert server.receive(frame(id=3, method="initialize", params=hello)).negotiated
     assert isinstance(server.receive(frame(id=4, method="tools/list")), RequestReceived)
-    assert "result" in json.loads(server.receive(frame(id=5, method="ping")).frame)
+    assert "result" in json.loads(server.receive(frame(id=5, method="ping")).message)

@@ -6,15 +6,14 @@ import msgspec
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import (
+from mcp_trio._protocol.events import (
     Ignored,
     NotificationReceived,
     Reply,
     RequestReceived,
     ResponseReceived,
 )
-from mcp_trio._protocol.methods import METHODS, custom_method
-from mcp_trio._protocol.states import Role, SessionTrigger
+from mcp_trio._protocol.methods import METHODS, Role, SessionTrigger, custom_method
 from mcp_trio.errors import INVALID_PARAMS, METHOD_NOT_FOUND, LocalProtocolError
 
 
@@ -47,14 +46,14 @@ def test_a_row_is_a_request_or_a_notification_by_its_name():
 def test_a_known_method_keeps_everything_but_its_params():
     known, custom = METHODS["tools/list"], ROWS["tools/list"]
     assert custom.params is dict
-    kept = ("name", "senders", "result", "input", "required_capability")
+    kept = ("name", "senders", "result", "trigger", "required_capability")
     assert [getattr(custom, name) for name in kept] == [getattr(known, name) for name in kept]
-    assert custom_method("initialize", params=dict).input is SessionTrigger.INITIALIZE
+    assert custom_method("initialize", params=dict).trigger is SessionTrigger.INITIALIZE
 
 
 def test_a_custom_request_goes_there_and_back_typed(custom):
     opened = custom.client.open_request("acme/search", {"text": "x"}, now=0.0)
-    event = custom.server.receive(opened.frame)
+    event = custom.server.receive(opened.message)
     assert isinstance(event, RequestReceived)
     assert event.request.params == Search("x")
     answer = custom.client.receive(
@@ -78,10 +77,10 @@ def test_a_custom_request_goes_there_and_back_typed(custom):
 @pytest.mark.requirement("PROG-02")
 def test_progress_is_asked_for_with_any_params(custom, params):
     opened = custom.client.open_request("acme/any", params, now=0.0, wants_progress=True)
-    sent = json.loads(opened.frame)["params"]
+    sent = json.loads(opened.message)["params"]
     assert sent["_meta"]["progressToken"] == opened.id
     assert sent["_meta"].get("more") in (None, 1)
-    event = custom.server.receive(opened.frame)
+    event = custom.server.receive(opened.message)
     assert event.request.progress_token == opened.id
 
 
@@ -94,7 +93,7 @@ def test_params_that_do_not_fit_are_rejected(custom, frame):
     for params in ({}, {"text": 1}):
         event = custom.server.receive(frame(id=1, method="acme/search", params=params))
         assert isinstance(event, Reply)
-        assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
+        assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
 def test_a_custom_notification_arrives_typed(custom, frame):
@@ -109,7 +108,7 @@ def test_a_custom_notification_arrives_typed(custom, frame):
 
 def test_who_sends_a_custom_method_is_said_in_its_row(custom, frame):
     event = custom.server.receive(frame(id=1, method="acme/back"))
-    assert json.loads(event.frame)["error"]["code"] == METHOD_NOT_FOUND
+    assert json.loads(event.message)["error"]["code"] == METHOD_NOT_FOUND
     with pytest.raises(LocalProtocolError, match="a client does not send acme/back"):
         custom.client.open_request("acme/back", None, now=0.0)
     assert custom.server.open_request("acme/back", None, now=0.0).id == 1
@@ -121,7 +120,7 @@ def test_a_connection_knows_nothing_of_the_rows_of_another(pair):
 
 
 def test_a_client_is_told_how_to_make_a_method_known(pair):
-    known = r"'acme/x'; Client\(methods=\{'acme/x': …\}\) makes one of the server's own known"
+    known = r"'acme/x'; declare a method of the server with Client\(methods=\{'acme/x': …\}\)"
     with pytest.raises(LocalProtocolError, match=f"no such request: {known}"):
         pair.client.open_request("acme/x", None, now=0.0)
     with pytest.raises(LocalProtocolError, match=f"no such notification: {known}"):

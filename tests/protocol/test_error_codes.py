@@ -6,8 +6,8 @@ import pytest
 
 from mcp_trio import errors as _errors
 from mcp_trio._protocol.metadata import Peer
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.requests import IncomingRequest
-from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS
 from mcp_trio.types import ClientCapabilities, PaginatedParams

@@ -7,9 +7,9 @@ import pytest
 
 from mcp_trio import Server
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import Reply, RequestReceived, ResponseReceived
+from mcp_trio._protocol.events import Reply, RequestReceived, ResponseReceived
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import METHOD_NOT_FOUND, RemoteProtocolError
 
@@ -35,7 +35,7 @@ def hello(frame):
             "clientInfo": info,
         }
         answer = server.receive(frame(id=0, method="initialize", params=params))
-        return json.loads(answer.frame)["result"]
+        return json.loads(answer.message)["result"]
 
     return hello
 
@@ -76,7 +76,7 @@ def test_a_server_knows_which_extensions_a_request_has_and_says_its_own(connect,
     capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), extensions=own)
     server = connect(Role.SERVER, our_capabilities=capabilities)
     assert ask(server, "tools/list").request.peer.capabilities.extensions == MAPS
-    discovered = json.loads(ask(server, "server/discover", id=2).frame)["result"]
+    discovered = json.loads(ask(server, "server/discover", id=2).message)["result"]
     assert discovered["capabilities"]["extensions"] == own
 
 
@@ -98,15 +98,15 @@ def test_an_extension_that_only_the_client_has_changes_nothing(connect, ask):
     assert result["resultType"] == "complete"
     rejected = ask(server, "com.example/maps/draw", id=2)
     assert isinstance(rejected, Reply)
-    assert json.loads(rejected.frame)["error"]["code"] == METHOD_NOT_FOUND
+    assert json.loads(rejected.message)["error"]["code"] == METHOD_NOT_FOUND
 
 
 @pytest.mark.requirement("EXT-04")
 def test_an_extension_that_only_the_server_has_changes_nothing(client, frame):
-    sent = client.open_request("tools/list", None, now=0.0).frame
+    sent = client.open_request("tools/list", None, now=0.0).message
     assert "extensions" not in json.loads(sent)["params"]["_meta"][CLIENT_CAPABILITIES]
     assert answered(client, frame, {"resultType": "complete", "tools": []}).tools == []
-    with pytest.raises(RemoteProtocolError, match="unknown kind: 'chart'"):
+    with pytest.raises(RemoteProtocolError, match="unknown type: 'chart'"):
         answered(client, frame, {"resultType": "chart", "scale": 5})
 
 
@@ -123,7 +123,7 @@ def test_what_an_extension_brings_is_checked(client, frame, bad):
 @pytest.mark.parametrize("bad", [[], {"com.example/maps": 5}, "all"])
 def test_extensions_of_another_shape_are_rejected(connect, ask, bad):
     event = ask(connect(Role.SERVER), "tools/list", bad)
-    error = json.loads(event.frame)["error"]
+    error = json.loads(event.message)["error"]
     assert error["code"] == -32602
     assert CLIENT_CAPABILITIES in error["message"]
 

@@ -325,7 +325,7 @@ def test_what_would_mean_something_else_is_rejected(value, protocol_version, mis
         LocalProtocolError, match=f"^revision {protocol_version.name} has no {missing}"
     ):
         downgraded(value, protocol_version)
-    newer = list(PROTOCOL_VERSIONS.values())[protocol_version.place + 1]
+    newer = list(PROTOCOL_VERSIONS.values())[protocol_version.index + 1]
     assert downgraded(value, newer) is not None
 
 

@@ -6,14 +6,9 @@ import msgspec
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import (
-    NotificationReceived,
-    Reply,
-    RequestReceived,
-    ResponseReceived,
-)
-from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio._protocol.connection import SessionState
+from mcp_trio._protocol.events import NotificationReceived, Reply, RequestReceived, ResponseReceived
+from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio._protocol.versions import NEWEST_LEGACY, PROTOCOL_VERSIONS, negotiated
 from mcp_trio.errors import INVALID_PARAMS, INVALID_REQUEST, LocalProtocolError, RemoteProtocolError
 
@@ -32,7 +27,7 @@ def initialize(server, frame, **changes):
 def test_the_client_sends_its_newest_protocol_version_its_capabilities_and_its_name(connect):
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
-    assert json.loads(opened.frame) == {
+    assert json.loads(opened.message) == {
         "jsonrpc": "2.0",
         "id": opened.id,
         "method": "initialize",
@@ -58,7 +53,7 @@ def test_the_server_answers_the_known_protocol_version_with_its_capabilities_and
     assert isinstance(event, Reply)
     assert event.negotiated
     assert event.counted is None
-    assert json.loads(event.frame) == {
+    assert json.loads(event.message) == {
         "jsonrpc": "2.0",
         "id": 1,
         "result": {
@@ -81,7 +76,7 @@ def test_an_unknown_protocol_version_is_answered_with_the_newest_that_has_a_hand
     connect, frame, asked
 ):
     server = connect(Role.SERVER)
-    answer = json.loads(initialize(server, frame, protocolVersion=asked).frame)
+    answer = json.loads(initialize(server, frame, protocolVersion=asked).message)
     assert answer["result"]["protocolVersion"] == NEWEST_LEGACY.name
     assert server.protocol_version is NEWEST_LEGACY
 
@@ -116,7 +111,7 @@ def test_after_the_handshake_both_ends_know_the_same_and_are_ready(pair):
 def test_accepting_the_answer_yields_the_initialized_notification(connect, frame):
     client, server = connect(Role.CLIENT), connect(Role.SERVER, instructions="Row.")
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
-    answer = client.receive(server.receive(opened.frame).frame)
+    answer = client.receive(server.receive(opened.message).message)
     assert isinstance(answer, ResponseReceived)
     leaving = client.accept_initialize(client.decode_result(opened, answer.result))
     assert json.loads(leaving) == {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -136,7 +131,9 @@ def test_a_client_rejects_a_protocol_version_that_it_does_not_know(connect, fram
         "serverInfo": {"name": "old", "version": "0"},
     }
     answer = client.receive(frame(id=opened.id, result=result))
-    with pytest.raises(RemoteProtocolError, match=r"'1999-12-31'; known here: .*2024-11-05"):
+    with pytest.raises(
+        RemoteProtocolError, match=r"'1999-12-31'; this client supports .*2024-11-05"
+    ):
         client.accept_initialize(client.decode_result(opened, answer.result))
     assert client.protocol_version is None
     assert client.state is SessionState.ANSWERED
@@ -161,7 +158,7 @@ def test_initialize_with_a_missing_member_is_rejected_and_may_be_tried_again(
     connect, frame, missing
 ):
     server = connect(Role.SERVER)
-    error = json.loads(initialize(server, frame, **{missing: None}).frame)["error"]
+    error = json.loads(initialize(server, frame, **{missing: None}).message)["error"]
     assert error["code"] == INVALID_PARAMS
     assert server.state is SessionState.FRESH
     assert server.peer_info is None
@@ -183,7 +180,7 @@ def test_an_initialize_that_the_server_rejects_may_be_tried_again(connect, frame
 @pytest.mark.requirement("LIFE-10", "LIFE-01")
 def test_a_second_initialize_is_rejected_and_changes_nothing(pair, frame):
     event = initialize(pair.server, frame, clientInfo={"name": "other", "version": "9"})
-    assert json.loads(event.frame)["error"]["code"] == INVALID_REQUEST
+    assert json.loads(event.message)["error"]["code"] == INVALID_REQUEST
     assert event.counted == "out of order"
     assert pair.server.peer_info.name == "client"
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import DecodedMessage, Request
-from mcp_trio._protocol.connection import (
+from mcp_trio._protocol.connection import SessionState
+from mcp_trio._protocol.events import (
     Ignored,
     NotificationReceived,
     Reply,
     RequestReceived,
     ResponseReceived,
 )
-from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -174,7 +174,7 @@ def test_a_server_answers_a_bad_frame_whose_id_it_can_read(ready, bad, id_, code
     if id_ is None:
         assert isinstance(event, Ignored)
     else:
-        answer = json.loads(event.frame)
+        answer = json.loads(event.message)
         assert answer["id"] == id_
         assert answer["error"]["code"] == code
 
@@ -193,7 +193,7 @@ def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready
         limits=Limits(messages=MessageLimits(bytes_max=100)),
     )
     head = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
-    answer = json.loads(server.receive(Oversized(size=5000, prefix=head)).frame)
+    answer = json.loads(server.receive(Oversized(size=5000, prefix=head)).message)
     assert answer["id"] == "big"
     assert answer["error"]["code"] == INVALID_REQUEST
     assert "limits.messages.bytes_max=100" in answer["error"]["message"]
@@ -251,13 +251,13 @@ def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, 
     event = pair.server.receive(frame(id="x", **members))
     assert isinstance(event, Reply)
     assert event.counted == "rejected"
-    assert json.loads(event.frame)["error"]["code"] == code
+    assert json.loads(event.message)["error"]["code"] == code
     assert len(pair.server.incoming) == 0
 
 
 @pytest.mark.requirement("BASE-32")
 def test_a_client_answers_a_request_that_it_does_not_know(pair, frame):
-    answer = json.loads(pair.client.receive(frame(id=1, method="tools/list")).frame)
+    answer = json.loads(pair.client.receive(frame(id=1, method="tools/list")).message)
     assert answer["error"]["code"] == METHOD_NOT_FOUND
 
 
@@ -265,7 +265,7 @@ def test_a_client_answers_a_request_that_it_does_not_know(pair, frame):
 def test_an_error_message_stays_short_whatever_it_quotes(ready, frame):
     server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(error_text_chars_max=40)))
     event = server.receive(frame(id=1, method="m" * 10_000))
-    message = json.loads(event.frame)["error"]["message"]
+    message = json.loads(event.message)["error"]["message"]
     assert message == event.text
     assert message.startswith("method not found: mmm")
     assert len(message) == 41
@@ -306,7 +306,7 @@ def test_an_id_that_is_in_use_is_rejected_and_the_first_request_goes_on(pair, fr
     for method in ("tools/list", "ping"):
         event = pair.server.receive(frame(id=5, method=method))
         assert event.counted == "duplicate id"
-        assert json.loads(event.frame)["error"]["code"] == INVALID_REQUEST
+        assert json.loads(event.message)["error"]["code"] == INVALID_REQUEST
     assert pair.server.incoming.get(5) is first
     assert isinstance(pair.server.receive(frame(id="5", method="tools/list")), RequestReceived)
     assert pair.server.finish(first)
@@ -319,7 +319,7 @@ def test_an_id_that_is_in_use_is_rejected_and_the_first_request_goes_on(pair, fr
 )
 def test_an_id_comes_back_with_its_type_and_value(pair, frame, id_):
     event = pair.server.receive(frame(id=id_, method="ping"))
-    answer = json.loads(event.frame)
+    answer = json.loads(event.message)
     assert answer["id"] == id_
     assert type(answer["id"]) is type(id_)
     assert pair.server.receive(frame(id=id_, method="tools/list")).request.id == id_
@@ -375,7 +375,7 @@ def test_no_depth_of_nesting_makes_receive_raise(ready, distance):
     head = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":'
     event = server.receive(head + value + b"}}}")
     if not isinstance(event, RequestReceived):
-        assert json.loads(event.frame)["error"]["code"] in {INVALID_PARAMS, INVALID_REQUEST}
+        assert json.loads(event.message)["error"]["code"] in {INVALID_PARAMS, INVALID_REQUEST}
 
 
 def test_params_too_deep_for_the_stack_are_bad_params():
@@ -412,7 +412,7 @@ def test_whatever_arrives_is_one_event_and_no_exception(ready, role, state, fram
     for frame in frames:
         event = connection.receive(frame)
         if isinstance(event, Reply):
-            json.loads(event.frame)
+            json.loads(event.message)
 
 
 def test_what_was_understood_on_its_way_is_not_read_again(ready):

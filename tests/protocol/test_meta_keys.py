@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_trio import Server
-from mcp_trio._protocol.connection import RequestReceived
+from mcp_trio._protocol.events import RequestReceived
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -15,7 +15,7 @@ from mcp_trio._protocol.metadata import (
     SUBSCRIPTION_ID,
     check_keys,
 )
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError
 
@@ -64,7 +64,7 @@ def rejected(key):
 def test_a_key_is_a_name_that_may_have_a_prefix(pair, key):
     check_keys([key])
     opened = pair.client.open_request("tools/list", {"_meta": {key: 1}}, now=0.0)
-    assert json.loads(opened.frame)["params"]["_meta"] == {key: 1}
+    assert json.loads(opened.message)["params"]["_meta"] == {key: 1}
 
 
 @pytest.mark.requirement("META-03", "META-04", "META-05", "META-06")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import Reply
+from mcp_trio._protocol.events import Reply
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     PROTOCOL_VERSION,
@@ -16,8 +16,7 @@ from mcp_trio._protocol.metadata import (
     metadata_of,
     with_result_metadata,
 )
-from mcp_trio._protocol.methods import METHODS, custom_method
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import METHODS, Role, custom_method
 from mcp_trio.errors import INVALID_PARAMS
 
 STATELESS = "2026-07-28"
@@ -98,7 +97,7 @@ def test_a_token_of_another_type_is_rejected_in_a_stateless_request(take, token)
     for _ in range(2):  # nor when the same was refused before
         event = take(f'{{"name":"tide","_meta":{said}}}')
         assert isinstance(event, Reply)
-        assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
+        assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
 def test_metadata_that_hold_what_is_no_value_are_rejected_wherever_they_stand(take):
@@ -106,7 +105,7 @@ def test_metadata_that_hold_what_is_no_value_are_rejected_wherever_they_stand(ta
     for params in (f'{{"name":"tide","_meta":{said}}}', f'{{"name":"tide", "_meta":{said} }}'):
         event = take(params)
         assert isinstance(event, Reply)
-        assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
+        assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
 def test_a_handler_of_peoples_own_sees_the_metadata_and_nobody_elses(take):

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import (
+from mcp_trio._protocol.connection import SessionState
+from mcp_trio._protocol.events import (
     Ignored,
     NotificationReceived,
     Reply,
@@ -22,8 +23,7 @@ from mcp_trio._protocol.metadata import (
     SERVER_INFO,
     SUBSCRIPTION_ID,
 )
-from mcp_trio._protocol.methods import METHODS, custom_method
-from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio._protocol.methods import METHODS, Role, custom_method
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -59,7 +59,7 @@ def ask(frame):
 
 def error_of(event):
     assert isinstance(event, Reply)
-    return json.loads(event.frame)["error"]
+    return json.loads(event.message)["error"]
 
 
 # What a request says of its sender.
@@ -228,7 +228,7 @@ def test_a_server_says_what_it_speaks_and_can_do(connect, ask):
     event = ask(server, "server/discover")
     assert event.counted is None
     assert not event.negotiated
-    assert json.loads(event.frame)["result"] == {
+    assert json.loads(event.message)["result"] == {
         "resultType": "complete",
         "supportedVersions": list(ALL_PROTOCOL_VERSIONS),
         "capabilities": {
@@ -346,7 +346,7 @@ def test_what_was_encoded_before_keeps_its_own_metadata(server, ask, info):
 def test_metadata_that_are_no_object_cannot_be_sent(server, ask):
     event = ask(server, "tools/list")
     server.start(event.request)
-    with pytest.raises(LocalProtocolError, match="_meta of a result is an object"):
+    with pytest.raises(LocalProtocolError, match="_meta of a result must be an object"):
         server.response(event.request, msgspec.Raw(b'{"_meta":5}'))
 
 
@@ -378,7 +378,7 @@ def test_a_server_tells_what_belongs_to_a_stateless_request(
     arrived = stateless_client.receive(told)
     assert isinstance(arrived, NotificationReceived)
     assert arrived.request is opened
-    with pytest.raises(LocalProtocolError, match="there is no"):
+    with pytest.raises(LocalProtocolError, match="protocol version 2025-11-25 has no"):
         server.notification(acknowledged, valid_params[acknowledged])
 
 

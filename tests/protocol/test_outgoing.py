@@ -8,9 +8,14 @@ import pytest
 
 from mcp_trio import Limits
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import Ignored, Reply, RequestReceived
-from mcp_trio._protocol.methods import METHODS, RequiredCapability, announced
-from mcp_trio._protocol.states import Role, SessionTrigger
+from mcp_trio._protocol.events import Ignored, Reply, RequestReceived
+from mcp_trio._protocol.methods import (
+    METHODS,
+    RequiredCapability,
+    Role,
+    SessionTrigger,
+    has_capability,
+)
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio.errors import METHOD_NOT_FOUND, LocalProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits
@@ -25,7 +30,7 @@ def test_ids_are_never_used_twice_not_even_after_the_answer(pair, frame):
                 pair.client.open_request("tools/call", s.CallToolParams(name="\ud800"), now=0.0)
             continue
         opened = pair.client.open_request("tools/list", None, now=0.0, wants_progress=True)
-        sent = json.loads(opened.frame)
+        sent = json.loads(opened.message)
         assert sent["params"]["_meta"]["progressToken"] == sent["id"] == opened.id
         seen.append(opened.id)
         if outcome == "answered":
@@ -43,8 +48,8 @@ def test_both_sides_send_requests_with_the_same_ids_at_the_same_time(pair):
     pair.server.open_request("ping", None, now=0.0)  # the client has sent `initialize` before
     theirs = pair.server.open_request("roots/list", None, now=0.0)
     assert ours.id == theirs.id
-    pair.client.receive(theirs.frame)
-    pair.server.receive(ours.frame)
+    pair.client.receive(theirs.message)
+    pair.server.receive(ours.message)
     assert len(pair.client.incoming) == len(pair.server.incoming) == 1
     assert len(pair.client.outgoing) == 1
     assert len(pair.server.outgoing) == 2
@@ -84,7 +89,7 @@ SENT_WHEN_READY = [
     row
     for row in METHODS.values()
     if row.exists_in(NEWEST_LEGACY)
-    and row.input
+    and row.trigger
     not in {SessionTrigger.INITIALIZE, SessionTrigger.INITIALIZED, SessionTrigger.REFERENCE}
 ]
 
@@ -94,7 +99,7 @@ SENT_WHEN_READY = [
 def test_what_leaves_is_a_request_with_an_id_or_a_notification_without(ready, valid_params, row):
     sender = ready(next(iter(row.senders)))
     if row.is_request:
-        sent = json.loads(sender.open_request(row.name, valid_params[row.name], now=0.0).frame)
+        sent = json.loads(sender.open_request(row.name, valid_params[row.name], now=0.0).message)
         assert type(sent["id"]) is int
     else:
         sent = json.loads(sender.notification(row.name, valid_params[row.name]))
@@ -110,7 +115,7 @@ def test_only_the_engine_puts_a_progress_token_into_meta(pair):
         pair.client.open_request("tools/call", params, now=0.0)
     params.meta = {"trace": "t"}
     opened = pair.client.open_request("tools/call", params, now=0.0, wants_progress=True)
-    sent = json.loads(opened.frame)["params"]
+    sent = json.loads(opened.message)["params"]
     assert sent == {"name": "tide", "_meta": {"trace": "t", "progressToken": opened.id}}
     assert params.meta == {"trace": "t"}
 
@@ -174,12 +179,12 @@ def test_what_was_not_announced_is_not_taken(connect, shake_hands, valid_params,
     receiver = ends[sender.our_role.peer]
     params = valid_params[row.name]
     if row.is_request:
-        leaving = [sender.open_request(row.name, params, now=0.0).frame for _ in range(2)]
+        leaving = [sender.open_request(row.name, params, now=0.0).message for _ in range(2)]
         assert isinstance(receiver.receive(leaving[0]), RequestReceived)
         receiver.our_capabilities = without(holder)
         event = receiver.receive(leaving[1])
         assert isinstance(event, Reply)
-        error = json.loads(event.frame)["error"]
+        error = json.loads(event.message)["error"]
         assert error["code"] == METHOD_NOT_FOUND
         assert row.required_capability.path in error["message"]
     else:
@@ -223,7 +228,7 @@ def test_a_server_may_log_before_its_capabilities_are_known(connect, valid_param
     ],
 )
 def test_a_capability_is_announced_when_it_is_there_and_not_false(capabilities, path, expected):
-    assert announced(capabilities, path) is expected
+    assert has_capability(capabilities, path) is expected
 
 
 def test_a_need_names_its_holder():

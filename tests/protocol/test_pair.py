@@ -16,7 +16,8 @@ from hypothesis.stateful import (
 )
 
 from mcp_trio._jsonrpc.messages import encode_error, encode_response
-from mcp_trio._protocol.connection import (
+from mcp_trio._protocol.connection import SessionState
+from mcp_trio._protocol.events import (
     Ignored,
     ProgressReceived,
     Reply,
@@ -25,8 +26,8 @@ from mcp_trio._protocol.connection import (
     ResponseReceived,
     ResponseUnreadable,
 )
-from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.states import IncomingState, OutgoingState, Role, SessionState
+from mcp_trio._protocol.methods import METHODS, Role
+from mcp_trio._protocol.requests import IncomingState, OutgoingState
 from mcp_trio.errors import LocalProtocolError
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
@@ -108,7 +109,7 @@ class Conversation(RuleBasedStateMachine):
             return
         assert request.id not in {earlier.id for earlier in end.opened}
         end.opened.append(request)
-        self.post(sender, request.frame)
+        self.post(sender, request.message)
 
     @rule(sender=SIDES, method=st.sampled_from(list(METHODS)))
     def notify(self, sender, method):
@@ -240,7 +241,7 @@ class Conversation(RuleBasedStateMachine):
         event = end.connection.receive(frame)
         assert isinstance(event, Reply)
         if end.connection.state is not SessionState.CLOSED:
-            assert json.loads(event.frame) == {"jsonrpc": "2.0", "id": fresh_id, "result": {}}
+            assert json.loads(event.message) == {"jsonrpc": "2.0", "id": fresh_id, "result": {}}
 
     @rule(side=SIDES, really=st.sampled_from([False] * 19 + [True]))
     def close(self, side, really):

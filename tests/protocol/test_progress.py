@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.connection import ProgressReceived, Reply, RequestReceived
+from mcp_trio._protocol.connection import SessionState
+from mcp_trio._protocol.events import ProgressReceived, Reply, RequestReceived
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.requests import Budget
-from mcp_trio._protocol.states import Role, SessionState
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError
 
 
@@ -41,7 +42,7 @@ def test_a_report_carries_the_token_as_it_came(pair, frame, token):
 @pytest.mark.parametrize("token", [1.5, True, [], {}], ids=repr)
 def test_a_token_of_another_type_is_rejected(pair, frame, token):
     event = call(pair, frame, token)
-    assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
+    assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
     assert len(pair.server.incoming) == 0
 
 
@@ -145,7 +146,7 @@ def test_a_malformed_report_is_counted(pair, frame, params):
 def test_ping_is_answered_at_once_with_an_empty_result(ready, frame, role, state):
     event = ready(role, state).receive(frame(id="p", method="ping"))
     assert isinstance(event, Reply)
-    assert json.loads(event.frame) == {"jsonrpc": "2.0", "id": "p", "result": {}}
+    assert json.loads(event.message) == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
 
 @pytest.mark.requirement("PING-01")

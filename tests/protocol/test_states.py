@@ -5,19 +5,16 @@ from itertools import product
 import msgspec
 import pytest
 
-from mcp_trio._protocol.connection import Ignored, Reply
-from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.states import (
+from mcp_trio._protocol.connection import SESSION_TRANSITIONS, SessionState
+from mcp_trio._protocol.events import Ignored, Reply
+from mcp_trio._protocol.methods import METHODS, Role, SessionTrigger
+from mcp_trio._protocol.requests import (
     INCOMING_TRANSITIONS,
     OUTGOING_TRANSITIONS,
-    SESSION_TRANSITIONS,
     IncomingState,
     IncomingTrigger,
     OutgoingState,
     OutgoingTrigger,
-    Role,
-    SessionState,
-    SessionTrigger,
 )
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio.errors import INVALID_REQUEST, LocalProtocolError
@@ -128,7 +125,7 @@ def test_states_without_an_exit_are_listed():
 
 def send(connection, row, params):
     if row.is_request:
-        return connection.open_request(row.name, params, now=0.0).frame
+        return connection.open_request(row.name, params, now=0.0).message
     return connection.notification(row.name, params)
 
 
@@ -136,7 +133,7 @@ METHOD_CELLS = [
     pytest.param(state, sender, row, id=f"{state.name}-{sender.value}-{row.name}")
     for state, row in product(SessionState, METHODS.values())
     for sender in sorted(row.senders, key=lambda role: role.value)
-    if row.input is not SessionTrigger.REFERENCE and row.exists_in(NEWEST_LEGACY)
+    if row.trigger is not SessionTrigger.REFERENCE and row.exists_in(NEWEST_LEGACY)
 ]
 
 
@@ -144,7 +141,7 @@ METHOD_CELLS = [
 @pytest.mark.parametrize(("state", "sender", "row"), METHOD_CELLS)
 def test_a_method_leaves_only_where_the_table_has_a_row(ready, valid_params, state, sender, row):
     connection = ready(sender, state)
-    after = dict(session_rows()).get((state.name, sender.value, row.input.name))
+    after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
     if after is None:
         with pytest.raises(LocalProtocolError, match=rf"not allowed now.*{state.name}"):
             send(connection, row, valid_params[row.name])
@@ -166,10 +163,10 @@ def test_a_method_is_taken_only_where_the_table_has_a_row(
         "params": msgspec.json.decode(msgspec.json.encode(valid_params[row.name])),
     }
     event = connection.receive(frame(**members, **({"id": 7} if row.is_request else {})))
-    after = dict(session_rows()).get((state.name, sender.value, row.input.name))
+    after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
     rejected = isinstance(event, Ignored | Reply) and event.counted == "out of order"
     assert rejected is (after is None)
     if rejected and row.is_request:
-        assert msgspec.json.decode(event.frame)["error"]["code"] == INVALID_REQUEST
-    answered_at_once = row.input is SessionTrigger.INITIALIZE and after is not None
+        assert msgspec.json.decode(event.message)["error"]["code"] == INVALID_REQUEST
+    answered_at_once = row.trigger is SessionTrigger.INITIALIZE and after is not None
     assert connection.state.name == ("ANSWERED" if answered_at_once else after or state.name)

@@ -6,9 +6,10 @@ import pytest
 
 from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import Decoder, Malformed, malformed
-from mcp_trio._protocol.connection import Ignored, ResponseUnreadable
+from mcp_trio._protocol.connection import SessionState
+from mcp_trio._protocol.events import Ignored, ResponseUnreadable
+from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.requests import oversized_response_id, response_id_of
-from mcp_trio._protocol.states import Role, SessionState
 from mcp_trio.errors import INVALID_REQUEST, OutcomeUnknown, RemoteProtocolError
 from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Oversized
@@ -77,7 +78,7 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
     assert event.request is request
     assert type(event.error) is OutcomeUnknown
     assert str(event.error) == (
-        "the server's answer to tools/list:"
+        "the server's response to tools/list:"
         " at least 5000 bytes, over limits.messages.bytes_max=100 of this client"
     )
     assert event.counted == "unreadable answer"
@@ -122,7 +123,7 @@ def test_an_answer_that_is_no_message_ends_its_request(ready, result, says):
     event = client.receive(frame)
     assert event.request is request
     assert type(event.error) is RemoteProtocolError
-    assert str(event.error).startswith(f"the server's answer to tools/list {says}")
+    assert str(event.error).startswith(f"the server's response to tools/list {says}")
     assert client.counts == {"unreadable answer": 1}
     again = client.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % request.id)
     assert again.counted == "unknown answer"
@@ -156,5 +157,5 @@ def test_a_question_of_the_server_ends_just_so(ready):
     server, request = asked(ready, Role.SERVER, "roots/list")
     event = server.receive(Oversized(size=5000, prefix=b'{"result":{"roots":["x'))
     assert event.request is request
-    assert str(event.error).startswith("the client's answer to roots/list: ")
+    assert str(event.error).startswith("the client's response to roots/list: ")
     assert str(event.error).endswith("limits.messages.bytes_max=100 of this server")

@@ -274,7 +274,7 @@ def test_l10_junk_is_answered_where_it_has_an_id_and_reported_where_not(command)
     assert (rejected["id"], rejected["error"]["code"]) == (7, -32700)
     assert (answered["id"], answered["result"]["content"][0]["text"]) == (1, "x")
     assert "not JSON" in reported
-    assert "there are no batches in this revision" in reported
+    assert "this protocol version has no batches" in reported
 
 
 def test_a_recording_goes_to_the_file_or_into_the_folder_that_is_named(command, tmp_path):

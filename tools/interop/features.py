@@ -8,7 +8,7 @@ import attrs
 from facts import FACTS
 
 from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, SUBSCRIPTION_ID
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import Role
 
 Json: TypeAlias = Mapping[str, Any]
 

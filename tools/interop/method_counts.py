@@ -16,8 +16,7 @@ from recorded_session import records_of
 
 from mcp_trio._journal.records import MarkBody, OpenBody, decode_body
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
-from mcp_trio._protocol.methods import CANCELLED, METHODS
-from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.methods import CANCELLED, METHODS, Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.recording import Record, body_bytes
 
