@@ -59,7 +59,7 @@ def test_a_server_that_is_run_speaks_the_protocol_versions_that_are_chosen(
 def test_a_server_cannot_speak_what_nobody_knows(invoke):
     shown = invoke("run", SOME, "--protocol-versions", "2025-06-18,other")
     assert shown.exit_code == 2
-    assert "unknown revisions ['other']" in shown.stderr
+    assert "unknown protocol versions ['other']" in shown.stderr
 
 
 # A recording, said again.

@@ -82,7 +82,7 @@ async def test_the_newest_protocol_version_that_both_speak_is_spoken(protocol_ve
 
 @pytest.mark.parametrize("protocol_versions", [[], ["1999-01-01"], [STATELESS, ""]])
 def test_protocol_versions_that_nobody_knows_are_rejected(protocol_versions):
-    with pytest.raises(ValueError, match="unknown revisions"):
+    with pytest.raises(ValueError, match="unknown protocol versions"):
         Client(["server"], protocol_versions=protocol_versions)
 
 

@@ -20,7 +20,7 @@ CLEAN = {
     "testing.py": "from mcp_trio._session import session\n",
     "_jsonrpc/lines.py": "import re\nfrom mcp_trio import limits\n",
     "_session/session.py": "import trio\nfrom mcp_trio._protocol import states\n",
-    "_protocol/methods.py": "from mcp_trio._jsonrpc import lines\n",
+    "_protocol/states.py": "from mcp_trio._jsonrpc import lines\n",
 }
 FAULTS = {
     "upward": ("_jsonrpc/up.py", "from mcp_trio._session import session", "_session.session"),
@@ -83,7 +83,7 @@ def test_a_clean_package_passes_and_its_longest_import_chain_is_printed(tmp_path
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAIL" not in done.stdout
     assert "longest chain of imports: 5 modules" in done.stdout
-    assert "testing > _session.session > _protocol.methods > _jsonrpc.lines > limits" in done.stdout
+    assert "testing > _session.session > _protocol.states > _jsonrpc.lines > limits" in done.stdout
 
 
 @pytest.mark.parametrize(("file", "text", "expected"), FAULTS.values(), ids=FAULTS.keys())
