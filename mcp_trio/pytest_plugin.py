@@ -351,8 +351,8 @@ class RecordedClient:
         await self._client.__aexit__(kind, error, traceback)
         if self._mock is None:
             _keep(self._part, self._path, is_good=error is None)
-        elif self._mock.misses and error is None:
-            lines = "\n".join(self._mock.misses)
+        elif self._mock.unrecorded and error is None:
+            lines = "\n".join(self._mock.unrecorded)
             raise AssertionError(f"asked what is not recorded in {self._path}:\n{lines}\n{_AGAIN}")
 
     async def _is_to_be_recorded(self) -> bool:

@@ -8,8 +8,7 @@ from mcp_trio._journal.redaction import Redaction
 from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import RecordOptions, SharedRecording
-from mcp_trio._replay.live import drive, run_inputs
-from mcp_trio._replay.live_report import InputDifference, InputsReport
+from mcp_trio._replay.live import InputDifference, InputsReport, drive, run_inputs
 from mcp_trio._replay.replay import ReplayReport, replay, replay_async
 from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
 from mcp_trio._session.nondeterminism import UntrackedCall

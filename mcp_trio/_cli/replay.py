@@ -22,7 +22,7 @@ from mcp_trio.limits import RequestLimits
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
-    from mcp_trio._replay.live_report import InputDifference, InputsReport
+    from mcp_trio._replay.live import InputDifference, InputsReport
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.sweep import SweepReport
     from mcp_trio.limits import Limits
@@ -202,7 +202,7 @@ def _print(report: "InputsReport") -> None:
             Column("recorded"),
             Column("live"),
         )
-        lines = [Line(_cells(each), _COLOURS[each.what]) for each in report.differences]
+        lines = [Line(_cells(each), _COLOURS[each.kind]) for each in report.differences]
         print_table(columns, lines)
         click.echo()
     click.echo(report.summary)
@@ -210,12 +210,12 @@ def _print(report: "InputsReport") -> None:
 
 def _cells(difference: "InputDifference") -> tuple[str, ...]:
     from mcp_trio._cli.output import printable
-    from mcp_trio._replay.live_report import value_texts
+    from mcp_trio._replay.live import value_texts
 
     number = "" if difference.record is None else str(difference.record)
     values = value_texts(difference) if difference.path else ("", difference.live or "")
-    cells = (difference.about, difference.path, *values)
-    return difference.what, number, *map(printable, cells)
+    cells = (difference.subject, difference.path, *values)
+    return difference.kind, number, *map(printable, cells)
 
 
 # --------------------

@@ -134,8 +134,8 @@ def _mock_server(
     status = _served_over_stdio(server) if name == "stdio" else _served(server, name, place)
     if strict:
         server.check()
-    for miss in server.misses:
-        echo_error(miss)
+    for line in server.unrecorded:
+        echo_error(line)
     context.exit(status)
 
 

@@ -1,8 +1,26 @@
-"""Replay of a recorded client's messages against a live server."""
+"""Live replay: send a recorded client's messages to a live server, and compare the answers.
+
+`RequestDriver` walks over the recorded conversation. It sends the client's messages, and at each
+message of the server it waits until the live server has sent that one too. So a message that the
+client sent after it had received another is sent after that again, and what was concurrent stays
+concurrent.
+
+Every wait is bounded. An answer may take `limits.requests.idle_seconds`. A request or notification
+of the server may take as long while a request is open, and otherwise
+`limits.replay.unrequested_seconds`, once for each kind: a server that no longer sends a kind of
+message delays the others only once. If the live server makes its requests in another order than the
+recorded one, and therefore nothing happens any more, the driver sends the recorded answers to them
+early.
+
+Over HTTP, the answer to one request can be lost while others still come; then the driver waits for
+that answer no longer. A server that cannot be reached any more is lost as a whole.
+"""
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from itertools import takewhile
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -39,173 +57,157 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, PING
 from mcp_trio._replay.live_matching import (
-    AGREED,
-    Key,
+    NEGOTIATED_VERSION_PATH,
+    NotificationKey,
     ResponseMatcher,
     check_protocol_version,
-    key_of,
+    notification_key,
     with_recorded_keys,
 )
-from mcp_trio._replay.live_messages import Wire, index_of
-from mcp_trio._replay.live_report import IgnoreRules, InputDifference, InputsReport, What
+from mcp_trio._replay.live_messages import MessageChannel, recorded_index
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio._session.tasks import bare
 from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# A client that says again what a recorded client said, to a live server.
-#
-# It walks over the recorded conversation. What the client said is sent; at what the server said it
-# waits until that has come again. So whatever was sent after something had come is sent after that
-# again, and what was concurrent stays concurrent.
-#
-# No wait is endless. An answer has the budget of a request; what nobody asked for has that as well
-# while a request is open, and else `limits.replay.unrequested_seconds`, once for each kind: a
-# server that has ceased to say something delays nothing more. If a server asks in another order
-# than the recorded one did, and everything stands still, the recorded replies are sent ahead of
-# their place.
-#
-# Over HTTP one answer can be lost and others come: then that one is not waited for. Who cannot be
-# asked at all any more is lost as a whole.
+_FINAL_PING: Final = "the last ping"
+
+# A server that leaves so many requests in a row unanswered, and sends nothing else, is lost.
+_SILENT_REQUESTS_MAX: Final = 2
 
 
-_LAST_PING: Final = "the last ping"
-
-# So many answers in a row fail to come while nothing at all is heard: then nobody is there.
-_SILENCES_MAX: Final = 2
+# The driver ---------------------------------------------------------------------------------------
 
 
 @attrs.define(kw_only=True, eq=False)
 class RequestDriver:
-    """Drives one live server.
+    """Sends the messages of a recorded client to one live server.
 
-    `lost` is why the server could not be driven to the end, if it could not, and `unreached` is the
-    same if it took not even the first request; `late` are the requests whose answers did not come
-    in time, by index.
+    Attributes:
+        matcher: The recorded conversation, and the live server's part in it.
+        channel: The channel to the server.
+        limits: The limits of the waits.
+        lost: The reason why the server could not be driven to the end, if it could not.
+        unreached: The error, if the server did not even take the first request.
+        late: The indexes of the requests whose answers did not come in time.
     """
 
-    played: ResponseMatcher
+    matcher: ResponseMatcher
     channel: Channel
     limits: Limits
     lost: str | None = attrs.field(default=None, init=False)
     unreached: ConnectionLost | None = attrs.field(default=None, init=False)
     late: set[int] = attrs.field(factory=set[int], init=False)
-    _wire: Wire = attrs.field(init=False)
-    _heard: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _heard_count: int = attrs.field(default=0, init=False)
-    _is_pinged: bool = attrs.field(default=False, init=False)
-    _silences: int = attrs.field(default=0, init=False)
-    _given_up: set[Key] = attrs.field(factory=set[Key], init=False)
+    _peer: MessageChannel = attrs.field(init=False)
+    _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _received_count: int = attrs.field(default=0, init=False)
+    _has_final_pong: bool = attrs.field(default=False, init=False)
+    _silent_requests: int = attrs.field(default=0, init=False)
+    _discontinued: set[NotificationKey] = attrs.field(factory=set[NotificationKey], init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._wire = Wire(self.channel, self.limits)
+        self._peer = MessageChannel(self.channel, self.limits)
 
     async def run(self, served: Served | None = None) -> None:
-        """Says everything, and hears the server out; closes the channel.
+        """Send all messages, receive the answers, and close the channel.
 
-        What becomes of the server raises nothing: it is `lost`.
+        A failure of the server raises no error; `lost` describes it.
         """
         try:
             async with trio.open_nursery() as nursery:
                 if served is not None:
                     nursery.start_soon(self._serve, served)
-                nursery.start_soon(self._wire.write)
-                nursery.start_soon(self._listen)
-                await self._play()
+                nursery.start_soon(self._peer.write)
+                nursery.start_soon(self._read)
+                await self._send_recorded()
                 nursery.cancel_scope.cancel()
         finally:
             await self.channel.aclose()
 
-    # The script.
+    # The recorded conversation.
 
-    async def _play(self) -> None:
-        for said in self.played.recorded.messages:
+    async def _send_recorded(self) -> None:
+        for message in self.matcher.recorded.messages:
             if self.lost is not None:
                 return
-            if said.sender == "client":
-                self._send([self.played.frame(said)])
+            if message.sender == "client":
+                self._put([self.matcher.encode(message)])
             else:
-                await self._wait_for(said)
-                self._send(self.played.due_replies(before=said.index))
-        await self._hear_out()
+                await self._wait_for(message)
+                self._put(self.matcher.due_answers(before=message.index))
+        # Whatever the server sends before it answers a ping belongs to the recorded requests.
+        self._put([_final_ping(self.matcher.recorded)])
+        await self._wait_until(lambda: self._has_final_pong, self.limits.replay.unrequested_seconds)
 
-    def _send(self, frames: Iterable[bytes | None]) -> None:
-        for frame in frames:
-            if frame is not None:
-                self._wire.say(frame)
+    def _put(self, messages: Iterable[bytes | None]) -> None:
+        for message in messages:
+            if message is not None:
+                self._peer.put(message)
 
-    async def _wait_for(self, said: RecordedMessage) -> None:
-        key = key_of(said)
-        if self.played.never_comes(said):
+    async def _wait_for(self, message: RecordedMessage) -> None:
+        if self.matcher.never_comes(message):
             return
-        if said.is_answer:
-            await self._wait_for_answer(said)
-        elif key not in self._given_up and not await self._comes(said):
-            self._given_up.add(key)
+        if message.is_answer:
+            await self._wait_for_answer(message)
+            return
+        key = notification_key(message)
+        if key not in self._discontinued and not await self._comes(message):
+            self._discontinued.add(key)
 
-    async def _wait_for_answer(self, said: RecordedMessage) -> None:
-        heard_before = self._heard_count
-        if await self._comes(said):
-            self._silences = 0
-        elif said.request_index is not None and self.played.may_come(said):
-            self.late.add(said.request_index)
-            self._silences = self._silences + 1 if heard_before == self._heard_count else 0
-            if self._silences >= _SILENCES_MAX:
-                self._lose(f"it has left {_SILENCES_MAX} requests without a word")
+    async def _wait_for_answer(self, message: RecordedMessage) -> None:
+        received_before = self._received_count
+        if await self._comes(message):
+            self._silent_requests = 0
+        elif message.request_index is not None and self.matcher.may_come(message):
+            self.late.add(message.request_index)
+            is_silent = received_before == self._received_count
+            self._silent_requests = self._silent_requests + 1 if is_silent else 0
+            if self._silent_requests >= _SILENT_REQUESTS_MAX:
+                self._lose(f"it left {_SILENT_REQUESTS_MAX} requests unanswered and sent nothing")
 
-    async def _comes(self, said: RecordedMessage) -> bool:
-        """Return whether the live server says it in time."""
-        played, limits = self.played, self.limits
+    async def _comes(self, message: RecordedMessage) -> bool:
+        """Return whether the live server sends a recorded message in time."""
+        matcher, limits = self.matcher, self.limits
         seconds = min(limits.replay.unrequested_seconds, limits.requests.idle_seconds)
-        await self._until(lambda: played.has_come(said), seconds)
-        if not played.has_come(said) and played.may_come(said):
-            rest_seconds = limits.requests.idle_seconds - seconds
-            await self._until(lambda: self._comes_after_replies(said), rest_seconds)
-        return played.has_come(said)
+        await self._wait_until(lambda: matcher.has_come(message), seconds)
+        if not matcher.has_come(message) and matcher.may_come(message):
+            # The server may wait for an answer that comes later in the recording.
+            def has_settled() -> bool:
+                self._put(matcher.due_answers())
+                return matcher.has_come(message) or not matcher.may_come(message)
 
-    def _comes_after_replies(self, said: RecordedMessage) -> bool:
-        """Return whether it has come, or never will; sends what the server may be waiting for."""
-        self._send(self.played.due_replies())
-        return self.played.has_come(said) or not self.played.may_come(said)
+            await self._wait_until(has_settled, limits.requests.idle_seconds - seconds)
+        return matcher.has_come(message)
 
-    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         with trio.move_on_after(seconds):
-            while not is_so() and self.lost is None:
-                await self._heard.park()
-
-    async def _hear_out(self) -> None:
-        """What the server says before it answers a ping is heard; the ping is no difference."""
-        self._send([_last_ping(self.played.recorded)])
-        await self._until(lambda: self._is_pinged, self.limits.replay.unrequested_seconds)
+            while not condition() and self.lost is None:
+                await self._changed.park()
 
     # The server.
 
-    async def _listen(self) -> None:
+    async def _read(self) -> None:
         try:
-            await self._wire.listen(self._hear)
-            self._lose("it has closed the connection")
+            await self._peer.read(self._receive)
+            self._lose("it closed the connection")
         except ConnectionLost as error:
             self._lose(str(error))
 
-    def _hear(self, message: Message | Lost) -> None:
-        if isinstance(message, Response | ErrorResponse | Lost) and message.id == _LAST_PING:
-            self._is_pinged = True
+    def _receive(self, message: Message | Lost) -> None:
+        if isinstance(message, Response | ErrorResponse | Lost) and message.id == _FINAL_PING:
+            self._has_final_pong = True
         elif isinstance(message, Lost):
-            self._hear_loss(message)
+            error = message.error
+            if isinstance(error, ConnectionLost) and not isinstance(error, OutcomeUnknown):
+                # The server did not take the request, and will take no other one either.
+                self.unreached = None if self.matcher.has_received else error
+                self._lose(str(error))
+            self.matcher.lose(recorded_index(message.id), str(error))
         else:
-            self._send([self.played.hear(message)])
-        self._heard_count += 1
-        self._heard.unpark_all()
-
-    def _hear_loss(self, message: Lost) -> None:
-        """An answer will not come; if the request was not even taken, no other will be either."""
-        error = message.error
-        if isinstance(error, ConnectionLost) and not isinstance(error, OutcomeUnknown):
-            self.unreached = None if self.played.has_heard else error
-            self._lose(str(error))
-        self.played.lose(index_of(message.id), str(error))
+            self._put([self.matcher.receive(message)])
+        self._received_count += 1
+        self._changed.unpark_all()
 
     async def _serve(self, served: Served) -> None:
         try:
@@ -217,146 +219,307 @@ class RequestDriver:
 
     def _lose(self, reason: str) -> None:
         self.lost = self.lost or reason
-        self._heard.unpark_all()
+        self._changed.unpark_all()
 
 
-def _last_ping(recorded: Conversation) -> bytes:
-    """A request that every server answers at once; modern ones have no other than discovery."""
+def _final_ping(recorded: Conversation) -> bytes:
+    """Encode a request that every server answers at once: `ping`, or stateless, discovery."""
     stateless = recorded.stateless_request
     if stateless is None:
-        return encode_request(_LAST_PING, PING)
+        return encode_request(_FINAL_PING, PING)
     meta: dict[str, Any] = members(stateless.body)["_meta"]
     meta.pop("progressToken", None)
-    return encode_request(_LAST_PING, DISCOVER, {"_meta": meta})
+    return encode_request(_FINAL_PING, DISCOVER, {"_meta": meta})
 
 
-# --------------------
-# What was recorded of a server against what a live one has said.
+# Ignored differences ------------------------------------------------------------------------------
+
+_PATH_STEP: Final = re.compile(r"\[\*\]|\.\*|.", re.DOTALL)
+_WILDCARDS: Final = {"[*]": r"\[[0-9]+\]", ".*": r"(?:\.[A-Za-z0-9_$]+|\[\"[^\"]*\"\])"}
+
+# Values that only their server understands: clients send them back unchanged.
+_OPAQUE_NAMES: Final = (".nextCursor", ".requestState", ".elicitationId")
+
+_TIME: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?"
+    r"(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
 
 
-_NAMES: Final = ("name", "uri")
+class IgnoreRules:
+    """JSON paths at which differences are ignored, such as `$.result.content[*].text`.
 
+    `[*]` matches any item and `.*` any member; a rule includes everything below its path. Cursors,
+    request states, elicitation ids, and times in ISO 8601 are always ignored.
 
-def report_of(driver: RequestDriver, rules: IgnoreRules) -> InputsReport:
-    """Compare what was recorded with what a driver has heard.
-
-    What a lost server could not say any more is not told one by one: it is one difference.
+    Raises:
+        ValueError: A rule does not begin with `$`.
     """
-    played = driver.played
-    comparison = _Comparison(played, rules, is_lost=driver.lost is not None)
+
+    def __init__(self, rules: Collection[str] = ()) -> None:
+        for rule in rules:
+            if not rule.startswith("$"):
+                raise ValueError(
+                    f"{rule!r} is no JSON path: it has to begin with $, as $.result.content"
+                )
+        patterns = (
+            "".join(_WILDCARDS.get(step) or re.escape(step) for step in _PATH_STEP.findall(rule))
+            for rule in rules
+        )
+        alternatives = "|".join(patterns) or "(?!)"
+        self._matches = re.compile(rf"(?:{alternatives})(?:[.\[].*)?", re.DOTALL).fullmatch
+
+    def ignores(self, path: str, recorded: Any, live: Any) -> bool:
+        """Return whether a difference between two values at `path` is ignored."""
+        if self._matches(path):
+            return True
+        if not isinstance(recorded, str) or not isinstance(live, str):
+            return False
+        if path.endswith(_OPAQUE_NAMES):
+            return True
+        return _TIME.fullmatch(recorded) is not None and _TIME.fullmatch(live) is not None
+
+
+# The report ---------------------------------------------------------------------------------------
+
+_VALUE_CHARACTERS_MAX: Final = 100
+_COMMON_CHARACTERS_MAX: Final = 20
+
+DifferenceKind: TypeAlias = Literal["changed", "missing", "extra", "late", "lost"]
+
+
+class InputDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A difference between a live server and the recorded one.
+
+    Attributes:
+        kind: "changed" (a value at `path`), "missing" (a recorded message did not come), "extra" (a
+            message that is not recorded came), "late" (an answer did not come in time) or "lost"
+            (the server, or the answer to one request, was lost; `live` has the reason).
+        subject: The message that differs, such as `answer to tools/call add`.
+        record: The number of the recorded message, if there is one.
+        path: The JSON path of a changed value.
+        recorded: The recorded value.
+        live: The live value.
+    """
+
+    kind: DifferenceKind
+    subject: str
+    record: int | None = None
+    path: str = ""
+    recorded: Any = UNSET
+    live: Any = UNSET
+
+    def __str__(self) -> str:
+        text = f"{self.kind} {self.subject}"
+        if self.record is not None:
+            text += f" (record {self.record})"
+        if self.kind == "changed":
+            recorded, live = value_texts(self)
+            text += f": {self.path}: {recorded} -> {live}"
+        elif self.kind == "lost":
+            text += f": {self.live}"
+        return text
+
+
+def value_texts(difference: InputDifference) -> tuple[str, str]:
+    """Return the two values as JSON; long ones are cut to begin shortly before they differ."""
+    recorded, live = (_json_text(each) for each in (difference.recorded, difference.live))
+    if max(len(recorded), len(live)) <= _VALUE_CHARACTERS_MAX:
+        return recorded, live
+    pairs = zip(recorded, live, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    begin = max(0, common - _COMMON_CHARACTERS_MAX)
+    return _cut(recorded, begin), _cut(live, begin)
+
+
+def value_text(value: Any) -> str:
+    """Return a value as JSON, cut if it is long; "nothing" for an absent value."""
+    return _cut(_json_text(value), 0)
+
+
+def _json_text(value: Any) -> str:
+    return "nothing" if value is UNSET else msgspec.json.encode(value).decode()
+
+
+def _cut(text: str, begin: int) -> str:
+    end = begin + _VALUE_CHARACTERS_MAX
+    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
+
+
+@attrs.frozen(kw_only=True)
+class InputsReport:
+    """The result of a live replay.
+
+    Attributes:
+        requests: The number of recorded requests.
+        answered: The number of requests that the live server answered.
+        differences: The differences between the live server and the recorded one.
+        ignored: The number of differences that were ignored.
+        unsent: The number of the client's messages that were not sent, because the live server did
+            not make the requests that they answer, or was lost.
+        unreadable: The number of recorded messages that are invalid, which are not sent.
+    """
+
+    requests: int
+    answered: int
+    differences: tuple[InputDifference, ...]
+    ignored: int
+    unsent: int
+    unreadable: int
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether there are no differences, except ignored ones."""
+        return not self.differences
+
+    @property
+    def summary(self) -> str:
+        """The numbers on one line."""
+        count = len(self.differences)
+        numbers = {
+            "ignored": self.ignored,
+            "client messages not sent": self.unsent,
+            "recorded messages invalid": self.unreadable,
+        }
+        return ", ".join(
+            [
+                f"{count or 'no'} difference{'' if count == 1 else 's'}",
+                f"{self.answered} of {self.requests} requests answered",
+                *(f"{number} {text}" for text, number in numbers.items() if number),
+            ]
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.differences), self.summary])
+
+
+# Comparison ---------------------------------------------------------------------------------------
+
+_NAME_MEMBERS: Final = ("name", "uri")
+
+
+def compare(driver: RequestDriver, rules: IgnoreRules) -> InputsReport:
+    """Compare the recorded conversation with the live one.
+
+    If the server was lost, that is one difference; the messages that it could not send any more are
+    no further ones.
+    """
+    matcher = driver.matcher
+    comparison = _Comparison(matcher, rules, is_lost=driver.lost is not None)
     if driver.lost is not None:
         comparison.add("lost", "the server", live=driver.lost)
-    comparison.answers(driver.late)
-    comparison.questions()
-    comparison.notifications()
-    comparison.strangers()
-    said = played.recorded.messages
+    comparison.compare_answers(driver.late)
+    comparison.compare_requests()
+    comparison.compare_notifications()
+    for message in matcher.unmatched:
+        comparison.add("extra", _unmatched_subject(message))
+    messages = matcher.recorded.messages
     return InputsReport(
-        requests=len(played.recorded.of("client", "request")),
-        answered=len(played.answers),
+        requests=len(matcher.recorded.of("client", "request")),
+        answered=len(matcher.answers),
         differences=tuple(comparison.found),
         ignored=comparison.ignored,
-        unsent=sum(each.sender == "client" and each.index not in played.sent for each in said),
-        unreadable=played.recorded.unreadable,
+        unsent=sum(each.sender == "client" and each.index not in matcher.sent for each in messages),
+        unreadable=matcher.recorded.unreadable,
     )
 
 
-def title(method: str, params: Raw | None) -> str:
-    """What a message is, in words: its method, and the name or URI in it."""
+def _title(method: str, params: Raw | None) -> str:
+    """Return a request's method, and the name or URI in its params."""
     inner = members(params)
-    named = next((inner[name] for name in _NAMES if name in inner), None)
-    return method if named is None else f"{method} {named}"
+    name = next((inner[member] for member in _NAME_MEMBERS if member in inner), None)
+    return method if name is None else f"{method} {name}"
 
 
 class _Comparison:
-    def __init__(self, played: ResponseMatcher, rules: IgnoreRules, *, is_lost: bool) -> None:
-        self._played = played
+    """The differences that were found so far."""
+
+    def __init__(self, matcher: ResponseMatcher, rules: IgnoreRules, *, is_lost: bool) -> None:
+        self._matcher = matcher
         self._rules = rules
         self._is_lost = is_lost
         self.found: list[InputDifference] = []
         self.ignored = 0
 
-    def answers(self, late: set[int]) -> None:
-        recorded = self._played.recorded
-        for said in recorded.of("client", "request"):
-            answer, live = recorded.answers.get(said.index), self._played.answers.get(said.index)
-            about = f"answer to {title(said.method, said.body)}"
+    def compare_answers(self, late: set[int]) -> None:
+        matcher = self._matcher
+        recorded = matcher.recorded
+        for request in recorded.of("client", "request"):
+            index = request.index
+            answer, live = recorded.answers.get(index), matcher.answers.get(index)
+            subject = f"answer to {_title(request.method, request.body)}"
             if answer is not None and live is not None:
-                self._compare(said, about, _recorded_outcome(answer), _outcome(live, answer))
-            elif said.index in self._played.lost:
-                self._add_lost(about, said)
-            elif answer is not None and not self._played.is_final(answer):
-                self._add_missing("late" if said.index in late else "missing", about, said)
-            elif live is not None and said.index in recorded.cancelled:
-                self.add("extra", f"{about}, which was cancelled", said)
+                self._compare(
+                    request, subject, _recorded_outcome(answer), _live_outcome(live, answer)
+                )
+            elif index in matcher.lost:
+                if not self._is_lost:
+                    self.add("lost", subject, request, live=matcher.lost[index])
+            elif answer is not None and not matcher.is_final(answer):
+                self._add_missing("late" if index in late else "missing", subject, request)
+            elif live is not None and index in recorded.cancelled:
+                self.add("extra", f"{subject}, which was cancelled", request)
 
-    def questions(self) -> None:
-        for said in self._played.recorded.of("server", "request"):
-            live = self._played.questions.get(said.index)
-            about = f"question {said.method}"
+    def compare_requests(self) -> None:
+        for request in self._matcher.recorded.of("server", "request"):
+            live = self._matcher.requests.get(request.index)
+            subject = f"server request {request.method}"
             if live is None:
-                self._add_missing("missing", about, said)
+                self._add_missing("missing", subject, request)
             else:
-                self._compare(said, about, _what_is_said(said), _what_is_said(live))
+                self._compare(request, subject, _content(request), _content(live))
 
-    def notifications(self) -> None:
-        recorded: dict[Key, list[RecordedMessage]] = {}
-        for said in self._played.recorded.of("server", "notification"):
-            recorded.setdefault(key_of(said), []).append(said)
-        for key in recorded | self._played.told:
-            told = self._played.told.get(key, [])
-            self._pair(recorded.get(key, []), told, self._about(*key))
-
-    def strangers(self) -> None:
-        for message in self._played.strangers:
-            self.add("extra", _STRANGERS[type(message)](message))
+    def compare_notifications(self) -> None:
+        recorded: dict[NotificationKey, list[RecordedMessage]] = {}
+        for message in self._matcher.recorded.of("server", "notification"):
+            recorded.setdefault(notification_key(message), []).append(message)
+        live = self._matcher.notifications
+        for method, index in recorded | live:
+            subject = method
+            if index is not None:
+                request = self._matcher.recorded.messages[index]
+                subject = f"{method} for {_title(request.method, request.body)}"
+            key = (method, index)
+            self._pair(recorded.get(key, []), live.get(key, []), subject)
 
     def _pair(
-        self, recorded: Sequence[RecordedMessage], told: Sequence[Notification], about: str
+        self, recorded: Sequence[RecordedMessage], live: Sequence[Notification], subject: str
     ) -> None:
-        """The same ones are a pair, and the others in their order; what is left is one-sided."""
-        rest = [_what_is_said(each) for each in told]
+        """Compare equal notifications with each other, and the others in their order."""
+        left_over = [_content(each) for each in live]
         changed: list[tuple[RecordedMessage, bytes]] = []
-        for said in recorded:
-            content = _what_is_said(said)
-            if content in rest:
-                rest.remove(content)
+        for message in recorded:
+            content = _content(message)
+            if content in left_over:
+                left_over.remove(content)
             else:
-                changed.append((said, content))
-        for (said, content), live in zip(changed, rest, strict=False):
-            self._compare(said, about, content, live)
-        for said, _ in changed[len(rest) :]:
-            if not self._played.is_final(said):
-                self._add_missing("missing", about, said)
-        for _ in rest[len(changed) :]:
-            self.add("extra", about)
+                changed.append((message, content))
+        for (message, content), live_content in zip(changed, left_over, strict=False):
+            self._compare(message, subject, content, live_content)
+        for message, _ in changed[len(left_over) :]:
+            if not self._matcher.is_final(message):
+                self._add_missing("missing", subject, message)
+        for _ in left_over[len(changed) :]:
+            self.add("extra", subject)
 
-    def _about(self, method: str, index: int | None) -> str:
-        if index is None:
-            return method
-        said = self._played.recorded.messages[index]
-        return f"{method} for {title(said.method, said.body)}"
-
-    def _compare(self, said: RecordedMessage, about: str, recorded: bytes, live: bytes) -> None:
+    def _compare(
+        self, message: RecordedMessage, subject: str, recorded: bytes, live: bytes
+    ) -> None:
         for path, old, new in json_differences(recorded, live):
             if self._rules.ignores(path, old, new):
                 self.ignored += 1
             else:
-                self.add("changed", about, said, path=path, recorded=old, live=new)
+                self.add("changed", subject, message, path=path, recorded=old, live=new)
 
-    def _add_lost(self, about: str, said: RecordedMessage) -> None:
+    def _add_missing(self, kind: DifferenceKind, subject: str, message: RecordedMessage) -> None:
         if not self._is_lost:
-            self.add("lost", about, said, live=self._played.lost[said.index])
-
-    def _add_missing(self, what: What, about: str, said: RecordedMessage) -> None:
-        if not self._is_lost:
-            self.add(what, about, said)
+            self.add(kind, subject, message)
 
     def add(
         self,
-        what: What,
-        about: str,
-        said: RecordedMessage | None = None,
+        kind: DifferenceKind,
+        subject: str,
+        message: RecordedMessage | None = None,
         *,
         path: str = "",
         recorded: Any = UNSET,
@@ -364,9 +527,9 @@ class _Comparison:
     ) -> None:
         self.found.append(
             InputDifference(
-                what=what,
-                about=about,
-                record=None if said is None else said.record,
+                kind=kind,
+                subject=subject,
+                record=None if message is None else message.record,
                 path=path,
                 recorded=recorded,
                 live=live,
@@ -375,61 +538,57 @@ class _Comparison:
 
 
 def _recorded_outcome(answer: RecordedMessage) -> bytes:
-    body = answer.body if answer.kind == "error" else _told_result(answer.body, answer.method)
+    is_error = answer.kind == "error"
+    body = answer.body if is_error else _compared_result(answer.body, answer.method)
     return msgspec.json.encode({answer.kind: body})
 
 
-def _outcome(live: Response | ErrorResponse, recorded: RecordedMessage) -> bytes:
+def _live_outcome(live: Response | ErrorResponse, recorded: RecordedMessage) -> bytes:
     if isinstance(live, ErrorResponse):
         return msgspec.json.encode({"error": live.error})
     result = live.result
     if recorded.kind == "result" and recorded.body is not None:
         result = with_recorded_keys(result, recorded.body)
-    return msgspec.json.encode({"result": _told_result(result, recorded.method)})
+    return msgspec.json.encode({"result": _compared_result(result, recorded.method)})
 
 
-def _told_result(result: Raw | None, method: str) -> Any:
-    """A result without what says again who the server is, and which subscription it belongs to.
+def _compared_result(result: Raw | None, method: str) -> Any:
+    """Return a result without the id of its subscription and the repeated server info.
 
-    Who it is counts in the answer to who asks for that.
+    The server info is compared in the result of discovery.
     """
-    own = {SUBSCRIPTION} if method == DISCOVER else {SUBSCRIPTION, SERVER_INFO}
-    if result is None or not any(name.encode() in bytes(result) for name in own):
+    ignored = {SUBSCRIPTION} if method == DISCOVER else {SUBSCRIPTION, SERVER_INFO}
+    if result is None or not any(name.encode() in bytes(result) for name in ignored):
         return result
     inner = members(result)
     meta = inner.pop("_meta", None)
     if isinstance(meta, dict):
-        said = cast("dict[str, Any]", meta)
-        meta = {name: value for name, value in said.items() if name not in own}
+        all_members = cast("dict[str, Any]", meta)
+        meta = {name: value for name, value in all_members.items() if name not in ignored}
     return {**inner, "_meta": meta} if meta else inner
 
 
-def _what_is_said(message: RecordedMessage | Request | Notification) -> bytes:
-    """Its params, without what says how it is asked or which request it is about."""
+def _content(message: RecordedMessage | Request | Notification) -> bytes:
+    """Return the params without metadata and without the request to which they refer."""
     body = message.body if isinstance(message, RecordedMessage) else message.params
     params = without_meta(body)
     params.pop(REFERENCES.get(message.method, ""), None)
     return msgspec.json.encode({"params": params}, order="deterministic")
 
 
-def _strange_question(message: Request) -> str:
-    return f"question {title(message.method, message.params)}"
+def _unmatched_subject(message: Message) -> str:
+    match message:
+        case Request():
+            return f"server request {_title(message.method, message.params)}"
+        case Malformed():
+            return f"invalid message: {message.message}"
+        case Response() | ErrorResponse():
+            return f"answer with the unknown id {message.id!r}"
+        case _:
+            return message.method
 
 
-def _strange_answer(message: Response | ErrorResponse) -> str:
-    return f"answer to nothing, with the id {message.id!r}"
-
-
-def _strange_frame(message: Malformed) -> str:
-    return f"frame that is no message: {message.message}"
-
-
-_STRANGERS: Final[Mapping[type[Message], Callable[[Any], str]]] = {
-    Request: _strange_question,
-    Response: _strange_answer,
-    ErrorResponse: _strange_answer,
-    Malformed: _strange_frame,
-}
+# Live replays -------------------------------------------------------------------------------------
 
 
 def drive(
@@ -443,23 +602,31 @@ def drive(
     inherit_env: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> InputsReport:
-    """Say to a live server what the client in a recording said, and compare what it answers.
+    """Send the messages of a recorded client to a live server, and compare its answers.
 
-    `path` is a recording of any role, by whomever. Ids, progress tokens, and cursors and URIs that
-    the client had from the server are those of the live session; times and cursors in answers do
-    not count, and neither do the places that `ignore` names (see `IgnoreRules`). Questions of the
-    server get the recorded replies, by requests or in rounds. `protocol_version` is another one to
-    speak, of the era in which the client spoke. `headers` go along with each request to a URL. How
-    the recorded client was connected does not matter. Starts a Trio run of its own; see
-    `run_inputs`.
+    The client's messages get the live session's ids and progress tokens, and the live server's
+    cursors and URIs where the client used those of the recorded server. Requests of the server get
+    the recorded answers. How the recorded client was connected does not matter. This function calls
+    `trio.run`; inside a Trio program, use `run_inputs`.
+
+    Args:
+        path: A recording of any role.
+        target: The server: anything that `Client` connects to.
+        ignore: JSON paths at which differences are ignored, such as `$.result.content[*].text`.
+            Times and cursors are always ignored.
+        channel: The session in a recording of several.
+        protocol_version: Another protocol version for the requests: one with a handshake if the
+            client made a handshake, a stateless one if it made stateless requests.
+        limits: The limits of the live session and its waits.
+        inherit_env: Whether a command gets the environment of this process.
+        headers: HTTP headers for each request to a URL.
 
     Raises:
-        RecordingError: The file is no recording, or holds several sessions: choose a `channel`.
+        RecordingError: The file is no recording, or holds several sessions and no `channel` is
+            chosen.
         ConnectionLost: A command could not be started, or the server at a URL does not take the
-            first request. What happens later is in the report.
-        ValueError: A path in `ignore` is none, or the client cannot speak that `protocol_version`,
-        or a URL
-            is none.
+            first request. Later failures are in the report.
+        ValueError: A path in `ignore`, the `protocol_version` or a URL is invalid.
     """
 
     async def run() -> InputsReport:
@@ -488,29 +655,28 @@ async def run_inputs(
     inherit_env: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> InputsReport:
-    """`drive` inside a Trio program.
+    """Do the same as `drive`, inside a Trio program.
 
-    Every wait is bounded, by `limits.requests.idle_seconds` and `limits.replay.unrequested_seconds`
-    of `limits`.
-    Cancelled: the connection is closed, and the process of a command stopped.
+    Each wait is bounded by `limits.requests.idle_seconds` and `limits.replay.unrequested_seconds`.
+    If this call is cancelled, the connection is closed and the process of a command is stopped.
 
     Raises:
-        RecordingError: As `drive`; so do the others.
+        RecordingError, ConnectionLost, ValueError: As for `drive`.
     """
     recorded = load_conversation(path, channel=channel)
     if protocol_version is not None:
         check_protocol_version(recorded, protocol_version)
-        ignore = (*ignore, AGREED)
+        ignore = (*ignore, NEGOTIATED_VERSION_PATH)
     rules = IgnoreRules(ignore)
-    played = ResponseMatcher(recorded, protocol_version)
+    matcher = ResponseMatcher(recorded, protocol_version)
     process = ProcessOptions(inherit_env=inherit_env)
     web = WebOptions(headers=headers) if headers else NO_WEB_OPTIONS
     connected = await open_target(target, process=process, web=web, limits=limits)
-    driver = RequestDriver(played=played, channel=connected.channel, limits=limits)
+    driver = RequestDriver(matcher=matcher, channel=connected.channel, limits=limits)
     await driver.run(connected.served)
     if driver.unreached is not None:
         raise driver.unreached
-    return report_of(driver, rules)
+    return compare(driver, rules)
 
 
 async def mock_client(
@@ -522,13 +688,13 @@ async def mock_client(
     inherit_env: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> InputsReport:
-    """Stand in for the recorded client, whatever the server answers.
+    """Act as a recorded client, whatever the live server answers.
 
-    As `run_inputs`, with every place of every answer ignored: what the report still holds is what
-    did not come, came unasked, or came to an end.
+    This is `run_inputs` with every value ignored: the report contains only messages that are
+    missing, extra, late or lost.
 
     Raises:
-        RecordingError: As `drive`; so do the others.
+        RecordingError, ConnectionLost, ValueError: As for `drive`.
     """
     return await run_inputs(
         path,

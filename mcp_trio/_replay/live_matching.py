@@ -1,10 +1,10 @@
-"""Matching the messages of a live server with the recorded ones."""
+"""Matching of a live server's messages with the recorded ones."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -43,61 +43,71 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.methods import INITIALIZE, PING
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
 from mcp_trio._replay.live_messages import (
-    answer_frame,
-    id_of,
-    index_of,
-    notification_frame,
-    request_frame,
+    encode_recorded_notification,
+    encode_recorded_request,
+    encode_recorded_response,
+    live_id,
+    recorded_index,
 )
 from mcp_trio.errors import METHOD_NOT_FOUND
 
-# --------------------
-# What a server hands out for the client to use again: cursors, URIs, ids of its own.
+NEGOTIATED_VERSION_PATH: Final = "$.result.protocolVersion"
+"""The JSON path of the protocol version in the answer to `initialize`."""
+
+# The last name of a JSON path to a value that a client sends back: nextCursor, uri, sessionId.
+_FORWARDED_NAME: Final = re.compile(
+    r"(^|[._])(id|uri|cursor|token)$|[a-z](Id|Uri|URI|Cursor|Token)$"
+)
+
+# The id that a server draws for an elicitation; it does not tell requests apart.
+_ELICITATION_ID: Final = "elicitationId"
+
+Answer: TypeAlias = Response | ErrorResponse
+
+NotificationKey: TypeAlias = tuple[str, int | None]
+"""The method of a notification, and the index of the recorded request that it reports on."""
 
 
-# The last step of a path that ends in such a word: nextCursor, uri, sessionId, task_id.
-_IS_HANDED_ON: Final = re.compile(r"(^|[._])(id|uri|cursor|token)$|[a-z](Id|Uri|URI|Cursor|Token)$")
+# Values from the server ---------------------------------------------------------------------------
 
 
 @attrs.define
 class ForwardedValues:
-    """Recorded texts, and what the live server has said instead of each."""
+    """Cursors, URIs and ids of a recorded server, and the live server's values for them."""
 
-    _instead: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    _live: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
 
     def learn(self, recorded: Raw, live: Raw) -> None:
-        """Note what stands in the live answer where the recorded one had a text to hand on."""
+        """Keep the values of a live result that differ from those of the recorded result."""
         for path, old, new in json_differences(bytes(recorded), bytes(live)):
-            if isinstance(old, str) and isinstance(new, str) and _IS_HANDED_ON.search(path):
-                self._instead[old] = new
+            if isinstance(old, str) and isinstance(new, str) and _FORWARDED_NAME.search(path):
+                self._live[old] = new
 
-    def rewritten(self, value: Any) -> Any:
-        """A JSON value, with the live texts where the recorded client used the others verbatim."""
+    def replace(self, value: Any) -> Any:
+        """Return a JSON value with the live server's values in the place of the recorded ones."""
         match value:
             case str():
-                return self._instead.get(value, value)
+                return self._live.get(value, value)
             case [*items]:
-                return [self.rewritten(item) for item in items]
+                return [self.replace(item) for item in items]
             case {**inner}:
-                return {name: self.rewritten(item) for name, item in inner.items()}
+                return {name: self.replace(item) for name, item in inner.items()}
             case _:
                 return value
 
 
-# --------------------
-# A recorded client's retries, for a live server: under its keys, with its state.
-#
-# What a server calls its questions, and what it knows the retry by, is its own affair. So a
-# recorded question is the live one that asks the same, or else the next of its kind.
+# Multi round-trip requests ------------------------------------------------------------------------
 
 
-def retried(params: dict[str, Any], recorded: InputRequired, live: InputRequired) -> dict[str, Any]:
-    """The params of a recorded retry as the live server expects them.
+def retry_params(
+    params: dict[str, Any], recorded: InputRequired, live: InputRequired
+) -> dict[str, Any]:
+    """Return the params of a recorded retry with the keys and the state of the live server.
 
-    Answers to what it does not ask are left out.
+    Responses to input requests that the live server does not make are left out.
     """
     keys = live_keys(recorded.requests, live.requests)
-    said = {
+    adapted = {
         name: value
         for name, value in params.items()
         if name not in {INPUT_RESPONSES, REQUEST_STATE}
@@ -105,14 +115,14 @@ def retried(params: dict[str, Any], recorded: InputRequired, live: InputRequired
     responses = params.get(INPUT_RESPONSES)
     if isinstance(responses, dict):
         given = cast("dict[str, Any]", responses)
-        said[INPUT_RESPONSES] = {keys[key]: given[key] for key in given if key in keys}
+        adapted[INPUT_RESPONSES] = {keys[key]: given[key] for key in given if key in keys}
     if live.request_state is not None:
-        said[REQUEST_STATE] = live.request_state
-    return said
+        adapted[REQUEST_STATE] = live.request_state
+    return adapted
 
 
 def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
-    """A live result with its questions under the keys of the recorded one."""
+    """Return a live result with its input requests under the keys of the recorded result."""
     was, now = input_required_of(recorded), input_required_of(live)
     if was is None or now is None:
         return live
@@ -121,226 +131,230 @@ def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
         return live
     names = {other: key for key, other in keys.items()}
     result = members(live)
-    questions: dict[str, Any] = result["inputRequests"]
-    result["inputRequests"] = {names.get(key, key): each for key, each in questions.items()}
+    requests: dict[str, Any] = result["inputRequests"]
+    result["inputRequests"] = {names.get(key, key): each for key, each in requests.items()}
     return Raw(msgspec.json.encode(result))
 
 
 def live_keys(
     recorded: Mapping[str, InputRequest], live: Mapping[str, InputRequest]
 ) -> dict[str, str]:
-    """The key of each recorded question, and that of the live one that it is now."""
+    """Return the live key of each recorded input request.
+
+    Equal requests match first, then the next ones of the same method.
+    """
     found: dict[str, str] = {}
     for is_exact in (True, False):
-        for key, question in recorded.items():
+        for key, request in recorded.items():
             if key not in found:
-                rest = {it: other for it, other in live.items() if it not in found.values()}
-                match = _match(key, question, rest, is_exact=is_exact)
+                free = {it: other for it, other in live.items() if it not in found.values()}
+                match = _matching_key(key, request, free, is_exact=is_exact)
                 if match is not None:
                     found[key] = match
     return found
 
 
-def _match(
-    key: str, question: InputRequest, live: Mapping[str, InputRequest], *, is_exact: bool
+def _matching_key(
+    key: str, request: InputRequest, live: Mapping[str, InputRequest], *, is_exact: bool
 ) -> str | None:
     if is_exact:
-        alike = [it for it, other in live.items() if _words(other) == _words(question)]
+        wanted = _normalized(request)
+        alike = [it for it, other in live.items() if _normalized(other) == wanted]
     else:
-        alike = [it for it, other in live.items() if other.method == question.method]
+        alike = [it for it, other in live.items() if other.method == request.method]
     same_key = (it for it in alike if it == key)
     return next(chain(same_key, alike), None)
 
 
-def _words(question: InputRequest) -> bytes:
-    params = msgspec.json.decode(question.params)
-    return msgspec.json.encode([question.method, params], order="sorted")
+def _normalized(request: InputRequest) -> bytes:
+    params = msgspec.json.decode(request.params)
+    return msgspec.json.encode([request.method, params], order="sorted")
 
 
-# --------------------
-# A recorded client's requests under another revision, of the era that they were made in.
-
-
-AGREED = "$.result.protocolVersion"
-"""Where a handshake's answer says the revision."""
+# Protocol versions --------------------------------------------------------------------------------
 
 
 def check_protocol_version(recorded: Conversation, protocol_version: str) -> None:
-    """Refuse a revision under which a recorded client cannot say what it said.
+    """Check that a recorded client's requests can be sent under another protocol version.
 
     Raises:
-        ValueError: It is unknown, or of an era in which the client has asked nothing.
+        ValueError: The version is unknown; or it has a handshake and the client made none, or the
+            other way round.
     """
-    fitting = protocol_versions_of(recorded)
-    if protocol_version not in fitting:
-        known = ", ".join(fitting) or "none"
+    possible = possible_protocol_versions(recorded)
+    if protocol_version not in possible:
         raise ValueError(
-            f"what was recorded cannot be said under {protocol_version}, but under: {known}"
+            f"the recorded requests cannot be sent under {protocol_version}; possible protocol"
+            f" versions: {', '.join(possible) or 'none'}"
         )
 
 
-def protocol_versions_of(recorded: Conversation) -> Sequence[str]:
-    """The revisions of the eras that a recorded client spoke, from the newest."""
+def possible_protocol_versions(recorded: Conversation) -> Sequence[str]:
+    """Return the protocol versions under which a client's requests can be sent, newest first."""
     requests = recorded.of("client", "request")
-    has_handshake = any(each.method == INITIALIZE for each in requests)
+    is_legacy = any(each.method == INITIALIZE for each in requests)
     is_stateless = recorded.stateless_request is not None
-    eras = {*([True] if has_handshake else ()), *([False] if is_stateless else ())}
-    return [name for name in ALL_PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[name].has_handshake in eras]
+    return [
+        name
+        for name in ALL_PROTOCOL_VERSIONS
+        if (is_legacy if PROTOCOL_VERSIONS[name].has_handshake else is_stateless)
+    ]
 
 
-def under_protocol_version(
-    said: RecordedMessage, params: dict[str, Any], protocol_version: str
+def with_protocol_version(
+    message: RecordedMessage, params: dict[str, Any], protocol_version: str
 ) -> dict[str, Any]:
-    """The params of a recorded message with another revision, where they say one of its era."""
+    """Return params with another protocol version where the recorded ones have one."""
     has_handshake = PROTOCOL_VERSIONS[protocol_version].has_handshake
-    if said.method == INITIALIZE and has_handshake:
+    if message.method == INITIALIZE and has_handshake:
         params["protocolVersion"] = protocol_version
-    if protocol_version_of(said.body) is not None and not has_handshake:
+    if protocol_version_of(message.body) is not None and not has_handshake:
         params["_meta"][VERSION] = protocol_version
     return params
 
 
-_DRAWN: Final = "elicitationId"
-
-Answer = Response | ErrorResponse
-Key = tuple[str, int | None]
-"""What tells notifications apart: the method, and the request that they report on."""
+# The matcher --------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
 class ResponseMatcher:
-    """The recorded conversation, and what the live server says of it.
+    """A recorded conversation, and the live server's part in it so far.
 
-    `answers` and `questions` are by the indexes of the recorded requests, `told` are notifications.
-    `strangers` are messages that were never recorded: questions, and answers to nothing. `lost` are
-    the requests whose answers will not come, with the reasons.
-    `protocol_version` is what requests are made under instead of the recorded one.
+    Attributes:
+        recorded: The recorded conversation.
+        protocol_version: The protocol version of the requests; None for the recorded one.
+        sent: The indexes of the client's messages that were sent.
+        answers: The live answers, by the index of the recorded request.
+        requests: The live server's requests, by the index of the recorded request.
+        notifications: The live server's notifications.
+        unmatched: The live messages without a recorded counterpart: requests, answers with unknown
+            ids, invalid messages.
+        lost: The requests whose answers will not come, by index, with the reasons.
     """
 
     recorded: Conversation
     protocol_version: str | None = None
     sent: set[int] = attrs.field(factory=set[int], init=False)
     answers: dict[int, Answer] = attrs.field(factory=dict[int, Answer], init=False)
-    questions: dict[int, Request] = attrs.field(factory=dict[int, Request], init=False)
-    told: dict[Key, list[Notification]] = attrs.field(
-        factory=dict[Key, list[Notification]], init=False
+    requests: dict[int, Request] = attrs.field(factory=dict[int, Request], init=False)
+    notifications: dict[NotificationKey, list[Notification]] = attrs.field(
+        factory=dict[NotificationKey, list[Notification]], init=False
     )
-    strangers: list[Message] = attrs.field(factory=list[Message], init=False)
+    unmatched: list[Message] = attrs.field(factory=list[Message], init=False)
     lost: dict[int, str] = attrs.field(factory=dict[int, str], init=False)
     _forwarded_values: ForwardedValues = attrs.field(factory=ForwardedValues, init=False)
     _open_requests: set[int] = attrs.field(factory=set[int], init=False)
-    _open_questions: list[RecordedMessage] = attrs.field(init=False)
-    _unreplied: set[int] = attrs.field(factory=set[int], init=False)
-    _ordinals: dict[int, int] = attrs.field(init=False)
+    _expected_requests: list[RecordedMessage] = attrs.field(init=False)
+    _unanswered: set[int] = attrs.field(factory=set[int], init=False)
+    _notification_numbers: dict[int, int] = attrs.field(init=False)
     _last_of_client: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        ours = (each.index for each in self.recorded.messages if each.sender == "client")
-        self._last_of_client = max(ours, default=-1)
-        counts: Counter[Key] = Counter()
-        self._open_questions = self.recorded.of("server", "request")
-        self._ordinals = {}
+        of_client = (each.index for each in self.recorded.messages if each.sender == "client")
+        self._last_of_client = max(of_client, default=-1)
+        counts: Counter[NotificationKey] = Counter()
+        self._expected_requests = self.recorded.of("server", "request")
+        self._notification_numbers = {}
         for each in self.recorded.of("server", "notification"):
-            counts[key_of(each)] += 1
-            self._ordinals[each.index] = counts[key_of(each)]
+            counts[notification_key(each)] += 1
+            self._notification_numbers[each.index] = counts[notification_key(each)]
 
-    # What the client says.
+    # Messages to the server.
 
-    def frame(self, said: RecordedMessage) -> bytes | None:
-        """The frame that says to the live server what the recorded client said.
+    def encode(self, message: RecordedMessage) -> bytes | None:
+        """Return a message of the recorded client, as it is sent to the live server.
 
-        None if it cannot be said: it is about a question that was not asked, in a round or by a
-        request, or was said already.
+        Return None if it was sent already, or cannot be sent, because it answers or concerns a
+        request that the live server has not made.
         """
-        if said.index in self.sent:
+        if message.index in self.sent:
             return None
-        frame = self._live_frame(said)
-        if frame is not None:
-            self._note_sent(said)
-        return frame
+        encoded = self._encode(message)
+        if encoded is None:
+            return None
+        self.sent.add(message.index)
+        if message.request_index is not None and message.is_answer:
+            self._unanswered.discard(message.request_index)
+        elif (
+            message.kind == "request"
+            and message.index not in self.recorded.cancelled
+            and message.method != LISTEN  # a subscription never ends by itself
+        ):
+            self._open_requests.add(message.index)
+        return encoded
 
-    def _note_sent(self, said: RecordedMessage) -> None:
-        self.sent.add(said.index)
-        if said.request_index is not None and said.is_answer:
-            self._unreplied.discard(said.request_index)
-        elif said.kind == "request" and self._keeps_waiting(said):
-            self._open_requests.add(said.index)
+    def due_answers(self, *, before: int | None = None) -> Iterator[bytes | None]:
+        """Yield the recorded answers to the live server's open requests.
 
-    def _keeps_waiting(self, said: RecordedMessage) -> bool:
-        """Whether what the server says may be due to a request: a subscription tells for ever."""
-        return said.index not in self.recorded.cancelled and said.method != LISTEN
+        With `before`, only those that come before this index in the recording.
+        """
+        answers = [self.recorded.answers.get(index) for index in sorted(self._unanswered)]
+        for answer in answers:
+            if answer is not None and (before is None or answer.index < before):
+                yield self.encode(answer)
 
-    def due_replies(self, *, before: int | None = None) -> Iterator[bytes | None]:
-        """The recorded replies, at most those `before` an index, to what was asked and waits."""
-        replies = [self.recorded.answers.get(index) for index in sorted(self._unreplied)]
-        for reply in replies:
-            if reply is not None and (before is None or reply.index < before):
-                yield self.frame(reply)
-
-    def _live_frame(self, said: RecordedMessage) -> bytes | None:
-        match said.kind:
+    def _encode(self, message: RecordedMessage) -> bytes | None:
+        match message.kind:
             case "request":
-                params = self._params(said)
-                return None if params is None else request_frame(said, params)
+                params = self._request_params(message)
+                return None if params is None else encode_recorded_request(message, params)
             case "notification":
-                return notification_frame(said, self._rewritten(said), self._live_reference(said))
+                reference = self._live_reference(message)
+                return encode_recorded_notification(message, self._live_params(message), reference)
             case _:
-                question = (
-                    None if said.request_index is None else self.questions.get(said.request_index)
-                )
-                return None if question is None else answer_frame(said, question.id)
+                if message.request_index not in self.requests:
+                    return None
+                request = self.requests[message.request_index]
+                return encode_recorded_response(message, request.id)
 
-    def _params(self, said: RecordedMessage) -> dict[str, Any] | None:
-        """The params of a request; None for a retry if the live server has not asked."""
-        params = self._rewritten(said)
-        if said.retry_of is None:
+    def _request_params(self, message: RecordedMessage) -> dict[str, Any] | None:
+        """Return the live params; None for a retry if the live server does not ask for input."""
+        params = self._live_params(message)
+        if message.retry_of is None:
             return params
-        asking, recorded = (
-            self._live_asking(said.retry_of),
-            self.recorded.answers[said.retry_of].body,
-        )
-        was = None if recorded is None else input_required_of(recorded)
-        return None if asking is None or was is None else retried(params, was, asking)
-
-    def _live_asking(self, index: int) -> InputRequired | None:
-        """What the live server asks for in its answer to a recorded request."""
-        answer = self.answers.get(index)
-        return input_required_of(answer.result) if isinstance(answer, Response) else None
-
-    def _live_reference(self, said: RecordedMessage) -> int | str | None:
-        """The live id or token of the request that a notification of the client is about."""
-        if said.request_index is None:
+        body = self.recorded.answers[message.retry_of].body
+        recorded = None if body is None else input_required_of(body)
+        answer = self.answers.get(message.retry_of)
+        live = input_required_of(answer.result) if isinstance(answer, Response) else None
+        if recorded is None or live is None:
             return None
-        if said.method == CANCELLED:
-            return id_of(said.request_index) if said.request_index in self.sent else None
-        question = self.questions.get(said.request_index)
-        return None if question is None else token_of(question.params)
+        return retry_params(params, recorded, live)
 
-    def _rewritten(self, said: RecordedMessage) -> dict[str, Any]:
-        rewritten: dict[str, Any] = self._forwarded_values.rewritten(members(said.body))
+    def _live_params(self, message: RecordedMessage) -> dict[str, Any]:
+        params: dict[str, Any] = self._forwarded_values.replace(members(message.body))
         if self.protocol_version is None:
-            return rewritten
-        return under_protocol_version(said, rewritten, self.protocol_version)
+            return params
+        return with_protocol_version(message, params, self.protocol_version)
 
-    # What the server says.
+    def _live_reference(self, message: RecordedMessage) -> int | str | None:
+        """Return the live id or token of the request to which a client's notification refers."""
+        if message.request_index is None:
+            return None
+        if message.method == CANCELLED:
+            return live_id(message.request_index) if message.request_index in self.sent else None
+        request = self.requests.get(message.request_index)
+        return None if request is None else token_of(request.params)
 
-    def hear(self, message: Message) -> bytes | None:
-        """Take note of a live message; returns the reply to one that nobody has recorded."""
+    # Messages of the server.
+
+    def receive(self, message: Message) -> bytes | None:
+        """Match a live message; return the answer to a request that is not recorded."""
         match message:
             case Request():
-                return self._hear_question(message)
+                return self._receive_request(message)
             case Notification():
-                self._hear_notification(message)
+                key = (message.method, self._live_request_index(message))
+                self.notifications.setdefault(key, []).append(message)
             case Malformed():
-                self.strangers.append(message)
+                self.unmatched.append(message)
             case _:
-                self._hear_answer(message)
+                self._receive_answer(message)
         return None
 
-    def _hear_answer(self, message: Answer) -> None:
-        index = index_of(message.id)
+    def _receive_answer(self, message: Answer) -> None:
+        index = recorded_index(message.id)
         if index is None or index not in self.sent or index in self.answers:
-            self.strangers.append(message)
+            self.unmatched.append(message)
             return
         self.answers[index] = message
         self._open_requests.discard(index)
@@ -348,99 +362,95 @@ class ResponseMatcher:
         if recorded is not None and recorded.body is not None and isinstance(message, Response):
             self._forwarded_values.learn(recorded.body, message.result)
 
-    def _hear_notification(self, message: Notification) -> None:
-        self.told.setdefault((message.method, self._about(message)), []).append(message)
-
-    def _about(self, message: Notification) -> int | None:
-        """The recorded request that a live notification reports on, or is told for."""
+    def _live_request_index(self, message: Notification) -> int | None:
+        """Return the index of the request to which a live notification refers."""
         reference = subscription_of(message.params)
         if reference is None and message.method == PROGRESS:
             reference = reference_of(message)
-        index = index_of(reference)
+        index = recorded_index(reference)
         return index if index in self.sent else None
 
-    def _hear_question(self, message: Request) -> bytes | None:
-        index = self._recorded_question(message)
-        if index is not None:
-            self.questions[index] = message
-            self._unreplied.add(index)
+    def _receive_request(self, message: Request) -> bytes | None:
+        # The first expected request with the same params, or else of the same method.
+        params = _distinguishing_params(message.params)
+        alike = [each for each in self._expected_requests if each.method == message.method]
+        same = (each for each in alike if _distinguishing_params(each.body) == params)
+        recorded = next(chain(same, alike), None)
+        if recorded is not None:
+            self._expected_requests.remove(recorded)
+            self.requests[recorded.index] = message
+            self._unanswered.add(recorded.index)
             return None
         if message.method == PING:
             return encode_response(message.id, {})
-        self.strangers.append(message)
-        text = f"the recorded client was never asked {message.method}, or not so often"
+        self.unmatched.append(message)
+        text = f"the recorded client got no such request {message.method}, or fewer of them"
         return encode_error(message.id, METHOD_NOT_FOUND, text)
 
-    def _recorded_question(self, message: Request) -> int | None:
-        """Take the first one that is still open and the same, or else of the same method."""
-        params = _question(message.params)
-        alike = [each for each in self._open_questions if each.method == message.method]
-        same = (each for each in alike if _question(each.body) == params)
-        said = next(chain(same, alike), None)
-        if said is None:
-            return None
-        self._open_questions.remove(said)
-        return said.index
-
     def lose(self, index: int | None, reason: str) -> None:
-        """Take note that the answer to a request will not come."""
+        """Note that the answer to a request will not come."""
         if index in self.sent and index not in self.answers:
             self.lost[index] = reason
             self._open_requests.discard(index)
 
-    # What is still to come.
+    # Expectations.
 
     @property
-    def has_heard(self) -> bool:
-        """Return whether the live server has said anything."""
-        return bool(self.answers or self.questions or self.told or self.strangers)
+    def has_received(self) -> bool:
+        """Return whether the live server has sent anything."""
+        return bool(self.answers or self.requests or self.notifications or self.unmatched)
 
-    def has_come(self, said: RecordedMessage) -> bool:
-        """Return whether the live server has said what the recorded one said."""
-        if said.is_answer:
+    def has_come(self, message: RecordedMessage) -> bool:
+        """Return whether the live server has sent a recorded message, or lost its request."""
+        if message.is_answer:
             return (
-                said.request_index is None
-                or said.request_index in self.answers
-                or said.request_index in self.lost
+                message.request_index is None
+                or message.request_index in self.answers
+                or message.request_index in self.lost
             )
-        if said.kind == "request":
-            return said.index in self.questions
-        return len(self.told.get(key_of(said), ())) >= self._ordinals[said.index]
+        if message.kind == "request":
+            return message.index in self.requests
+        live = self.notifications.get(notification_key(message), ())
+        return len(live) >= self._notification_numbers[message.index]
 
-    def may_come(self, said: RecordedMessage) -> bool:
-        """Return whether a request is open that such a message could be due to."""
-        if said.is_answer:
-            return said.request_index not in self.recorded.cancelled
+    def may_come(self, message: RecordedMessage) -> bool:
+        """Return whether a request is open that can result in a recorded message."""
+        if message.is_answer:
+            return message.request_index not in self.recorded.cancelled
         return bool(self._open_requests)
 
-    def never_comes(self, said: RecordedMessage) -> bool:
-        """Return whether it answers what was not said again, or is a farewell."""
-        is_unasked = (
-            said.is_answer
-            and said.request_index is not None
-            and said.request_index not in self.sent
+    def never_comes(self, message: RecordedMessage) -> bool:
+        """Return whether a recorded message answers an unsent request, or is a final one."""
+        is_unrequested = (
+            message.is_answer
+            and message.request_index is not None
+            and message.request_index not in self.sent
         )
-        return is_unasked or self.is_final(said)
+        return is_unrequested or self.is_final(message)
 
-    def is_final(self, said: RecordedMessage) -> bool:
-        """Whether it ends a subscription because the client has left, which this one never does."""
-        asked = None if said.request_index is None else self.recorded.messages[said.request_index]
-        is_of_subscription = asked is not None and asked.method == LISTEN
-        is_end = said.is_answer or said.method == CANCELLED
-        return is_of_subscription and is_end and said.index > self._last_of_client
+    def is_final(self, message: RecordedMessage) -> bool:
+        """Return whether a message ends a subscription because the client has disconnected.
+
+        The live session ends in another way.
+        """
+        if message.request_index is None:
+            return False
+        is_of_subscription = self.recorded.messages[message.request_index].method == LISTEN
+        is_end = message.is_answer or message.method == CANCELLED
+        return is_of_subscription and is_end and message.index > self._last_of_client
 
 
-def key_of(said: RecordedMessage) -> Key:
-    """What tells a recorded notification apart.
+def notification_key(message: RecordedMessage) -> NotificationKey:
+    """Return the key of a recorded notification.
 
-    Which question is taken back does not: those of concurrent requests are often the same.
+    It has the request of progress and of a subscription, but not the request that is cancelled:
+    concurrent requests of a server are often the same.
     """
-    is_about = said.method == PROGRESS or subscription_of(said.body) is not None
-    return said.method, said.request_index if is_about else None
+    has_request = message.method == PROGRESS or subscription_of(message.body) is not None
+    return message.method, message.request_index if has_request else None
 
 
-def _question(params: Raw | None) -> dict[str, Any]:
-    """What is asked, without the id that a server has drawn for it."""
+def _distinguishing_params(params: Raw | None) -> dict[str, Any]:
     inner = without_meta(params)
-    inner.pop(_DRAWN, None)
+    inner.pop(_ELICITATION_ID, None)
     return inner

@@ -1,4 +1,8 @@
-"""Recorded messages for a live session, and the channel that carries them."""
+"""Messages of a recording in a live session: their encoding, and the channel that carries them.
+
+The live id of a recorded request, and its progress token, is its index in the recorded conversation
+plus 1.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,72 +40,71 @@ from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import INVALID_REQUEST, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
 
-# --------------------
-# Recorded messages as frames of a live session, and the ids that their requests have there.
-#
-# The id of a request, and its progress token, is its index in the recorded conversation plus 1.
+# A peer that leaves more messages than this unread is not read from either.
+_UNSENT_MAX: Final = 1024
 
 
-def id_of(index: int) -> int:
-    """The live id and token of a recorded request."""
+def live_id(index: int) -> int:
+    """Return the live id, and progress token, of a recorded request."""
     return index + 1
 
 
-def index_of(id: Id | None) -> int | None:  # noqa: A002  the specification's word
-    """The index of the recorded request with this live id or token; None if it can be none."""
+def recorded_index(id: Id | None) -> int | None:  # noqa: A002  the specification's word
+    """Return the index of the recorded request with a live id or token; None if there is none."""
     return id - 1 if isinstance(id, int) else None
 
 
-def request_frame(said: RecordedMessage, params: dict[str, Any]) -> bytes:
-    """A recorded request with its `params` as they are now."""
-    if token_of(said.body) is not None:
-        params["_meta"]["progressToken"] = id_of(said.index)
-    return encode_request(id_of(said.index), said.method, None if said.body is None else params)
+def encode_recorded_request(message: RecordedMessage, params: dict[str, Any]) -> bytes:
+    """Encode a recorded request with the live `params`."""
+    if token_of(message.body) is not None:
+        params["_meta"]["progressToken"] = live_id(message.index)
+    request_id = live_id(message.index)
+    return encode_request(request_id, message.method, None if message.body is None else params)
 
 
-def notification_frame(
-    said: RecordedMessage, params: dict[str, Any], reference: Id | None
+def encode_recorded_notification(
+    message: RecordedMessage, params: dict[str, Any], reference: Id | None
 ) -> bytes | None:
-    """A recorded notification; `reference` is the live id or token of the request it is about.
+    """Encode a recorded notification with the live `params`.
 
-    That may be the request of its subscription. None if there has to be one and there is none.
+    `reference` is the live id or token of the request to which it refers, or of the request of its
+    subscription. Return None if the notification needs a reference and there is none.
     """
-    is_of_subscription = subscription_of(said.body) is not None
-    if said.method in REFERENCES or is_of_subscription:
+    is_of_subscription = subscription_of(message.body) is not None
+    if message.method in REFERENCES or is_of_subscription:
         if reference is None:
             return None
-        if said.method in REFERENCES:
-            params[REFERENCES[said.method]] = reference
+        if message.method in REFERENCES:
+            params[REFERENCES[message.method]] = reference
         if is_of_subscription:
             params["_meta"][SUBSCRIPTION] = reference
-    return encode_notification(said.method, None if said.body is None else params)
+    return encode_notification(message.method, None if message.body is None else params)
 
 
-def answer_frame(said: RecordedMessage, request_id: Id) -> bytes:
-    """A recorded result or error, for a live request."""
-    assert said.body is not None
-    if said.kind == "result" and subscription_of(said.body) is not None:
-        result = members(said.body)
+def encode_recorded_response(message: RecordedMessage, request_id: Id) -> bytes:
+    """Encode a recorded result or error as the response to a live request."""
+    assert message.body is not None
+    if message.kind == "result":
+        if subscription_of(message.body) is None:
+            return encode_response(request_id, message.body)
+        result = members(message.body)
         result["_meta"][SUBSCRIPTION] = request_id
         return encode_response(request_id, result)
-    if said.kind == "result":
-        return encode_response(request_id, said.body)
-    error = msgspec.json.decode(said.body, type=ErrorObject)
+    error = msgspec.json.decode(message.body, type=ErrorObject)
     return encode_error(request_id, error.code, error.message, error.data)
 
 
-# Who does not read what is said is not listened to either.
-_FRAMES_WAITING_MAX: Final = 1024
-
-
 @attrs.define(eq=False)
-class Wire:
-    """The channel to a live peer. Run `write` in a task of its own; `listen` says when it ends."""
+class MessageChannel:
+    """A channel to a live peer, with a queue of messages to send.
+
+    `write` runs in a task of its own and sends the queue; `read` receives until the peer closes.
+    """
 
     channel: Channel
     limits: Limits
-    _waiting: deque[bytes] = attrs.field(factory=deque[bytes], init=False)
-    _has_reader: bool = attrs.field(default=True, init=False)
+    _unsent: deque[bytes] = attrs.field(factory=deque[bytes], init=False)
+    _is_writable: bool = attrs.field(default=True, init=False)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _decoder: Decoder = attrs.field(init=False)
     _is_addressed: bool = attrs.field(init=False)
@@ -110,62 +113,65 @@ class Wire:
         self._is_addressed = getattr(self.channel, "is_addressed", False)
         self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
 
-    def say(self, frame: bytes, about: int | str | None = None, *, is_answer: bool = False) -> None:
-        """Sends a frame behind those that wait; `about` is the peer's request it belongs to."""
+    def put(
+        self, message: bytes, related_id: int | str | None = None, *, is_answer: bool = False
+    ) -> None:
+        """Queue a message; `related_id` is the id of the peer's request to which it belongs."""
         if self._is_addressed:
-            frame = RelatedMessage(frame, about, is_answer=is_answer)
-        self._waiting.append(frame)
+            message = RelatedMessage(message, related_id, is_answer=is_answer)
+        self._unsent.append(message)
         self._changed.unpark_all()
 
     async def write(self) -> None:
-        """Takes frames to the channel; returns when nobody is there to take them."""
+        """Send queued messages; return when the connection is lost."""
         try:
             while True:
-                while not self._waiting:
+                while not self._unsent:
                     await self._changed.park()
-                await self._send([*self._waiting])
+                messages = [*self._unsent]
+                await self.channel.send(messages)
+                for _ in messages:
+                    self._unsent.popleft()
+                self._changed.unpark_all()
         except (ConnectionLost, trio.BrokenResourceError):
-            self._has_reader = False
+            self._is_writable = False
             self._changed.unpark_all()
 
-    async def _send(self, frames: list[bytes]) -> None:
-        await self.channel.send(frames)
-        for _ in frames:
-            self._waiting.popleft()
-        self._changed.unpark_all()
-
     async def drain(self) -> None:
-        """Returns when everything was taken, or nobody is there to take it."""
-        while self._waiting and self._has_reader:
+        """Wait until the queue is empty, or can no longer be sent."""
+        while self._unsent and self._is_writable:
             await self._changed.park()
 
-    async def listen(self, hear: Callable[[Message | Lost], None]) -> None:
-        """Calls `hear` with each message, or what is lost; returns when the peer has closed.
+    async def read(self, handle: Callable[[Message | Lost], None]) -> None:
+        """Call `handle` with each message, and each lost request; return when the peer closes.
 
         Raises:
-            ConnectionLost: The channel ended, and a reason is known.
+            ConnectionLost: The connection was lost for a known reason.
         """
-        while frames := await self.channel.receive():
-            for frame in frames:
-                for message in self._messages(frame):
-                    hear(message)
-            while len(self._waiting) > _FRAMES_WAITING_MAX and self._has_reader:
+        while received := await self.channel.receive():
+            for data in received:
+                for message in self._decode(data):
+                    handle(message)
+            while len(self._unsent) > _UNSENT_MAX and self._is_writable:
                 await self._changed.park()
 
-    def _messages(self, frame: Received) -> Sequence[Message | Lost]:
-        if isinstance(frame, Lost):
-            return (frame,)
-        if isinstance(frame, Oversized):
-            begin = malformed(frame.prefix, INVALID_REQUEST, "over limits.messages.bytes_max")
-            return [begin, *_lost_by(begin, oversized_response_id(begin, ()))]
-        messages: list[Message | Lost] = [*self._decoder.messages(frame)]
+    def _decode(self, data: Received) -> Sequence[Message | Lost]:
+        """Return the messages in received data.
+
+        A response that cannot be decoded is followed by the loss of its request.
+        """
+        if isinstance(data, Lost):
+            return (data,)
+        if isinstance(data, Oversized):
+            prefix = malformed(data.prefix, INVALID_REQUEST, "over limits.messages.bytes_max")
+            return [prefix, *_losses(prefix, oversized_response_id(prefix, ()))]
+        messages: list[Message | Lost] = [*self._decoder.messages(data)]
         for bad in [each for each in messages if isinstance(each, Malformed)]:
-            messages += _lost_by(bad, response_id_of(bad))
+            messages += _losses(bad, response_id_of(bad))
         return messages
 
 
-def _lost_by(bad: Malformed, answered: RequestId | None) -> Sequence[Lost]:
-    """What cannot be read loses the request that it was to answer."""
-    if answered is None:
+def _losses(bad: Malformed, request_id: RequestId | None) -> Sequence[Lost]:
+    if request_id is None:
         return ()
-    return (Lost(answered, OutcomeUnknown(f"the answer is {bad.message}")),)
+    return (Lost(request_id, OutcomeUnknown(f"the answer is {bad.message}")),)

@@ -1,18 +1,46 @@
-"""Mocks: a recorded server, for live clients."""
+"""Mock servers: a recorded server, played for live clients.
+
+A mock answers a request as the recorded server answered the same request. The messages that the
+recorded server sent because of that request (see `Conversation`) come with it, in their order:
+notifications before the answer, and requests, for whose answers the mock waits where the recorded
+server had them before it continued. Concurrent requests do not wait for each other.
+
+Two requests are the same if they have the same method and params. `_meta` and empty arguments do
+not count, nor the params of `initialize`. In a session, each recorded request is answered once,
+except those that clients repeat as they like, such as lists and pings. Stateless clients over HTTP
+have no session: together they are one client here, to which each recorded request can be answered
+again, beginning with the one that was answered longest ago.
+
+Two kinds of requests match more loosely, if no recorded request is the same. A redacted recording
+has tokens in the place of its client's values, which have the shape of these values: a request
+matches if its values have the same shapes, with letters of the same case, digits and all other
+characters at the same positions. The input responses in a retry come from a live user: they match
+if they answer the same input requests, and accept or decline them as the recorded ones did.
+"""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 import attrs
+import msgspec
 import trio
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from mcp_trio._journal.conversation import (
     CANCELLED,
+    INPUT_RESPONSES,
     PROGRESS,
     Conversation,
     Id,
@@ -21,7 +49,9 @@ from mcp_trio._journal.conversation import (
     protocol_version_of,
     reference_of,
     token_of,
+    without_meta,
 )
+from mcp_trio._journal.diff import JsonDifference, json_differences
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Lost,
@@ -36,15 +66,15 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
+from mcp_trio._replay.live import value_text
 from mcp_trio._replay.live_messages import (
-    Wire,
-    answer_frame,
-    id_of,
-    index_of,
-    notification_frame,
-    request_frame,
+    MessageChannel,
+    encode_recorded_notification,
+    encode_recorded_request,
+    encode_recorded_response,
+    live_id,
+    recorded_index,
 )
-from mcp_trio._replay.mock_matching import Matching, Miss
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio._server.http_app import StandIn
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
@@ -65,18 +95,16 @@ if TYPE_CHECKING:
     from mcp_trio._server.http_options import HttpOptions, WhoMayCome
     from mcp_trio._server.sockets import WebSocketOptions
 
+_CLOSEST_MAX: Final = 3
+_PATHS_MAX: Final = 4
 
-# --------------------
-# What a mock says to a client that begins otherwise than the recorded one.
-#
-# A client finds out which era a server is of; some ask for it first, and some do not. So who asks a
-# recorded modern server for what it is, or a legacy one, gets the answer that this server would
-# have given, recorded or not.
+# Requests that clients repeat as they like; each gets the last recorded answer.
+_REPEATABLE: Final = frozenset({PING, DISCOVER, "logging/setLevel"})
+_REPEATABLE_SUFFIX: Final = "/list"
 
+_INPUT_RESPONSES_PATH: Final = re.compile(rf"\$\.{INPUT_RESPONSES}([.\[]|$)")
 
-_Answer = Callable[[Conversation, Request], bytes | None]
-
-# The capability that goes with the methods of each name before the slash.
+# The capabilities to which methods belong, by the part of the method before the slash.
 _CAPABILITIES: Final = {
     "tools": "tools",
     "prompts": "prompts",
@@ -85,92 +113,259 @@ _CAPABILITIES: Final = {
 }
 
 
-def answer_of_era(recorded: Conversation, request: Request) -> bytes | None:
-    """The answer to a request that is no part of what was recorded, but of its era.
+# Matching requests --------------------------------------------------------------------------------
 
-    None if it is neither: it is a miss.
+
+class UnrecordedRequest(msgspec.Struct, frozen=True):
+    """A request for which there is no recorded answer, or no further one.
+
+    Attributes:
+        method: The method of the request.
+        params: The params, without `_meta`.
+        closest: Descriptions of the recorded requests that differ least.
     """
-    answer = _ANSWERS.get(request.method)
-    return None if answer is None else answer(recorded, request)
+
+    method: str
+    params: Any
+    closest: tuple[str, ...]
+
+    def __str__(self) -> str:
+        text = f"{self.method} {value_text(self.params)} was not recorded"
+        if not self.closest:
+            return f"{text}, nor any other {self.method}"
+        return f"{text}; closest recorded requests: {'; '.join(self.closest)}"
 
 
-def _ping(_: Conversation, request: Request) -> bytes:
-    return encode_response(request.id, {})
+class RequestMatcher:
+    """Finds the recorded message that is the same as a live one; each is found once, in order."""
+
+    def __init__(self, recorded: Conversation) -> None:
+        self._requests = recorded.of("client", "request")
+        self._open_requests = list(self._requests)
+        self._answered_requests: list[RecordedMessage] = []
+        self._open_notifications = recorded.of("client", "notification")
+        self._rules: list[Callable[[RecordedMessage, bytes], bool]] = [_is_same, _is_same_retry]
+        if recorded.opening.redaction:
+            self._rules.append(_has_same_shape)
+
+    @property
+    def unused(self) -> list[RecordedMessage]:
+        """The recorded requests that were not found; discovery is not required."""
+        return [each for each in self._open_requests if each.method != DISCOVER]
+
+    def find(self, method: str, params: Raw | None) -> RecordedMessage | None:
+        """Return the first matching request that was not found before."""
+        found = self._first(self._open_requests, method, params)
+        if found is not None:
+            self._open_requests.remove(found)
+            self._answered_requests.append(found)
+        return found
+
+    def find_again(
+        self, method: str, params: Raw | None, in_progress: Collection[int]
+    ) -> RecordedMessage | None:
+        """Return the matching request that was found longest ago.
+
+        Requests whose index is `in_progress` are left out.
+        """
+        free = [each for each in self._answered_requests if each.index not in in_progress]
+        found = self._first(free, method, params)
+        if found is not None:
+            self._answered_requests.remove(found)
+            self._answered_requests.append(found)
+        return found
+
+    def find_repeatable(self, method: str, params: Raw | None) -> RecordedMessage | None:
+        """Return the last matching request, found or not, if clients may repeat the method."""
+        if method not in _REPEATABLE and not method.endswith(_REPEATABLE_SUFFIX):
+            return None
+        return self._first(self._requests[::-1], method, params)
+
+    def find_notification(self, method: str) -> RecordedMessage | None:
+        """Return the first notification of a method that was not found before."""
+        found = next((each for each in self._open_notifications if each.method == method), None)
+        if found is not None:
+            self._open_notifications.remove(found)
+        return found
+
+    def describe_unrecorded(self, method: str, params: Raw | None) -> UnrecordedRequest:
+        """Describe a request that was not found."""
+        call = _call(params)
+        candidates = [
+            (_call_differences(each, call), each)
+            for each in self._requests
+            if each.method == method
+        ]
+        candidates.sort(key=lambda candidate: len(candidate[0]))
+        closest: list[str] = []
+        for differences, each in candidates[:_CLOSEST_MAX]:
+            text = f"record {each.record}"
+            if differences:
+                paths = ", ".join(path for path, *_ in differences[:_PATHS_MAX])
+                more = ", …" if len(differences) > _PATHS_MAX else ""
+                text += f", which differs at {paths}{more}"
+            else:
+                text += ", which was answered already"
+            closest.append(text)
+        return UnrecordedRequest(method, without_meta(params), tuple(closest))
+
+    def _first(
+        self, requests: Sequence[RecordedMessage], method: str, params: Raw | None
+    ) -> RecordedMessage | None:
+        call = _call(params)
+        candidates = [each for each in requests if each.method == method]
+        found = (each for matches in self._rules for each in candidates if matches(each, call))
+        return next(found, None)
 
 
-def _initialize(recorded: Conversation, request: Request) -> bytes | None:
-    """A modern server shakes no hands."""
-    protocol_version = _stateless_protocol_version(recorded)
-    if protocol_version is None:
-        return None
-    requested = members(request.params).get("protocolVersion")
-    data = {"supported": [protocol_version], "requested": requested}
-    text = "this is a mock: only a modern session was recorded"
-    return encode_error(request.id, UNSUPPORTED_PROTOCOL_VERSION, text, data)
+def _call(params: Raw | None) -> bytes:
+    """Return the params that are compared; some clients send empty arguments, some send none."""
+    return msgspec.json.encode({"arguments": {}, **without_meta(params)})
 
 
-def _discover(recorded: Conversation, request: Request) -> bytes:
-    """A legacy server does not know the word, and a modern one has to."""
-    protocol_version = _stateless_protocol_version(recorded)
-    if protocol_version is None:
-        text = "this is a mock: only a legacy session was recorded"
+def _call_differences(recorded: RecordedMessage, call: bytes) -> Sequence[JsonDifference]:
+    return json_differences(_call(recorded.body), call)
+
+
+def _is_same(recorded: RecordedMessage, call: bytes) -> bool:
+    return recorded.method == INITIALIZE or not _call_differences(recorded, call)
+
+
+def _is_same_retry(recorded: RecordedMessage, call: bytes) -> bool:
+    return _have_same_decisions(recorded, call) and not _differences_beside_responses(
+        recorded, call
+    )
+
+
+def _has_same_shape(recorded: RecordedMessage, call: bytes) -> bool:
+    differences = _differences_beside_responses(recorded, call)
+    is_same = all(_shape(old) == _shape(new) for _, old, new in differences)
+    return is_same and _have_same_decisions(recorded, call)
+
+
+def _differences_beside_responses(recorded: RecordedMessage, call: bytes) -> list[JsonDifference]:
+    return [
+        each
+        for each in _call_differences(recorded, call)
+        if _INPUT_RESPONSES_PATH.match(each[0]) is None
+    ]
+
+
+def _have_same_decisions(recorded: RecordedMessage, call: bytes) -> bool:
+    """Return whether both answer the same input requests with the same decisions."""
+    old, new = (_input_responses(each) for each in (_call(recorded.body), call))
+    return old.keys() == new.keys() and all(
+        _is_same_decision(response, new[key]) for key, response in old.items()
+    )
+
+
+def _input_responses(call: bytes) -> Mapping[str, Any]:
+    responses = msgspec.json.decode(call, type=dict[str, Any]).get(INPUT_RESPONSES)
+    return cast("Mapping[str, Any]", responses) if isinstance(responses, Mapping) else {}
+
+
+def _is_same_decision(recorded: object, live: object) -> bool:
+    """Return whether two input responses are of one kind, by their members and action."""
+    if not isinstance(recorded, Mapping) or not isinstance(live, Mapping):
+        return recorded == live
+    old, new = cast("Mapping[str, Any]", recorded), cast("Mapping[str, Any]", live)
+    return old.get("action") == new.get("action") and not old.keys().isdisjoint(new)
+
+
+def _shape(value: Any) -> str:
+    text = "" if value is UNSET else msgspec.json.encode(value).decode()
+    return "".join(map(_character_class, text))
+
+
+def _character_class(character: str) -> str:
+    if character.isdigit():
+        return "0"
+    if not character.isascii():
+        return str(len(character.encode()))
+    return "a" if character.islower() else "A" if character.isupper() else character
+
+
+# Version negotiation ------------------------------------------------------------------------------
+#
+# A client may find out in several ways whether a server is stateless or has a handshake. A mock
+# answers discovery and handshakes as its server would have, whether they were recorded or not.
+
+
+def negotiation_answer(recorded: Conversation, request: Request) -> bytes | None:
+    """Return the answer to a ping, a handshake or discovery that was not recorded.
+
+    Return None for any other request, and for a handshake with a recorded legacy server.
+    """
+    stateless = recorded.stateless_request
+    protocol_version = None if stateless is None else protocol_version_of(stateless.body)
+    if request.method == PING:
+        return encode_response(request.id, {})
+    if request.method == INITIALIZE and protocol_version is not None:
+        requested = members(request.params).get("protocolVersion")
+        data = {"supported": [protocol_version], "requested": requested}
+        text = "this is a mock: only stateless requests were recorded, and no handshake"
+        return encode_error(request.id, UNSUPPORTED_PROTOCOL_VERSION, text, data)
+    if request.method == DISCOVER and protocol_version is not None:
+        return encode_response(request.id, _discovery(recorded, protocol_version))
+    if request.method == DISCOVER:
+        text = "this is a mock: only a session with a handshake was recorded"
         return encode_error(request.id, METHOD_NOT_FOUND, text)
-    discovered = {
+    return None
+
+
+def _discovery(recorded: Conversation, protocol_version: str) -> Mapping[str, Any]:
+    """Return a discovery result that fits the recorded requests and the recorded server info."""
+    prefixes = (each.method.partition("/")[0] for each in recorded.of("client", "request"))
+    server_info: Mapping[str, Any] = {}
+    for result in recorded.of("server", "result"):
+        meta: Any = members(result.body).get("_meta")
+        if isinstance(meta, dict) and SERVER_INFO in meta:
+            server_info = {SERVER_INFO: meta[SERVER_INFO]}
+            break
+    return {
         "resultType": "complete",
         "supportedVersions": [protocol_version],
-        "capabilities": _capabilities(recorded),
+        "capabilities": {
+            _CAPABILITIES[prefix]: {} for prefix in prefixes if prefix in _CAPABILITIES
+        },
         "ttlMs": 0,
         "cacheScope": "private",
-        "_meta": _server_info(recorded),
+        "_meta": server_info,
     }
-    return encode_response(request.id, discovered)
 
 
-def _stateless_protocol_version(recorded: Conversation) -> str | None:
-    request = recorded.stateless_request
-    return None if request is None else protocol_version_of(request.body)
+def mocked_protocol_versions(recorded: Conversation) -> Sequence[str]:
+    """Return the protocol versions that a mock serves, newest first.
+
+    They are those with a handshake, or the stateless ones, or both, for which the recorded server
+    gave results; if it gave none, those for which it got requests.
+    """
+    requests = recorded.of("client", "request")
+    answers = recorded.answers
+    successful = [
+        each for each in requests if each.index in answers and answers[each.index].kind == "result"
+    ]
+    handshakes = {protocol_version_of(each.body) is None for each in successful or requests}
+    return [
+        name
+        for name in ALL_PROTOCOL_VERSIONS
+        if PROTOCOL_VERSIONS[name].has_handshake in (handshakes or {True})
+    ]
 
 
-def _capabilities(recorded: Conversation) -> Mapping[str, Any]:
-    """What a server must have announced that was asked such things."""
-    asked = (said.method.partition("/")[0] for said in recorded.of("client", "request"))
-    return {_CAPABILITIES[name]: {} for name in asked if name in _CAPABILITIES}
-
-
-def _server_info(recorded: Conversation) -> Mapping[str, Any]:
-    """Who the server is, in what it has said with any result."""
-    for said in recorded.of("server", "result"):
-        meta: Any = members(said.body).get("_meta")
-        if isinstance(meta, dict) and SERVER_INFO in meta:
-            return {SERVER_INFO: meta[SERVER_INFO]}
-    return {}
-
-
-_ANSWERS: Final[Mapping[str, _Answer]] = {
-    PING: _ping,
-    INITIALIZE: _initialize,
-    DISCOVER: _discover,
-}
-
-
-# --------------------
-# One client of a mocked server, from its first message to its last.
-#
-# A request is answered as the recorded one was that it is the same as. What the recorded server
-# said due to a request (see `Conversation`) comes with it, in order: notifications before the
-# answer, and questions, whose replies are waited for where the recorded server had them before it
-# went on. Requests in flight at once do not wait for each other.
-#
-# All modern clients over HTTP together are one client here, who asks the same more often than one.
+# One session --------------------------------------------------------------------------------------
 
 
 class MockSession:
-    """Plays the server of `recorded` over `channel`.
+    """A session of a mock server with one client.
 
-    `misses` are the requests that were not recorded; `matching` knows the recorded ones that nobody
-    has asked. With `repeats`, each of these may be asked anew once it is answered. `negotiated` is
-    set when the handshake has been answered, under `protocol_version`; `closing` when the session
-    begins to end. The client `has_begun` when it has asked something.
+    Attributes:
+        unrecorded: The requests without a recorded answer.
+        matcher: The matcher, which knows the recorded requests that were not made.
+        negotiated: An event that is set when the handshake has been answered.
+        closing: An event that is set when the session begins to close.
+        protocol_version: The negotiated protocol version.
+        has_begun: Whether the client has made a request.
     """
 
     def __init__(
@@ -182,275 +377,260 @@ class MockSession:
         limits: Limits,
         repeats: bool = False,
     ) -> None:
-        self.misses: list[Miss] = []
-        self.matching = Matching(recorded)
+        """Make a session that nothing runs yet.
+
+        With `is_paced` the mock waits as long as the recorded server before each message. With
+        `repeats` a recorded request can be answered again once it is answered.
+        """
+        self.unrecorded: list[UnrecordedRequest] = []
+        self.matcher = RequestMatcher(recorded)
         self.negotiated = LightEvent()
         self.closing = LightEvent()
         self.protocol_version: ProtocolVersion | None = None
         self.has_begun = False
         self._repeats = repeats
-        self._playing = trio.CancelScope()
+        self._scope = trio.CancelScope()
         self._recorded = recorded
-        self._wire = Wire(channel, limits)
+        self._peer = MessageChannel(channel, limits)
         self._is_paced = is_paced
         self._nursery: trio.Nursery
         self._scopes: dict[Id, trio.CancelScope] = {}
-        self._live: dict[int | None, Request] = {}
+        self._live_requests: dict[int | None, Request] = {}
         self._unanswered: set[int] = set()
-        self._asked: set[int] = set()
-        self._unreplied: dict[int, trio.Event] = {}
+        self._sent_requests: set[int] = set()
+        self._awaited_answers: dict[int, trio.Event] = {}
 
     @property
     def connection(self) -> Self:
-        """Where the revision is, as in an engine's session."""
+        """The object that has the negotiated protocol version."""
         return self
 
     @property
     def may_be_followed(self) -> bool:
-        """No: nothing is recorded of a mock."""
+        """False: a mock is not recorded."""
         return False
 
     @property
     def peer_info(self) -> None:
-        """Who the client is does not matter to a mock."""
+        """None: a mock does not keep the client's name and version."""
 
     @property
     def peer_capabilities(self) -> None:
-        """What the client can do, as little."""
+        """None: a mock does not keep the client's capabilities."""
 
-    def shut(self, cause: str) -> None:  # noqa: ARG002  nothing that plays on asks why
-        """Stops playing, from any task."""
+    def shut(self, cause: str) -> None:  # noqa: ARG002  the interface of sessions
+        """Close the session; callable from any task."""
         self.closing.set()
-        self._playing.cancel()
+        self._scope.cancel()
 
     async def run(self) -> None:
-        """Plays until the client leaves, or `shut`; closes the channel."""
+        """Serve the client until it disconnects, or until `shut`; close the channel."""
         try:
-            with self._playing:
-                await self._play()
+            with self._scope:
+                async with trio.open_nursery() as writing:
+                    writing.start_soon(self._peer.write)
+                    async with trio.open_nursery() as self._nursery:
+                        self._send_caused_by(None)
+                        with suppress(ConnectionLost):
+                            await self._peer.read(self._receive)
+                        drain_seconds = self._peer.limits.shutdown.drain_seconds
+                        deadline = trio.current_time() + drain_seconds
+                        self._nursery.cancel_scope.deadline = deadline
+                    writing.cancel_scope.deadline = deadline
+                    await self._peer.drain()
+                    writing.cancel_scope.cancel()
         finally:
             self.closing.set()
-            await self._wire.channel.aclose()
+            await self._peer.channel.aclose()
 
-    async def _play(self) -> None:
-        async with trio.open_nursery() as writing:
-            writing.start_soon(self._wire.write)
-            async with trio.open_nursery() as self._nursery:
-                self._act(None)
-                with suppress(ConnectionLost):
-                    await self._wire.listen(self._hear)
-                deadline = trio.current_time() + self._wire.limits.shutdown.drain_seconds
-                self._nursery.cancel_scope.deadline = deadline
-            writing.cancel_scope.deadline = deadline
-            await self._wire.drain()
-            writing.cancel_scope.cancel()
+    # Messages of the client.
 
-    # What the client says.
-
-    def _hear(self, message: Message | Lost) -> None:
+    def _receive(self, message: Message | Lost) -> None:
         match message:
             case Request():
-                self._hear_request(message)
+                self._receive_request(message)
             case Notification():
-                self._hear_notification(message)
+                self._receive_notification(message)
             case Response() | ErrorResponse():
-                self._hear_reply(message.id)
+                self._receive_answer(message.id)
             case Malformed(id=int() | str(), is_request=True):
-                frame = encode_error(message.id, message.code, message.message)
-                self._wire.say(frame, message.id, is_answer=True)
+                error = encode_error(message.id, message.code, message.message)
+                self._peer.put(error, message.id, is_answer=True)
             case _:
                 pass
 
-    def _hear_request(self, request: Request) -> None:
+    def _receive_request(self, request: Request) -> None:
         self.has_begun = True
-        matching, method, params = self.matching, request.method, request.params
-        if (said := self._found(method, params)) is not None:
-            self._live[said.index] = request
-            self._unanswered.add(said.index)
-            self._act(said, request.id)
-        elif (said := matching.find_again(method, params)) is not None:
-            self._answer_again(said, request.id)
-        elif (answer := answer_of_era(self._recorded, request)) is not None:
-            self._wire.say(answer, request.id, is_answer=True)
+        matcher, method, params = self.matcher, request.method, request.params
+        recorded = matcher.find(method, params)
+        if recorded is None and self._repeats:
+            recorded = matcher.find_again(method, params, self._unanswered)
+        if recorded is not None:
+            self._live_requests[recorded.index] = request
+            self._unanswered.add(recorded.index)
+            self._send_caused_by(recorded, request.id)
+        elif (recorded := matcher.find_repeatable(method, params)) is not None:
+            answer = self._recorded.answers.get(recorded.index)
+            if answer is not None:
+                encoded = encode_recorded_response(answer, request.id)
+                self._peer.put(encoded, request.id, is_answer=True)
+        elif (encoded_answer := negotiation_answer(self._recorded, request)) is not None:
+            self._peer.put(encoded_answer, request.id, is_answer=True)
         else:
-            self._reject(request)
+            unrecorded = matcher.describe_unrecorded(method, params)
+            self.unrecorded.append(unrecorded)
+            code = INVALID_PARAMS if unrecorded.closest else METHOD_NOT_FOUND
+            error = encode_error(request.id, code, f"this is a mock: {unrecorded}")
+            self._peer.put(error, request.id, is_answer=True)
 
-    def _found(self, method: str, params: Raw | None) -> RecordedMessage | None:
-        """The recorded request that is to be played; None if there is none any more."""
-        said = self.matching.find(method, params)
-        if said is None and self._repeats:
-            said = self.matching.find_anew(method, params, self._unanswered)
-        return said
-
-    def _answer_again(self, said: RecordedMessage, request_id: Id) -> None:
-        answer = self._recorded.answers.get(said.index)
-        if answer is not None:
-            self._wire.say(answer_frame(answer, request_id), request_id, is_answer=True)
-
-    def _reject(self, request: Request) -> None:
-        miss = self.matching.miss(request.method, request.params)
-        self.misses.append(miss)
-        code = INVALID_PARAMS if miss.nearest else METHOD_NOT_FOUND
-        frame = encode_error(request.id, code, f"this is a mock: {miss}")
-        self._wire.say(frame, request.id, is_answer=True)
-
-    def _hear_notification(self, message: Notification) -> None:
+    def _receive_notification(self, message: Notification) -> None:
         if message.method == CANCELLED:
             request_id = reference_of(message)
             if request_id is not None:
-                self._leave(request_id)
-        said = self.matching.find_notification(message.method)
-        if said is not None:
-            self._act(said)
+                self._cancel(request_id)
+        recorded = self.matcher.find_notification(message.method)
+        if recorded is not None:
+            self._send_caused_by(recorded)
 
-    def _leave(self, request_id: Id) -> None:
-        """The client wants to hear no more of a request."""
+    def _cancel(self, request_id: Id) -> None:
+        """Send no more messages of a request that the client has cancelled."""
         if request_id in self._scopes:
             self._scopes[request_id].cancel()
-        left = [index for index, request in self._live.items() if request.id == request_id]
-        for index in left:
-            del self._live[index]
-        self._unanswered.difference_update(left)
+        cancelled = [
+            index for index, request in self._live_requests.items() if request.id == request_id
+        ]
+        for index in cancelled:
+            del self._live_requests[index]
+        self._unanswered.difference_update(cancelled)
 
-    def _hear_reply(self, question_id: Id | None) -> None:
-        index = index_of(question_id)
-        if index is None or index not in self._unreplied:
+    def _receive_answer(self, request_id: Id | None) -> None:
+        index = recorded_index(request_id)
+        if index is None or index not in self._awaited_answers:
             return
-        self._unreplied.pop(index).set()
-        reply = self._recorded.answers.get(index)
-        if reply is not None:
-            self._act(reply)
+        self._awaited_answers.pop(index).set()
+        answer = self._recorded.answers.get(index)
+        if answer is not None:
+            self._send_caused_by(answer)
 
-    # What the server says due to it.
+    # Messages of the server.
 
-    def _act(self, owner: RecordedMessage | None, request_id: Id | None = None) -> None:
-        """Say now what nothing has to be waited for, and the rest in a task of its own."""
-        lines = self._due_to(owner)
-        place = 0
-        while place < len(lines) and self._may_say(lines, place):
-            self._say(lines[place])
-            place += 1
-        if place < len(lines):
+    def _send_caused_by(self, cause: RecordedMessage | None, request_id: Id | None = None) -> None:
+        """Send the recorded server's messages that `cause` resulted in.
+
+        Those that need not wait are sent at once, the others in a task.
+        """
+        messages = self._recorded.caused_by(None if cause is None else cause.index)
+        position = 0
+        if not self._is_paced:
+            while position < len(messages) and self._answer_awaited_at(messages, position) is None:
+                self._send(messages[position])
+                position += 1
+        if position < len(messages):
             scope = trio.CancelScope()
             if request_id is not None:
                 self._scopes[request_id] = scope
-            self._nursery.start_soon(self._perform, owner, place, request_id, scope)
+            begin_ns = 0 if cause is None else cause.time_ns
+            self._nursery.start_soon(
+                self._send_later, messages, position, begin_ns, request_id, scope
+            )
 
-    def _due_to(self, owner: RecordedMessage | None) -> Sequence[RecordedMessage]:
-        return self._recorded.caused_by(None if owner is None else owner.index)
-
-    async def _perform(
+    async def _send_later(
         self,
-        owner: RecordedMessage | None,
-        begin_place: int,
+        messages: Sequence[RecordedMessage],
+        position: int,
+        begin_ns: int,
         request_id: Id | None,
         scope: trio.CancelScope,
     ) -> None:
-        lines, begin_ns = self._due_to(owner), 0 if owner is None else owner.time_ns
         begin = trio.current_time()
         with scope:
-            for place in range(begin_place, len(lines)):
-                while (replied := self._awaited(lines, place)) is not None:
-                    await replied.wait()
+            for each in range(position, len(messages)):
+                while (answered := self._answer_awaited_at(messages, each)) is not None:
+                    await answered.wait()
                 if self._is_paced:
-                    await trio.sleep_until(begin + (lines[place].time_ns - begin_ns) / 1e9)
-                self._say(lines[place])
+                    await trio.sleep_until(begin + (messages[each].time_ns - begin_ns) / 1e9)
+                self._send(messages[each])
         if request_id is not None:
             self._scopes.pop(request_id, None)
 
-    def _may_say(self, lines: Sequence[RecordedMessage], place: int) -> bool:
-        return not self._is_paced and self._awaited(lines, place) is None
-
-    def _awaited(self, lines: Sequence[RecordedMessage], place: int) -> trio.Event | None:
-        """A reply that the recorded server had before it went on here, and that is not there."""
-        for question in lines[:place]:
-            reply = self._recorded.answers.get(question.index)
-            is_due = reply is not None and reply.index < lines[place].index
-            if is_due and question.index in self._unreplied:
-                return self._unreplied[question.index]
+    def _answer_awaited_at(
+        self, messages: Sequence[RecordedMessage], position: int
+    ) -> trio.Event | None:
+        """Return the event of an answer that the recorded server had before this message."""
+        for request in messages[:position]:
+            answer = self._recorded.answers.get(request.index)
+            was_before = answer is not None and answer.index < messages[position].index
+            if was_before and request.index in self._awaited_answers:
+                return self._awaited_answers[request.index]
         return None
 
-    def _say(self, said: RecordedMessage) -> None:
-        match said.kind:
+    def _send(self, message: RecordedMessage) -> None:
+        match message.kind:
             case "request":
-                self._asked.add(said.index)
-                self._unreplied[said.index] = trio.Event()
-                frame = request_frame(said, members(said.body))
-                self._wire.say(frame, self._live_about(said))
+                self._sent_requests.add(message.index)
+                self._awaited_answers[message.index] = trio.Event()
+                encoded = encode_recorded_request(message, members(message.body))
+                self._peer.put(encoded, self._related_id(message))
             case "notification":
-                self._tell(said)
+                reference = self._live_reference(message)
+                notification = encode_recorded_notification(
+                    message, members(message.body), reference
+                )
+                if notification is not None:
+                    self._peer.put(notification, self._related_id(message))
             case _:
-                if said.request_index in self._live:
-                    self._answer(said, self._live[said.request_index].id)
+                if message.request_index in self._live_requests:
+                    self._answer(message, self._live_requests[message.request_index].id)
 
-    def _answer(self, said: RecordedMessage, request_id: Id) -> None:
-        assert said.request_index is not None
-        self._unanswered.discard(said.request_index)
-        if said.method == INITIALIZE and said.kind == "result":
-            agreed = members(said.body).get("protocolVersion")
+    def _answer(self, message: RecordedMessage, request_id: Id) -> None:
+        assert message.request_index is not None
+        self._unanswered.discard(message.request_index)
+        if message.method == INITIALIZE and message.kind == "result":
+            agreed = members(message.body).get("protocolVersion")
             self.protocol_version = (
                 PROTOCOL_VERSIONS.get(agreed) if isinstance(agreed, str) else None
             )
             self.negotiated.set()
-        self._wire.say(answer_frame(said, request_id), request_id, is_answer=True)
+        encoded = encode_recorded_response(message, request_id)
+        self._peer.put(encoded, request_id, is_answer=True)
 
-    def _tell(self, said: RecordedMessage) -> None:
-        frame = notification_frame(said, members(said.body), self._live_reference(said))
-        if frame is not None:
-            self._wire.say(frame, self._live_about(said))
-
-    def _live_about(self, said: RecordedMessage) -> Id | None:
-        """The live request that it comes with: the one that it is about, or is due to."""
-        for index in (said.request_index, said.cause_index):
-            if index in self._live:
-                return self._live[index].id
+    def _related_id(self, message: RecordedMessage) -> Id | None:
+        """Return the id of the live request to which a message refers, or that caused it."""
+        for index in (message.request_index, message.cause_index):
+            if index in self._live_requests:
+                return self._live_requests[index].id
         return None
 
-    def _live_reference(self, said: RecordedMessage) -> Id | None:
-        """The token or id that the live client gave, or the id of what is taken back."""
-        about = said.request_index
-        if about in self._live and said.method == PROGRESS:
-            return token_of(self._live[about].params)
-        if about in self._live:
-            return self._live[about].id
-        return None if about is None or about not in self._asked else id_of(about)
+    def _live_reference(self, message: RecordedMessage) -> Id | None:
+        """Return the live token or id to which a notification refers."""
+        index = message.request_index
+        if index in self._live_requests:
+            request = self._live_requests[index]
+            return token_of(request.params) if message.method == PROGRESS else request.id
+        return None if index is None or index not in self._sent_requests else live_id(index)
 
 
-# --------------------
-# A mocked server over HTTP, and over connections that are sessions: a recording is served.
-
-
-def spoken_in(recorded: Conversation) -> Sequence[str]:
-    """The revisions of the eras in which the recorded server gave a result, from the newest.
-
-    A client that looks for the era of its server asks in both, and gets results in one. A server
-    that gave none at all is of the era in which it was asked.
-    """
-    asked = recorded.of("client", "request")
-    answers = recorded.answers
-    given = [
-        each for each in asked if each.index in answers and answers[each.index].kind == "result"
-    ]
-    handshakes = {protocol_version_of(each.body) is None for each in given or asked} or {True}
-    return [
-        name
-        for name in ALL_PROTOCOL_VERSIONS
-        if PROTOCOL_VERSIONS[name].has_handshake in handshakes
-    ]
+# The server ---------------------------------------------------------------------------------------
 
 
 @attrs.define(kw_only=True, eq=False)
-class MockedSite(StandIn[MockSession]):
-    """What is served in the place of a server: its sessions are opened, and played."""
+class MockApplication(StandIn[MockSession]):
+    """A mock in the place of a `Server`, for the functions that serve it.
+
+    Attributes:
+        spoken: The protocol versions that it serves.
+        open_session: A function that makes the session of a channel.
+        run_session: A function that runs a session to its end.
+    """
 
     spoken: Sequence[str]
     open_session: Callable[[Channel], MockSession]
-    play: Callable[[MockSession], Awaitable[None]]
+    run_session: Callable[[MockSession], Awaitable[None]]
 
     def opened(self, channel: Channel) -> tuple[MockSession, Callable[[], Awaitable[None]]]:
-        """See `StandIn.opened`."""
+        """Return a session, and the function that serves the session to its end."""
         session = self.open_session(channel)
-        return session, partial(self.play, session)
+        return session, partial(self.run_session, session)
 
     async def serve_session(
         self,
@@ -459,10 +639,10 @@ class MockedSite(StandIn[MockSession]):
         task_status: trio.TaskStatus[MockSession] = trio.TASK_STATUS_IGNORED,
         **_: Any,
     ) -> None:
-        """Play the one session of a connection."""
+        """Serve the one session of a connection."""
         session = self.open_session(channel)
         task_status.started(session)
-        await self.play(session)
+        await self.run_session(session)
 
 
 def mock_server(
@@ -473,12 +653,19 @@ def mock_server(
     channel: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> "MockServer":
-    """The server of a recording of any role, for `Client` to connect to; see `MockServer`.
+    """Return a mock of the server in a recording, as a target for `Client`.
 
-    `pace` waits as long as the recorded server did before each thing that it said.
+    Args:
+        path: A recording of any role.
+        strict: Whether the mock, as a context manager, checks at its end that its clients made the
+            recorded requests and no others.
+        pace: Whether the mock waits as long as the recorded server before each message.
+        channel: The session in a recording of several.
+        limits: The limits of the sessions.
 
     Raises:
-        RecordingError: The file is no recording, or holds several sessions: choose a `channel`.
+        RecordingError: The file is no recording, or holds several sessions and no `channel` is
+            chosen.
     """
     recorded = load_conversation(path, channel=channel)
     return MockServer(recorded=recorded, strict=strict, pace=pace, limits=limits)
@@ -486,47 +673,47 @@ def mock_server(
 
 @attrs.define(kw_only=True, eq=False)
 class MockServer:
-    """Stands in for a recorded server; each session begins at the beginning.
+    """A server that gives the answers of a recorded server.
 
-    It is a target of `Client`. To any client it is served by `serve_http`, `serve_websocket`,
-    `serve_unix` and `serve_tcp`.
+    It is a target for `Client`. `serve_http`, `serve_websocket`, `serve_unix` and `serve_tcp` serve
+    it to any client. Each session starts at the beginning of the recording.
 
-    A request is answered as the first recorded one that has its method and its params (`_meta` and
-    empty arguments do not count, nor who says `initialize`) and was not asked yet; lists and pings
-    may be asked again. Any other gets an error that says which recorded ones come nearest. What the
-    recorded server said meanwhile, and what it asked, comes as it came then. Over HTTP modern
-    clients have no session to begin: unless it is strict, what all have asked is asked anew.
+    A request gets the answer to the first recorded request with the same method and params that was
+    not made before; `_meta`, empty arguments and the params of `initialize` are not compared. Lists
+    and pings can be repeated. Any other request gets an error that names the closest recorded
+    requests. The notifications and requests of the recorded server come with the answer, in their
+    order. Over HTTP, stateless clients have no sessions: unless the mock is strict, recorded
+    requests can be repeated there.
 
-    As a context manager it raises `MockMismatch` at the end, if it is strict and was asked what was
-    not recorded, or was not asked all that was.
+    As a context manager, a strict mock calls `check` at its end.
     """
 
     limits: Limits = DEFAULT_LIMITS
     _recorded: Conversation = attrs.field(alias="recorded")
     _is_strict: bool = attrs.field(alias="strict", default=False)
     _is_paced: bool = attrs.field(alias="pace", default=False)
-    _misses: list[Miss] = attrs.field(factory=list[Miss], init=False)
+    _unrecorded: list[UnrecordedRequest] = attrs.field(factory=list[UnrecordedRequest], init=False)
     _unused: list[RecordedMessage] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._unused = self._recorded.of("client", "request")
 
     @property
-    def misses(self) -> tuple[str, ...]:
-        """A line for each request that was not recorded, in all sessions that have ended."""
-        return tuple(map(str, self._misses))
+    def unrecorded(self) -> tuple[str, ...]:
+        """Descriptions of the requests that were not recorded, in all sessions that have ended."""
+        return tuple(map(str, self._unrecorded))
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """A line for each recorded request that nobody has asked in the session that ended last."""
-        return tuple(f"{said.method} (record {said.record})" for said in self._unused)
+        """Descriptions of the recorded requests that were not made in the last ended session."""
+        return tuple(f"{each.method} (record {each.record})" for each in self._unused)
 
     async def serve(self, channel: Channel) -> None:
-        """Serve one session over `channel`, and close that; returns when the client has left.
+        """Serve one session over `channel`; return when the client has disconnected.
 
-        Cancelled: closes the channel.
+        The channel is closed, also if this call is cancelled.
         """
-        await self._play(self._open_session(channel))
+        await self._run_session(self._open_session(channel))
 
     def _open_session(self, channel: Channel) -> MockSession:
         return MockSession(
@@ -537,12 +724,12 @@ class MockServer:
             repeats=isinstance(channel, StatelessChannel) and not self._is_strict,
         )
 
-    async def _play(self, session: MockSession) -> None:
+    async def _run_session(self, session: MockSession) -> None:
         try:
             await session.run()
         finally:
-            self._misses += session.misses
-            self._unused = session.matching.unused
+            self._unrecorded += session.unrecorded
+            self._unused = session.matcher.unused
 
     async def serve_http(
         self,
@@ -551,21 +738,21 @@ class MockServer:
         port: int = 8000,
         allows_cors: bool = False,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **who: Unpack["WhoMayCome"],
+        **access: Unpack["WhoMayCome"],
     ) -> None:
-        """Serve HTTP until cancelled, in the eras that were recorded, as `Server.serve_http` does.
+        """Serve HTTP until cancelled, as `Server.serve_http` does, under the recorded versions.
 
-        Reports the URL of the MCP endpoint. Port 0 is any free one.
+        The URL of the MCP endpoint is reported through `task_status`. Port 0 is any free port.
 
         Raises:
             OSError: The address cannot be bound.
-            ValueError: What says who may come contradicts itself.
+            ValueError: The access options contradict each other.
         """
         from mcp_trio._server.http_serve import Address, serve_http
 
         address = Address(host=host, port=port)
-        options = cast("HttpOptions", {**who, "allows_cors": allows_cors})
-        await serve_http(self._site(), address, options, task_status=task_status)
+        options = cast("HttpOptions", {**access, "allows_cors": allows_cors})
+        await serve_http(self._application(), address, options, task_status=task_status)
 
     async def serve_websocket(
         self,
@@ -573,18 +760,22 @@ class MockServer:
         host: str = "127.0.0.1",
         port: int = 8000,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **who: Unpack["WhoMayCome"],
+        **access: Unpack["WhoMayCome"],
     ) -> None:
-        """Serve WebSocket until cancelled, as `Server.serve_websocket` does; reports the URL.
+        """Serve WebSocket until cancelled, as `Server.serve_websocket` does.
+
+        The URL is reported through `task_status`.
 
         Raises:
             OSError: The address cannot be bound.
-            ValueError: What says who may come contradicts itself.
+            ValueError: The access options contradict each other.
         """
         from mcp_trio._server.sockets import serve_websocket
 
-        options = cast("WebSocketOptions", who)
-        await serve_websocket(self._site(), options, host=host, port=port, task_status=task_status)
+        options = cast("WebSocketOptions", access)
+        await serve_websocket(
+            self._application(), options, host=host, port=port, task_status=task_status
+        )
 
     async def serve_unix(
         self,
@@ -592,14 +783,16 @@ class MockServer:
         *,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve at a socket file until cancelled, as `Server.serve_unix` does; reports the URL.
+        """Serve a Unix socket until cancelled, as `Server.serve_unix` does.
+
+        The URL is reported through `task_status`.
 
         Raises:
             OSError: The file cannot be made, or another server listens there.
         """
         from mcp_trio._server.sockets import serve_unix
 
-        await serve_unix(self._site(), path, task_status=task_status)
+        await serve_unix(self._application(), path, task_status=task_status)
 
     async def serve_tcp(
         self,
@@ -609,38 +802,40 @@ class MockServer:
         is_open: bool = False,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve at a TCP port until cancelled, as `Server.serve_tcp` does; reports the URL.
+        """Serve a TCP port until cancelled, as `Server.serve_tcp` does.
+
+        The URL is reported through `task_status`.
 
         Raises:
             OSError: The address cannot be bound.
-            ValueError: It would be open to others, and `is_open` does not say so.
+            ValueError: The address can be reached from other machines, and `is_open` is not set.
         """
         from mcp_trio._server.sockets import serve_tcp
 
         await serve_tcp(
-            self._site(), host=host, port=port, is_open=is_open, task_status=task_status
+            self._application(), host=host, port=port, is_open=is_open, task_status=task_status
         )
 
-    def _site(self) -> MockedSite:
-        return MockedSite(
+    def _application(self) -> MockApplication:
+        return MockApplication(
             limits=self.limits,
-            spoken=spoken_in(self._recorded),
+            spoken=mocked_protocol_versions(self._recorded),
             open_session=self._open_session,
-            play=self._play,
+            run_session=self._run_session,
         )
 
     def check(self) -> None:
-        """Compare what was asked with what was recorded, strict or not.
+        """Check that the clients made the recorded requests and no others.
 
         Raises:
-            MockMismatch: They differ; a line for each request.
+            MockMismatch: They did not; the text has a line for each request.
         """
-        lines = [*self.misses, *(f"never asked: {each}" for each in self.unused)]
+        lines = [*self.unrecorded, *(f"not requested: {each}" for each in self.unused)]
         if lines:
             raise MockMismatch("\n".join(lines))
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the mock."""
         return self
 
     def __exit__(
@@ -649,26 +844,23 @@ class MockServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Check, if it is strict and nothing else went wrong.
+        """Check a strict mock, unless the block raised an error.
 
         Raises:
-            MockMismatch: As `check`.
+            MockMismatch: As for `check`.
         """
         if self._is_strict and error is None:
             self.check()
 
 
-# --------------------
-# A mocked server as a process over stdio, for clients in any language.
+# The process --------------------------------------------------------------------------------------
 
 
 def run_mock(mock: MockServer) -> int:
-    """Serve one session over our own stdin and stdout, in a Trio run of its own.
+    """Serve one session over stdin and stdout of this process, in a Trio run.
 
-    Ends when the client leaves, when the parent process dies, and at SIGINT and SIGTERM.
-
-    Returns:
-        The exit status: 0, or 128 plus the number of the signal that ended it.
+    The session ends when the client disconnects, when the parent process exits, and at SIGINT and
+    SIGTERM. Return the exit status: 0, or 128 plus the number of the signal.
     """
     return trio.run(_run, mock)
 
@@ -676,26 +868,22 @@ def run_mock(mock: MockServer) -> int:
 async def _run(mock: MockServer) -> int:
     parent_pid = os.getppid()
     channel = open_stdio_channel(*divert_stdio(), limits=mock.limits)
-    ending = _Ending()
+    status = 0
+
+    async def exit_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        nonlocal status
+        async for number in signals:
+            status = SIGNAL_STATUS_BASE + number
+            scope.cancel()
+
+    async def exit_on_parent_death(scope: trio.CancelScope) -> None:
+        await wait_parent_death(parent_pid=parent_pid, limits=mock.limits)
+        scope.cancel()
+
     with trio.open_signal_receiver(*SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ending.on_signal, signals, nursery.cancel_scope)
-            nursery.start_soon(_on_parent_death, parent_pid, mock.limits, nursery.cancel_scope)
+            nursery.start_soon(exit_on_signal, signals, nursery.cancel_scope)
+            nursery.start_soon(exit_on_parent_death, nursery.cancel_scope)
             await mock.serve(channel)
             nursery.cancel_scope.cancel()
-    return ending.status
-
-
-async def _on_parent_death(parent_pid: int, limits: Limits, scope: trio.CancelScope) -> None:
-    await wait_parent_death(parent_pid=parent_pid, limits=limits)
-    scope.cancel()
-
-
-@attrs.define
-class _Ending:
-    status: int = attrs.field(default=0, init=False)
-
-    async def on_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-        async for number in signals:
-            self.status = SIGNAL_STATUS_BASE + number
-            scope.cancel()
+    return status

@@ -115,7 +115,7 @@ def test_a_server_that_dies_is_a_difference(invoke, write):
     shown = invoke("replay", path, "--", *ODD, "dies")
     assert shown.exit_code == 1
     assert "odd cannot go on" in shown.stdout
-    assert "0 of 1 requests answered, 1 messages of the client unsent" in shown.stdout
+    assert "0 of 1 requests answered, 1 client messages not sent" in shown.stdout
 
 
 @pytest.mark.real_time
@@ -155,7 +155,7 @@ def test_what_is_no_recording_is_told_in_a_line(invoke, tmp_path):
         ((WEATHER, "--", "some"), "name one server"),
         (("--",), "no COMMAND follows --"),
         ((WEATHER, "--ignore", "$"), "go with --inputs"),
-        (("--inputs", WEATHER, "--ignore", "result"), "'result' is no path"),
+        (("--inputs", WEATHER, "--ignore", "result"), "'result' is no JSON path"),
     ],
 )
 def test_what_does_not_go_together_is_rejected(invoke, given, text):

@@ -43,7 +43,7 @@ def test_a_recorded_server_answers_over_stdio():
 
 def test_what_was_not_recorded_is_told_to_both_sides():
     done = mock(EVERYTHING, said=call("get-sum", a=2, b=3))
-    text = 'tools/call {"name":"get-sum","arguments":{"a":2,"b":3}} was not recorded; nearest: '
+    text = 'tools/call {"name":"get-sum","arguments":{"a":2,"b":3}} was not recorded; closest recorded requests: '
     assert text in json.loads(done.stdout)["error"]["message"]
     assert (done.returncode, done.stderr.startswith(text)) == (0, True)
 
@@ -57,7 +57,7 @@ def test_strict_is_a_status(write):
     path = write(*ONE_PING)
     assert mock(path, "--strict", said=PING).returncode == 0
     done = mock(path, "--strict")
-    assert (done.returncode, done.stderr) == (1, "never asked: ping (record 1)\n")
+    assert (done.returncode, done.stderr) == (1, "not requested: ping (record 1)\n")
     done = mock(path, "--strict", said=PING + call("x"))
     told = 'tools/call {"name":"x","arguments":{}} was not recorded, nor any other tools/call\n'
     assert (done.returncode, done.stderr) == (1, told)

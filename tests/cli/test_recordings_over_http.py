@@ -50,7 +50,7 @@ def test_what_differs_at_a_url_is_a_table(invoke, serve, write):
     assert "answer to ping" in shown.stdout
     assert shown.exit_code == 1
     as_json = invoke("replay", path, serve(mock_server(WEATHER)), "--json")
-    assert {json.loads(line)["what"] for line in as_json.stdout.splitlines()} == {"changed"}
+    assert {json.loads(line)["kind"] for line in as_json.stdout.splitlines()} == {"changed"}
 
 
 @pytest.mark.parametrize("command", [("replay",), ("mock", "--as", "client")])
@@ -103,13 +103,13 @@ def test_a_recorded_server_is_served_over_http_until_a_signal_comes(while_listen
     serving, told = shown.stderr.splitlines()
     assert serving.startswith("serving http://127.0.0.1:")
     assert told.startswith('tools/call {"name":"forecast"')
-    assert "was not recorded; nearest: record" in told
+    assert "was not recorded; closest recorded requests: record" in told
 
 
 def test_a_strict_mock_over_http_tells_what_was_not_asked(while_listening):
     shown, _ = while_listening(str, "mock", WEATHER, *HTTP, "--strict")
     assert shown.exit_code == 1
-    assert "never asked: tools/call" in shown.stderr
+    assert "not requested: tools/call" in shown.stderr
 
 
 @pytest.mark.parametrize("way", ["http", "websocket"])

@@ -80,7 +80,10 @@ def test_a_recording_is_said_again_under_another_protocol_version(recorded, invo
     assert "no differences" in driven.stdout
     rejected = invoke("replay", "--inputs", recorded, SOME, "--protocol-version", STATELESS)
     assert rejected.exit_code == 2
-    assert f"cannot be said under {STATELESS}, but under: 2025-11-25" in rejected.stderr
+    assert (
+        f"cannot be sent under {STATELESS}; possible protocol versions: 2025-11-25"
+        in rejected.stderr
+    )
 
 
 def test_handlers_are_replayed_under_the_protocol_version_that_was_recorded(recorded, invoke):

@@ -224,7 +224,7 @@ def test_a_mock_answers_as_recorded_and_is_held_to_it_if_it_is_strict(trip):
     text = outcome(run(trip, test_it=test), passed=2, failed=1, errors=1)
     assert "AssertionError: cannot read" in text
     assert "greet" in text
-    assert "never asked: tools/call" in text
+    assert "not requested: tools/call" in text
 
 
 def test_the_clock_jumps_where_nothing_is_waited_for(desk):

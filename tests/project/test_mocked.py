@@ -116,7 +116,7 @@ def test_the_changed_example_differs_where_it_is_expected_to(tmp_path):
 
 
 def test_an_unexpected_difference_and_a_missing_answer_are_complained_of(tmp_path):
-    changed = InputDifference(what="changed", about="ping", path="$.result", recorded=1, live=2)
+    changed = InputDifference(kind="changed", subject="ping", path="$.result", recorded=1, live=2)
     report = InputsReport(
         requests=3, answered=2, differences=(changed,), ignored=0, unsent=0, unreadable=0
     )

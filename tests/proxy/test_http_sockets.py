@@ -90,7 +90,7 @@ async def test_what_was_recorded_can_be_mocked_and_asked_again(tmp_path, recorde
         assert report.is_same, report.differences
     mock = mock_server(file)
     assert await converse(mock, ERAS[era]) == said
-    assert mock.misses == ()
+    assert mock.unrecorded == ()
 
 
 async def test_a_stateless_client_that_goes_away_cancels_at_the_server(tmp_path):

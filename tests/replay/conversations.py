@@ -48,4 +48,4 @@ async def answer(peer, **members):
 
 def told(report):
     """The differences, each with its kind, what it is about, and its path."""
-    return [(each.what, each.about, each.path) for each in report.differences]
+    return [(each.kind, each.subject, each.path) for each in report.differences]

@@ -61,11 +61,13 @@ async def test_a_question_with_other_params_is_a_change(spoken, scripted):
     question = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
     path = spoken(("C", call(1)), ("S", question), ("C", result(8)), ("S", result(1)))
     report = await run_inputs(path, scripted(script))
-    assert told(report) == [("changed", "question sampling/createMessage", "$.params.maxTokens")]
+    assert told(report) == [
+        ("changed", "server request sampling/createMessage", "$.params.maxTokens")
+    ]
 
 
 async def test_a_place_that_is_no_path_is_rejected(spoken, scripted):
-    with pytest.raises(ValueError, match=r"'result' is no path: it begins with \$"):
+    with pytest.raises(ValueError, match=r"'result' is no JSON path: it has to begin with \$"):
         await run_inputs(spoken(), scripted(answer), ignore=["result"])
 
 
@@ -78,12 +80,12 @@ async def test_strange_frames_are_told(spoken, scripted):
 
     path = spoken(("C", call(1)), ("S", result(1)))
     report = await run_inputs(path, scripted(script), limits=LIMITS)
-    assert [each.about.split(":")[0] for each in report.differences] == [
-        "frame that is no message",
-        "answer to nothing, with the id 77",
-        "answer to nothing, with the id 78",
-        "frame that is no message",
-        "answer to nothing, with the id 1",
+    assert [each.subject.split(":")[0] for each in report.differences] == [
+        "invalid message",
+        "answer with the unknown id 77",
+        "answer with the unknown id 78",
+        "invalid message",
+        "answer with the unknown id 1",
     ]
 
 

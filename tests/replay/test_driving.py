@@ -31,7 +31,7 @@ async def test_a_recorded_client_finds_its_recorded_server_the_same(path, autoju
     mock = mock_server(path)
     report = await run_inputs(path, mock)
     assert report.is_same, str(report)
-    assert (mock.misses, mock.unused) == ((), ())
+    assert (mock.unrecorded, mock.unused) == ((), ())
 
 
 def test_a_server_that_is_still_the_same_is_told_in_one_line():
@@ -152,14 +152,14 @@ async def test_a_question_that_nobody_recorded_is_rejected_and_told(spoken, scri
         await peer.send(ROOTS)
         reply = await peer.receive()
         assert reply["error"]["code"] == -32601
-        assert "never asked roots/list" in reply["error"]["message"]
+        assert "got no such request roots/list" in reply["error"]["message"]
         await peer.send({"id": 5, "method": "ping"})
         assert (await peer.receive())["result"] == {}
         await peer.send_result(asked, {})
 
     path = spoken(("C", call(1)), ("S", result(1)))
     report = await run_inputs(path, scripted(script))
-    assert told(report) == [("extra", "question roots/list", "")]
+    assert told(report) == [("extra", "server request roots/list", "")]
 
 
 async def test_a_question_that_does_not_come_is_missing_and_its_reply_unsent(
@@ -167,7 +167,7 @@ async def test_a_question_that_does_not_come_is_missing_and_its_reply_unsent(
 ):
     path = spoken(("C", call(1)), ("S", ROOTS), ("C", result(7)), ("S", result(1)))
     report = await run_inputs(path, scripted(answer))
-    assert told(report) == [("missing", "question roots/list", "")]
+    assert told(report) == [("missing", "server request roots/list", "")]
     assert report.unsent == 1
     assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
@@ -279,8 +279,8 @@ async def test_a_server_that_ends_is_told_once(spoken, scripted):
     )
     report = await run_inputs(path, scripted(script))
     assert str(report).splitlines() == [
-        "lost the server: it has closed the connection",
-        "1 difference, 0 of 2 requests answered, 1 messages of the client unsent",
+        "lost the server: it closed the connection",
+        "1 difference, 0 of 2 requests answered, 1 client messages not sent",
     ]
 
 
@@ -290,7 +290,7 @@ async def test_a_server_object_that_fails_is_lost(spoken, scripted):
 
     report = await run_inputs(spoken(("C", call(1)), ("S", result(1))), scripted(script))
     (lost,) = report.differences
-    assert (lost.what, lost.live) == ("lost", "the server object failed: ValueError('broken')")
+    assert (lost.kind, lost.live) == ("lost", "the server object failed: ValueError('broken')")
 
 
 async def test_a_server_that_says_nothing_is_given_up(spoken, scripted, autojump_clock):
@@ -300,7 +300,7 @@ async def test_a_server_that_says_nothing_is_given_up(spoken, scripted, autojump
     said = [each for n in range(9) for each in (("C", call(n)), ("S", result(n)))]
     report = await run_inputs(spoken(*said), scripted(script), limits=LIMITS)
     assert told(report) == [("lost", "the server", "")]
-    assert report.differences[0].live == "it has left 2 requests without a word"
+    assert report.differences[0].live == "it left 2 requests unanswered and sent nothing"
     assert trio.current_time() == pytest.approx(2 * LIMITS.requests.idle_seconds)
 
 
@@ -322,7 +322,7 @@ async def test_an_answer_to_no_request_is_waited_for_by_nobody(spoken, scripted)
 async def test_recorded_frames_that_are_no_messages_are_not_sent(spoken, scripted):
     path = spoken(("C", b"{"), ("C", call(1)), ("S", result(1)))
     report = await run_inputs(path, scripted(answer))
-    assert str(report).endswith("1 recorded frames unreadable")
+    assert str(report).endswith("1 recorded messages invalid")
 
 
 async def test_a_command_that_cannot_be_started_raises(spoken):

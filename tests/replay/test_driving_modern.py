@@ -432,6 +432,7 @@ async def test_a_protocol_version_of_another_era_is_rejected(
     spoken, scripted, said, protocol_version, known
 ):
     with pytest.raises(
-        ValueError, match=f"cannot be said under {protocol_version}, but under: {known}"
+        ValueError,
+        match=f"cannot be sent under {protocol_version}; possible protocol versions: {known}",
     ):
         await run_inputs(spoken(*said), scripted(None), protocol_version=protocol_version)

@@ -74,7 +74,7 @@ async def test_what_differs_is_told_of_a_server_at_a_url_too():
 
     async with served(changed) as url:
         report = await run_inputs(RECORDINGS / "weather.mcprec.jsonl", url, limits=LIMITS)
-    kinds = {(each.what, each.about) for each in report.differences}
+    kinds = {(each.kind, each.subject) for each in report.differences}
     assert ("changed", "answer to initialize") in kinds
     assert ("changed", "answer to tools/call forecast") in kinds
 
@@ -144,7 +144,7 @@ async def test_who_cannot_be_asked_any_more_is_lost_as_a_whole(spoken, autojump_
     report = await run_inputs(spoken(*THREE), channel, limits=LIMITS)
     assert str(report).splitlines() == [
         "lost the server: cannot connect",
-        "1 difference, 1 of 3 requests answered, 1 messages of the client unsent",
+        "1 difference, 1 of 3 requests answered, 1 client messages not sent",
     ]
     assert trio.current_time() == 0
 

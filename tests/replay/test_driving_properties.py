@@ -89,4 +89,4 @@ def test_a_recorded_client_and_server_understand_each_other(spoken, seed, length
     with seeded_schedule(schedule):
         report = trio.run(run_inputs, path, mock, clock=clock)
     assert report.is_same, f"{report}\n{talk.said}"
-    assert (mock.misses, mock.unused, report.unsent) == ((), (), 0)
+    assert (mock.unrecorded, mock.unused, report.unsent) == ((), (), 0)

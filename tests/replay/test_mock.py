@@ -23,9 +23,11 @@ async def test_a_client_of_ours_finds_what_was_recorded():
             assert len(await client.list_tools()) == len(await client.list_tools()) > 10
             result = await client.call_tool("get-sum", {"a": 2, "b": 40})
             assert result.content[0].text == "The sum of 2 and 40 is 42."
-            with pytest.raises(RequestError, match="nearest: record 19, which differs at"):
+            with pytest.raises(
+                RequestError, match="closest recorded requests: record 19, which differs at"
+            ):
                 await client.call_tool("get-sum", {"a": 2, "b": 41})
-    assert len(mock.misses) == 1
+    assert len(mock.unrecorded) == 1
     assert "tools/call (record 15)" in mock.unused
 
 
@@ -70,8 +72,8 @@ async def test_the_same_request_gets_its_answers_in_order_and_others_their_own(s
     assert rejected["error"] == {
         "code": -32602,
         "message": (
-            'this is a mock: tools/call {"name":"a"} was not recorded; nearest: record 1, which was'
-            " asked already; record 5, which was asked already; record 3, which differs at $.name"
+            'this is a mock: tools/call {"name":"a"} was not recorded; closest recorded requests: record 1, which was'
+            " answered already; record 5, which was answered already; record 3, which differs at $.name"
         ),
     }
 
@@ -336,9 +338,9 @@ async def test_strict_is_to_ask_all_and_nothing_else(spoken, connect):
     with pytest.raises(MockMismatch) as caught, mock_server(path, strict=True) as mock:
         await talk(mock)
     assert str(caught.value).splitlines() == [
-        'tools/call {"name":"c"} was not recorded; nearest: record 1, which differs at $.name',
-        "never asked: tools/call (record 1)",
-        "never asked: ping (record 2)",
+        'tools/call {"name":"c"} was not recorded; closest recorded requests: record 1, which differs at $.name',
+        "not requested: tools/call (record 1)",
+        "not requested: ping (record 2)",
     ]
     with mock_server(path) as mock:
         await talk(mock)
@@ -350,7 +352,7 @@ async def test_strict_is_to_ask_all_and_nothing_else(spoken, connect):
 
 def test_a_mock_of_which_nobody_asked_anything_has_it_all_unused(spoken):
     path = spoken(("C", {"id": 1, "method": "ping"}), ("C", note("initialized")))
-    with pytest.raises(MockMismatch, match=r"never asked: ping \(record 1\)"):
+    with pytest.raises(MockMismatch, match=r"not requested: ping \(record 1\)"):
         mock_server(path).check()
 
 

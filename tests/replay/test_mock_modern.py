@@ -183,7 +183,7 @@ async def test_a_legacy_client_is_told_what_a_stateless_server_speaks(spoken):
             pass
     assert caught.value.code == -32022
     assert caught.value.data == {"supported": [STATELESS], "requested": "2025-11-25"}
-    assert mock.misses == ()
+    assert mock.unrecorded == ()
 
 
 async def test_a_legacy_server_does_not_know_discovery(spoken, connect):

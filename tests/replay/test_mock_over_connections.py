@@ -34,9 +34,11 @@ async def test_a_legacy_session_is_played_to_each_client_from_its_beginning(tmp_
                 assert client.server_info.name == "mcp-servers/everything"
                 answer = await client.call_tool("get-sum", {"a": 2, "b": 40})
                 assert said(answer) == "The sum of 2 and 40 is 42."
-                with pytest.raises(RequestError, match="nearest: record 19, which differs at"):
+                with pytest.raises(
+                    RequestError, match="closest recorded requests: record 19, which differs at"
+                ):
                     await client.call_tool("get-sum", {"a": 2, "b": 41})
-    assert len(mock.misses) == 2
+    assert len(mock.unrecorded) == 2
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -76,7 +78,7 @@ async def test_what_was_recorded_over_it_is_replayed_mocked_and_asked_again(
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_session_that_fails_ends_no_other(tmp_path, way, monkeypatch, caplog):
     path = RECORDINGS / "weather.mcprec.jsonl"
-    monkeypatch.setattr(MockSession, "_hear_notification", lambda *_: 1 / 0)
+    monkeypatch.setattr(MockSession, "_receive_notification", lambda *_: 1 / 0)
     async with served(mock_server(path), way, tmp_path) as (url, _scope):
         with contextlib.suppress(ConnectionLost):
             async with Client(url, protocol_versions=["2024-11-05"]) as client:
@@ -109,7 +111,7 @@ async def test_a_server_that_is_not_there_raises_and_one_that_leaves_is_a_differ
         url = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
         report = await run_inputs(path, url, limits=LIMITS)
         nursery.cancel_scope.cancel()
-    assert "lost the server: it has closed the connection" in str(report)
+    assert "lost the server: it closed the connection" in str(report)
 
 
 async def test_a_mock_that_would_be_open_to_others_is_rejected():

@@ -10,7 +10,7 @@ import trio
 
 from mcp_trio import Client, MCPError, RequestError
 from mcp_trio._journal.conversation import conversation
-from mcp_trio._replay.mock import MockSession, spoken_in
+from mcp_trio._replay.mock import MockSession, mocked_protocol_versions
 from mcp_trio.errors import MockMismatch
 from mcp_trio.recording import read_recording
 from mcp_trio.testing import mock_server
@@ -143,10 +143,10 @@ async def test_stateless_clients_may_ask_anew_what_all_have_asked(spoken):
             async with Client(url, protocol_versions=(STATELESS,)) as client:
                 answers.append(said(await client.call_tool("x", {})))
         async with Client(url, protocol_versions=(STATELESS,)) as client:
-            with pytest.raises(RequestError, match="nearest: record 1"):
+            with pytest.raises(RequestError, match="closest recorded requests: record 1"):
                 await client.call_tool("x", {"other": 1})
     assert answers == ["one", "two", "one", "two"]
-    assert len(mock.misses) == 1
+    assert len(mock.unrecorded) == 1
     assert mock.unused == ()
 
 
@@ -155,9 +155,9 @@ async def test_a_strict_mock_is_asked_once_over_http_too(spoken):
     async with served(mock) as url, Client(url, protocol_versions=(STATELESS,)) as client:
         for _ in range(2):
             await client.call_tool("x", {})
-        with pytest.raises(RequestError, match="which was asked already"):
+        with pytest.raises(RequestError, match="which was answered already"):
             await client.call_tool("x", {})
-    with pytest.raises(MockMismatch, match="which was asked already"):
+    with pytest.raises(MockMismatch, match="which was answered already"):
         mock.check()
 
 
@@ -176,7 +176,7 @@ async def test_what_is_not_answered_yet_is_not_asked_anew(spoken):
             first.listen(tools=True),
             Client(url, protocol_versions=(STATELESS,)) as second,
         ):
-            with pytest.raises(RequestError, match="which was asked already"):
+            with pytest.raises(RequestError, match="which was answered already"):
                 async with second.listen(tools=True):
                     pass
         async with Client(url, protocol_versions=(STATELESS,)) as third, third.listen(tools=True):
@@ -193,7 +193,7 @@ async def test_who_goes_away_before_a_paced_answer_leaves_it_to_others(spoken):
                 with trio.move_on_after(0.3) as patience:
                     await client.call_tool("x", {})
                 assert patience.cancelled_caught
-    assert mock.misses == ()
+    assert mock.unrecorded == ()
 
 
 async def test_a_session_that_is_deleted_is_over(spoken):
@@ -212,7 +212,7 @@ async def test_a_session_that_fails_ends_no_other(spoken, monkeypatch, caplog):
 
     async with served(mock) as url:
         async with Client(url) as client:
-            monkeypatch.setattr(MockSession, "_hear_request", fail)
+            monkeypatch.setattr(MockSession, "_receive_request", fail)
             with pytest.raises(MCPError):
                 await client.call_tool("x", {})
             monkeypatch.undo()
@@ -243,5 +243,5 @@ def test_the_eras_are_those_in_which_the_recorded_server_gave_results(
     spoken, heard, newest, oldest
 ):
     lines = spoken(*heard).read_bytes().splitlines(keepends=True)
-    names = spoken_in(conversation(read_recording(lines)))
+    names = mocked_protocol_versions(conversation(read_recording(lines)))
     assert (names[0], names[-1]) == (newest, oldest)

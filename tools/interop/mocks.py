@@ -186,7 +186,7 @@ def judged(
     recording: Path, other: str, report: InputsReport, *, expected: Sequence[str]
 ) -> Outcome:
     """The outcome of recorded inputs: all is answered, and exactly what is expected differs."""
-    found = [f"{each.what} {each.about}: {each.path}" for each in report.differences]
+    found = [f"{each.kind} {each.subject}: {each.path}" for each in report.differences]
     unanswered = report.requests - report.answered
     silence = [f"{unanswered} requests were not answered"] if unanswered else []
     return Outcome(
