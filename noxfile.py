@@ -11,6 +11,7 @@ nox.options.error_on_missing_interpreters = True
 GROUPS = nox.project.load_toml("pyproject.toml")
 SCRIPTS = ("mcp_trio", "recordings", "tests", "tools", "noxfile.py")
 COMPILED = ("mcp_trio", "recordings", "tools")
+QUICK = ("wire", "protocol", "journal", "schema", "server", "client")
 
 
 def install(session: nox.Session, *groups: str, package: bool = True) -> None:
@@ -23,16 +24,37 @@ def install(session: nox.Session, *groups: str, package: bool = True) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests and hold the floor of branch coverage; with arguments, without the floor."""
+    """Run the tests that are not slow, with the floor of branch coverage; with arguments, without.
+
+    The tests marked `slow` run in a session of their own, and are not measured: other tests cover
+    the same code.
+    """
     install(session, "test")
     # One data file per run, named in full: tests start processes in other folders.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
     # Two processes collect the tests, and each finds the byte code that the other has written.
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "-n", "2", *session.posargs)
+    selected = session.posargs or ["-m", "not slow"]
+    session.run("coverage", "run", "-m", "pytest", "-n", "2", *selected)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", *(["--fail-under=0"] if session.posargs else []))
+
+
+@nox.session(default=False)
+def quick(session: nox.Session) -> None:
+    """Run the tests of everything pure, of servers and of clients, in less than a minute."""
+    install(session, "test")
+    session.env["MCP_TRIO_EXAMPLES"] = "quick"
+    folders = session.posargs or [f"tests/{folder}" for folder in QUICK]
+    session.run("pytest", "-q", "-n", "2", "-m", "not slow and not real_time", *folders)
+
+
+@nox.session(default=False)
+def slow(session: nox.Session) -> None:
+    """Run the tests that kill processes, run generated programs, or test a tool."""
+    install(session, "test")
+    session.run("pytest", "-n", "2", "-m", "slow", *session.posargs)
 
 
 @nox.session

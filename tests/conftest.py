@@ -12,6 +12,7 @@ import requirements
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, max_examples=10)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=2000)
 _USUAL = "ci" if os.environ.get("CI") else "local"
 hypothesis.settings.load_profile(os.environ.get("MCP_TRIO_EXAMPLES", _USUAL))
@@ -44,20 +45,6 @@ def pytest_collection_finish():
 def library(request):
     """Each HTTP library whose clients, transports and authentication flows users may pass."""
     return request.param
-
-
-@pytest.fixture(scope="module")
-def unmeasured():
-    """Of a module's tests, and the processes that they start, no coverage is taken: half the time.
-
-    For those that run what other tests run as well, again and again.
-    """
-    tracer = sys.gettrace()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-        sys.settrace(None)
-        yield
-        sys.settrace(tracer)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -22,7 +22,7 @@ NEWCOMER_COMMANDS = [
     "python3 -m venv .venv && .venv/bin/pip install -q nox && .venv/bin/nox -s tests",
 ]
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = pytest.mark.slow
 
 
 def run_python(block, folder):

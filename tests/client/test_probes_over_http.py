@@ -16,7 +16,7 @@ from mcp_trio import Client, ConnectionLost, Limits, MCPError, RequestError, Ser
 from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import HttpLimits, RequestLimits
 
-pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.real_time, pytest.mark.slow]
 
 SECONDS = 20
 SOON = 5

@@ -22,6 +22,8 @@ from tests.client.conftest import (
     said,
 )
 
+pytestmark = pytest.mark.slow
+
 DEAF = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
 
 

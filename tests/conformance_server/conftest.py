@@ -87,11 +87,6 @@ class Published:
         validator(schema).validate(value)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def unmeasured_server(unmeasured):
-    """It is a tool, and what it is made of has tests of its own."""
-
-
 @pytest.fixture(scope="session")
 def published():
     """The published schema of a protocol version."""

@@ -3,6 +3,8 @@ import trio
 
 from mcp_trio.types import ImageContent
 
+pytestmark = pytest.mark.slow
+
 
 async def read(client, uri):
     (contents,) = (await client.read_resource(uri)).contents

@@ -7,6 +7,8 @@ from scenario import tell
 
 from mcp_trio.recording import replay
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def tell_story(serve, autojump_clock):

@@ -5,6 +5,8 @@ import pytest
 from mcp_trio import Client, RequestError
 from mcp_trio.types import CreateMessageResult, TextContent
 
+pytestmark = pytest.mark.slow
+
 ERAS = ["2025-11-25", "2026-07-28"]
 
 SAID = {

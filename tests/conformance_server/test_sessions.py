@@ -10,6 +10,8 @@ from mcp_trio import Client
 from mcp_trio.recording import replay
 from mcp_trio.types import CreateMessageResult
 
+pytestmark = pytest.mark.slow
+
 SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"
 
 

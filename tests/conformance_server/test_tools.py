@@ -8,6 +8,8 @@ import trio
 from mcp_trio import RequestError, ToolError, UserRejected
 from mcp_trio.types import CreateMessageResult, ImageContent, TextContent
 
+pytestmark = pytest.mark.slow
+
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 

@@ -21,7 +21,7 @@ from mcp_trio._session.session import Session
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
 from mcp_trio.transports import memory_pair
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = pytest.mark.slow
 
 BEHAVIOURS = ("quick", "slow", "fails", "rejects", "asks", "chats", "shielded", "huge")
 LIMITS = attrs.evolve(

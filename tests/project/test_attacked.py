@@ -1,10 +1,13 @@
 """What a server that is to be attacked tells of its tasks."""
 
 import attack_target
+import pytest
 import trio
 import trio.testing
 
 from mcp_trio import Client, Server
+
+pytestmark = pytest.mark.slow
 
 
 async def count():

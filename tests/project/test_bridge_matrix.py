@@ -5,6 +5,8 @@ import subprocess
 import bridge_matrix
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REPORT = """
 PASSED tests/proxy/test_bridge.py::test_every_pair[stdio-command]
 PASSED tests/proxy/test_bridge.py::test_every_pair[tcp-command]

@@ -10,6 +10,8 @@ import attrs
 import pytest
 import trio
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "tools" / "browser"
 
 

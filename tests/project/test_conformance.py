@@ -10,6 +10,8 @@ from pathlib import Path
 import peers
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "tools" / "conformance"
 WHEN = "2026-01-02T03-04-05-678Z"
 

@@ -13,6 +13,8 @@ from run_faults import Ending
 from mcp_trio._transports.trio_websocket import unmasked
 from mcp_trio.limits import RequestLimits, WebSocketLimits
 
+pytestmark = pytest.mark.slow
+
 EXPECTED = ["answer, closed"]
 
 

@@ -10,6 +10,8 @@ import run_attacks
 import trio
 from attacks import Attack, Ending
 
+pytestmark = pytest.mark.slow
+
 ATTACK = Attack(name="an attack", attempts=(), statuses={400}, hosts=("native",))
 
 

@@ -25,6 +25,8 @@ from mcp_trio import Client, Context, MCPError, Server, UserRejected
 from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
+pytestmark = pytest.mark.slow
+
 OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]
 WITHOUT_SOCKETS = ("stdio", "http", "sse")
 

@@ -15,6 +15,8 @@ from facts import FACTS, HUB
 
 from mcp_trio import Server
 
+pytestmark = pytest.mark.slow
+
 OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]
 LEGACY = "2025-11-25"
 

@@ -12,6 +12,8 @@ from mcp_trio import Client, Context, Server
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio.recording import InputDifference, InputsReport
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def recorded(tmp_path):

@@ -9,6 +9,8 @@ import mounts
 import pytest
 from facts import FACTS
 
+pytestmark = pytest.mark.slow
+
 OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]
 LEGACY = "2025-11-25"
 

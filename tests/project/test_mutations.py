@@ -8,6 +8,8 @@ import mutate
 import pytest
 import requirements
 
+pytestmark = pytest.mark.slow
+
 MUTATIONS = mutate.read_mutations()
 
 

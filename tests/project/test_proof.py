@@ -11,7 +11,7 @@ from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 PROOF = Path(__file__).parents[2] / "tools" / "proof"
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.slow]
 
 
 def run(script, *options):

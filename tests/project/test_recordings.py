@@ -14,6 +14,8 @@ from recording_changes import Change
 import recordings
 from mcp_trio._recorder.files import SUFFIX
 
+pytestmark = pytest.mark.slow
+
 NAMED = re.compile(r"^\| `([\w-]+)` \|", re.MULTILINE)
 
 

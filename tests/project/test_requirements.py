@@ -10,7 +10,7 @@ TICKED_EVERYWHERE = """
 import pytest
 from pytest import mark
 
-pytestmark = [pytest.mark.requirement("BASE-01"), pytest.mark.real_time]
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("BASE-01"), pytest.mark.real_time]
 
 @pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.requirement("BASE-02"))])
 @mark.requirement("BASE-03", "BASE-04")

@@ -15,6 +15,8 @@ from session_comparison import MASKS, Seen, differences, first_difference, unrec
 from mcp_trio._journal.records import RecordEncoder
 from mcp_trio._protocol.methods import METHODS, Role
 
+pytestmark = pytest.mark.slow
+
 SEEN = Seen(said=b"{}\n", heard=b"[]\nhalf", got=b"{}\n", stderr=b"", status=0)
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from mcp_trio.testing import CHANNEL_CHECKS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("protocol_version", ERAS)

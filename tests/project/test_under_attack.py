@@ -10,6 +10,8 @@ import pytest
 import trio
 from observed_process import Held
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def looks():

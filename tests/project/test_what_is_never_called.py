@@ -7,6 +7,8 @@ import pytest
 
 import mcp_trio
 
+pytestmark = pytest.mark.slow
+
 FILES = sorted(Path(mcp_trio.__file__).parent.rglob("*.py"))
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "webbrowser.open", "os.startfile"}
 

@@ -6,6 +6,8 @@ import pytest
 from attack_report import Suffered
 from observed_process import Held, Toll
 
+pytestmark = pytest.mark.slow
+
 WELL = Suffered(
     name="an attack",
     place="native",

@@ -90,11 +90,6 @@ def sent(path):
     ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def unmeasured_properties(unmeasured):
-    """They try again and again what other tests try once."""
-
-
 @pytest.fixture(scope="session")
 def stage():
     return SimpleNamespace(

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from mcp_trio import Context, Elicitation, KeyRing, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 
+pytestmark = pytest.mark.slow
+
 some = settings(max_examples=settings().max_examples // 3)
 
 KEYS = KeyRing([b"k" * 32])

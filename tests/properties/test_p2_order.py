@@ -5,13 +5,16 @@ from contextlib import contextmanager
 from itertools import count as counting
 from pathlib import Path
 
+import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from proof.heard import Listened, recorded_story
+from proof.observed_replay import Listened, recorded_story
 
 from mcp_trio import Context, Server
 from mcp_trio._session.journal import Lane
+
+pytestmark = pytest.mark.slow
 
 # A tree of tasks: each node says something, then starts its children, then says something again.
 trees = st.recursive(st.just([]), lambda nodes: st.lists(nodes, max_size=3), max_leaves=6)

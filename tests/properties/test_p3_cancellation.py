@@ -16,6 +16,8 @@ from mcp_trio._replay.replayer import Lanes
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import ShutdownLimits
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(shutdown=ShutdownLimits(drain_seconds=0.003))
 TAKES_SECONDS = 0.004
 

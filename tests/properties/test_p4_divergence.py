@@ -7,12 +7,15 @@ compared.
 import tempfile
 from pathlib import Path
 
+import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_trio import Context, Server
 from mcp_trio._replay.session_replay import SessionReplay
+
+pytestmark = pytest.mark.slow
 
 # Steps that do the same whenever they run.
 

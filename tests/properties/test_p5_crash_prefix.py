@@ -7,6 +7,8 @@ from mcp_trio import Context, Server, effect
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import check, open_recording
 
+pytestmark = pytest.mark.slow
+
 # Every byte is tried in the full run; in between, each line's ends and every so many bytes.
 STEP_BYTES = 13
 

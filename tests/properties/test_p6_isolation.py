@@ -15,7 +15,7 @@ OUTSIDE = {"socket", "thread", "process", "sleep", "clock"}
 BLOCKED = OUTSIDE - {"clock"}
 REPLAY_SECONDS_MAX = 0.5
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = pytest.mark.slow
 
 
 def witnessed(folder, tool):

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import attrs
+import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.journal import Recording
 from mcp_trio.limits import RecordingLimits, RequestLimits, ShutdownLimits
 from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, check
+
+pytestmark = pytest.mark.slow
 
 # Handlers that do the same whenever they run at the same times.
 

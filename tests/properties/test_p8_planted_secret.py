@@ -22,6 +22,8 @@ from mcp_trio.limits import MessageLimits, ShutdownLimits
 from mcp_trio.recording import RecordOptions, Redaction, check, open_recording
 from mcp_trio.transports import open_stdio_channel
 
+pytestmark = pytest.mark.slow
+
 # Three secrets: known by their names, a number, and one that is told before anything is recorded.
 
 

@@ -11,6 +11,8 @@ from mcp_trio import Client, Context, Server
 from mcp_trio.recording import body_bytes, check, diff, open_recording, read_recording
 from mcp_trio.transports import memory_pair, open_stdio_channel
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = list(golden.GOLDEN.values())
 REPLAYED = [each for each in GOLDEN if each.replays == golden.STRICTLY]
 

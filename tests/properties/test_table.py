@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from proof.properties import PROPERTIES
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 DEFINED = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 

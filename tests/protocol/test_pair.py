@@ -30,7 +30,7 @@ from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio._protocol.requests import IncomingState, OutgoingState
 from mcp_trio.errors import LocalProtocolError
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = pytest.mark.slow
 
 # What a client says before it knows its server is never cancelled.
 FIRST_WORDS = {"initialize", "server/discover"}

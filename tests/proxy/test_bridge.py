@@ -14,7 +14,7 @@ from mcp_trio import Client, Context, Server
 from tests.proxy.bridged import SOURCES, bridged, source
 from tests.ways import CONNECTIONS, served
 
-pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.real_time, pytest.mark.slow]
 
 BRIDGE = [sys.executable, "-m", "mcp_trio", "bridge"]
 FROMS = ["stdio", *SOURCES]

@@ -12,7 +12,7 @@ import trio
 from mcp_trio import Client, RequestError
 from tests.proxy.bridged import bridged
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.slow]
 
 SERVER = """
 import os

@@ -14,7 +14,7 @@ from tests.proxy.bridged import bridged
 from tests.server.watched import watched
 from tests.ways import CONNECTIONS, opened, sent_away, served
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.slow]
 
 HARBOUR = """
 import os, sys

@@ -16,7 +16,7 @@ from mcp_trio.recording import Damage, body_bytes, open_recording, read_recordin
 KILLS = 8
 SECONDS_MAX = 30
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = pytest.mark.slow
 
 # Answers each line, keeps what it read, and says in the end that it has.
 SERVER = """

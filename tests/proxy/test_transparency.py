@@ -16,7 +16,7 @@ from mcp_trio.limits import MIB
 SECONDS_MAX = 30
 CHUNK_BYTES = 65_536
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = pytest.mark.slow
 
 # What a server does; what it reads goes to the file that its first argument names.
 KEEPS_STDIN = """

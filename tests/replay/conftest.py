@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import assume
-from proof.heard import Listened, recorded_story
+from proof.observed_replay import Listened, recorded_story
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body

@@ -22,7 +22,7 @@ from mcp_trio.recording import replay
 # What httpx2 leaves open of a response when it is cancelled is no affair of ours.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning"),
-    pytest.mark.usefixtures("unmeasured"),
+    pytest.mark.slow,
 ]
 
 EVENTS = range(3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mcp_trio import Context, Elicitation, Limits, MCPError, Server
 from mcp_trio.limits import RequestLimits, ShutdownLimits
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = pytest.mark.slow
 
 LIMITS = Limits(
     requests=RequestLimits(in_flight_max=2, queued_max=3, suspended_max=3, suspended_seconds=0.03),

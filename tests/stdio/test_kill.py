@@ -14,7 +14,7 @@ SECONDS_MAX = 400
 pytestmark = [
     pytest.mark.real_time,
     pytest.mark.timeout(SECONDS_MAX),
-    pytest.mark.usefixtures("unmeasured"),
+    pytest.mark.slow,
 ]
 
 

@@ -27,7 +27,7 @@ INITIALIZE = (
 )
 INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 class Meter:

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SERVER = """
 import trio
 from mcp_trio import Context, Server

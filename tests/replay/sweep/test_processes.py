@@ -9,6 +9,8 @@ from mcp_trio._replay.sweep import sweep_forked
 from mcp_trio.errors import RecordingError, SweepUnavailable
 from mcp_trio.recording import sweep
 
+pytestmark = pytest.mark.slow
+
 FORKS = 8
 
 

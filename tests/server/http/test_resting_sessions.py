@@ -14,7 +14,7 @@ from mcp_trio.limits import KIB
 from mcp_trio.recording import RecordOptions, replay
 from tests.server.http.conftest import call, harbour, notification, site_of, text
 
-pytestmark = pytest.mark.usefixtures("unmeasured")  # memory of ours alone, too
+pytestmark = pytest.mark.slow  # memory of ours alone, too
 
 SESSIONS = 100
 KIB_MAX = 5

@@ -21,6 +21,8 @@ from mcp_trio.recording import SharedRecording
 from tests.server.http.conftest import call, hello, request, text
 from tests.server.http.test_serving import ACCEPT, HOSTS, SECONDS, stateless
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import logging
 import os
