@@ -373,7 +373,9 @@ class RecordedClient:
 
     @property
     def _is_server(self) -> bool:
-        return hasattr(self._target, "open_session")
+        from mcp_trio import Server
+
+        return isinstance(self._target, Server)
 
     @property
     def _server(self) -> "Server":

@@ -32,6 +32,7 @@ import trio
 
 from mcp_trio import Context, Server
 from mcp_trio._recorder.writer import open_recorder
+from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.journal import Recording
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import (
@@ -91,7 +92,7 @@ async def serve_ahead(channel: Channel, recording: RecordOptions) -> None:
 async def serve_late(channel: Channel, recording: RecordOptions) -> None:
     """Serve with the control's sequencer."""
     recorder = open_recorder(recording, role="server", transport="stdio", name="kill", version="0")
-    await server.open_session(channel, sequencer=LateRecording(recorder)).run()
+    await sessions_of(server).open_session(channel, sequencer=LateRecording(recorder)).run()
 
 
 Serve = Callable[[Channel, RecordOptions], Awaitable[None]]

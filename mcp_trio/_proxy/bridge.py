@@ -49,9 +49,9 @@ from mcp_trio._proxy.journal import (
 )
 from mcp_trio._proxy.stdio import run_stdio_proxy, until_signal
 from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._server.http_app import StandIn
 from mcp_trio._server.http_options import HttpOptions
 from mcp_trio._server.http_serve import Address, serve_http
+from mcp_trio._server.sessions import StandIn
 from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, serve_websocket
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
@@ -160,7 +160,7 @@ class BridgeApplication(StandIn[BridgeHttpSession]):
     forwarder: type[ConnectionForwarder] = ConnectionForwarder
     start: Callable[[], MessageJournal]
     cause: Cause = attrs.field(default="closed", init=False)
-    spoken: Sequence[str] = attrs.field(default=ALL_PROTOCOL_VERSIONS, init=False)
+    protocol_versions: Sequence[str] = attrs.field(default=ALL_PROTOCOL_VERSIONS, init=False)
 
     def opened(self, channel: Channel) -> tuple[BridgeHttpSession, Callable[[], Awaitable[None]]]:
         """Return a session for the HTTP application, and the function that serves it."""

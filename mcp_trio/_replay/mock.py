@@ -76,7 +76,7 @@ from mcp_trio._replay.live_messages import (
     recorded_index,
 )
 from mcp_trio._replay.trace import load_conversation
-from mcp_trio._server.http_app import StandIn
+from mcp_trio._server.sessions import StandIn
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
@@ -618,12 +618,10 @@ class MockApplication(StandIn[MockSession]):
     """A mock in the place of a `Server`, for the functions that serve it.
 
     Attributes:
-        spoken: The protocol versions that it serves.
         open_session: A function that makes the session of a channel.
         run_session: A function that runs a session to its end.
     """
 
-    spoken: Sequence[str]
     open_session: Callable[[Channel], MockSession]
     run_session: Callable[[MockSession], Awaitable[None]]
 
@@ -631,18 +629,6 @@ class MockApplication(StandIn[MockSession]):
         """Return a session, and the function that serves the session to its end."""
         session = self.open_session(channel)
         return session, partial(self.run_session, session)
-
-    async def serve_session(
-        self,
-        channel: Channel,
-        *,
-        task_status: trio.TaskStatus[MockSession] = trio.TASK_STATUS_IGNORED,
-        **_: Any,
-    ) -> None:
-        """Serve the one session of a connection."""
-        session = self.open_session(channel)
-        task_status.started(session)
-        await self.run_session(session)
 
 
 def mock_server(
@@ -819,7 +805,7 @@ class MockServer:
     def _application(self) -> MockApplication:
         return MockApplication(
             limits=self.limits,
-            spoken=mocked_protocol_versions(self._recorded),
+            protocol_versions=mocked_protocol_versions(self._recorded),
             open_session=self._open_session,
             run_session=self._run_session,
         )

@@ -22,6 +22,7 @@ from mcp_trio._replay.session_replay import OutboundReplay, SessionReplay, find_
 from mcp_trio._replay.source_locations import error_location
 from mcp_trio._replay.trace import is_request_lane, load_trace, seconds_of
 from mcp_trio._server.effects import ReplayLifespan
+from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 
@@ -133,7 +134,9 @@ def replay(
 
     def open_session(value: Any, channel: int) -> Session:
         sequencer = make_sequencer(channel)
-        return server.open_session(SilentChannel(), sequencer=sequencer, lifespan=value)
+        return sessions_of(server).open_session(
+            SilentChannel(), sequencer=sequencer, lifespan=value
+        )
 
     entered: AbstractAsyncContextManager[Any]
     if lifespan is not None:

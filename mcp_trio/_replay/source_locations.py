@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from mcp_trio._server.handlers import Serving
+from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.introspection import plain_function
 from mcp_trio._server.registry import Registered, Registry, target_of
 from mcp_trio._server.threads import CALLING_THREAD
@@ -112,7 +112,7 @@ class _TargetParams(msgspec.Struct):
 
 def handler_location(application: Application, message: bytes) -> str:
     """Return name and location of the handler that a message calls: `in greet at server.py:7`."""
-    if not isinstance(application, Serving):
+    if not isinstance(application, ServedSession):
         return ""
     try:
         found = _find_handler(application.registry, msgspec.json.decode(message, type=_Message))

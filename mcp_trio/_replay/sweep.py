@@ -72,6 +72,7 @@ from mcp_trio._replay.trace import (
     seconds_of,
 )
 from mcp_trio._server.effects import ReplayLifespan
+from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.input_required import SUSPENDED_MARK
 from mcp_trio._session.journal import Lane, Outcome
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
@@ -979,7 +980,9 @@ async def _run(
     watch: UntrackedCallWatch | None,
 ) -> None:
     lifespan = ReplayLifespan() if trace.opening.lifespan else None
-    session = server.open_session(SilentChannel(), sequencer=sequencer, lifespan=lifespan)
+    session = sessions_of(server).open_session(
+        SilentChannel(), sequencer=sequencer, lifespan=lifespan
+    )
     clock = sequencer.clock
     with watch or nullcontext():
         async with trio.open_nursery() as nursery:

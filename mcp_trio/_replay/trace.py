@@ -36,7 +36,8 @@ from mcp_trio._jsonrpc.messages import with_principal
 from mcp_trio._protocol.methods import CANCELLED
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
-from mcp_trio._server.handlers import BESIDE, THREAD_MARK
+from mcp_trio._server.handlers import THREAD_MARK
+from mcp_trio._server.sessions import OTHER_SESSIONS
 from mcp_trio._server.subscriptions import CHOICE
 from mcp_trio._session.input_required import KEEPER, SUSPENDED_MARK
 from mcp_trio._session.journal import START_ORDINAL
@@ -142,7 +143,7 @@ class Trace:
     def concurrent_sessions(self) -> int:
         """The number of the server's sessions that were open meanwhile and are not in this file."""
         ends = [record for record in self.journal if record.kind == "end"]
-        return sum(decode_body(record, EndBody).counts.get(BESIDE, 0) for record in ends)
+        return sum(decode_body(record, EndBody).counts.get(OTHER_SESSIONS, 0) for record in ends)
 
     @property
     def has_shut(self) -> bool:

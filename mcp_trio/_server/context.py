@@ -1,7 +1,7 @@
 """`Context` and `ThreadContext`: the operations of a handler while its request runs.
 
-Two classes with the same words: `Context` for `async def` handlers, `ThreadContext` for `def`
-handlers, which run in a thread and whose calls block until the loop has done them.
+Both have the same operations: `Context` for `async def` handlers, and `ThreadContext` for `def`
+handlers, which run in a thread that each call blocks until the event loop has performed the call.
 """
 
 import functools
@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from mcp_trio._journal.records import MONOTONIC, NOW, SLEEP, encode_body
+from mcp_trio._server.base_context import BaseContext
 from mcp_trio._server.effects import effect_of
 from mcp_trio._server.elicitation import (
     Answer,
@@ -27,11 +28,10 @@ from mcp_trio._server.elicitation import (
     SamplingOptions,
     UrlElicitation,
     answers,
-    url_elicitation_params,
 )
-from mcp_trio._server.facts import Facts, ServedSession
 from mcp_trio._server.introspection import returns_awaitable
-from mcp_trio._server.threads import NOTHING, Bridge, TaskLock, ThreadLock
+from mcp_trio._server.locks import NO_RESULT, TaskLock, ThreadLock
+from mcp_trio._server.threads import Bridge
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.effects import (
     Effect,
@@ -42,15 +42,7 @@ from mcp_trio._session.effects import (
     takes_patch,
     time_limit,
 )
-from mcp_trio._session.handlers import Handling
-from mcp_trio._session.tasks import bare
-from mcp_trio.errors import (
-    URL_ELICITATION_REQUIRED,
-    LocalProtocolError,
-    RequestError,
-    ToolError,
-    UrlElicitationRequired,
-)
+from mcp_trio.errors import LocalProtocolError
 from mcp_trio.types import (
     CreateMessageResult,
     ElicitationCompleteParams,
@@ -66,110 +58,73 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
-
-_UUID_BITS = 128
-
-
-def _soon(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
-    """The function, to be called by the loop."""
-
-    async def call(*args: P.args, **keywords: P.kwargs) -> Result:
-        return function(*args, **keywords)
-
-    return call
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _sleeping(seconds: float) -> Effect[None]:
-    return Effect(
-        name=SLEEP,
-        arguments=functools.partial(encode_body, {"seconds": seconds}),
-        run=functools.partial(trio.sleep, seconds),
-        codec=NOTHING,
-    )
-
-
 T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 
-_COMPLETE: Final = "notifications/elicitation/complete"
+_UUID_BITS: Final = 128
+_ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
 
-async def visit_first(handling: Handling, served: ServedSession, error: Exception) -> None:
-    """Let the user visit what a handler has raised `UrlElicitationRequired` for.
-
-    Returns when a modern client's user has agreed, so that the handler may run again.
-
-    Raises:
-        RequestError: With code -32042, for a client that calls again when it likes.
-        ToolError: The user does not agree.
-        CapabilityMissing: The client cannot be asked.
-        Exception: `error` itself, if it is another.
-    """
-    required = bare(error)
-    if not isinstance(required, UrlElicitationRequired):
-        raise error
-    visits: list[UrlElicitation] = required.elicitations
-    if handling.request.peer.protocol_version.has_elicitation_ids:
-        params = url_elicitation_params(handling, served, visits)
-        raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
-    agreed = await answers(handling, served, visits)
-    if not all(answer.is_accepted for answer in agreed):
-        raise ToolError(f"{required}, and the user has not agreed to it")
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 @attrs.define(eq=False)
-class Context(Facts):
-    """The context of an `async def` handler. Whatever is awaited is a cancellation check."""
+class Context(BaseContext):
+    """The context of an `async def` handler; each `await` of it is a Trio checkpoint."""
 
-    # Time.
+    # Replaces the session's limiter of threads; set if a handler in a thread reads a resource.
+    _limiter: trio.CapacityLimiter | None = None
+
+    # Time and randomness.
 
     def now(self) -> datetime:
-        """The time of day, in UTC."""
+        """Return the time of day, in UTC."""
         return read_clock(self._handling, NOW, _utc_now, datetime)
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean something."""
+        """Return the seconds of a clock that never goes back; only differences are meaningful."""
         return read_clock(self._handling, MONOTONIC, trio.current_time, float)
 
     async def sleep(self, seconds: float) -> None:
-        """Do nothing for so many seconds.
+        """Sleep.
 
         Raises:
-            ValueError: They are negative.
+            ValueError: `seconds` is negative.
         """
-        await perform(self._handling, _sleeping(seconds))
+        effect = Effect(
+            name=SLEEP,
+            arguments=functools.partial(encode_body, {"seconds": seconds}),
+            run=functools.partial(trio.sleep, seconds),
+            codec=NO_RESULT,
+        )
+        await perform(self._handling, effect)
 
     def timeout(self, seconds: float) -> AbstractContextManager[trio.CancelScope]:
-        """`with ctx.timeout(5):`, which cancels its block when the time is over.
+        """Return a context manager that cancels its block after some seconds, as `trio.fail_after`.
 
         Raises:
-            trio.TooSlowError: At the end of a block that was cancelled by this.
-            ValueError: The seconds are negative.
+            trio.TooSlowError: At the end of a block that was cancelled by it.
+            ValueError: `seconds` is negative.
         """
         return time_limit(self._handling, seconds)
 
-    # Chance.
-
     @property
     def random(self) -> Random:
-        """A generator of random numbers, which a recording seeds; not for secrets.
+        """A generator of random numbers, seeded by the recording; not for secrets.
 
-        Each task has its own, so ask for it in the task that uses it.
+        Each task has its own: read this property in the task that uses the generator.
         """
         return randomness(self._handling)
 
     def uuid4(self) -> uuid.UUID:
-        """A random UUID out of `random`; not for secrets."""
+        """Return a random UUID made with `random`; not for secrets."""
         return uuid.UUID(int=self.random.getrandbits(_UUID_BITS), version=4)
 
-    # Functions.
+    # Effects.
 
     @overload
     async def effect(
@@ -184,26 +139,31 @@ class Context(Facts):
     async def effect(
         self, function: Callable[..., object], *args: object, **keywords: object
     ) -> object:
-        """What a function returns; a replay does not call it, and gives what it returned.
+        """Call a function as an effect: a replay returns the recorded result instead.
 
-        The function may be `async def` or `def`; the latter runs here, and must not block. Its
-        result goes through JSON always, and comes back as its annotation says. Cancelled: as the
-        function itself. Let it take what it needs of the lifespan as an argument: in a replay,
-        nothing of that can be called.
+        The function is `async def`, or a `def` function that does not block. Its result always goes
+        through JSON, and is returned as the type that the function's annotation names. If this is
+        cancelled, the function is. Pass objects of the lifespan as arguments: a replay has no
+        lifespan, so methods of its objects cannot be called there.
 
         Raises:
-            TypeError: The result would not be the same after that.
-            Exception: What the function raises; in a replay `ReplayedError`, if that cannot be
-                made again.
+            TypeError: The result would not be the same after going through JSON.
+            Exception: The error that the function raised; in a replay `ReplayedError`, if that
+                error cannot be created again.
         """
         return await perform(self._handling, effect_of(self._served, function, args, keywords))
 
     async def to_thread(
         self, function: Callable[P, Result], *args: P.args, **keywords: P.kwargs
     ) -> Result:
-        """`effect` for a `def` function that blocks: it runs in a thread.
+        """Call a `def` function that blocks as an effect, in a thread.
 
-        Cancelled: waits for the function, which can ask `trio.from_thread.check_cancelled`.
+        If this is cancelled, it waits for the function, which may call
+        `trio.from_thread.check_cancelled`.
+
+        Raises:
+            TypeError: The result would not be the same after going through JSON.
+            Exception: As `effect`.
         """
         run = functools.partial(
             trio.to_thread.run_sync, functools.partial(function, *args, **keywords)
@@ -213,28 +173,28 @@ class Context(Facts):
 
     @property
     def http(self) -> "httpx2.AsyncClient":
-        """An HTTP client, each of whose requests is an effect; closed with the session.
+        """An HTTP client whose requests are effects; it is closed with the session.
 
-        See `EffectTransport` for what of a request and its response is recorded.
+        `mcp_trio.http.EffectTransport` documents the recorded parts of requests and responses.
         """
         return self._served.http.client
 
-    # Order, and change.
-
     def lock(self, name: str) -> AbstractAsyncContextManager[None]:
-        """`async with ctx.lock(name):`, one at a time of all handlers of the server.
+        """Return a lock shared by all handlers of the server, for `async with ctx.lock(name):`.
 
         Raises:
-            RuntimeError: On entering, the task holds this lock already.
+            RuntimeError: On entering, if the task holds this lock already.
         """
-        return TaskLock(self._handling, self._served.server.locks, name)
+        return TaskLock(self._handling, self._served.shared.locks, name)
 
     def patched(self, name: str) -> bool:
-        """Whether to take the new way at a change of the code; False in replays from before it.
+        """Return whether to run new code; False in replays of recordings made before the change.
 
-        Once a task has been told, it is told the same again.
+        Within a task, the answer for a name stays the same.
         """
         return takes_patch(self._handling, name)
+
+    # Asking the client.
 
     @overload
     async def elicit(self, message: str) -> Answer[None]: ...
@@ -249,18 +209,22 @@ class Context(Facts):
     async def elicit(self, message: str, kind: object) -> Answer[Any]: ...
 
     async def elicit(self, message: str, kind: Any = None) -> Answer[Any]:
-        """Ask the user to fill in a form, and give back what they did.
+        """Ask the user to fill in a form, and return the answer.
 
-        The form is made from a flat class (attrs, dataclass, Struct, TypedDict, NamedTuple) with
-        texts, numbers, booleans, dates, choices (Literal, Enum) and lists of choices, with defaults
-        and constraints; or from one such type alone; or it is the `requestedSchema` itself. Without
-        `kind` the user only agrees or not.
+        Args:
+            message: The text for the user.
+            kind: A flat class (attrs, dataclass, Struct, TypedDict, NamedTuple) whose fields are
+                strings, numbers, booleans, dates, choices (Literal, Enum) or lists of choices, with
+                defaults and constraints; or one such type alone; or the `requestedSchema` itself.
+                Without it the user only accepts or declines.
 
         Raises:
-            TypeError: The class is not flat; the field is named.
-            ValueError: The schema is none of a form.
-            LocalProtocolError: A field asks for a secret, or a text has a link in it: for both
-                there is `elicit_url`.
+            TypeError: The class is not flat; the text names the field.
+            ValueError: The schema is not one of a form.
+            LocalProtocolError: A field asks for a secret, or a text contains a link: use
+                `elicit_url` instead.
+            CapabilityMissing: The client does not support forms.
+            RequestError, RequestTimeout, ConnectionLost: The client sent no answer.
         """
         (answer,) = await self.ask_all(Elicitation(message, kind))
         return answer
@@ -268,31 +232,40 @@ class Context(Facts):
     async def elicit_url(
         self, message: str, url: str, *, elicitation_id: str | None = None
     ) -> Answer[None]:
-        """Ask the user to visit a URL, for what is not the client's business: secrets, payments.
+        """Ask the user to visit a URL, for data that the client may not see: secrets, payments.
 
-        Accepted is consent, and not that anything is done there. Who visits the URL must be asked
-        there who they are: it may be another person.
+        "accept" means that the user agrees to visit the URL, not that anything has happened there.
+        The page behind the URL must authenticate its visitor, who may be another person.
+
+        Args:
+            message: The text for the user.
+            url: An https URL, or an http URL of this machine.
+            elicitation_id: The id for `elicitation_complete`; a new one by default.
 
         Raises:
-            LocalProtocolError: The URL is not https (or of this machine), or carries a password.
+            LocalProtocolError: The URL is another one, or contains a password.
+            CapabilityMissing: The client does not support URL elicitation.
+            RequestError, RequestTimeout, ConnectionLost: The client sent no answer.
         """
         (answer,) = await self.ask_all(UrlElicitation(message, url, elicitation_id=elicitation_id))
         return answer
 
     async def elicitation_complete(self, elicitation_id: str | None) -> None:
-        """Tell the client that what was to be done at a URL is done; see `Answer.elicitation_id`.
+        """Notify the client that a URL elicitation is complete.
 
-        Nothing is sent for None, for some clients cannot hear of it.
+        Args:
+            elicitation_id: The `Answer.elicitation_id`; None, for clients that do not support this
+                notification, sends nothing.
 
         Raises:
-            LocalProtocolError: This client was not asked so, or has heard already (ELIC-32).
+            LocalProtocolError: This client got no such elicitation, or it is complete already.
         """
         if elicitation_id is None:
             return
         if not self._served.elicitations.end(elicitation_id):
             raise LocalProtocolError(f"this client was not asked for {elicitation_id!r}")
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
-        await self._handling.notify(_COMPLETE, params)
+        await self._handling.notify(_ELICITATION_COMPLETE, params)
 
     async def sample(
         self,
@@ -303,21 +276,33 @@ class Context(Facts):
     ) -> CreateMessageResult:
         """Ask the client for a message of its language model.
 
-        The prompt is a text, a conversation (a list of texts, contents, messages and results), or
-        all params; options such as `max_tokens`, `system_prompt` and `tools` win over these. If the
-        model wants to use tools, ask again with its result and those of the tools behind what was
-        said before; and not for ever. `progress` is called with the client's reports, in this task.
+        If the model wants to use tools, ask again with the conversation so far, the model's message
+        and the results of the tools; limit the number of rounds.
+
+        Args:
+            prompt: A text; or a conversation, which is a list of texts, contents, messages and
+                results; or the complete params.
+            progress: Called with each progress notification of the client, in this task.
+            options: Members of the params such as `max_tokens`, `system_prompt` and `tools`, which
+                take precedence over those of `prompt`.
 
         Raises:
-            TypeError: The question is none, or there is no such option.
-            LocalProtocolError: The tools' results do not belong to what the model said.
-            RequestError: With code -1, that the user refused.
+            TypeError: The question has another type, or an option is unknown.
+            LocalProtocolError: The results of tools do not match the model's message.
+            CapabilityMissing: The client does not support sampling.
+            RequestError: The user rejected the request (code -1), or the client failed.
+            RequestTimeout, ConnectionLost: The client sent no answer.
         """
         (result,) = await self.ask_all(Sampling(prompt, progress=progress, **options))
         return result
 
     async def list_roots(self) -> list[Root]:
-        """Ask the client for its roots."""
+        """Ask the client for its roots.
+
+        Raises:
+            CapabilityMissing: The client has no roots.
+            RequestError, RequestTimeout, ConnectionLost: The client sent no answer.
+        """
         (roots,) = await self.ask_all(Roots())
         return roots
 
@@ -337,37 +322,39 @@ class Context(Facts):
     async def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]: ...
 
     async def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]:
-        """Ask several questions at once, and give back the answers in their order.
+        """Ask several questions at once, and return the answers in their order.
 
-        A modern client gets them in one round. If one fails, all do.
+        The questions are `Elicitation`, `UrlElicitation`, `Sampling` and `Roots` objects. A
+        stateless client gets all of them with one response. If one fails, all fail.
         """
         return await answers(self._handling, self._served, questions)
 
-    _limiter: trio.CapacityLimiter | None = None
+    # Notifying the client.
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether nobody waits for this request any more."""
+        """Return whether the request was cancelled, so that its result is not sent."""
         return self._handling.is_cancelled
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Tell the client how far this request has come, and in words where it takes them.
+        """Notify the client of the progress of this request.
 
-        Nothing is sent if the client did not ask, or if `progress` has not grown (PROG-06).
+        Nothing is sent if the client did not ask for progress, or if `progress` has not increased.
+        `message` is left out for protocol versions that lack it.
         """
         await self._handling.progress(progress, total, message)
 
     async def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
-        """Send a log message to the client, unless it asked for more severe ones only.
+        """Send a log message to the client, if `level` is at least `log_level`.
 
         Raises:
-            ValueError: There is no such level.
+            ValueError: The level is unknown.
         """
 
         def make() -> LoggingMessageParams | None:
-            if not self._log_level_filter.lets(level):
+            if not self._wants_log(level):
                 return None
             return LoggingMessageParams(level=level, data=data, logger=logger)
 
@@ -390,60 +377,71 @@ class Context(Facts):
         await self.log("error", data, logger=logger)
 
     async def ping(self) -> None:
-        """Wait for a sign of life from the client.
+        """Wait until the client has answered a ping.
 
         Raises:
-            RequestError, RequestTimeout, ConnectionLost: There was none.
+            RequestError, RequestTimeout, ConnectionLost: The client sent no answer.
         """
         await self._handling.ask("ping")
 
     async def read_resource(self, uri: str) -> list[ResourceContents]:
-        """What a resource of this server holds; its handler runs here, as part of this request.
+        """Return the contents of a resource of this server; its handler runs in this request.
 
         Raises:
-            RequestError: There is none, or the URI is refused; unless it is caught, the request is
-                answered so.
-            Exception: What its handler raises.
+            RequestError: There is no such resource, or the URI is rejected. Unless it is caught,
+                this request is answered with it.
+            Exception: The error that the resource's handler raised.
         """
-        result = await self._served.read(self._handling, uri, limiter=self._limiter)
-        return result.contents
+        read = self._served.read_for_handler
+        return (await read(self._handling, uri, limiter=self._limiter)).contents
+
+
+def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
+    async def call(*args: P.args, **keywords: P.kwargs) -> Result:
+        return function(*args, **keywords)
+
+    return call
 
 
 @attrs.define(eq=False)
-class ThreadContext(Facts):
-    """The context of a `def` handler: the words of `Context`, but each call blocks the thread.
+class ThreadContext(BaseContext):
+    """The context of a `def` handler, with the operations of `Context`; each call blocks.
 
-    Each call for the loop to do raises `RequestAbandoned` once the request is over. A thread cannot
-    be cancelled, so a long handler looks at `is_cancelled` now and then.
+    A call that needs the event loop raises `RequestAbandoned` once the request is cancelled. A
+    thread cannot be cancelled, so a long handler should check `is_cancelled` from time to time.
     """
 
     _bridge: Bridge
 
     @property
     def _context(self) -> Context:
-        """The context by which the loop does what this thread asks for."""
+        """The context with which the event loop performs the calls."""
         return Context(self._handling, self._served)
 
+    # Time and randomness.
+
     def now(self) -> datetime:
-        """The time of day, in UTC."""
-        return self._bridge.call(_soon(self._context.now))
+        """Return the time of day, in UTC."""
+        return self._bridge.call(_async(self._context.now))
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean something."""
-        return self._bridge.call(_soon(self._context.monotonic))
+        """Return the seconds of a clock that never goes back; only differences are meaningful."""
+        return self._bridge.call(_async(self._context.monotonic))
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so many seconds."""
+        """Sleep; see `Context.sleep`."""
         self._bridge.call(self._context.sleep, seconds)
 
     @property
     def random(self) -> Random:
-        """A generator of random numbers, which a recording seeds; not for secrets."""
+        """A generator of random numbers, seeded by the recording; not for secrets."""
         return self._context.random
 
     def uuid4(self) -> uuid.UUID:
-        """A random UUID out of `random`; not for secrets."""
+        """Return a random UUID made with `random`; not for secrets."""
         return self._context.uuid4()
+
+    # Effects.
 
     @overload
     def effect(
@@ -458,7 +456,7 @@ class ThreadContext(Facts):
     def effect(self, function: Callable[..., object], *args: object, **keywords: object) -> object:
         """Call a function as an effect: a replay returns the recorded result instead.
 
-        The function runs in this thread, and may block.
+        A `def` function runs in this thread, and may block; see `Context.effect`.
         """
         effect = effect_of(self._served, function, args, keywords)
         if returns_awaitable(function):
@@ -466,12 +464,18 @@ class ThreadContext(Facts):
         return perform_in_thread(self._bridge.call, self._handling, effect)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Return a lock shared by all handlers of the server, for `with ctx.lock(name):`."""
-        return ThreadLock(self._handling, self._served.server.locks, self._bridge, name)
+        """Return a lock shared by all handlers of the server, for `with ctx.lock(name):`.
+
+        Raises:
+            RuntimeError: On entering, if this handler holds the lock already.
+        """
+        return ThreadLock(self._handling, self._served.shared.locks, self._bridge, name)
 
     def patched(self, name: str) -> bool:
-        """Whether to take the new way at a change of the code; False in replays from before it."""
-        return self._bridge.call(_soon(self._context.patched), name)
+        """Return whether to run new code; False in replays of recordings made before the change."""
+        return self._bridge.call(_async(self._context.patched), name)
+
+    # Asking the client.
 
     @overload
     def elicit(self, message: str) -> Answer[None]: ...
@@ -486,28 +490,31 @@ class ThreadContext(Facts):
     def elicit(self, message: str, kind: object) -> Answer[Any]: ...
 
     def elicit(self, message: str, kind: Any = None) -> Answer[Any]:
-        """Ask the user to fill in a form, and give back what they did."""
+        """Ask the user to fill in a form, and return the answer; see `Context.elicit`."""
         return self._bridge.call(self._context.elicit, message, kind)
 
     def elicit_url(
         self, message: str, url: str, *, elicitation_id: str | None = None
     ) -> Answer[None]:
-        """Ask the user to visit a URL, for what is not the client's business: secrets, payments."""
+        """Ask the user to visit a URL; see `Context.elicit_url`."""
         call = functools.partial(self._context.elicit_url, elicitation_id=elicitation_id)
         return self._bridge.call(call, message, url)
 
     def elicitation_complete(self, elicitation_id: str | None) -> None:
-        """Notify the client that a URL elicitation is complete; see `Answer.elicitation_id`."""
+        """Notify the client that a URL elicitation is complete; see the same in `Context`."""
         self._bridge.call(self._context.elicitation_complete, elicitation_id)
 
     def sample(
         self, prompt: SamplingInput, **options: Unpack[SamplingOptions]
     ) -> CreateMessageResult:
-        """Ask the client for a message of its language model; progress is not reported."""
+        """Ask the client for a message of its language model; see `Context.sample`.
+
+        There is no `progress` callback.
+        """
         return self._bridge.call(functools.partial(self._context.sample, prompt, **options))
 
     def list_roots(self) -> list[Root]:
-        """Ask the client for its roots."""
+        """Ask the client for its roots; see `Context.list_roots`."""
         return self._bridge.call(self._context.list_roots)
 
     @overload
@@ -526,22 +533,24 @@ class ThreadContext(Facts):
     def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]: ...
 
     def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]:
-        """Ask several questions at once, and give back the answers in their order."""
+        """Ask several questions at once, and return the answers; see `Context.ask_all`."""
         return self._bridge.call(answers, self._handling, self._served, questions)
+
+    # Notifying the client.
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether nobody waits for this request any more."""
+        """Return whether the request was cancelled, so that its result is not sent."""
         return self._bridge.is_abandoned
 
     def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Tell the client how far this request has come, and in words where it takes them."""
+        """Notify the client of the progress of this request; see `Context.progress`."""
         self._bridge.call(self._context.progress, progress, total, message)
 
     def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
-        """Send a log message to the client, unless it asked for more severe ones only."""
+        """Send a log message to the client, if `level` is at least `log_level`."""
         self._bridge.call(functools.partial(self._context.log, level, data, logger=logger))
 
     def debug(self, data: Any, *, logger: str | None = None) -> None:
@@ -561,12 +570,13 @@ class ThreadContext(Facts):
         self.log("error", data, logger=logger)
 
     def ping(self) -> None:
-        """Wait for a sign of life from the client."""
+        """Wait until the client has answered a ping; see `Context.ping`."""
         self._bridge.call(self._context.ping)
 
     def read_resource(self, uri: str) -> list[ResourceContents]:
-        """What a resource of this server holds; its handler runs here, as part of this request."""
-        # This thread keeps its place while the resource's handler, or one below, may need another.
+        """Return the contents of a resource of this server; see `Context.read_resource`."""
+        # This thread counts for the session's limiter while it waits for the resource's handler,
+        # which may need a thread as well; a limiter of its own avoids a deadlock.
         limiter = trio.CapacityLimiter(1)
-        read = functools.partial(self._served.read, limiter=limiter)
+        read = functools.partial(self._served.read_for_handler, limiter=limiter)
         return self._bridge.call(read, self._handling, uri).contents

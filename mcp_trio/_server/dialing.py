@@ -19,9 +19,9 @@ import trio
 from mcp_trio._protocol.websocket import checked_token
 from mcp_trio._recorder.writer import RecordTarget, SuccessiveSessions
 from mcp_trio._server.http_options import Verify
+from mcp_trio._server.sessions import SessionSource
 from mcp_trio._server.sockets import (
     Serve,
-    ServesConnections,
     WebSocketOptions,
     bound_websocket,
     serve_connections,
@@ -70,7 +70,7 @@ class DialOptions(TypedDict, total=False):
 
 
 async def dial(
-    server: ServesConnections,
+    server: SessionSource,
     url: str,
     options: DialOptions,
     *,

@@ -1,8 +1,8 @@
-"""Results of effects: from a returned value to its record, and back.
+"""Results of effects: from the returned value to JSON in the recording, and back.
 
-A result goes through JSON always, recorded or not, and comes back as what the function's annotation
-says, by the machinery that reads tools' arguments. So a handler sees the same in a replay. What
-would come back as something else is refused, and not changed in silence.
+Every result goes through JSON, recorded or not, and is decoded as the type that the function's
+annotation names, like the arguments of tools. So a handler gets an equal value in a replay. A
+result that JSON would change is rejected.
 """
 
 import functools
@@ -34,7 +34,7 @@ _decode_plain = msgspec.json.Decoder().decode
 
 @attrs.frozen(eq=False)
 class _Results:
-    """The results of one function; each error names it."""
+    """The `Codec` for the results of one function."""
 
     name: str
     hint: Any
@@ -43,10 +43,14 @@ class _Results:
     _decode: _Reader
 
     def converted(self, value: Any) -> tuple[Any, bytes]:
-        """See `Codec`."""
+        """Return the value as a replay will get it, and its JSON.
+
+        Raises:
+            TypeError: The value has no JSON form, is too large, or is changed by JSON.
+        """
         try:
             body = self.writer.encode(value)
-        except Exception as error:  # people's types and hooks may raise anything
+        except Exception as error:  # Users' types and hooks may raise any exception.
             self._reject("has no JSON form", error)
         if len(body) > self.bytes_max:
             self._reject(
@@ -54,14 +58,18 @@ class _Results:
             )
         result = self.decoded(body)
         if not self._is_kept(value, body, result):
-            self._reject(f"is not the same after a way through JSON: {self._advice()}")
+            self._reject(f"is not the same after going through JSON: {self._advice()}")
         return result, body
 
     def decoded(self, body: bytes) -> Any:
-        """See `Codec`."""
+        """Return the value that JSON stands for.
+
+        Raises:
+            TypeError: The JSON does not fit the annotation.
+        """
         try:
             return self._decode(body)
-        except Exception as error:  # as above
+        except Exception as error:  # The same.
             self._reject(f"is not what it is annotated with, {self.hint}", error)
 
     def _is_kept(self, value: Any, body: bytes, result: Any) -> bool:
@@ -82,36 +90,37 @@ class _Results:
 
 @attrs.define(eq=False)
 class EffectResults:
-    """How the results of each function are kept, made when it is first an effect.
+    """The codecs for results by function; each is created when the function is first called.
 
-    What an annotation means is remembered as well: local functions are new ones at each call.
+    Decoders are cached by annotation as well, because a local function is a new object in each call
+    of the function around it.
     """
 
     converter: "Converter | None"
     writer: JsonWriter
     limits: Limits
-    _known: WeakKeyDictionary[Any, _Results] = attrs.field(
+    _codecs: WeakKeyDictionary[Any, _Results] = attrs.field(
         factory=WeakKeyDictionary[Any, _Results], init=False
     )
-    _known_reader: Callable[[Any], _Reader] = attrs.field(init=False)
+    _cached_reader: Callable[[Any], _Reader] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._known_reader = functools.lru_cache(self._new_reader)
+        self._cached_reader = functools.lru_cache(self._new_reader)
 
     def of(self, function: Any) -> Codec[Any]:
-        """The codec of a function's results.
+        """Return the codec for results of a function.
 
         Raises:
-            TypeError: Its annotation cannot be resolved, or not be read.
+            TypeError: Its annotation cannot be resolved, or cannot be decoded from JSON.
         """
         function = called_function(function)
         if not isinstance(function, types.FunctionType):
-            return self._made(function)
-        if function not in self._known:
-            self._known[function] = self._made(function)
-        return self._known[function]
+            return self._new_codec(function)
+        if function not in self._codecs:
+            self._codecs[function] = self._new_codec(function)
+        return self._codecs[function]
 
-    def _made(self, function: Any) -> _Results:
+    def _new_codec(self, function: Any) -> _Results:
         name, hint = _annotated(function)
         try:
             decode = self._reader(hint)
@@ -121,25 +130,25 @@ class EffectResults:
 
     def _reader(self, hint: Any) -> _Reader:
         try:
-            return self._known_reader(hint)
-        except TypeError:  # also that of a hint without a hash
+            return self._cached_reader(hint)
+        except TypeError:  # The annotation may not be hashable.
             return self._new_reader(hint)
 
     def _new_reader(self, hint: Any) -> _Reader:
         readable = TypeReader(self.converter).readable(hint)
-        json_schema(readable)  # refuses what msgspec would meet only when it decodes
+        json_schema(readable)  # Rejects types that msgspec would reject only when it decodes.
         return msgspec.json.Decoder(readable, dec_hook=structure).decode
 
 
 def _is_open(hint: Any) -> bool:
-    """Return whether parts of it may be anything: no type says then what JSON has made of these."""
+    """Return whether a part may be of any type, so that decoding cannot restore its type."""
     return hint in _ANYTHING or any(map(_is_open, typing.get_args(hint)))
 
 
 def _annotated(function: Any) -> tuple[str, Any]:
-    """The name of what is called, and what it says that it returns."""
+    """Return the name of a function and the annotation of its result."""
     try:
         plain = plain_function(function)
-    except TypeError:  # a class or a builtin, which say nothing
+    except TypeError:  # A class or a builtin has no such annotation.
         return repr(function), Any
     return f"{plain.__module__}.{plain.__qualname__}", resolved_return(plain)

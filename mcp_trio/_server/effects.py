@@ -10,19 +10,22 @@ import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import attrs
 import msgspec
 
 from mcp_trio._journal.records import encode_body
-from mcp_trio._server.facts import Facts, ServedSession
+from mcp_trio._server.base_context import BaseContext
 from mcp_trio._server.introspection import called_function, name_of, returns_awaitable
 from mcp_trio._server.threads import Bridge
 from mcp_trio._session.effects import Effect, perform, perform_in_passing, perform_in_thread
 from mcp_trio._session.handlers import INSIDE, Handling
 from mcp_trio.errors import BlockedInReplay
+
+if TYPE_CHECKING:
+    from mcp_trio._server.handlers import ServedSession
 
 # The stand-in for the lifespan ------------------------------------------------------------------
 
@@ -133,7 +136,7 @@ class CurrentContext(msgspec.Struct, eq=False):
     """
 
     handling: Handling
-    served: ServedSession
+    served: "ServedSession"
     bridge: Bridge | None = None
 
 
@@ -175,7 +178,7 @@ _BOUND: Final = _Signatures()
 
 
 def effect_of(
-    served: ServedSession,
+    served: "ServedSession",
     function: Callable[..., Any],
     args: Sequence[Any],
     keywords: Mapping[str, Any],
@@ -194,12 +197,12 @@ def effect_of(
         name=name_of(function),
         arguments=functools.partial(_arguments, served, function, args, keywords),
         run=run or functools.partial(function, *args, **keywords),
-        codec=served.server.effect_results.of(function),
+        codec=served.shared.effect_results.of(function),
     )
 
 
 def _arguments(
-    served: ServedSession,
+    served: "ServedSession",
     function: Callable[..., Any],
     args: Sequence[Any],
     keywords: Mapping[str, Any],
@@ -243,19 +246,19 @@ class _ArgumentEncoder:
     The items of lists and dicts are encoded one by one as well, down to `_WALKED_LEVELS`.
     """
 
-    served: ServedSession
+    served: "ServedSession"
 
     def encode(self, value: Any, levels: int = _WALKED_LEVELS) -> bytes:
         if isinstance(value, ReplayLifespan):
             return encode_body(f"<{object.__getattribute__(value, '_path')}>")
-        if isinstance(value, Facts) or self._is_of_lifespan(value):
+        if isinstance(value, BaseContext) or self._is_of_lifespan(value):
             return _OPAQUE
-        server = self.served.server
+        shared = self.served.shared
         try:
-            text = self._walked(value, levels - 1) if levels else server.writer.encode(value)
+            text = self._walked(value, levels - 1) if levels else shared.writer.encode(value)
         except Exception:  # Users' types and hooks may raise anything.
             return _OPAQUE
-        return text if len(text) <= server.limits.requests.effect_bytes_max else _OPAQUE
+        return text if len(text) <= shared.limits.requests.effect_bytes_max else _OPAQUE
 
     def _walked(self, value: Any, levels: int) -> bytes:
         kind = value.__class__
@@ -265,7 +268,7 @@ class _ArgumentEncoder:
             return encode_body(
                 {name: msgspec.Raw(self.encode(it, levels)) for name, it in value.items()}
             )
-        return self.served.server.writer.encode(value)
+        return self.served.shared.writer.encode(value)
 
     def _is_of_lifespan(self, value: Any) -> bool:
         lifespan = self.served.lifespan

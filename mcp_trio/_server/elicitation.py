@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import (
+    TYPE_CHECKING,
     Any,
     Final,
     Generic,
@@ -39,7 +40,6 @@ from mcp_trio._protocol.forms import FORMATS, check_form, form_errors, form_memb
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
-from mcp_trio._server.facts import ServedSession
 from mcp_trio._server.introspection import (
     Field,
     bare,
@@ -74,6 +74,9 @@ from mcp_trio.types import (
     ToolChoice,
     ToolResultContent,
 )
+
+if TYPE_CHECKING:
+    from mcp_trio._server.handlers import ServedSession
 
 # Forms ------------------------------------------------------------------------------------------
 #
@@ -493,7 +496,7 @@ class Ask(ABC, Generic[T_co]):
 
 
 async def answers(
-    handling: Handling, served: ServedSession, questions: Sequence[Ask[Any]]
+    handling: Handling, served: "ServedSession", questions: Sequence[Ask[Any]]
 ) -> tuple[Any, ...]:
     """Send several requests to the client at once, and return the answers in their order.
 
@@ -511,7 +514,7 @@ async def answers(
 
 
 def prepared(
-    handling: Handling, served: ServedSession, questions: Sequence[Ask[Any]]
+    handling: Handling, served: "ServedSession", questions: Sequence[Ask[Any]]
 ) -> list[Ask[Any]]:
     """Return the requests in the form for this client.
 
@@ -637,7 +640,9 @@ class UrlElicitation(Ask[Answer[None]]):
         return Answer(action=result.action, elicitation_id=self.elicitation_id)
 
 
-def _with_elicitation_id(handling: Handling, served: ServedSession, question: Ask[Any]) -> Ask[Any]:
+def _with_elicitation_id(
+    handling: Handling, served: "ServedSession", question: Ask[Any]
+) -> Ask[Any]:
     if not isinstance(question, UrlElicitation):
         return question
     if not handling.request.peer.protocol_version.has_elicitation_ids:
@@ -684,7 +689,7 @@ def _has_secret(parts: SplitResult) -> bool:
 
 
 def url_elicitation_params(
-    handling: Handling, served: ServedSession, elicitations: Sequence[UrlElicitation]
+    handling: Handling, served: "ServedSession", elicitations: Sequence[UrlElicitation]
 ) -> list[Any]:
     """Return the params of URL elicitations as the data of a `URLElicitationRequiredError`.
 

@@ -1,7 +1,12 @@
-"""The server's side of one session: a table with the handler of each method."""
+"""The server's side of one session: from a request to the handler, and to its result.
+
+The session calls `ServedSession.handle` for each request, in the request's own task. `_METHODS`
+names the function for each method; each one looks up the registered handler, decodes the
+arguments, runs the handler with a context, and converts the value that it returned.
+"""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
@@ -11,17 +16,13 @@ from mcp_trio import types
 from mcp_trio._protocol.forms import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
-from mcp_trio._recorder.writer import RecordTarget, SharedRecording
-from mcp_trio._server.context import Context, ThreadContext, visit_first
+from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
-from mcp_trio._server.facts import LogLevelFilter
-from mcp_trio._server.registration import Offering
+from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
 from mcp_trio._server.registry import (
     LISTS,
-    CacheHints,
     Registered,
     RegisteredEntry,
-    RegisteredMethod,
     RegisteredResource,
     Registry,
     completion_result,
@@ -36,166 +37,68 @@ from mcp_trio._server.threads import Bridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import AccompaniedSession, Handling
-from mcp_trio._session.journal import Recording
 from mcp_trio._session.tasks import bare
 from mcp_trio.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     SERVER_BUSY,
+    URL_ELICITATION_REQUIRED,
     CapabilityMissing,
     RequestError,
     ResourceNotFound,
     ToolError,
+    UrlElicitationRequired,
 )
 
 if TYPE_CHECKING:
-    import httpx2
-
-# --------------------
-# Which sessions of a server are open at the same time.
-
-
-BESIDE: Final = "sessions beside"
-
-
-@attrs.define
-class _Tally:
-    """How many sessions have come and gone."""
-
-    come: int = 0
-    gone: int = 0
-
-
-@attrs.define(eq=False)
-class SessionCounter:
-    """The open sessions of one server object, by where each is recorded.
-
-    What a handler reads of memory that sessions share may come from another session, which the
-    recording of one does not hold. So each session counts those that were open while it was, but
-    for those in the same file: when a replay differs, the count tells where to look. It is a
-    difference of tallies, so that a session costs the same however many are open.
-    """
-
-    all: _Tally = attrs.field(factory=_Tally, init=False)
-    _by_file: dict[SharedRecording, _Tally] = attrs.field(
-        factory=dict[SharedRecording, _Tally], init=False
-    )
-
-    def join(self, record: RecordTarget | None) -> "Beside":
-        """A session is open from now on, until it has to `leave`."""
-        file = record if isinstance(record, SharedRecording) else None
-        same = _ALONE
-        if file is not None:
-            same = self._by_file.setdefault(file, _Tally())
-            same.come += 1
-        self.all.come += 1
-        return Beside(self, same, file)
-
-    def forget(self, file: SharedRecording) -> None:
-        """All sessions in a file have ended."""
-        del self._by_file[file]
-
-
-_ALONE: Final = _Tally(come=1)
-"""What is in the file of a session that has one of its own."""
-
-
-@attrs.define(eq=False)
-class Beside:
-    """An open session, and those that were open while it was."""
-
-    _session_counter: SessionCounter
-    _same: _Tally
-    _file: SharedRecording | None
-    _others_gone_before: int = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._others_gone_before = self._session_counter.all.gone - self._same.gone
-
-    def count(self) -> int:
-        """How many there were, but for those in the same file."""
-        return self._session_counter.all.come - self._same.come - self._others_gone_before
-
-    def leave(self) -> None:
-        """It is open no more."""
-        self._session_counter.all.gone += 1
-        if self._file is not None:
-            self._same.gone += 1
-            if self._same.come == self._same.gone:
-                self._session_counter.forget(self._file)
-
-
-@attrs.define(eq=False)
-class RecordingBeside(Recording):
-    """A recording that ends with the count of `SessionCounter`, if there were any."""
-
-    beside: Callable[[], int] = attrs.field(kw_only=True)
-
-    def close(self, counts: dict[str, int]) -> None:
-        """See `Sequencer.close`."""
-        others = self.beside()
-        super().close(counts | {BESIDE: others} if others else counts)
-
+    from mcp_trio._server.server import Server
+    from mcp_trio._server.sessions import ServerSessions, SessionHttp
 
 THREAD_MARK: Final = "thread"
+"""The mark in a recording of a handler that runs in a thread."""
 
-_Answer: TypeAlias = msgspec.Struct | msgspec.Raw
+_Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 Values = TypeVarTuple("Values")
 
 
-@attrs.define(eq=False)
-class SessionHttp:
-    """The HTTP client of one session's handlers, whose requests are effects.
+@attrs.define(kw_only=True, eq=False)
+class ServedSession:
+    """The `Application` of a server's session: finds and runs the handler of each request.
 
-    To be entered round the session: at the end the client is closed, within
-    `limits.shutdown.close_seconds`, also when that is a cancellation.
+    Attributes:
+        shared: The state that all sessions of the server share.
+        registry: The registry of the server.
+        announcer: Sends the client's notifications of changes.
+        lifespan: The value of the server's lifespan.
+        http: The HTTP client of the handlers.
+        rounds: Resumes handlers that ask a stateless client, with each further request.
+        log_level: The level that `logging/setLevel` has set; None: no log messages are sent.
     """
 
-    close_seconds: float
-    _client: "httpx2.AsyncClient | None" = attrs.field(default=None, init=False)
-
-    @property
-    def client(self) -> "httpx2.AsyncClient":
-        """The client; httpx2 is imported here, when a client is needed for the first time."""
-        if self._client is None:
-            from mcp_trio._server.http_effects import EffectClient
-
-            self._client = EffectClient()
-        return self._client
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._client is not None:
-            with trio.move_on_after(self.close_seconds, shield=True):
-                await self._client.aclose()
-
-
-@attrs.define(eq=False)
-class Serving:
-    """The `Application` of a session: a server's offering, and what is this session's alone."""
-
-    server: Offering
+    shared: "ServerSessions"
     registry: Registry
     announcer: Announcer
     lifespan: Any
-    http: SessionHttp
+    http: "SessionHttp"
     rounds: SealedRounds
-    log_level_filter: LogLevelFilter = attrs.field(factory=LogLevelFilter, init=False)
+    log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     _session: AccompaniedSession = attrs.field(init=False)
+    # These are created on first use, to save the memory of idle sessions.
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
     _limiter: trio.CapacityLimiter | None = attrs.field(default=None, init=False)
 
-    # What not every session needs is made for the first who does.
+    @property
+    def server(self) -> "Server":
+        """The server."""
+        return self.shared.server
 
     @property
     def elicitations(self) -> OpenElicitations:
-        """See `ServedSession`."""
+        """The URL elicitations that are not complete."""
         if self._elicitations is None:
             self._elicitations = OpenElicitations(
                 self.registry.limits.requests.elicitations_remembered_max
@@ -203,45 +106,43 @@ class Serving:
         return self._elicitations
 
     @property
-    def subscriptions(self) -> Subscriptions:
-        """Those of modern clients."""
-        if self._subscriptions is None:
-            self._subscriptions = Subscriptions(self.registry.limits, self._session)
-        return self._subscriptions
-
-    @property
     def _threads(self) -> trio.CapacityLimiter:
-        """How many handlers of this session run in threads at once."""
         if self._limiter is None:
             self._limiter = trio.CapacityLimiter(self.registry.limits.requests.threads_max)
         return self._limiter
 
     def accompany(self, session: AccompaniedSession) -> None:
-        """See `Application.accompany`."""
+        """Start to announce changes to the client of a session that opens."""
         self._session = session
         self.announcer.accompany(session)
 
     def depart(self) -> None:
-        """See `Application.depart`."""
+        """Stop to announce changes; the session closes."""
         self.announcer.leave()
 
-    # Each coroutine between the engine and a handler takes its part of each wait. So those who only
-    # choose who answers give back what is to be awaited.
+    # From a request to the function that answers its method. Every coroutine between the session
+    # and a handler makes each wait of the handler slower, so these functions return awaitables.
 
-    def handle(self, handling: Handling) -> Awaitable[_Answer]:
-        """See `Application.handle`."""
+    def handle(self, handling: Handling) -> Awaitable[_Result]:
+        """Return the result of a request.
+
+        Raises:
+            RequestError: The request is answered with this error.
+            Exception: The handler failed.
+        """
         if handling.request.has_rounds:
             return self.rounds.answer(handling, self)
-        return self._handled_at_once(handling)
+        return self._handle_without_rounds(handling)
 
-    async def _handled_at_once(self, handling: Handling) -> _Answer:
-        request, result = handling.request, await self.handled(handling)
+    async def _handle_without_rounds(self, handling: Handling) -> _Result:
+        result = await self.run_handler(handling)
         if isinstance(result, types.InputRequiredResult):
-            raise TypeError(f"{request.method.name} has no rounds: it cannot ask by its result")
+            method = handling.request.method.name
+            raise TypeError(f"{method} cannot ask the client by an InputRequiredResult")
         return result
 
     def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
-        """Return the registered handler of a request that may have rounds, if there is one."""
+        """Return the entry whose handler a request calls, if it could be resumable."""
         method = request.method.name
         if method in self.registry.methods:
             return None
@@ -250,37 +151,55 @@ class Serving:
         except UriError:
             return None
 
-    async def handled(self, handling: Handling) -> _Answer:
-        """Run the handler of a request from its beginning, and return its result."""
+    async def run_handler(self, handling: Handling) -> _Result:
+        """Return the result of a request's handler, run from its beginning.
+
+        The handler runs again when it has raised `UrlElicitationRequired` and the user has agreed
+        to visit the URLs.
+        """
+        method, params = handling.request.method.name, handling.request.params
         while True:
             try:
-                return await self._handled(handling)
+                own = self.registry.methods.get(method)
+                if own is None:
+                    return await _METHODS[method](self, handling, params)
+                value = await self._call(own, handling, params)
+                return _converted(own, method_result, value, self.shared.writer)
             except Exception as error:
-                await visit_first(handling, self, error)
+                required = bare(error)
+                if not isinstance(required, UrlElicitationRequired):
+                    raise
+                await self._elicit_urls(handling, required)
 
-    def _handled(self, handling: Handling) -> Awaitable[_Answer]:
-        method, params = handling.request.method.name, handling.request.params
-        own = self.registry.methods.get(method)
-        if own is not None:
-            return self._handled_by_own(own, handling, params)
-        return _HANDLERS[method](self, handling, params)
+    async def _elicit_urls(self, handling: Handling, required: UrlElicitationRequired) -> None:
+        """Ask the user to visit the URLs; return when the user has agreed.
 
-    async def _handled_by_own(
-        self, own: RegisteredMethod, handling: Handling, params: Any
-    ) -> _Answer:
-        value = await self._run(own, handling, params)
-        return _converted(own, method_result, value, self.server.writer)
+        Raises:
+            RequestError: With code -32042, for a client that has to visit the URLs and then repeat
+                the request.
+            ToolError: The user does not agree.
+            CapabilityMissing: The client cannot be asked.
+        """
+        elicitations: list[UrlElicitation] = required.elicitations
+        if handling.request.peer.protocol_version.has_elicitation_ids:
+            params = url_elicitation_params(handling, self, elicitations)
+            raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
+        agreed = await answers(handling, self, elicitations)
+        if not all(answer.is_accepted for answer in agreed):
+            raise ToolError(f"{required}, and the user has not agreed to it")
+
+    # Notifications.
 
     def hears(self, method: Method) -> bool:
-        """See `Application.hears`: what people have given handlers to."""
+        """Return whether a handler is registered for a notification."""
         return method.name in self.registry.methods
 
     async def notified(self, method: Method, params: Any) -> None:
-        """See `Application.notified`."""
+        """Run the handler of a notification."""
         own = self.registry.methods[method.name]
         handler, keywords = own.signature.handler, own.signature.bind(params, None)
         if own.runs_in_thread:
-            sequencer = self.announcer.session.sequencer
+            sequencer = self._session.sequencer
             sequencer.marked(THREAD_MARK, own.name)
             bridge = Bridge(own.name, sequencer, None)
             await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads)
@@ -289,14 +208,16 @@ class Serving:
             if hasattr(value, "__await__"):
                 await value
 
+    # Methods.
+
     async def list_page(self, handling: Handling, params: types.PaginatedParams) -> msgspec.Raw:
-        """Answer any of `LISTS`."""
+        """Answer one of `LISTS`."""
         request = handling.request
         return self.registry.page(request.method.name, params.cursor, request.peer.protocol_version)
 
     async def set_level(self, _: Handling, params: types.SetLevelParams) -> types.EmptyResult:
         """Answer `logging/setLevel`."""
-        self.log_level_filter.level = params.level
+        self.log_level = params.level
         return types.EmptyResult()
 
     async def call_tool(
@@ -304,28 +225,29 @@ class Serving:
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Answer `tools/call`; a `ToolError` becomes a result with `isError`.
 
-        So do arguments that do not fit, where the revision wants the model to hear of them, and the
-        lack of a capability, where it has no error for that.
+        So do invalid arguments and a missing capability, depending on the protocol version.
         """
         tool = self.registry.tools.get(params.name)
         if tool is None:
             raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
+        protocol_version = handling.request.peer.protocol_version
         raw = None if params.arguments is msgspec.UNSET else params.arguments
         try:
             arguments = _decoded(tool.signature.decode, raw)
         except RequestError as error:
-            if not handling.request.peer.protocol_version.argument_errors_are_results:
+            if not protocol_version.argument_errors_are_results:
                 raise
-            return _failure(error.message)
+            return _tool_failure(error.message)
         try:
-            value = await self._run(tool, handling, arguments)
-            return _converted(tool, tool_result, value, self.server.writer, tool.output)
+            value = await self._call(tool, handling, arguments)
+            return _converted(tool, tool_result, value, self.shared.writer, tool.output)
         except Exception as error:
-            failure, protocol_version = bare(error), handling.request.peer.protocol_version
-            told = ToolError if protocol_version.is_stateless else ToolError | CapabilityMissing
-            if not isinstance(failure, told):
-                raise
-            return _failure(str(failure))
+            failure = bare(error)
+            if isinstance(failure, ToolError):
+                return _tool_failure(str(failure))
+            if isinstance(failure, CapabilityMissing) and not protocol_version.is_stateless:
+                return _tool_failure(str(failure))
+            raise
 
     async def read_resource(
         self, handling: Handling, params: types.ReadResourceParams
@@ -333,35 +255,49 @@ class Serving:
         """Answer `resources/read`."""
         return await self._read(handling, params.uri)
 
-    async def read(
+    async def read_for_handler(
         self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
     ) -> types.ReadResourceResult:
-        """See `ServedSession.read`."""
+        """Read a resource of this server as a part of another request.
+
+        `limiter` replaces the session's limiter of handlers in threads.
+
+        Raises:
+            RequestError: There is no such resource, or the URI is rejected.
+            Exception: The handler failed.
+        """
         result = await self._read(handling, uri, limiter)
         if isinstance(result, types.InputRequiredResult):
-            raise TypeError(f"{uri!r} returned questions, which only its own request can ask")
+            raise TypeError(
+                f"{uri!r} returned questions for the client, which needs a request of its own"
+            )
         return result
 
     async def _read(
         self, handling: Handling, uri: str, limiter: trio.CapacityLimiter | None = None
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
-            resource, values = self._found(uri)
+            resource, values = self._find_resource(uri)
             arguments = _decoded(resource.signature.decode_text, values)
-            value = await self._run(resource, handling, arguments, limiter)
+            value = await self._call(resource, handling, arguments, limiter)
         except Exception as error:
             failure = bare(error)
             if not isinstance(failure, RequestError) or failure.code != RESOURCE_NOT_FOUND:
                 raise
             if handling.request.peer.protocol_version.resource_not_found_code == failure.code:
-                raise  # as it is: recordings hold what these revisions were told
-            said, data = self._brief(failure.message), failure.data or {"uri": uri}
-            raise ResourceNotFound(uri, message=said, data=data) from error
-        writer = self.server.writer
-        result = _converted(resource, resource_result, uri, resource.mime_type, value, writer)
-        return _hinted(result, resource.hints)
+                raise
+            text, data = self._shortened(failure.message), failure.data or {"uri": uri}
+            raise ResourceNotFound(uri, message=text, data=data) from error
+        result = _converted(
+            resource, resource_result, uri, resource.mime_type, value, self.shared.writer
+        )
+        if isinstance(result, types.InputRequiredResult):
+            return result  # It must not be cached.
+        hints = resource.hints.members().items()
+        missing = {name: hint for name, hint in hints if getattr(result, name) is None}
+        return msgspec.structs.replace(result, **missing)
 
-    def _found(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
+    def _find_resource(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
         try:
             found = self.registry.find_resource(uri)
         except UriError as error:
@@ -371,31 +307,34 @@ class Serving:
         return found
 
     async def subscribe(self, _: Handling, params: types.SubscribeParams) -> types.EmptyResult:
-        """Answer `resources/subscribe`; what nobody could read is not found."""
-        self._found(params.uri)
-        subscribed, limits = self.announcer.subscribed, self.registry.limits
-        if params.uri not in subscribed and len(subscribed) >= limits.requests.subscriptions_max:
-            subscriptions_max = limits.requests.subscriptions_max
+        """Answer `resources/subscribe`; the resource must exist."""
+        self._find_resource(params.uri)
+        subscribed = self.announcer.subscribed
+        subscriptions_max = self.registry.limits.requests.subscriptions_max
+        if params.uri not in subscribed and len(subscribed) >= subscriptions_max:
             text = f"too many subscriptions (limits.requests.subscriptions_max={subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
         subscribed[params.uri] = None
         return types.EmptyResult()
 
     async def unsubscribe(self, _: Handling, params: types.UnsubscribeParams) -> types.EmptyResult:
-        """Answer `resources/unsubscribe`, also of what was not subscribed to."""
+        """Answer `resources/unsubscribe`, also without a subscription."""
         self.announcer.unsubscribe(params.uri)
         return types.EmptyResult()
 
     async def listen(self, handling: Handling, params: types.ListenParams) -> types.ListenResult:
-        """Answer `subscriptions/listen`, at the end of the session."""
-        self.subscriptions.check_room(params.notifications)
+        """Answer `subscriptions/listen`, when the session closes."""
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions(self.registry.limits, self._session)
+        self._subscriptions.check_room(params.notifications)
         capabilities = handling.session.connection.current_capabilities()
         wanted = honoured_filter(params, capabilities, self._is_readable)
-        return await self.subscriptions.run(Subscription(self.announcer.notifier, handling, wanted))
+        subscription = Subscription(self.announcer.notifier, handling, wanted)
+        return await self._subscriptions.run(subscription)
 
     def _is_readable(self, uri: str) -> bool:
         try:
-            self._found(uri)
+            self._find_resource(uri)
         except RequestError:
             return False
         return True
@@ -403,7 +342,7 @@ class Serving:
     async def complete(
         self, handling: Handling, params: types.CompleteParams
     ) -> types.CompleteResult:
-        """Answer `completion/complete`; an argument that nobody completes gets no proposals."""
+        """Answer `completion/complete`; an argument without a completion gets no values."""
         registry, argument = self.registry, params.argument
         if not registry.completions:
             raise RequestError(METHOD_NOT_FOUND, "method not found: nothing is completed here")
@@ -417,7 +356,7 @@ class Serving:
         completion = registry.completions.get((target, argument.name))
         if completion is None:
             return completion_result(None)
-        value = await self._run(completion, handling, params)
+        value = await self._call(completion, handling, params)
         return _converted(completion, completion_result, value)
 
     async def get_prompt(
@@ -428,40 +367,41 @@ class Serving:
         if prompt is None:
             raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
-        value = await self._run(prompt, handling, arguments)
+        value = await self._call(prompt, handling, arguments)
         return _converted(prompt, prompt_result, prompt.description, value)
 
     def _rejection(self, code: int, text: str, data: Any = None) -> RequestError:
-        return RequestError(code, self._brief(text), data)
+        return RequestError(code, self._shortened(text), data)
 
-    def _brief(self, text: str) -> str:
-        """Cut what quotes the peer: a message is one short sentence (BASE-12)."""
+    def _shortened(self, text: str) -> str:
+        """Shorten an error text that quotes the client."""
         chars_max = self.registry.limits.messages.error_text_chars_max
         return text if len(text) <= chars_max else f"{text[:chars_max]}…"
 
-    async def _run(
+    # From a method's function to the handler.
+
+    async def _call(
         self,
         registered: Registered,
         handling: Handling,
         arguments: Any,
         limiter: trio.CapacityLimiter | None = None,
     ) -> Any:
-        """What a person's handler returns.
+        """Return the value that a handler returns.
 
-        Cancelled while its thread runs: the thread is abandoned, its result is dropped.
+        If this is cancelled while the handler's thread runs, the thread is abandoned.
         """
         if registered.runs_in_thread:
-            return await self._run_in_thread(
-                registered, handling, arguments, limiter or self._threads
-            )
+            limiter = limiter or self._threads
+            return await self._call_in_thread(registered, handling, arguments, limiter)
         signature = registered.signature
-        asks = signature.context_parameter is not None
-        context = Context(handling, self, limiter) if asks else None
+        takes_context = signature.context_parameter is not None
+        context = Context(handling, self, limiter) if takes_context else None
         CURRENT_CONTEXT.set(CurrentContext(handling, self))
         value: Any = signature.handler(**signature.bind(arguments, context))
         return await value if hasattr(value, "__await__") else value
 
-    async def _run_in_thread(
+    async def _call_in_thread(
         self,
         registered: Registered,
         handling: Handling,
@@ -475,6 +415,7 @@ class Serving:
             sequencer.marked(THREAD_MARK, registered.name, lane)
         bridge = Bridge(registered.name, sequencer, lane, handling.scope)
         context = ThreadContext(handling, self, bridge)
+        # A handler that reads a resource whose handler runs in a thread has a context already.
         outer = CURRENT_CONTEXT.set(CurrentContext(handling, self, bridge))
         try:
             return await run_in_thread(
@@ -486,7 +427,7 @@ class Serving:
         finally:
             abandon_effect(handling)
             bridge.end()
-            CURRENT_CONTEXT.reset(outer)  # the caller's, if this is a resource that a handler reads
+            CURRENT_CONTEXT.reset(outer)
 
 
 def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:
@@ -496,25 +437,12 @@ def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:
         raise RequestError(INVALID_PARAMS, f"invalid arguments: {error}") from error
 
 
-def _failure(text: str) -> types.CallToolResult:
+def _tool_failure(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
-def _hinted(
-    result: types.ReadResourceResult | types.InputRequiredResult, hints: CacheHints
-) -> types.ReadResourceResult | types.InputRequiredResult:
-    """The result with those hints that its handler has not given itself."""
-    if isinstance(result, types.InputRequiredResult):  # never kept (CACHE-04)
-        return result
-    members = hints.members().items()
-    left = {name: it for name, it in members if getattr(result, name) is None}
-    return msgspec.structs.replace(result, **left)
-
-
-def _converted(
-    registered: Registered, convert: Callable[[*Values], Result], *values: *Values
-) -> Result:
-    """The result for what a handler returned; no traceback of a fault would name the handler."""
+def _converted(registered: Registered, convert: Callable[[*Values], T], *values: *Values) -> T:
+    """Return the converted value; an error gets a note, as its traceback shows no handler."""
     try:
         return convert(*values)
     except TypeError as error:
@@ -527,21 +455,21 @@ def _resource_at(registry: Registry, params: types.ReadResourceParams) -> Regist
     return None if found is None else found[0]
 
 
+# The entry that a request calls, for the methods whose handlers may be resumable.
 _ENTRIES: Final[dict[str, Callable[[Registry, Any], RegisteredEntry | None]]] = {
     "tools/call": lambda registry, params: registry.tools.get(params.name),
     "prompts/get": lambda registry, params: registry.prompts.get(params.name),
     "resources/read": _resource_at,
 }
 
-_Handler = Callable[[Serving, Handling, Any], Awaitable[_Answer]]
-_HANDLERS: Final[dict[str, _Handler]] = {
-    **dict.fromkeys(LISTS, Serving.list_page),
-    "tools/call": Serving.call_tool,
-    "resources/read": Serving.read_resource,
-    "resources/subscribe": Serving.subscribe,
-    "resources/unsubscribe": Serving.unsubscribe,
-    LISTEN: Serving.listen,
-    "completion/complete": Serving.complete,
-    "prompts/get": Serving.get_prompt,
-    "logging/setLevel": Serving.set_level,
+_METHODS: Final[dict[str, Callable[[ServedSession, Handling, Any], Awaitable[_Result]]]] = {
+    **dict.fromkeys(LISTS, ServedSession.list_page),
+    "tools/call": ServedSession.call_tool,
+    "resources/read": ServedSession.read_resource,
+    "resources/subscribe": ServedSession.subscribe,
+    "resources/unsubscribe": ServedSession.unsubscribe,
+    LISTEN: ServedSession.listen,
+    "completion/complete": ServedSession.complete,
+    "prompts/get": ServedSession.get_prompt,
+    "logging/setLevel": ServedSession.set_level,
 }

@@ -3,18 +3,14 @@
 `HttpApp` checks `Host` and `Origin` and verifies the user. It routes each request to the MCP
 endpoint (`McpEndpoint`), the two endpoints of the HTTP+SSE transport (`SseEndpoints`), or the
 WebSocket endpoint (`WebSocketEndpoint`). `MountedApp` is the same application as an ASGI
-application. `StandIn` is the base class of servers that are not a `Server` but are served alike:
-a recording, or a proxy to another server.
+application.
 """
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from contextvars import Context
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qs
 
 import attrs
@@ -40,10 +36,8 @@ from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.sockets import Door, verified
-from mcp_trio._server.subscriptions import ChangeNotifier
-from mcp_trio._session.leader_followers import FirstStep, TaskPool, lead_all
+from mcp_trio._session.leader_followers import FirstStep, lead_all
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
-from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
 from mcp_trio._transports.http_response import (
     AnswerStream,
@@ -56,10 +50,6 @@ from mcp_trio._transports.http_response import (
 from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
 from mcp_trio._transports.websocket import Upgrade, Upgraded, accepted
 from mcp_trio.errors import SERVER_BUSY
-from mcp_trio.limits import Limits
-
-if TYPE_CHECKING:
-    from mcp_trio._server.http_sessions import StatelessSession
 
 
 class RejectedError(Exception):
@@ -763,53 +753,3 @@ class MountedApp:
         life, self._life = self._life, None
         if life is not None:
             await life.end()
-
-
-SessionT = TypeVar("SessionT", bound="StatelessSession")
-
-
-@attrs.define(kw_only=True, eq=False)
-class StandIn(ABC, Generic[SessionT]):
-    """The base class of servers that are served over HTTP but are not a `Server`.
-
-    Attributes:
-        limits: The limits of each session.
-        change_notifier: An empty set of subscribers: the sessions report changes themselves.
-    """
-
-    limits: Limits
-    change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
-
-    @abstractmethod
-    def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:
-        """Return a session, and the function that serves the session to its end."""
-
-    def entered_lifespan(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that does nothing: there is no lifespan."""
-        return nullcontext()
-
-    def param_header_paths(self, tool: str) -> None:
-        """Return None: parameter headers are not compared with the arguments of a call."""
-
-    def begin_session(
-        self,
-        channel: Channel,
-        pool: TaskPool,
-        variables: Context,
-        *,
-        on_ended: Callable[[], None],
-        **_: Any,
-    ) -> SessionT:
-        """Serve one session in a task; an error of the session is logged, and ends no other."""
-        session, serve = self.opened(channel)
-        variables.run(pool.nursery.start_soon, _serve, serve, on_ended)
-        return session
-
-
-async def _serve(serve: Callable[[], Awaitable[None]], on_ended: Callable[[], None]) -> None:
-    try:
-        await serve()
-    except Exception:
-        logger.exception("a session failed")
-    finally:
-        on_ended()

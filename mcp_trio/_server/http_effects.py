@@ -102,14 +102,14 @@ class EffectTransport(_Transport):
         context = active_context()
         if context is None:
             return await send(self._sender(), request)
-        server = context.served.server
-        bytes_max = server.limits.requests.http_effect_bytes_max
+        shared = context.served.shared
+        bytes_max = shared.limits.requests.http_effect_bytes_max
         told = _request(request, await request.aread(), bytes_max)
         effect: Effect[HttpResponse] = Effect(
             name=HTTP,
             arguments=functools.partial(encode_body, told),
             run=functools.partial(_send, self._sender, request, bytes_max),
-            codec=server.effect_results.of(_send),
+            codec=shared.effect_results.of(_send),
         )
         library = library_of(request)
         # The error may have been recorded by a handler that used the other library.

@@ -30,7 +30,7 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 
 import attrs
 import trio
@@ -40,8 +40,9 @@ from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
-from mcp_trio._server.http_sessions import Restarts, Runtime, ServesSessions
-from mcp_trio._server.sealed_state import MemoryStore, StateStore
+from mcp_trio._server.http_sessions import Restarts, Runtime
+from mcp_trio._server.sealed_state import MemoryStore
+from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.sockets import Door, tls_context, verify_of
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
@@ -50,6 +51,9 @@ from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import netloc
 from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio.limits import Limits
+
+if TYPE_CHECKING:
+    from mcp_trio._server.server import Server
 
 logger = logging.getLogger("mcp_trio")
 
@@ -280,7 +284,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def app_of(
-    server: ServesSessions, options: HttpOptions, bound: Sequence[tuple[str, int]]
+    server: SessionSource, options: HttpOptions, bound: Sequence[tuple[str, int]]
 ) -> HttpApp:
     """Return the application for the addresses that are bound; its runtime is not started.
 
@@ -357,7 +361,7 @@ class Address:
 
 
 async def serve_http(
-    server: ServesSessions,
+    server: SessionSource,
     address: Address,
     options: HttpOptions,
     *,
@@ -376,7 +380,7 @@ async def serve_http(
 
 
 async def serve_bound(
-    server: ServesSessions,
+    server: SessionSource,
     listeners: Sequence[trio.SocketListener],
     address: Address,
     options: HttpOptions,
@@ -461,27 +465,12 @@ _Serve: TypeAlias = Callable[..., Awaitable[None]]
 _Wait: TypeAlias = Callable[[], Awaitable[None]]
 
 
-class ServesProcesses(ServesSessions, Protocol):
-    """The part of `Server` that `run_http` uses."""
-
-    states: StateStore | None
-
-    @property
-    def serve_http(self) -> _Serve:
-        """Serve in one process until cancelled; report the URL."""
-        ...
-
-    def speak_stateless_only(self) -> None:
-        """Serve stateless protocol versions only, which need no sessions."""
-        ...
-
-
 def _log(url: str) -> None:
     logger.info("serving %s", url)
 
 
 def run_http(
-    server: ServesProcesses, /, *, told: Told = _log, workers: int = 1, **options: Any
+    server: "Server", /, *, told: Told = _log, workers: int = 1, **options: Any
 ) -> NoReturn:
     """Call `trio.run` with the server's `serve_http`, until SIGINT or SIGTERM arrives.
 
@@ -556,13 +545,13 @@ async def _serve(serve: _Serve, told: Told) -> None:
 
 
 def _run_workers(
-    server: ServesProcesses, address: Address, options: HttpOptions, told: Told, number: int
+    server: "Server", address: Address, options: HttpOptions, told: Told, number: int
 ) -> int:
     check_for_workers(server, options, number)
     address.tls_context()  # an unreadable certificate is an error here, and not in each worker
     with bound_sockets(address.host, address.port) as sockets:
         parent_pid = os.getpid()
-        app = app_of(server, options, [each.getsockname()[:2] for each in sockets])
+        app = app_of(sessions_of(server), options, [each.getsockname()[:2] for each in sockets])
         url = address.url(sockets[0].getsockname()[1], app.path)
 
         def work(serving: Callable[[], None]) -> None:
@@ -584,7 +573,7 @@ def _run_workers(
             raise SystemExit(str(error)) from None
 
 
-def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int) -> None:
+def check_for_workers(server: "Server", options: HttpOptions, number: int) -> None:
     """Check that the options suit `number` worker processes.
 
     Raises:
@@ -593,7 +582,7 @@ def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int
     rejections = {
         "there is at least one of workers": number < 1,
         "workers serve stateless protocol versions only; protocol_versions= names none": not any(
-            PROTOCOL_VERSIONS[name].is_stateless for name in server.spoken
+            PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions
         ),
         "states=MemoryStore() is of one process: workers need another store": isinstance(
             server.states, MemoryStore
@@ -607,13 +596,15 @@ def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int
             raise ValueError(text)
 
 
-def _become_worker(server: ServesProcesses) -> None:
+def _become_worker(server: "Server") -> None:
     """Serve stateless requests only, and suspend no handler until its client's next request.
 
     A later request of a client may arrive at another worker, which knows no session or handler of
     this one.
     """
-    server.speak_stateless_only()
+    server.protocol_versions = [
+        name for name in server.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
+    ]
     server.limits = attrs.evolve(
         server.limits, requests=attrs.evolve(server.limits.requests, suspended_max=0)
     )
@@ -621,7 +612,7 @@ def _become_worker(server: ServesProcesses) -> None:
 
 async def _serve_on(
     sockets: Sequence[socket.socket],
-    server: ServesProcesses,
+    server: "Server",
     address: Address,
     options: HttpOptions,
     *,
@@ -630,4 +621,4 @@ async def _serve_on(
     listeners = [
         trio.SocketListener(trio.socket.from_stdlib_socket(each.dup())) for each in sockets
     ]
-    await serve_bound(server, listeners, address, options, task_status=task_status)
+    await serve_bound(sessions_of(server), listeners, address, options, task_status=task_status)

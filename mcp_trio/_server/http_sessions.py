@@ -13,7 +13,7 @@ others. A session belongs to the principal that opened it: knowing its id does n
 import logging
 import math
 import secrets
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Protocol
@@ -26,10 +26,9 @@ from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import RecordTarget
-from mcp_trio._server.handlers import SessionHttp
 from mcp_trio._server.http_options import HttpStores, SessionFacts
-from mcp_trio._server.sockets import HandshakeTimeouts, HasLifespan
-from mcp_trio._server.subscriptions import ChangeNotifier
+from mcp_trio._server.sessions import SessionHttp, SessionSource
+from mcp_trio._server.sockets import HandshakeTimeouts
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import sheltered
 from mcp_trio._transports.channel import Channel
@@ -303,41 +302,6 @@ class StatelessSession(RunningSession, Protocol):
         ...
 
 
-class ServesSessions(HasLifespan, Protocol):
-    """The part of a server that the runtime uses: a `Server`, or a `StandIn` for one."""
-
-    @property
-    def change_notifier(self) -> ChangeNotifier:
-        """The subscribers to changes of the server."""
-        ...
-
-    @property
-    def spoken(self) -> Sequence[str]:
-        """The protocol versions that the server supports, newest first."""
-        ...
-
-    def param_header_paths(self, tool: str) -> Any:
-        """Return the arguments of a tool that are sent as headers; None if they are not known."""
-        ...
-
-    def begin_session(
-        self,
-        channel: Channel,
-        pool: TaskPool,
-        variables: Context,
-        *,
-        lifespan: Any,
-        http: SessionHttp,
-        record: RecordTarget | None,
-        on_ended: Callable[[], None],
-    ) -> StatelessSession:
-        """Serve one channel, in tasks of `pool` that start with these context variables.
-
-        The session goes on until `shut` is called or the client is gone; then `on_ended` is called.
-        """
-        ...
-
-
 def _nothing() -> None:
     pass
 
@@ -362,7 +326,7 @@ class Runtime:
         pool: The tasks of the sessions.
     """
 
-    server: ServesSessions
+    server: SessionSource
     record: RecordTarget | None = None
     stores: HttpStores = attrs.field(factory=HttpStores)
     sessions: Sessions = attrs.field(init=False)
@@ -386,7 +350,7 @@ class Runtime:
         self.sessions, self.stateless = Sessions(limits, self.stores), StatelessChannel(limits)
         self._handshake_timeouts = HandshakeTimeouts(limits)
         self.endpoint = Endpoint(
-            protocol_versions=self.server.spoken,
+            protocol_versions=self.server.protocol_versions,
             decoder=Decoder(
                 json_depth_max=limits.messages.json_depth_max,
                 batch_messages_max=limits.messages.batch_size_max,
@@ -409,7 +373,7 @@ class Runtime:
             close_seconds = self.server.limits.shutdown.close_seconds
             change_notifier = self.server.change_notifier
             async with (
-                self.server.entered_lifespan() as value,
+                self.server.enter_lifespan() as value,
                 SessionHttp(close_seconds) as http,
                 self.stores.changes.joined(change_notifier.notify_listeners) as tell,
             ):

@@ -1,11 +1,11 @@
-"""The registry: tools, resources, templates and prompts, and their lists.
+"""The registry of a server: tools, resources, prompts, completions and methods, and their lists.
 
-Registering costs next to nothing. Schemas and decoders are built at first need, and each page of a
-list is encoded once for each revision, and kept until something is registered or removed.
+Registering is cheap: schemas and decoders are built on first use, and each page of a list is
+encoded once per protocol version and kept until something is registered or removed.
 
-Handlers in threads register and remove as well. So a table is changed by one operation that no
-thread can come between, and copied before anybody walks through it; and the pages are thrown away
-together with their dict, so that one which is being made meanwhile is kept where nobody looks.
+Handlers in threads may register and remove as well. Therefore each change of a table is one atomic
+operation, and a table is copied before it is iterated. A change replaces the dict of encoded pages,
+so that a page which another thread is encoding meanwhile lands in the discarded dict.
 """
 
 import base64
@@ -40,16 +40,27 @@ from mcp_trio.types import (
     Result,
 )
 
-# --------------------
-# What stands behind each name that a server offers, and how it is listed.
-#
-# Rows are made for the newest revision; what an older one does not have is left out when a page of
-# them is encoded.
+# The lists that a server may have, and the capability that each declares.
+LIST_CAPABILITIES: Final[dict[str, Any]] = {
+    "prompts": types.PromptsCapability(list_changed=True),
+    "resources": types.ResourcesCapability(subscribe=True, list_changed=True),
+    "tools": types.ToolsCapability(list_changed=True),
+}
+CAPABILITIES: Final[dict[str, Any]] = {"completions": {}, **LIST_CAPABILITIES}
+
+
+@functools.cache
+def _capabilities(kinds: frozenset[str]) -> types.ServerCapabilities:
+    declared = {kind: full for kind, full in CAPABILITIES.items() if kind in kinds}
+    return types.ServerCapabilities(logging={}, **declared)
 
 
 @attrs.frozen
 class CacheHints:
-    """For how long a client may keep a result, and whether others may have it too (CACHE-01)."""
+    """How long clients may cache a result, and whether other clients may share it.
+
+    https://modelcontextprotocol.io/specification/2026-07-28/server/utilities/caching
+    """
 
     ttl_seconds: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
     cache_scope: types.CacheScope = attrs.field(
@@ -57,13 +68,23 @@ class CacheHints:
     )
 
     def members(self) -> dict[str, Any]:
-        """The same as members of a result."""
+        """Return the hints as members of a result."""
         return {"ttl_ms": round(self.ttl_seconds * 1000), "cache_scope": self.cache_scope}
+
+
+# Registered handlers. Their list entries are made for the newest protocol version; members that an
+# older version lacks are removed when a page is encoded.
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Registered:
-    """A handler with its name; one that may block runs in a thread."""
+    """A handler and its name.
+
+    Attributes:
+        name: The name, for requests or for error texts.
+        signature: The handler, with the means to decode its arguments.
+        runs_in_thread: Whether the handler is a `def` function that may block.
+    """
 
     name: str
     signature: Signature
@@ -71,7 +92,7 @@ class Registered:
 
     @property
     def key(self) -> str:
-        """What it is registered under."""
+        """The key in the registry's table."""
         return self.name
 
 
@@ -81,7 +102,7 @@ def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) 
 
 @attrs.frozen(kw_only=True, eq=False)
 class RegisteredEntry(Registered):
-    """What has a row in a list, with what that says besides the name."""
+    """A handler with an entry in a list; `Server.tool` documents the attributes."""
 
     given_description: str | None = attrs.field(default=None, alias="description")
     title: str | None = None
@@ -90,18 +111,18 @@ class RegisteredEntry(Registered):
     resumable: bool | str = False
 
     def state_version(self, server_version: str) -> str | None:
-        """What the states of a resumable handler are good for; None if it is none."""
+        """Return the version in sealed states of this handler; None if it is not resumable."""
         if self.resumable is False:
             return None
         return server_version if self.resumable is True else self.resumable
 
     @property
     def description(self) -> str | None:
-        """What was given at registration, else the first part of the docstring."""
+        """The description given at registration, else the first part of the docstring."""
         return self.given_description or self.signature.docstring.description or None
 
-    def shown(self) -> dict[str, Any]:
-        """The members that the rows of all lists have."""
+    def common_members(self) -> dict[str, Any]:
+        """Return the members that the entries of all lists have."""
         return {
             "name": self.name,
             "description": self.description,
@@ -111,7 +132,7 @@ class RegisteredEntry(Registered):
         }
 
 
-@attrs.frozen(kw_only=True, eq=False, slots=False)  # as of a `Signature`
+@attrs.frozen(kw_only=True, eq=False, slots=False)  # slots would exclude cached_property
 class RegisteredTool(RegisteredEntry):
     """A function that the model may call."""
 
@@ -121,12 +142,12 @@ class RegisteredTool(RegisteredEntry):
 
     @functools.cached_property
     def output(self) -> OutputSchema | None:
-        """The data that it returns beside its content, made at first need."""
+        """The structured output; None if the tool returns content only."""
         return self.given_output or output_schema_of(self.signature, structured=self.structured)
 
     @functools.cached_property
     def param_headers(self) -> Mapping[str, tuple[str, ...]]:
-        """The paths of arguments that clients mirror in an HTTP request's head, by the field.
+        """The paths of arguments that HTTP requests repeat in headers, by header.
 
         Raises:
             TypeError: The schema cannot be made.
@@ -135,9 +156,9 @@ class RegisteredTool(RegisteredEntry):
         return param_headers_of(self.signature.schema)
 
     def definition(self) -> types.Tool:
-        """Its row in `tools/list`."""
+        """Return the entry in `tools/list`."""
         return types.Tool(
-            **self.shown(),
+            **self.common_members(),
             input_schema=self.signature.schema,
             output_schema=None if self.output is None else self.output.schema,
             annotations=self.annotations,
@@ -146,30 +167,30 @@ class RegisteredTool(RegisteredEntry):
 
 @attrs.frozen(kw_only=True, eq=False)
 class RegisteredPrompt(RegisteredEntry):
-    """A template of messages."""
+    """A function that makes messages from arguments."""
 
     @property
     def arguments(self) -> Collection[str]:
-        """The names of what fills it in."""
+        """The names of the arguments."""
         return self.signature.parameters.keys()
 
     def definition(self) -> types.Prompt:
-        """Its row in `prompts/list`."""
-        described = self.signature.docstring.parameters
+        """Return the entry in `prompts/list`."""
+        descriptions = self.signature.docstring.parameters
         arguments = [
             types.PromptArgument(
                 name=parameter.name,
-                description=described.get(parameter.name),
+                description=descriptions.get(parameter.name),
                 required=parameter.is_required,
             )
             for parameter in self.signature.parameters.values()
         ]
-        return types.Prompt(**self.shown(), arguments=arguments or None)
+        return types.Prompt(**self.common_members(), arguments=arguments or None)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class RegisteredResource(RegisteredEntry):
-    """Something to read: at one URI, or at every URI that its template matches."""
+    """A function that reads the resource at one URI, or at all URIs that a template matches."""
 
     template: UriTemplate
     mime_type: str | None = None
@@ -179,7 +200,7 @@ class RegisteredResource(RegisteredEntry):
 
     @property
     def key(self) -> str:
-        """Its URI, or the text of its template."""
+        """The URI, or the text of the template."""
         return self.template.text
 
     @property
@@ -193,9 +214,9 @@ class RegisteredResource(RegisteredEntry):
         return not self.template.variables
 
     def resource(self) -> types.Resource:
-        """Its row in `resources/list`."""
+        """Return the entry in `resources/list`."""
         return types.Resource(
-            **self.shown(),
+            **self.common_members(),
             uri=self.template.text,
             mime_type=self.mime_type,
             size=self.size,
@@ -203,50 +224,50 @@ class RegisteredResource(RegisteredEntry):
         )
 
     def resource_template(self) -> types.ResourceTemplate:
-        """Its row in `resources/templates/list`."""
+        """Return the entry in `resources/templates/list`."""
         return types.ResourceTemplate(
-            **self.shown(),
+            **self.common_members(),
             uri_template=self.template.text,
             mime_type=self.mime_type,
             annotations=self.annotations,
         )
 
 
-# --------------------
-# Handlers that people give to methods themselves, known to the protocol or not.
+# Methods with handlers of their own.
 
 
-_OF_THE_ENGINE: Final = frozenset(
+# The methods that the session answers itself, and no handler may replace.
+_RESERVED: Final = frozenset(
     {SessionTrigger.INITIALIZE, SessionTrigger.PING, SessionTrigger.REFERENCE}
 )
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class RegisteredMethod(Registered):
-    """The handler of a method, and the method's row, whose params are what the handler takes."""
+    """The handler of a method; `row` describes the method, with the params of the handler."""
 
     row: Method
 
 
-def check_name(name: str) -> None:
-    """Refuse a method that no handler of a server's can ever get.
+def check_method_name(name: str) -> None:
+    """Check that a server's handler can receive a method.
 
     Raises:
-        ValueError: The engine itself answers it, or clients do not send it.
+        ValueError: The session itself answers the method, or clients do not send it.
     """
     known = METHODS.get(name)
-    if known is not None and known.trigger in _OF_THE_ENGINE:
-        raise ValueError(f"{name} is the engine's own affair")
+    if known is not None and known.trigger in _RESERVED:
+        raise ValueError(f"{name} is handled by mcp_trio itself and cannot have another handler")
     if known is not None and Role.CLIENT not in known.senders:
         raise ValueError(f"a client does not send {name}")
 
 
 def row_of(name: str, signature: RawSignature) -> Method:
-    """The row of a method, with the params that its handler is annotated with.
+    """Return the description of a method, with the params of its handler's annotation.
 
     Raises:
         TypeError: The annotation cannot be resolved or decoded; or the handler of a notification
-            wants a context, which only requests have.
+            takes a context, which only requests have.
     """
     known, kind = METHODS.get(name), signature.raw_type
     kind = known.params if known is not None and kind is Any else kind
@@ -257,10 +278,10 @@ def row_of(name: str, signature: RawSignature) -> Method:
 
 
 def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Raw:
-    """The result of a method whose handler returned `value`: None is an empty object.
+    """Return the result of a method whose handler returned `value`; None is an empty object.
 
     Raises:
-        TypeError: It has no JSON form, or is no object there.
+        TypeError: The value has no JSON form, or its JSON form is not an object.
     """
     if value is None:
         return EmptyResult()
@@ -268,55 +289,55 @@ def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Ra
         return value
     encoded = writer.encode(value)
     if not encoded.startswith(b"{"):
-        raise TypeError(f"a result is an object, and not a {type(value).__name__}")
+        raise TypeError(f"a result must be a JSON object, not {type(value).__name__}")
     return msgspec.Raw(encoded)
 
 
-# --------------------
-# Completion: which argument of which prompt or template is meant, and what is proposed.
+# Completions.
 
 
-# What one answer may hold; the specification's number, not a limit of ours (COMP-05).
+# The maximum number of values in one result, which the specification sets:
+# https://modelcontextprotocol.io/specification/2025-11-25/server/utilities/completion
 VALUES_MAX: Final = 100
 
 Target: TypeAlias = tuple[str, str]
-"""What is completed: "prompts" or "resources", and the name or URI template in there."""
+"""The table, "prompts" or "resources", and the key in it."""
 
 
 class CompletionSignature(RawSignature):
-    """What a completion takes: the text so far, and perhaps the arguments that are settled."""
+    """The signature of a completion: the text so far, and perhaps the arguments already given."""
 
     values_max: ClassVar[int] = 2
 
     def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
-        """The keywords to call it with, from the params of the request."""
+        """Return the keywords to call the function with, from the params of the request."""
         params: CompleteParams = arguments
-        settled = None if params.context is None else params.context.arguments
-        return self._keywords((params.argument.value, settled or {}), context)
+        given = None if params.context is None else params.context.arguments
+        return self._keywords((params.argument.value, given or {}), context)
 
 
 def target_of(reference: Reference) -> Target:
-    """What a request's reference means."""
+    """Return the target that a reference in a request names."""
     if isinstance(reference, PromptReference):
         return "prompts", reference.name
     return "resources", reference.uri
 
 
 def completion_result(value: Any) -> CompleteResult:
-    """The result of a completion whose function returned `value`.
+    """Return the result of a completion whose function returned `value`.
 
-    A `Completion` is itself, None proposes nothing, a set is put in order. Beyond the first 100
-    values only their number is told, if it is known.
+    A `Completion` is used as it is, None has no values, a set is sorted. Of more than 100 values
+    the result contains the first 100, and the total if it is known.
 
     Raises:
-        TypeError: The values are not texts.
+        TypeError: The values are not strings.
     """
     return CompleteResult(
-        completion=_clipped(value) if isinstance(value, Completion) else _of(value)
+        completion=_first_of(value) if isinstance(value, Completion) else _completion_of(value)
     )
 
 
-def _clipped(completion: Completion) -> Completion:
+def _first_of(completion: Completion) -> Completion:
     values = completion.values
     if len(values) <= VALUES_MAX:
         return completion
@@ -324,32 +345,45 @@ def _clipped(completion: Completion) -> Completion:
     return Completion(values=values[:VALUES_MAX], total=total, has_more=True)
 
 
-def _of(value: Any) -> Completion:
+def _completion_of(value: Any) -> Completion:
     proposed: Iterable[Any] = () if value is None else value
     if isinstance(proposed, str):
-        raise TypeError("a completion proposes several texts, and not one")
+        raise TypeError("a completion returns a list of strings, not one string")
     if isinstance(proposed, set | frozenset):
         proposed = sorted(cast("Iterable[Any]", proposed))
     values = list(itertools.islice(proposed, VALUES_MAX + 1))
     for text in values:
         if not isinstance(text, str):
-            raise TypeError(f"a completion proposes texts, and not a {type(text).__name__}")
+            raise TypeError(f"a completion returns strings, not {type(text).__name__}")
     if len(values) <= VALUES_MAX:
         return Completion(values=values)
     total = len(proposed) if isinstance(proposed, Sized) else None
     return Completion(values=values[:VALUES_MAX], total=total, has_more=True)
 
 
+# The registry.
+
+
 _encode: Final = msgspec.json.Encoder().encode
+
+_DIGEST_CHARS: Final = 16
 
 
 @attrs.define(eq=False)
 class Registry:
-    """Everything that was registered, by name or URI.
+    """Everything that is registered at a server, by name or URI.
 
-    `changed` is called with the kind of the list after each change of "tools", "resources" or
-    "prompts". `offers` are kinds that count as offered though nothing stands there. `rows` are the
-    methods that a session knows, people's own among them.
+    Attributes:
+        limits: The limits of the server.
+        changed: Called after each change of a list, with "tools", "resources" or "prompts".
+        hints: The cache hints of the lists.
+        offers: The kinds that are declared as capabilities even while nothing is registered.
+        tools: The tools by name.
+        prompts: The prompts by name.
+        resources: The resources by URI or template text.
+        completions: The completions by target and argument.
+        methods: The users' handlers of methods by method name.
+        rows: The descriptions of all methods that a session knows, by method name.
     """
 
     limits: Limits
@@ -377,35 +411,35 @@ class Registry:
             "prompts": self.prompts,
         }
 
-    @property
-    def kinds(self) -> frozenset[str]:
-        """The lists in which something stands, or whose methods have people's own handlers."""
+    def capabilities(self) -> types.ServerCapabilities:
+        """Return the capabilities that follow from `offers` and from what is registered."""
         kinds = self._kinds
         if kinds is None:
-            kinds = self._kinds = self._kinds_now()
-        return kinds
+            needs = (method.row.required_capability for method in tuple(self.methods.values()))
+            needed = {need.path.partition(".")[0] for need in needs if need is not None}
+            tables = {**self._tables, "completions": self.completions}
+            kinds = self._kinds = self.offers.union(
+                kind for kind, table in tables.items() if table or kind in needed
+            )
+        return _capabilities(kinds)
 
-    def _kinds_now(self) -> frozenset[str]:
-        needs = (method.row.required_capability for method in tuple(self.methods.values()))
-        heads = {need.path.partition(".")[0] for need in needs if need is not None}
-        tables = {**self._tables, "completions": self.completions}
-        return self.offers.union(kind for kind, table in tables.items() if table or kind in heads)
+    # Registering and removing.
 
-    def add(self, kind: str, key: str, row: Registered) -> None:
-        """Offer something.
+    def add(self, kind: str, key: str, entry: Registered) -> None:
+        """Add an entry to a table.
 
         Raises:
-            ValueError: The name, or the URI, is taken.
+            ValueError: The name or URI is registered already.
         """
-        if self._tables[kind].setdefault(key, row) is not row:
+        if self._tables[kind].setdefault(key, entry) is not entry:
             raise ValueError(f"{key!r} is registered already")
         self._change(kind)
 
     def remove(self, kind: str, key: str) -> None:
-        """Offer something no longer, nor what completes its arguments.
+        """Remove an entry from a table, and the completions of its arguments.
 
         Raises:
-            LookupError: It is not there.
+            LookupError: Nothing is registered there.
         """
         if self._tables[kind].pop(key, None) is None:
             raise LookupError(f"no {kind.removesuffix('s')} {key!r} is registered")
@@ -420,24 +454,22 @@ class Registry:
         self.changed(kind)
 
     def add_method(self, method: RegisteredMethod) -> None:
-        """Let a handler have a method, also one that had another before."""
+        """Set the handler of a method."""
         self.methods[method.name] = method
         self.rows[method.name] = method.row
         self._kinds = None
 
-    # Completion.
-
     def find_target(self, target: object) -> Target:
-        """What somebody means by a name, a URI, or the function behind a prompt or resource.
+        """Return the prompt or resource that a name, a URI or a handler function stands for.
 
         Raises:
-            LookupError: Nothing of it is registered, or a function more than once.
+            LookupError: It stands for none, or for more than one.
         """
         found = [
             (kind, key)
             for kind in ("prompts", "resources")
-            for key, row in tuple(self._tables[kind].items())
-            if target in (key, row.signature.handler)
+            for key, entry in tuple(self._tables[kind].items())
+            if target in (key, entry.signature.handler)
         ]
         if len(found) != 1:
             what = "no prompt or resource" if not found else "more than one prompt or resource"
@@ -445,16 +477,16 @@ class Registry:
         return found[0]
 
     def arguments_of(self, target: Target) -> Iterable[str] | None:
-        """The names of what can be completed there; None if there is no such thing."""
+        """Return the names of the arguments of a target; None if there is no such target."""
         kind, key = target
-        row = self._tables[kind].get(key)
-        return None if row is None else row.arguments
+        entry = self._tables[kind].get(key)
+        return None if entry is None else entry.arguments
 
     def check_argument(self, target: Target, argument: str) -> None:
-        """Refuse to complete what is no argument; types are not looked at yet.
+        """Check that a target has an argument, without resolving its annotations.
 
         Raises:
-            ValueError: There is no such argument.
+            ValueError: The target has no such argument.
         """
         kind, key = target
         names = inspect.signature(self._tables[kind][key].signature.handler).parameters
@@ -462,20 +494,20 @@ class Registry:
             raise ValueError(f"{key!r} has no argument {argument!r}")
 
     def add_completion(self, target: Target, argument: str, completion: Registered) -> None:
-        """Complete an argument.
+        """Add the completion of an argument.
 
         Raises:
-            ValueError: It is completed already.
+            ValueError: The argument has a completion already.
         """
         if self.completions.setdefault((target, argument), completion) is not completion:
             raise ValueError(f"{argument!r} of {target[1]!r} is completed already")
         self._kinds = None
 
     def remove_completion(self, target: Target, argument: str) -> None:
-        """Complete an argument no longer.
+        """Remove the completion of an argument.
 
         Raises:
-            LookupError: It is not completed.
+            LookupError: The argument has no completion.
         """
         if self.completions.pop((target, argument), None) is None:
             raise LookupError(f"{argument!r} of {target[1]!r} is not completed")
@@ -484,12 +516,12 @@ class Registry:
     # Reading.
 
     def find_resource(self, uri: str) -> tuple[RegisteredResource, dict[str, str]] | None:
-        """What is read at `uri`, with the values of the template's variables.
+        """Return the resource that is read at `uri`, and the values of its template's variables.
 
-        A static resource comes before templates, these in the order in which they were registered.
+        A static resource has precedence over templates, and an earlier template over a later one.
 
         Raises:
-            UriError: It is too long, or a value could lead out of its place.
+            UriError: The URI is too long, or a value could lead out of its path segment.
         """
         static = self.resources.get(uri)
         if static is not None and static.is_static:
@@ -504,61 +536,53 @@ class Registry:
         return None
 
     def resources_that(self, *, is_static: bool) -> list[RegisteredResource]:
-        """The resources at one URI, or the templates."""
-        return [row for row in tuple(self.resources.values()) if row.is_static is is_static]
+        """Return the resources at one URI, or those with a template."""
+        return [entry for entry in tuple(self.resources.values()) if entry.is_static is is_static]
 
     def page(
         self, method: str, cursor: str | None, protocol_version: ProtocolVersion
     ) -> msgspec.Raw:
-        """One encoded page of the list that `method` asks for, a row of `LISTS`.
+        """Return one encoded page of the list that `method`, a key of `LISTS`, asks for.
 
         Raises:
-            RequestError: The cursor is none of ours, or follows what is gone (invalid params).
-            TypeError: Something in it cannot be listed; a note names it.
+            RequestError: The cursor is invalid, or what it follows was removed (invalid params).
+            TypeError: An entry cannot be listed; a note on the error names it.
         """
         pages = self._pages
         kept = pages.get((method, cursor, protocol_version))
         if kept is None:
-            rows = list(LISTS[method].rows(self))
-            start = 0 if cursor is None else _start(method, cursor, rows)
-            made = self._make_page(method, rows, start)
-            kept = msgspec.Raw(_encode(downgraded(made, protocol_version)))
-            if (
-                start % self.limits.requests.page_items_max == 0
-            ):  # what clients make up costs no memory
+            entries = list(LISTS[method].entries(self))
+            start = 0 if cursor is None else _start(method, cursor, entries)
+            page = self._make_page(method, entries, start)
+            kept = msgspec.Raw(_encode(downgraded(page, protocol_version)))
+            # Only pages that `next_cursor` leads to are kept, so that cursors which a client
+            # computes itself do not use memory.
+            if start % self.limits.requests.page_items_max == 0:
                 pages[method, cursor, protocol_version] = kept
         return kept
 
     def _make_page(
-        self, method: str, rows: Sequence[Registered], start: int
+        self, method: str, entries: Sequence[Registered], start: int
     ) -> types.CacheableResult:
-        made, end = LISTS[method], start + self.limits.requests.page_items_max
-        return made.result(
-            **{made.member: [_defined(made.define, row) for row in rows[start:end]]},
-            next_cursor=_cursor(method, rows[end - 1]) if end < len(rows) else None,
+        listing, end = LISTS[method], start + self.limits.requests.page_items_max
+        return listing.result(
+            **{listing.member: [_defined(listing.define, entry) for entry in entries[start:end]]},
+            next_cursor=_cursor(method, entries[end - 1]) if end < len(entries) else None,
             **self.hints.members(),
         )
 
     def tools_digest(self) -> str | None:
-        """A digest of all tools as they are listed; None if one cannot be listed."""
+        """Return a digest of all tools as they are listed; None if one cannot be listed."""
         digest = hashlib.sha256()
         try:
             for tool in tuple(self.tools.values()):
                 digest.update(_encode(tool.definition()))
         except TypeError:
-            return None  # who asks for the list will hear of it
+            return None  # A client that asks for the list gets the error.
         return digest.hexdigest()[:_DIGEST_CHARS]
 
-    def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
-        """Which arguments of a tool stand in the head of an HTTP request too, and in which field.
-
-        None: there is no such tool.
-        """
-        registered = self.tools.get(tool)
-        return None if registered is None else registered.param_headers
-
     def tool_schemas(self) -> dict[str, Any]:
-        """The schemas of the tools' arguments, by name; without those that cannot be listed."""
+        """Return the input schemas of the tools that can be listed, by name."""
         schemas: dict[str, Any] = {}
         for name, tool in tuple(self.tools.items()):
             with suppress(TypeError):
@@ -566,17 +590,21 @@ class Registry:
         return schemas
 
 
-_DIGEST_CHARS: Final = 16
-
-
-# Lists ------------------------------------------------------------------------------------------
+# Lists.
 
 
 @attrs.frozen(kw_only=True)
 class Listing:
-    """How one of the lists is made: its rows, what each becomes, the result that holds a page."""
+    """The recipe of a list.
 
-    rows: Callable[[Registry], Iterable[Registered]]
+    Attributes:
+        entries: Returns the entries of the list.
+        define: Returns the definition of an entry.
+        result: The type of the result.
+        member: The member of the result that contains the definitions.
+    """
+
+    entries: Callable[[Registry], Iterable[Registered]]
     define: Callable[[Any], Any]
     result: Callable[..., types.CacheableResult]
     member: str
@@ -584,25 +612,25 @@ class Listing:
 
 LISTS: Final = {
     "tools/list": Listing(
-        rows=lambda registry: tuple(registry.tools.values()),
+        entries=lambda registry: tuple(registry.tools.values()),
         define=RegisteredTool.definition,
         result=types.ListToolsResult,
         member="tools",
     ),
     "prompts/list": Listing(
-        rows=lambda registry: tuple(registry.prompts.values()),
+        entries=lambda registry: tuple(registry.prompts.values()),
         define=RegisteredPrompt.definition,
         result=types.ListPromptsResult,
         member="prompts",
     ),
     "resources/list": Listing(
-        rows=lambda registry: registry.resources_that(is_static=True),
+        entries=lambda registry: registry.resources_that(is_static=True),
         define=RegisteredResource.resource,
         result=types.ListResourcesResult,
         member="resources",
     ),
     "resources/templates/list": Listing(
-        rows=lambda registry: registry.resources_that(is_static=False),
+        entries=lambda registry: registry.resources_that(is_static=False),
         define=RegisteredResource.resource_template,
         result=types.ListResourceTemplatesResult,
         member="resource_templates",
@@ -610,21 +638,21 @@ LISTS: Final = {
 }
 
 
-def _defined(define: Callable[[Any], Any], row: Registered) -> Any:
+def _defined(define: Callable[[Any], Any], entry: Registered) -> Any:
     try:
-        return define(row)
+        return define(entry)
     except TypeError as error:
-        error.add_note(f"{row.name!r} cannot be listed, and neither can the others")
+        error.add_note(f"{entry.name!r} cannot be listed, and neither can the others")
         raise
 
 
 def _cursor(method: str, last: Registered) -> str:
-    """The cursor of the page after `last`, whatever is removed before that."""
+    """Return the cursor of the page after `last`; it stays valid while other entries change."""
     return base64.urlsafe_b64encode(f"{method} after {last.key}".encode()).decode()
 
 
-def _start(method: str, cursor: str, rows: Iterable[Registered]) -> int:
-    for start, last in enumerate(rows, 1):
+def _start(method: str, cursor: str, entries: Iterable[Registered]) -> int:
+    for start, last in enumerate(entries, 1):
         if _cursor(method, last) == cursor:
             return start
     raise RequestError(INVALID_PARAMS, "invalid cursor")

@@ -41,7 +41,7 @@ from mcp_trio._session.journal import Memory, Step, StepId
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 
 if TYPE_CHECKING:
-    from mcp_trio._server.handlers import Serving
+    from mcp_trio._server.handlers import ServedSession
 
 T = TypeVar("T")
 Result: TypeAlias = msgspec.Struct | msgspec.Raw
@@ -77,7 +77,7 @@ class SealedRounds:
     store: StateStore | None
     version: str
 
-    def answer(self, handling: Handling, served: "Serving") -> Awaitable[Result]:
+    def answer(self, handling: Handling, served: "ServedSession") -> Awaitable[Result]:
         """Return the result of a request that may have rounds.
 
         Raises:
@@ -90,7 +90,7 @@ class SealedRounds:
             return self._answer_round(handling, served)
         return self._answer_in_session(handling, served)
 
-    async def _answer_round(self, handling: Handling, served: "Serving") -> Result:
+    async def _answer_round(self, handling: Handling, served: "ServedSession") -> Result:
         """Answer one round of a stateless client."""
         registered, params = served.entry(handling.request), handling.request.params
         version = None if registered is None else registered.state_version(self.version)
@@ -106,7 +106,7 @@ class SealedRounds:
         return await self._answer_by_result(handling, served, _EMPTY)
 
     async def _answer_retry(
-        self, handling: Handling, served: "Serving", version: str | None
+        self, handling: Handling, served: "ServedSession", version: str | None
     ) -> Result:
         """Answer a retry with a state; a state that was used before gets the same result again."""
         params = handling.request.params
@@ -133,9 +133,9 @@ class SealedRounds:
     # Handlers that ask by their result.
 
     async def _answer_by_result(
-        self, handling: Handling, served: "Serving", state: State
+        self, handling: Handling, served: "ServedSession", state: State
     ) -> Result:
-        result = await served.handled(handling)
+        result = await served.run_handler(handling)
         if not isinstance(result, types.InputRequiredResult):
             return result
         asks = _asks_of(result)
@@ -153,7 +153,7 @@ class SealedRounds:
             text = await self._sealed(handling, after)
         return _round(requests, text)
 
-    async def _answer_in_session(self, handling: Handling, served: "Serving") -> Result:
+    async def _answer_in_session(self, handling: Handling, served: "ServedSession") -> Result:
         """Ask a legacy client by requests, round by round.
 
         A round without questions is followed by a pause, which grows each time: a stateless client
@@ -162,7 +162,7 @@ class SealedRounds:
         limits = self.sealer.limits
         pause_seconds = limits.requests.round_pause_seconds
         for _ in range(limits.requests.rounds_max):
-            result = await served.handled(handling)
+            result = await served.run_handler(handling)
             if not isinstance(result, types.InputRequiredResult):
                 return result
             asks = _asks_of(result)
@@ -184,13 +184,15 @@ class SealedRounds:
     async def _resume(
         self,
         handling: Handling,
-        served: "Serving",
+        served: "ServedSession",
         state: State,
         responses: Mapping[str, msgspec.Raw],
     ) -> Result:
         memory = Memory(state.seed, state.asked)
         memory.remember([*state.steps, *_answered(state.pending, responses)])
-        result = await run_resumably(handling, memory, functools.partial(served.handled, handling))
+        result = await run_resumably(
+            handling, memory, functools.partial(served.run_handler, handling)
+        )
         if isinstance(result, types.InputRequiredResult):
             raise LocalProtocolError("a resumable handler has to ask by its context")
         if result is not None:

@@ -1,51 +1,53 @@
-"""`Server`: what users register, and the ways to serve it."""
+"""`Server`: the tools, resources, prompts and methods of a server, and the ways to serve them."""
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from contextvars import Context as Variables
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from inspect import isasyncgenfunction
 from operator import attrgetter
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 
 import attrs
 import trio
 
 from mcp_trio import types
-from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.methods import Role
-from mcp_trio._protocol.versions import (
-    ALL_PROTOCOL_VERSIONS,
-    PROTOCOL_VERSIONS,
-    checked_protocol_versions,
-)
-from mcp_trio._recorder.writer import RecordTarget, begin_session, options_of
+from mcp_trio._protocol.metadata import check_extension
+from mcp_trio._protocol.methods import RESOURCE_UPDATED
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
+from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.handlers import RecordingBeside, Serving, SessionCounter, SessionHttp
 from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
-from mcp_trio._server.registration import Offering
-from mcp_trio._server.resumable import SealedRounds
-from mcp_trio._server.sealed_state import Sealer
+from mcp_trio._server.introspection import is_async, name_of
+from mcp_trio._server.registry import (
+    CAPABILITIES,
+    LIST_CAPABILITIES,
+    CacheHints,
+    CompletionSignature,
+    Registered,
+    RegisteredMethod,
+    RegisteredPrompt,
+    RegisteredResource,
+    RegisteredTool,
+    Registry,
+    check_method_name,
+    row_of,
+)
+from mcp_trio._server.results import given_output_schema
+from mcp_trio._server.sealed_state import KeyRing, StateStore
+from mcp_trio._server.sessions import ServerSessions, SessionHttp
+from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
-from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
-from mcp_trio._session.journal import UNRECORDED, Sequencer
-from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.nondeterminism import strict_watch
+from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
+from mcp_trio._server.uri_templates import UriTemplate
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
+    from cattrs import Converter
+
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
     from mcp_trio._server.sockets import (
@@ -56,9 +58,20 @@ if TYPE_CHECKING:
     )
     from mcp_trio._transports.sockets import Authorize
 
+F = TypeVar("F", bound=Callable[..., Any])
+Handler: TypeAlias = Callable[..., Any]
+SignatureT = TypeVar("SignatureT", bound=Signature)
+Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
-# --------------------
-# The transports of `Server.run`: for each a Trio run of its own, which owns the signals.
+# https://modelcontextprotocol.io/specification/2025-11-25/server/tools#tool-names
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+# A scheme as in RFC 3986, section 3.1; or a template whose first variable contains the scheme.
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
+
+
+# The functions behind `Server.run`: each starts a Trio run and handles signals. Modules of the
+# transports are imported when they are used.
 
 
 def _run_http(server: Any, /, **options: Any) -> None:
@@ -84,30 +97,45 @@ RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
 }
 
 
-T = TypeVar("T")
+def _check_offers(_server: object, _field: object, offers: Collection[str]) -> None:
+    unknown = set(offers) - CAPABILITIES.keys()
+    if unknown:
+        raise ValueError(f"unknown offers {sorted(unknown)}: choose from {', '.join(CAPABILITIES)}")
 
-_NOT_DECLARED: Final = types.ServerCapabilities()
 
-Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
+def _check_extensions(
+    _server: object, _field: object, capabilities: types.ServerCapabilities | None
+) -> None:
+    for identifier in (capabilities and capabilities.extensions) or ():
+        check_extension(identifier)
 
 
 @attrs.define(eq=False)
-class Server(Offering):
+class Server:
     """A server: a named set of tools, resources, prompts and other methods.
 
+    Its methods may be called from any task and any thread, also by handlers. Registering and
+    removing is allowed while sessions are open: their clients are notified that a list has changed.
+
     Attributes:
-        name: The name in `serverInfo`, sent with `version` and `instructions`.
-        title: The name to display, sent with `description`, `icons` and `website_url`.
+        name: The name in `serverInfo`.
+        version: The version in `serverInfo`, which recordings and sealed states contain as well.
+        instructions: A text for the model on how to use the server.
+        title: The name to display.
+        description: A description to display.
+        icons: Icons to display.
+        website_url: The URL of a page about the server.
         lifespan: A function that makes an async context manager from the server. Its value is
             `ctx.lifespan` in every handler. It is entered once for each served channel, before the
             handshake, and once for all sessions of an HTTP application or a listener.
         limits: The limits of each session.
-        offers: Those of "tools", "resources" and "prompts" that are declared as capabilities even
-            while nothing of the kind is registered.
-        capabilities: The capabilities to declare, in place of those that follow from the above.
+        offers: Those of "tools", "resources", "prompts" and "completions" that are declared as
+            capabilities even while nothing of the kind is registered.
+        capabilities: The capabilities to declare, in place of those that follow from `offers` and
+            from what is registered.
         methods: Handlers by method name; see `method`.
         list_ttl_seconds: Seconds for which clients may cache the lists; 0: not at all.
-        cache_scope: "public" if other clients may share a cached list, else "private".
+        cache_scope: "public" if clients may share a cached list, else "private".
         protocol_versions: The protocol versions to serve; all known ones by default.
         converter: A cattrs converter for arguments and results of your own classes. The type that
             a hook takes gives the schema; the text of its `ValueError` is sent to the client.
@@ -129,332 +157,433 @@ class Server(Offering):
     icons: Sequence[types.Icon] | None = attrs.field(default=None, kw_only=True)
     website_url: str | None = attrs.field(default=None, kw_only=True)
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
+    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True, repr=False)
+    offers: Collection[str] = attrs.field(default=(), kw_only=True, validator=_check_offers)
+    capabilities: types.ServerCapabilities | None = attrs.field(
+        default=None, kw_only=True, validator=_check_extensions
+    )
+    methods: Mapping[str, Handler] = attrs.field(factory=dict[str, Handler], kw_only=True)
+    list_ttl_seconds: float = attrs.field(default=0.0, kw_only=True)
+    cache_scope: types.CacheScope = attrs.field(default="private", kw_only=True)
     protocol_versions: Sequence[str] = attrs.field(
         default=ALL_PROTOCOL_VERSIONS, kw_only=True, converter=checked_protocol_versions
     )
-
-    _session_counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
-    _in_sessions: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
-
-    _contexts: ClassVar = (Context, ThreadContext)
+    converter: "Converter | None" = attrs.field(default=None, kw_only=True, repr=False)
+    keys: KeyRing = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
+    states: StateStore | None = attrs.field(default=None, kw_only=True, repr=False)
+    _registry: Registry = attrs.field(init=False, repr=False)
+    _change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False, repr=False)
+    _sessions: ServerSessions = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if isasyncgenfunction(self.lifespan):
-            raise TypeError("a lifespan is decorated with contextlib.asynccontextmanager")
-        super().__attrs_post_init__()
+            raise TypeError("a lifespan must be decorated with contextlib.asynccontextmanager")
+        hints = CacheHints(self.list_ttl_seconds, self.cache_scope)
+        self._registry = Registry(self.limits, self.list_changed, hints, frozenset(self.offers))
+        self._sessions = ServerSessions(self, self._registry, self._change_notifier)
+        for name, handler in self.methods.items():
+            self.method(name)(handler)
+
+    # Registering.
+
+    @overload
+    def tool(self, handler: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[types.Icon] | None = None,
+        annotations: types.ToolAnnotations | None = None,
+        meta: Mapping[str, Any] | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        structured: bool | None = None,
+        thread: bool = True,
+        resumable: bool | str = False,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        handler: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[types.Icon] | None = None,
+        annotations: types.ToolAnnotations | None = None,
+        meta: Mapping[str, Any] | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        structured: bool | None = None,
+        thread: bool = True,
+        resumable: bool | str = False,
+    ) -> Any:
+        """Register a function as a tool: `@server.tool`, or `@server.tool(title="…")`.
+
+        The tool's input schema comes from the signature of the function; its descriptions come from
+        the docstring. A parameter annotated with `Context` (`ThreadContext` in a `def` function
+        that runs in a thread) gets the context of the request, and is not in the schema.
+
+        A function annotated to return data (a class, a list, a number) has an output schema. Its
+        results contain the data as structured content, in addition to text. Data that does not fit
+        the schema fails the call, and the log says why. A `CallToolResult` is sent as it is, after
+        its structured content was checked.
+
+        A function raises `ToolError` for an error that the model should see.
+
+        Args:
+            handler: The function, `async def` or `def`.
+            name: The name of the tool, in place of the function's name.
+            title: The name to display.
+            description: The description, in place of the first part of the docstring.
+            icons: Icons to display.
+            annotations: Hints on the tool's behaviour, such as `destructive_hint`.
+            meta: Further members of the tool's `_meta`; a name has a prefix, as in
+                "com.example/name".
+            input_schema: A JSON Schema of the arguments, listed as it is. The arguments are checked
+                by it, and passed to the function as one dict.
+            output_schema: A JSON Schema of the structured content, whatever the annotation is.
+            structured: Whether results contain structured content. None: as the annotation says.
+            thread: False runs a `def` function in the event loop; it must never block.
+            resumable: True lets a stateless client answer questions of the function with a new
+                request, which any instance of the server may handle: the function runs again from
+                its beginning, and what it did with its context comes from the sealed state. A
+                string is the version of the function, in place of the server's: states of another
+                version are rejected. Such a function cannot ask the client inside a shielded cancel
+                scope.
+
+        Raises:
+            SchemaError: A given schema is invalid.
+            TypeError: The function cannot be called with keyword arguments.
+            ValueError: The name is registered already, or is not valid for a tool; the input schema
+                is not that of an object; or the tool is destructive and resumable, and the server
+                has no `states`.
+        """
+
+        def register(handler: F) -> F:
+            given_schema = {} if input_schema is None else {"given": input_schema}
+            signature, runs_in_thread = self._inspect(
+                handler, GivenSchema if given_schema else Signature, thread=thread, **given_schema
+            )
+            if output_schema is not None and structured is False:
+                raise ValueError("output_schema and structured=False contradict each other")
+            tool = RegisteredTool(
+                name=name or name_of(handler),
+                signature=signature,
+                runs_in_thread=runs_in_thread,
+                title=title,
+                description=description,
+                icons=icons,
+                annotations=annotations,
+                meta=meta,
+                given_output=None
+                if output_schema is None
+                else given_output_schema(output_schema, self.limits),
+                structured=structured,
+                resumable=resumable,
+            )
+            if not _TOOL_NAME.fullmatch(tool.name):
+                raise ValueError(
+                    f"{tool.name!r} is no name for a tool: use 1 to 128 of the letters A to Z and"
+                    " a to z, digits, '_', '-' and '.', or choose another name with name="
+                )
+            is_destructive = annotations is not None and annotations.destructive_hint
+            if resumable and is_destructive and self.states is None:
+                raise ValueError(
+                    f"{tool.name!r} is destructive and resumable: give the server `states`, so that"
+                    " a sealed state is used only once"
+                )
+            self._registry.add("tools", tool.name, tool)
+            return handler
+
+        return register if handler is None else register(handler)
+
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool; calls that are running continue.
+
+        Raises:
+            LookupError: There is no tool of this name.
+        """
+        self._registry.remove("tools", name)
+
+    def resource(
+        self,
+        uri: str,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[types.Icon] | None = None,
+        mime_type: str | None = None,
+        size: int | None = None,
+        annotations: types.Annotations | None = None,
+        meta: Mapping[str, Any] | None = None,
+        ttl_seconds: float = 0.0,
+        cache_scope: types.CacheScope = "private",
+        thread: bool = True,
+        resumable: bool | str = False,
+    ) -> Callable[[F], F]:
+        """Register a function that reads a resource: `@server.resource("weather://{city}/now")`.
+
+        The parameters of the function are the variables of the URI template. Values that could lead
+        out of their path segment (`..`, backslashes, encoded slashes) are rejected before the
+        function is called. The function raises `ResourceNotFound` if there is no resource at the
+        URI.
+
+        Args:
+            uri: The URI, or a URI template (RFC 6570).
+            name: The name of the resource, in place of the function's name.
+            title: The name to display.
+            description: The description, in place of the first part of the docstring.
+            icons: Icons to display.
+            mime_type: The media type of the contents.
+            size: The size of the contents in bytes, if the URI has no variables.
+            annotations: The audience, the priority and the time of the last change.
+            meta: Further members of the resource's `_meta`; a name has a prefix, as in
+                "com.example/name".
+            ttl_seconds: Seconds for which clients may cache the contents; 0: not at all.
+            cache_scope: "public" if clients may share the cached contents, else "private".
+            thread: False runs a `def` function in the event loop; it must never block.
+            resumable: Whether a stateless client may answer questions of the function with a new
+                request; see `tool`.
+
+        Raises:
+            TypeError: The function cannot be called with keyword arguments.
+            ValueError: The URI is registered already or has no scheme, the template is malformed,
+                parameters and variables differ, or the size of a template is given.
+        """
+        template = UriTemplate.parse(uri)
+        if not _SCHEME.match(uri):
+            raise ValueError(f"{uri!r} does not begin with a scheme, such as file: or https:")
+
+        def register(handler: F) -> F:
+            signature, runs_in_thread = self._inspect(handler, Signature, thread=thread)
+            resource = RegisteredResource(
+                name=name or name_of(handler),
+                signature=signature,
+                runs_in_thread=runs_in_thread,
+                title=title,
+                description=description,
+                icons=icons,
+                mime_type=mime_type,
+                size=size,
+                annotations=annotations,
+                meta=meta,
+                template=template,
+                hints=CacheHints(ttl_seconds, cache_scope),
+                resumable=resumable,
+            )
+            if size is not None and not resource.is_static:
+                raise ValueError(
+                    f"{uri!r} is a template of many resources, which have no common size"
+                )
+            template.check_parameters(signature.parameters)
+            self._registry.add("resources", uri, resource)
+            return handler
+
+        return register
+
+    def remove_resource(self, uri: str) -> None:
+        """Remove a resource or a resource template.
+
+        Raises:
+            LookupError: There is no resource with this URI or template text.
+        """
+        self._registry.remove("resources", uri)
+
+    @overload
+    def prompt(self, handler: F, /) -> F: ...
+
+    @overload
+    def prompt(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[types.Icon] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        thread: bool = True,
+        resumable: bool | str = False,
+    ) -> Callable[[F], F]: ...
+
+    def prompt(
+        self,
+        handler: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[types.Icon] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        thread: bool = True,
+        resumable: bool | str = False,
+    ) -> Any:
+        """Register a function as a prompt: `@server.prompt`, or `@server.prompt(title="…")`.
+
+        The parameters of the function are the prompt's arguments, which clients send as strings;
+        descriptions come from the docstring. The function returns a text, a message, or a list of
+        them.
+
+        Args:
+            handler: The function, `async def` or `def`.
+            name: The name of the prompt, in place of the function's name.
+            title: The name to display.
+            description: The description, in place of the first part of the docstring.
+            icons: Icons to display.
+            meta: Further members of the prompt's `_meta`; a name has a prefix, as in
+                "com.example/name".
+            thread: False runs a `def` function in the event loop; it must never block.
+            resumable: Whether a stateless client may answer questions of the function with a new
+                request; see `tool`.
+
+        Raises:
+            TypeError: The function cannot be called with keyword arguments.
+            ValueError: The name is registered already.
+        """
+
+        def register(handler: F) -> F:
+            signature, runs_in_thread = self._inspect(handler, Signature, thread=thread)
+            prompt = RegisteredPrompt(
+                name=name or name_of(handler),
+                signature=signature,
+                runs_in_thread=runs_in_thread,
+                title=title,
+                description=description,
+                icons=icons,
+                meta=meta,
+                resumable=resumable,
+            )
+            self._registry.add("prompts", prompt.name, prompt)
+            return handler
+
+        return register if handler is None else register(handler)
+
+    def remove_prompt(self, name: str) -> None:
+        """Remove a prompt.
+
+        Raises:
+            LookupError: There is no prompt of this name.
+        """
+        self._registry.remove("prompts", name)
+
+    def completion(
+        self, target: str | Handler, argument: str, *, thread: bool = True
+    ) -> Callable[[F], F]:
+        """Register a function that proposes values for an argument of a prompt or template.
+
+        The first parameter of the function gets the text that the user has typed so far. A second
+        one, if it has no default, gets the arguments that the client has already sent, as a dict of
+        strings. The function returns strings, the best first, or a `Completion`. Of more than 100
+        values the client gets the first 100, and their number.
+
+        Args:
+            target: The prompt's name, the resource's URI or template, or the function of either.
+            argument: The name of the argument.
+            thread: False runs a `def` function in the event loop; it must never block.
+
+        Raises:
+            LookupError: The target is not registered, or its function is registered twice.
+            TypeError: The function has no parameter for the text.
+            ValueError: The target has no such argument, or that argument has a completion already.
+        """
+        found = self._registry.find_target(target)
+        self._registry.check_argument(found, argument)
+
+        def register(handler: F) -> F:
+            signature, runs_in_thread = self._inspect(handler, CompletionSignature, thread=thread)
+            completion = Registered(
+                name=f"{argument} of {found[1]}",
+                signature=signature,
+                runs_in_thread=runs_in_thread,
+            )
+            self._registry.add_completion(found, argument, completion)
+            return handler
+
+        return register
+
+    def remove_completion(self, target: str | Handler, argument: str) -> None:
+        """Remove the completion of an argument.
+
+        Raises:
+            LookupError: The target is not registered, or the argument has no completion.
+        """
+        self._registry.remove_completion(self._registry.find_target(target), argument)
+
+    def method(self, name: str, *, thread: bool = True) -> Callable[[F], F]:
+        """Register a function as the handler of a method, in place of a built-in handler if any.
+
+        The first parameter of the function gets the params, decoded to its annotation. The return
+        value is sent as an object; None as an empty one. Names that begin with "notifications/" are
+        notifications, whose handlers get no context.
+
+        Args:
+            name: The name of the method, such as "com.example/reload".
+            thread: False runs a `def` function in the event loop; it must never block.
+
+        Raises:
+            TypeError: The params cannot be decoded to the annotation, or the function has further
+                parameters without defaults.
+            ValueError: Clients do not send the method, or mcp_trio itself handles it.
+        """
+        check_method_name(name)
+
+        def register(handler: F) -> F:
+            signature, runs_in_thread = self._inspect(handler, RawSignature, thread=thread)
+            method = RegisteredMethod(
+                name=name,
+                signature=signature,
+                runs_in_thread=runs_in_thread,
+                row=row_of(name, signature),
+            )
+            self._registry.add_method(method)
+            return handler
+
+        return register
+
+    def _inspect(
+        self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any
+    ) -> tuple[SignatureT, bool]:
+        """Return the signature of a handler, and whether the handler runs in a thread."""
+        runs_in_thread = thread and not is_async(handler)
+        signature = kind(
+            handler=handler,
+            context_type=ThreadContext if runs_in_thread else Context,
+            foreign_context_types=(Context if runs_in_thread else ThreadContext,),
+            limits=self.limits,
+            converter=self.converter,
+            **details,
+        )
+        return signature, runs_in_thread
+
+    # Notifying clients.
+
+    def resource_updated(self, uri: str) -> None:
+        """Notify every client that has subscribed to `uri` that its contents have changed."""
+        self._change_notifier.notify((RESOURCE_UPDATED, uri))
+
+    def list_changed(self, kind: str) -> None:
+        """Notify every client that a list has changed: "tools", "resources" or "prompts".
+
+        Needed only for lists that your own `method` handlers return: registering and removing
+        notify the clients as well.
+
+        Raises:
+            ValueError: There is no such list.
+        """
+        if kind not in LIST_CAPABILITIES:
+            raise ValueError(f"unknown list {kind!r}: choose from {', '.join(LIST_CAPABILITIES)}")
+        self._change_notifier.notify(list_changed(kind))
 
     # Serving.
-
-    def open_session(
-        self,
-        channel: Channel,
-        *,
-        sequencer: Sequencer | None = None,
-        lifespan: Any = None,
-        http: SessionHttp | None = None,
-    ) -> Session:
-        """Make a session over `channel` that nothing runs yet; `serve` is the usual way.
-
-        `http` is what `ctx.http` stands on, and is closed by whoever gives it. Without one, nobody
-        closes what handlers open by that.
-        """
-        connection = Connection(
-            our_role=Role.SERVER,
-            our_info=self._shared(self._info()),
-            our_capabilities=_NOT_DECLARED,
-            get_capabilities=self.declared,
-            instructions=self.instructions,
-            limits=self.limits,
-            methods=self._registry.rows,
-            protocol_versions=self.protocol_versions,
-        )
-        http = http or SessionHttp(self.limits.shutdown.close_seconds)
-        rounds = SealedRounds(
-            sealer=Sealer(server=self.name, keys=self.keys, limits=self.limits),
-            store=self.states,
-            version=self.version,
-        )
-        announcer = Announcer(self._change_notifier)
-        serving = Serving(self, self._registry, announcer, lifespan, http, self._shared(rounds))
-        return Session(channel, connection, serving, sequencer or UNRECORDED)
-
-    def _shared(self, value: T) -> T:
-        """Return an equal value that another session already has, to save memory."""
-        before: T | None = self._in_sessions.get(type(value))
-        if before is None or before != value:
-            before = self._in_sessions[type(value)] = value
-        return before
-
-    def _info(self) -> types.Implementation:
-        return types.Implementation(
-            name=self.name,
-            version=self.version,
-            title=self.title,
-            description=self.description,
-            icons=None if self.icons is None else [*self.icons],
-            website_url=self.website_url,
-        )
-
-    async def serve(
-        self,
-        channel: Channel,
-        *,
-        record: RecordTarget | None = None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve one channel until its session ends, then close it; reports the session.
-
-        `record` is a file, a folder in which each session gets a file of its own, or what
-        `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`.
-        Cancelled: the session is wound down in bounded time.
-
-        Raises:
-            RecordingError: The recording cannot be made; nothing was served.
-            ValueError: Its redaction is wrong in itself; nothing was served.
-            Exception: What the lifespan raises, as it is.
-        """
-        try:
-            async with (
-                self.entered_lifespan() as value,
-                SessionHttp(self.limits.shutdown.close_seconds) as http,
-            ):
-                await self.serve_session(
-                    channel, lifespan=value, http=http, record=record, task_status=task_status
-                )
-        finally:
-            await channel.aclose()  # the peer of a server that never came to be learns it so
-
-    def speak_stateless_only(self) -> None:
-        """Serve only protocol versions without sessions from now on."""
-        self.protocol_versions = [
-            name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
-        ]
-
-    @property
-    def change_notifier(self) -> ChangeNotifier:
-        """Return the sessions that are notified of changes of this server."""
-        return self._change_notifier
-
-    @property
-    def spoken(self) -> Sequence[str]:
-        """Return the protocol versions that are served, from the newest."""
-        return self.protocol_versions
-
-    def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """Return the lifespan as a context manager; its value is `ctx.lifespan`."""
-        return nullcontext() if self.lifespan is None else self.lifespan(self)
-
-    async def serve_session(
-        self,
-        channel: Channel,
-        *,
-        lifespan: Any,
-        http: SessionHttp,
-        record: RecordTarget | None = None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve one channel inside of a lifespan that is already entered.
-
-        Raises:
-            RecordingError: The recording cannot be made; nothing was served.
-        """
-        session = self._opened(channel, lifespan=lifespan, http=http, record=record)
-        with strict_watch() if _is_strict(record) else nullcontext():
-            await session.run(task_status=task_status)
-
-    def begin_session(
-        self,
-        channel: Channel,
-        pool: TaskPool,
-        variables: Variables,
-        *,
-        lifespan: Any,
-        http: SessionHttp,
-        record: RecordTarget | None,
-        on_ended: Callable[[], None],
-    ) -> Session:
-        """Serve one channel by tasks of the caller; see `Session.begin`.
-
-        `on_ended` is called when the session has ended, and must be quick.
-
-        Raises:
-            RecordingError: The recording cannot be made; nothing is served.
-        """
-        session = self._opened(channel, lifespan=lifespan, http=http, record=record)
-        if _is_strict(record):
-            variables, watch = variables.copy(), strict_watch()
-            variables.run(watch.__enter__)
-            session.ended.when_set(partial(variables.run, watch.__exit__))
-        session.ended.when_set(on_ended)
-        session.begin(pool, variables)
-        return session
-
-    def _opened(
-        self, channel: Channel, *, lifespan: Any, http: SessionHttp, record: RecordTarget | None
-    ) -> Session:
-        beside = self._session_counter.join(record)
-        try:
-            sequencer = self._sequencer(channel, record, beside.count)
-        except BaseException:
-            beside.leave()
-            raise
-        session = self.open_session(channel, sequencer=sequencer, lifespan=lifespan, http=http)
-        session.ended.when_set(beside.leave)
-        return session
-
-    def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
-        """Return the arguments of a tool that HTTP requests repeat in headers, if known."""
-        return self._registry.param_header_paths(tool)
-
-    async def serve_stdio(
-        self,
-        *,
-        record: RecordTarget | None = None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve stdin and stdout of this process, which are redirected at once; see `serve`.
-
-        Signals are the caller's affair: `run` handles them.
-        """
-        await serve_stdio(self, record=record, task_status=task_status)
-
-    async def serve_http(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        server: HostKind = "native",
-        certfile: str | None = None,
-        keyfile: str | None = None,
-        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **options: Unpack[HttpOptions],
-    ) -> None:
-        """Serve HTTP until cancelled: `url = await nursery.start(server.serve_http)`.
-
-        Reports the URL of the MCP endpoint. At the same port there is WebSocket, at `/ws`
-        (`has_websocket`, `ws_path`), and HTTP+SSE, at `/sse` (`has_sse`). All of them use TLS
-        if a certificate is given (`certfile`, `keyfile`). `server` names the HTTP server that holds
-        the connections: "native", our own listener, for HTTP/1.1, or "hypercorn", for HTTP/2 as
-        well. Port 0 chooses a free port. If this is cancelled, every stream ends as its protocol demands.
-
-        Raises:
-            ValueError: Options that contradict each other.
-            OSError: The address cannot be bound, or the certificate cannot be read.
-            Exception: What the lifespan raises.
-        """
-        from mcp_trio._server.http_serve import Address, serve_http
-
-        address = Address(host=host, port=port, holder=server, certfile=certfile, keyfile=keyfile)
-        await serve_http(self, address, options, task_status=task_status)
-
-    async def serve_websocket(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **options: Unpack["WebSocketOptions"],
-    ) -> None:
-        """Serve WebSocket until cancelled: `url = await nursery.start(server.serve_websocket)`.
-
-        Reports the URL; port 0 is any free one. Each connection is a session, in one lifespan.
-        Cancelled: each ends in bounded time, with close code 1001.
-
-        Raises:
-            ValueError: Options that contradict each other.
-            OSError: The address cannot be bound, or the certificate not be read.
-            Exception: What the lifespan raises.
-        """
-        from mcp_trio._server.sockets import serve_websocket
-
-        await serve_websocket(self, options, host=host, port=port, task_status=task_status)
-
-    async def serve_unix(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        authorize: "Authorize | None" = None,
-        record: RecordTarget | None = None,
-        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve at a Unix domain socket until cancelled, one message a line.
-
-        The file is for its owner alone (0600), takes the place of a dead server's and is removed at
-        the end. `authorize` tells who somebody is by their credentials, or None to send them away.
-        Reports `unix:` and the path. Each connection is a session, in one lifespan.
-
-        Raises:
-            OSError: The file cannot be made, or another server listens there.
-            ValueError: Sessions cannot be recorded so.
-            Exception: What the lifespan raises.
-        """
-        from mcp_trio._server.sockets import serve_unix
-
-        await serve_unix(self, path, authorize=authorize, record=record, task_status=task_status)
-
-    async def serve_tcp(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        authorize: "Authorize | None" = None,
-        is_open: bool = False,
-        record: RecordTarget | None = None,
-        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve at a TCP port until cancelled, one message a line; nothing is encrypted.
-
-        Reached from other machines only if `authorize` says who may come, by the address, or
-        `is_open` that everybody may. Reports the URL. Each connection is a session, and all are in
-        one lifespan.
-
-        Raises:
-            OSError: The address cannot be bound.
-            ValueError: It would be open to others; or sessions cannot be recorded so.
-            Exception: What the lifespan raises.
-        """
-        from mcp_trio._server.sockets import serve_tcp
-
-        await serve_tcp(
-            self,
-            host=host,
-            port=port,
-            authorize=authorize,
-            is_open=is_open,
-            record=record,
-            task_status=task_status,
-        )
-
-    async def dial(
-        self,
-        url: str,
-        *,
-        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **options: Unpack["DialOptions"],
-    ) -> None:
-        """Open a connection to a hub, and serve on it until cancelled: `ws://`, `unix:`, `tcp://`.
-
-        A connection that breaks, or cannot be opened, is tried again, after longer and longer
-        pauses. Each one is a session, in one lifespan. Reports the URL when the first is open.
-
-        Raises:
-            ConnectionLost: The hub does not want us (401, 403, close code 1008).
-            ValueError: The URL, or something of the options, is wrong; so for `TypeError`.
-            Exception: What the lifespan raises.
-        """
-        from mcp_trio._server.dialing import dial
-
-        await dial(self, url, options, task_status=task_status)
-
-    def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":
-        """Return an ASGI application of this server, to mount into any application on Trio.
-
-        Needs no lifespan events. `await app.aclose()` ends it early.
-        """
-        from mcp_trio._server.http_app import MountedApp
-        from mcp_trio._server.http_serve import app_of
-
-        return MountedApp(lambda: app_of(self, options, []))
 
     @overload
     def run(
@@ -476,41 +605,261 @@ class Server(Offering):
     def run(self, transport: Literal["tcp"], **options: Unpack["RunTcpOptions"]) -> None: ...
 
     def run(self, transport: str = "stdio", **options: Any) -> None:
-        """Serve until the client disconnects or a signal arrives; handles signals.
+        """Serve until the client disconnects or a signal arrives.
 
-        Over stdio it ends with the parent, too. The options of "http" are those of `serve_http`,
-        and `workers`, the number of processes that serve the address together. Several of them are
-        for modern clients: no session is begun, and a handler asks its client only if it is
-        `resumable`. Those of "websocket", "unix" and "tcp" are those of `serve_websocket`,
-        `serve_unix` and `serve_tcp`.
+        Starts a Trio run, and handles SIGINT and SIGTERM. Over stdio, it also ends when the parent
+        process ends. A second signal exits the process at once.
+
+        Args:
+            transport: "stdio", "http", "websocket", "unix" or "tcp".
+            options: For "stdio": `record`, as in `serve`. For the others, the arguments of
+                `serve_http`, `serve_websocket`, `serve_unix` or `serve_tcp`. "http" has `workers`
+                as well, the number of processes that serve the address together. Several workers
+                serve stateless protocol versions only, so a handler can ask its client only if it
+                is `resumable`.
 
         Raises:
-            ValueError: Unknown transport, or options that contradict each other.
-            SystemExit: After SIGINT or SIGTERM, with status 128 plus its number.
+            ValueError: The transport is unknown, or options contradict each other.
+            SystemExit: After SIGINT or SIGTERM, with status 128 plus the number of the signal.
         """
         if transport not in RUNNERS:
             raise ValueError(f"unknown transport {transport!r}: one of {', '.join(RUNNERS)}")
         RUNNERS[transport](self, **options)
 
-    def _sequencer(
-        self, channel: Channel, record: RecordTarget | None, beside: Callable[[], int]
-    ) -> Sequencer:
-        if record is None:
-            return UNRECORDED
-        recorder, channel_number = begin_session(
-            record,
-            role="server",
-            transport=getattr(channel, "transport", type(channel).__name__),
-            name=self.name,
-            version=self.version,
-            tools_digest=self._registry.tools_digest(),
-            lifespan=self.lifespan is not None,
-            schemas=self._registry.tool_schemas,
-            limits=self.limits,
+    async def serve(
+        self,
+        channel: Channel,
+        *,
+        record: RecordTarget | None = None,
+        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve one channel until its session ends, then close the channel; report the session.
+
+        If this is cancelled, the session closes in bounded time.
+
+        Args:
+            channel: The connection to the client.
+            record: The file to record to, or a folder in which each session gets a file of its own;
+                or an object of `mcp_trio.recording` with more settings: `RecordOptions` or
+                `SharedRecording`.
+            task_status: Gets the session when it has opened.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing was served.
+            ValueError: The redaction rules of the recording are invalid; nothing was served.
+            Exception: The error that the lifespan raised.
+        """
+        try:
+            async with (
+                self._sessions.enter_lifespan() as value,
+                SessionHttp(self.limits.shutdown.close_seconds) as http,
+            ):
+                await self._sessions.serve_session(
+                    channel, lifespan=value, http=http, record=record, task_status=task_status
+                )
+        finally:
+            await channel.aclose()
+
+    async def serve_stdio(
+        self,
+        *,
+        record: RecordTarget | None = None,
+        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve stdin and stdout of this process until the client or the parent process is gone.
+
+        Descriptors 0 and 1 are redirected at once, so that `print` does not disturb the messages.
+        Signals are not handled: `run` does that. See `serve` for the arguments and errors.
+        """
+        await serve_stdio(self, record=record, task_status=task_status)
+
+    async def serve_http(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        server: HostKind = "native",
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **options: Unpack[HttpOptions],
+    ) -> None:
+        """Serve HTTP until cancelled: `url = await nursery.start(server.serve_http)`.
+
+        The same port serves WebSocket at `/ws` and HTTP+SSE at `/sse`. If this is cancelled, every
+        stream ends as its protocol demands, in bounded time.
+
+        Args:
+            host: The address to listen on.
+            port: The port to listen on; 0: any free one.
+            server: The HTTP server: "native", for HTTP/1.1, or "hypercorn", for HTTP/2 as well.
+            certfile: The path of a TLS certificate in PEM.
+            keyfile: The path of the private key of the certificate; by default, that of `certfile`.
+            task_status: Gets the URL of the MCP endpoint when requests are accepted.
+            options: `path`, the path of the MCP endpoint ("/mcp"). `token`, the bearer token that
+                requests must carry, or `verify`, an async function that returns the name of the
+                user for the request headers, or None to reject the request. `hosts` and `origins`,
+                further accepted host names, and web origins whose pages may use the server.
+                `allows_cors`, whether to send CORS headers to these. `has_websocket`, `ws_path` and
+                `has_sse`, for the other transports. `streams_answers`, whether to answer with event
+                streams also where plain JSON would do. `record`, a folder or a `SharedRecording`;
+                see `serve`. `stores`, the stores that several machines share.
+
+        Raises:
+            ValueError: Options contradict each other.
+            OSError: The address cannot be bound, or the certificate cannot be read.
+            Exception: The error that the lifespan raised.
+        """
+        from mcp_trio._server.http_serve import Address, serve_http
+
+        address = Address(host=host, port=port, holder=server, certfile=certfile, keyfile=keyfile)
+        await serve_http(self._sessions, address, options, task_status=task_status)
+
+    def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":
+        """Return an ASGI application of this server, to mount into any application on Trio.
+
+        It needs no lifespan events of ASGI. `await app.aclose()` closes its sessions early.
+
+        Args:
+            options: As in `serve_http`.
+        """
+        from mcp_trio._server.http_app import MountedApp
+        from mcp_trio._server.http_serve import app_of
+
+        return MountedApp(lambda: app_of(self._sessions, options, []))
+
+    async def serve_websocket(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **options: Unpack["WebSocketOptions"],
+    ) -> None:
+        """Serve WebSocket until cancelled: `url = await nursery.start(server.serve_websocket)`.
+
+        Each connection is a session; all are in one lifespan. If this is cancelled, each session
+        closes in bounded time, with close code 1001.
+
+        Args:
+            host: The address to listen on.
+            port: The port to listen on; 0: any free one.
+            task_status: Gets the URL when connections are accepted.
+            options: `path`, the path of the endpoint ("/ws"). `certfile` and `keyfile`, as in
+                `serve_http`. `token` or `verify`, `hosts` and `origins`, as in `serve_http`.
+                `record`, a folder or a `SharedRecording`; see `serve`.
+
+        Raises:
+            ValueError: Options contradict each other.
+            OSError: The address cannot be bound, or the certificate cannot be read.
+            Exception: The error that the lifespan raised.
+        """
+        from mcp_trio._server.sockets import serve_websocket
+
+        await serve_websocket(
+            self._sessions, options, host=host, port=port, task_status=task_status
         )
-        return RecordingBeside(recorder, channel_number, beside=beside)
 
+    async def serve_unix(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        authorize: "Authorize | None" = None,
+        record: RecordTarget | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve a Unix domain socket until cancelled, one message per line.
 
-def _is_strict(record: RecordTarget | None) -> bool:
-    """Return whether handlers are refused what no replay could repeat."""
-    return record is not None and options_of(record).strict
+        Each connection is a session; all are in one lifespan. The socket file is accessible to its
+        owner only (0600). It replaces the file of a server that no longer runs, and is removed at
+        the end.
+
+        Args:
+            path: The path of the socket file.
+            authorize: Returns the principal for the credentials of a connection, or None to close
+                the connection.
+            record: A folder, or a `SharedRecording`; see `serve`.
+            task_status: Gets `unix:` and the path when connections are accepted.
+
+        Raises:
+            OSError: The file cannot be created, or another server listens there.
+            ValueError: `record` can hold one session only.
+            Exception: The error that the lifespan raised.
+        """
+        from mcp_trio._server.sockets import serve_unix
+
+        await serve_unix(
+            self._sessions, path, authorize=authorize, record=record, task_status=task_status
+        )
+
+    async def serve_tcp(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        authorize: "Authorize | None" = None,
+        is_open: bool = False,
+        record: RecordTarget | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve a TCP port until cancelled, one message per line, without encryption.
+
+        Each connection is a session; all are in one lifespan. Listening on an address that other
+        machines can reach needs `authorize` or `is_open`.
+
+        Args:
+            host: The address to listen on.
+            port: The port to listen on; 0: any free one.
+            authorize: Returns the principal for the address of a client, or None to close the
+                connection.
+            is_open: Whether to accept every client that can reach the address.
+            record: A folder, or a `SharedRecording`; see `serve`.
+            task_status: Gets the URL when connections are accepted.
+
+        Raises:
+            OSError: The address cannot be bound.
+            ValueError: Other machines could reach the server, which neither `authorize` nor
+                `is_open` allows; or `record` can hold one session only.
+            Exception: The error that the lifespan raised.
+        """
+        from mcp_trio._server.sockets import serve_tcp
+
+        await serve_tcp(
+            self._sessions,
+            host=host,
+            port=port,
+            authorize=authorize,
+            is_open=is_open,
+            record=record,
+            task_status=task_status,
+        )
+
+    async def dial(
+        self,
+        url: str,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **options: Unpack["DialOptions"],
+    ) -> None:
+        """Open a connection to a hub and serve it until cancelled.
+
+        A connection that breaks or cannot be opened is opened again, after pauses that grow. Each
+        connection is a session; all are in one lifespan.
+
+        Args:
+            url: The URL of the hub: `ws://`, `wss://`, `unix:` or `tcp://`.
+            task_status: Gets the URL when the first connection is open.
+            options: `token`, the bearer token for the hub. `headers`, further headers of the
+                WebSocket handshake. `ssl_context`, the TLS settings for `wss://`. `record`, as in
+                `serve`. `state_changed`, called with the state of the connection ("connecting",
+                "open", "retrying" or "closed") and the reason.
+
+        Raises:
+            ConnectionLost: The hub rejected the connection (401, 403, close code 1008).
+            TypeError: An option has a wrong type.
+            ValueError: The URL or an option is invalid.
+            Exception: The error that the lifespan raised.
+        """
+        from mcp_trio._server.dialing import dial
+
+        await dial(self._sessions, url, options, task_status=task_status)

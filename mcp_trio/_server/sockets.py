@@ -8,7 +8,7 @@ handshake and sends no stateless request within `limits.requests.first_request_s
 import logging
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
 from typing import (
@@ -37,8 +37,8 @@ from mcp_trio._protocol.websocket import (
     with_token_header,
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
-from mcp_trio._server.handlers import SessionHttp
 from mcp_trio._server.http_options import Verify, WhoMayCome
+from mcp_trio._server.sessions import SessionHttp, SessionSource
 from mcp_trio._session.tasks import foremost
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent, call_when_cancelled
@@ -166,34 +166,8 @@ Handle: TypeAlias = Callable[[Channel], Awaitable[None]]
 """Handles one channel."""
 
 
-class HasLifespan(Protocol):
-    """The part of a server that is common to all transports."""
-
-    limits: Limits
-
-    def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """Return the context manager that is entered once, around all sessions."""
-        ...
-
-
-class ServesConnections(HasLifespan, Protocol):
-    """The part of `Server` that serves one connection as one session."""
-
-    async def serve_session(
-        self,
-        channel: Channel,
-        *,
-        lifespan: Any,
-        http: SessionHttp,
-        record: RecordTarget | None = None,
-        task_status: trio.TaskStatus[Introduced] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve one channel until its session ends."""
-        ...
-
-
 async def serve_connections(
-    server: ServesConnections,
+    server: SessionSource,
     listen: Callable[..., Awaitable[None]],
     *,
     record: RecordTarget | None,
@@ -228,10 +202,10 @@ async def serve_connections(
 
 @asynccontextmanager
 async def _sessions(
-    server: ServesConnections, record: RecordTarget | None
+    server: SessionSource, record: RecordTarget | None
 ) -> AsyncGenerator[Serve, None]:
     async with (
-        server.entered_lifespan() as value,
+        server.enter_lifespan() as value,
         SessionHttp(server.limits.shutdown.close_seconds) as http,
     ):
         yield partial(server.serve_session, lifespan=value, http=http, record=record)
@@ -347,7 +321,7 @@ def verified_by(token: str) -> Verify:
 
 
 async def serve_websocket(
-    server: ServesConnections,
+    server: SessionSource,
     options: WebSocketOptions,
     *,
     host: str,
@@ -460,7 +434,7 @@ class RunTcpOptions(TypedDict, total=False):
 
 
 async def serve_unix(
-    server: ServesConnections,
+    server: SessionSource,
     path: SocketPath,
     *,
     authorize: Authorize | None = None,
@@ -474,7 +448,7 @@ async def serve_unix(
 
 
 async def serve_tcp(
-    server: ServesConnections,
+    server: SessionSource,
     *,
     host: str,
     port: int,

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
@@ -11,33 +11,19 @@ import trio
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare
-from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
+
+if TYPE_CHECKING:
+    from mcp_trio._server.server import Server
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SIGNAL_STATUS_BASE: Final = 128
 
 
-class ServesChannels(Protocol):
-    """The part of `Server` that this module uses."""
-
-    limits: Limits
-
-    async def serve(
-        self,
-        channel: Channel,
-        *,
-        record: RecordTarget | None,
-        task_status: trio.TaskStatus[Session],
-    ) -> None:
-        """Serve one channel and report its session; return when the session has ended."""
-        ...
-
-
 async def serve_stdio(
-    server: ServesChannels,
+    server: "Server",
     *,
     record: RecordTarget | None = None,
     descriptors: tuple[int, int] | None = None,
@@ -78,7 +64,7 @@ async def _end_with_parent(session: Session, parent_pid: int, limits: Limits) ->
 
 
 def run_stdio(
-    server: ServesChannels,
+    server: "Server",
     *,
     record: RecordTarget | None = None,
     descriptors: tuple[int, int] | None = None,
@@ -97,7 +83,7 @@ def run_stdio(
 
 
 async def _run(
-    server: ServesChannels,
+    server: "Server",
     record: RecordTarget | None,
     descriptors: tuple[int, int] | None,
 ) -> int | None:

@@ -187,9 +187,8 @@ class OnDisk:
             limits=self.limits,
         )
         recorder.open(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
-        await self.server.open_session(channel, sequencer=self.recording(recorder)).run(
-            task_status=task_status
-        )
+        session = self.server._sessions.open_session(channel, sequencer=self.recording(recorder))
+        await session.run(task_status=task_status)
 
 
 @some

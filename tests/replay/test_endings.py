@@ -114,6 +114,10 @@ def test_an_error_of_the_server_itself_arrives_bare(path):
     class Broken:
         limits = Limits()
 
+        @property
+        def _sessions(self):
+            return self
+
         def open_session(self, *_, **__):
             raise ZeroDivisionError
 

@@ -414,9 +414,13 @@ class Ungated:
     def limits(self):
         return self.server.limits
 
+    @property
+    def _sessions(self):
+        return self
+
     def open_session(self, channel, *, sequencer, lifespan):
         sequencer.decides_turns = False
-        return self.server.open_session(channel, sequencer=sequencer, lifespan=lifespan)
+        return self.server._sessions.open_session(channel, sequencer=sequencer, lifespan=lifespan)
 
 
 def differs(path, server, number):

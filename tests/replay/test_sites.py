@@ -42,7 +42,7 @@ async def method() -> None:
 
 
 def site(request):
-    application = server.open_session(memory_pair()[0]).application
+    application = server._sessions.open_session(memory_pair()[0]).application
     return handler_location(application, request)
 
 
@@ -79,7 +79,7 @@ async def test_no_handler_is_no_site():
 
 
 async def test_the_examples_are_peoples_code():
-    application = weather.server.open_session(memory_pair()[0]).application
+    application = weather.server._sessions.open_session(memory_pair()[0]).application
     request = b'{"method":"tools/call","params":{"name":"warmest"}}'
     assert "at weather.py:" in handler_location(application, request)
     assert source_locations._is_user_code(weather.weather.__code__)

@@ -80,7 +80,7 @@ async def test_a_list_that_was_not_declared_is_not_announced(serve):
 async def test_what_is_offered_until_the_handshake_is_declared(nursery):
     server = Server("harbour")
     ours, theirs = memory_pair()
-    session = server.open_session(theirs)
+    session = server._sessions.open_session(theirs)
     server.tool(nothing)
     server.method("prompts/list")(nothing)
     await nursery.start(session.run)

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, Context, Limits, Server
-from mcp_trio._server.handlers import SessionHttp
+from mcp_trio._server.sessions import SessionHttp
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import RequestLimits

@@ -16,7 +16,7 @@ from mcp_trio.transports import memory_pair
 @pytest.fixture
 def locks(server):
     """The number of locks that somebody holds or waits for."""
-    return lambda: len(server.locks._rows)
+    return lambda: len(server._sessions.locks._locks)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_names_are_independent(counted, serve, server):
     for name in "ab":
         await asker.begin("tools/call", {"name": "count", "arguments": {"name": name}})
     await trio.testing.wait_all_tasks_blocked()
-    assert len(server.locks._rows) == 2
+    assert len(server._sessions.locks._locks) == 2
 
 
 async def test_sessions_share_them(counted, server, locks):
@@ -274,7 +274,7 @@ async def test_a_race_for_a_lock_replays(tmp_path):
     server = counting()
     report = await trio.to_thread.run_sync(replay, path, server)
     assert report.requests == 4
-    assert not server.locks._rows
+    assert not server._sessions.locks._locks
 
 
 async def test_a_replay_whose_lock_is_not_free_has_diverged(tmp_path):

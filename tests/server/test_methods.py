@@ -222,9 +222,9 @@ async def test_a_notification_whose_handler_fails_is_logged_and_the_next_comes(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("initialize", "the engine's own affair"),
-        ("ping", "the engine's own affair"),
-        ("notifications/cancelled", "the engine's own affair"),
+        ("initialize", "is handled by mcp_trio itself"),
+        ("ping", "is handled by mcp_trio itself"),
+        ("notifications/cancelled", "is handled by mcp_trio itself"),
         ("sampling/createMessage", "a client does not send sampling/createMessage"),
         ("notifications/message", "a client does not send notifications/message"),
     ],

@@ -23,8 +23,8 @@ def register(given):
 def test_a_tool_says_which_of_its_arguments_are_sent_in_headers():
     region = {"type": "string", "x-mcp-header": "Region"}
     server = register(schema(place={"type": "object", "properties": {"region": region}}))
-    assert server.param_header_paths("tide") == {"Region": ("place", "region")}
-    assert server.param_header_paths("wave") is None
+    assert server._sessions.param_header_paths("tide") == {"Region": ("place", "region")}
+    assert server._sessions.param_header_paths("wave") is None
 
 
 @pytest.mark.requirement("HDR-13")

@@ -4,26 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._server.handlers import SessionCounter
+from mcp_trio._server.sessions import SessionCounter
 from mcp_trio.recording import SharedRecording
 
 FILES = [None, "a folder", SharedRecording("one"), SharedRecording("other")]
 
 
 def test_a_session_alone_counts_nobody():
-    assert SessionCounter().join(None).count() == 0
+    assert SessionCounter().opened(None).others() == 0
 
 
 @pytest.mark.parametrize("file", FILES[:2])
 def test_who_was_there_and_who_came_is_counted_also_when_gone(file):
     session_counter = SessionCounter()
-    session_counter.join(file).leave()
-    first = session_counter.join(file)
-    second = session_counter.join(file)
-    assert (first.count(), second.count()) == (1, 1)
-    second.leave()
-    third = session_counter.join(file)
-    assert (first.count(), third.count()) == (2, 1)
+    session_counter.opened(file).closed()
+    first = session_counter.opened(file)
+    second = session_counter.opened(file)
+    assert (first.others(), second.others()) == (1, 1)
+    second.closed()
+    third = session_counter.opened(file)
+    assert (first.others(), third.others()) == (2, 1)
 
 
 @given(
@@ -37,9 +37,9 @@ def test_it_is_as_if_each_had_met_each(moves):
     for number, move in enumerate(moves):
         if isinstance(move, int):
             if open_now:
-                open_now.pop(move % len(open_now))[2].leave()
+                open_now.pop(move % len(open_now))[2].closed()
             continue
-        beside = counts[number] = session_counter.join(move)
+        beside = counts[number] = session_counter.opened(move)
         met[number] = set()
         for other, file, _ in open_now:
             if move is not file or not isinstance(move, SharedRecording):
@@ -47,4 +47,4 @@ def test_it_is_as_if_each_had_met_each(moves):
                 met[other].add(number)
         open_now.append((number, move, beside))
     for number, _, _ in open_now:
-        assert counts[number].count() == len(met[number])
+        assert counts[number].others() == len(met[number])

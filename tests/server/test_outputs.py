@@ -372,6 +372,6 @@ def test_whatever_fits_the_type_fits_the_schema(data):
     hint = data.draw(st.sampled_from([Trip, Tree, Crew, Place, dict[str, Port], list[Flag]]))
     (tool,) = returning(hint)._registry.tools.values()
     value = data.draw(st.from_type(hint))
-    encoded = Server("harbour").writer.encode(value)
+    encoded = Server("harbour")._sessions.writer.encode(value)
     assert tool.output.validation_errors(encoded) == []
     assert SchemaValidator(tool.output.schema).check(json.loads(encoded)) == []

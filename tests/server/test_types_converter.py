@@ -439,7 +439,7 @@ server = Server("plain")
 @server.tool
 def handler(a: list[int] | None, b: int = 3): pass
 tool = server._registry.tools["handler"]
-assert tool.signature.schema and tool.signature.decode(b'{"a":[1]}') and server.writer.encode([{1, 2}])
+assert tool.signature.schema and tool.signature.decode(b'{"a":[1]}') and server._sessions.writer.encode([{1, 2}])
 assert "cattrs" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

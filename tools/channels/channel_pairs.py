@@ -325,11 +325,11 @@ class _HandsOut:
     """What an HTTP application takes for a server."""
 
     arrivals: _Arrivals
-    spoken: tuple[str, ...]
+    protocol_versions: tuple[str, ...]
     limits: Limits = LIMITS
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
 
-    def entered_lifespan(self) -> AbstractAsyncContextManager[None]:
+    def enter_lifespan(self) -> AbstractAsyncContextManager[None]:
         """There is none."""
         return nullcontext()
 
@@ -357,12 +357,12 @@ async def _served(
 ) -> tuple[_Arrivals, str]:
     """Where sessions come out, and where they are asked for."""
     arrivals = _Arrivals()
-    spoken = tuple(
+    protocol_versions = tuple(
         name
         for name in ALL_PROTOCOL_VERSIONS
         if PROTOCOL_VERSIONS[name].is_stateless is is_stateless
     )
-    server = _HandsOut(arrivals=arrivals, spoken=spoken)
+    server = _HandsOut(arrivals=arrivals, protocol_versions=protocol_versions)
     address = Address(host=_HOST, port=0, holder=host)
     url: str = await nursery.start(serve_http, server, address, {})
     return arrivals, url

@@ -12,6 +12,7 @@ import attrs
 
 from mcp_trio import Limits
 from mcp_trio._replay.trace import is_immediate
+from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.journal import Lane
 from mcp_trio.recording import Record, body_bytes, open_recording, read_recording
 
@@ -185,13 +186,18 @@ class Listened:
         limits: Limits = self.server.limits
         return limits
 
+    @property
+    def _sessions(self) -> "Listened":
+        """Itself: it takes the place of the server's sessions, too."""
+        return self
+
     def open_session(self, channel: Any, *, sequencer: Any, **options: Any) -> Any:
         """A session of the server's, with an ear at its sequencer."""
         tee = Tee(sequencer, self.story)
         if self.outcomes is not None:
             tee = Hasty(sequencer, self.story)
             tee.outcomes = self.outcomes
-        return self.server.open_session(channel, sequencer=tee, **options)
+        return sessions_of(self.server).open_session(channel, sequencer=tee, **options)
 
 
 def outcomes_of(path: Path) -> dict[tuple[str | None, int | None], Record]:

@@ -24,6 +24,10 @@ def test_a_fork_for_each_schedule_starts_with_fresh_state_and_finds_what_is_foun
 
 def test_a_fork_that_breaks_says_why(path):
     class Broken:
+        @property
+        def _sessions(self):
+            return self
+
         def open_session(self, *_, **__):
             raise ZeroDivisionError("not today")
 

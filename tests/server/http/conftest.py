@@ -241,7 +241,7 @@ def open_site(nursery, leads):
     """Serve a server to scripted clients until the test ends."""
 
     async def open_site(server, **options):
-        app = app_of(server, options, [("127.0.0.1", 80)])
+        app = app_of(server._sessions, options, [("127.0.0.1", 80)])
         await nursery.start(app.runtime.run)
         return Site(app, nursery, TaskPool(nursery) if leads else None)
 
@@ -266,7 +266,7 @@ def opened(open_site, ended):
 async def site_of(server, *, leads=False, **options):
     """The same, in a block."""
     async with trio.open_nursery() as nursery:
-        app = app_of(server, options, [("127.0.0.1", 80)])
+        app = app_of(server._sessions, options, [("127.0.0.1", 80)])
         await nursery.start(app.runtime.run)
         yield Site(app, nursery, TaskPool(nursery) if leads else None)
         nursery.cancel_scope.cancel()

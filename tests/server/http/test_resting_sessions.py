@@ -97,10 +97,10 @@ async def test_ended_sessions_leave_nothing_to_the_server(open_site, autojump_cl
         await client.ask(call("tide"))
         await client.delete()
     assert await has_come_to_rest() <= before
-    server = site.runtime.server
+    sessions = site.runtime.server
     assert len(site.runtime.sessions) == 0
-    assert len(server.change_notifier._listeners) <= 1  # that of all stateless requests
-    assert server._session_counter.all.come == server._session_counter.all.gone + 1
+    assert len(sessions.change_notifier._listeners) <= 1  # that of all stateless requests
+    assert sessions._counter._all.opened == sessions._counter._all.closed + 1
 
 
 @pytest.mark.parametrize("is_awake", [False, True])

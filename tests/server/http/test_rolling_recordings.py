@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Server
+from mcp_trio._server.sessions import ServerSessions
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS
 from mcp_trio.recording import RecordOptions, replay
@@ -125,15 +126,15 @@ def test_so_is_who_listens(recorded):
 
 
 def test_where_no_other_can_begin_it_goes_on(recorded, monkeypatch, caplog):
-    begin = Server.begin_session
+    begin = ServerSessions.begin_session
 
     def fail(*_, **__):
         raise RecordingError("the disk is full")
 
     async def talk(site):
-        monkeypatch.setattr(Server, "begin_session", fail)
+        monkeypatch.setattr(ServerSessions, "begin_session", fail)
         await hailed(site, 20)
-        monkeypatch.setattr(Server, "begin_session", begin)
+        monkeypatch.setattr(ServerSessions, "begin_session", begin)
         await hailed(site, 1)
         await trio.sleep(DEFAULT_LIMITS.recording.retry_seconds)
         await hailed(site, 1)

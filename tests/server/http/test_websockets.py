@@ -9,7 +9,8 @@ import trio
 from wsproto import events
 from wsproto.extensions import PerMessageDeflate
 
-from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server
+from mcp_trio import Client, ConnectionLost, Limits, RequestError
+from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import HttpLimits, ShutdownLimits
@@ -202,14 +203,14 @@ async def test_a_server_that_stops_tells_its_clients_so(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_a_session_that_cannot_begin_ends_its_connection(host, monkeypatch, caplog):
-    begin = Server.begin_session
+    begin = ServerSessions.begin_session
 
     def begin_session(server, channel, *args, **options):
         if channel.transport == "websocket":
             raise RecordingError("there is no room")
         return begin(server, channel, *args, **options)
 
-    monkeypatch.setattr(Server, "begin_session", begin_session)
+    monkeypatch.setattr(ServerSessions, "begin_session", begin_session)
     async with served(harbour(), host) as (url, _scope):
         with pytest.raises(ConnectionLost):
             async with Client(url):

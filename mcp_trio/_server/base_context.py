@@ -1,0 +1,118 @@
+"""The part that `Context` and `ThreadContext` share: the properties of a request."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import attrs
+
+from mcp_trio._protocol.metadata import Peer
+from mcp_trio._session.handlers import Handling, InputResponse
+from mcp_trio.types import ClientCapabilities, Implementation, LoggingLevel
+
+if TYPE_CHECKING:
+    from mcp_trio._server.handlers import ServedSession
+    from mcp_trio._server.server import Server
+
+# The levels in the order of RFC 5424, from the least to the most severe.
+_SEVERITY: Final[Mapping[str, int]] = {
+    level: severity for severity, level in enumerate(get_args(LoggingLevel))
+}
+
+
+@attrs.define(eq=False)
+class BaseContext:
+    """The properties of a request and of its session, which need no waiting."""
+
+    _handling: Handling
+    _served: "ServedSession"
+
+    @property
+    def server(self) -> "Server":
+        """The server; a handler may register and remove, and announce changes."""
+        return self._served.server
+
+    @property
+    def lifespan(self) -> Any:
+        """The value that the server's lifespan yielded; None without a lifespan."""
+        return self._served.lifespan
+
+    @property
+    def request_id(self) -> int | str:
+        """The id of this request."""
+        return self._handling.request.id
+
+    @property
+    def method(self) -> str:
+        """The method of this request, such as `tools/call`."""
+        return self._handling.request.method.name
+
+    @property
+    def progress_token(self) -> int | str | None:
+        """The client's token for progress notifications; None if it asked for none."""
+        return self._handling.request.progress_token
+
+    @property
+    def log_level(self) -> LoggingLevel | None:
+        """The least severe level of log messages that the client receives; None: it receives none.
+
+        A stateless request contains the level. Otherwise `logging/setLevel` sets it for the
+        session, which begins with "debug".
+        """
+        peer = self._peer
+        return peer.log_level if peer.protocol_version.is_stateless else self._served.log_level
+
+    def _wants_log(self, level: LoggingLevel) -> bool:
+        """Return whether the client receives log messages of a level.
+
+        Raises:
+            ValueError: The level is unknown.
+        """
+        severity, least = _SEVERITY.get(level), self.log_level
+        if severity is None:
+            raise ValueError(f"unknown level {level!r}: choose from {', '.join(_SEVERITY)}")
+        return least is not None and severity >= _SEVERITY[least]
+
+    @property
+    def protocol_version(self) -> str:
+        """The protocol version of this request."""
+        return self._peer.protocol_version.name
+
+    @property
+    def client_info(self) -> Implementation | None:
+        """The name and version of the client, if it sent them; they are not verified."""
+        return self._peer.info
+
+    @property
+    def client_capabilities(self) -> ClientCapabilities:
+        """The capabilities that the client declared."""
+        capabilities = self._peer.capabilities
+        assert isinstance(capabilities, ClientCapabilities)
+        return capabilities
+
+    def client_can(self, path: str) -> bool:
+        """Return whether the client declared a capability, such as "elicitation.url"."""
+        return self._peer.can(path)
+
+    @property
+    def principal(self) -> str | None:
+        """The user or client that the transport authenticated; None without authentication."""
+        return self._peer.principal
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """The trace context of the request: `traceparent`, `tracestate` and `baggage`."""
+        return self._peer.trace
+
+    @property
+    def input_responses(self) -> Mapping[str, InputResponse]:
+        """The client's answers by key, if this is a retry after an `InputRequiredResult`."""
+        return self._handling.input_responses
+
+    @property
+    def request_state(self) -> str | None:
+        """The `request_state` of that result; None if this is no retry, or it had none."""
+        return self._handling.request_state
+
+    @property
+    def _peer(self) -> Peer:
+        return self._handling.request.peer

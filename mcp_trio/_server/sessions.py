@@ -1,0 +1,473 @@
+"""The sessions of a server: how they open, and the state that they share.
+
+`Server` is the interface for users; behind it is one `ServerSessions`, which the transports use. A
+`StandIn` takes its place where no `Server` answers: a mock of a recorded server, a proxy.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import Context as Variables
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+
+import attrs
+import trio
+
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.methods import Role
+from mcp_trio._recorder.writer import RecordTarget, SharedRecording, begin_session, options_of
+from mcp_trio._server.effect_results import EffectResults
+from mcp_trio._server.handlers import ServedSession
+from mcp_trio._server.locks import Locks
+from mcp_trio._server.registry import Registry
+from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.resumable import SealedRounds
+from mcp_trio._server.sealed_state import Sealer
+from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
+from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
+from mcp_trio._session.leader_followers import TaskPool
+from mcp_trio._session.nondeterminism import strict_watch
+from mcp_trio._session.session import Session
+from mcp_trio._transports.channel import Channel
+from mcp_trio.limits import Limits
+from mcp_trio.types import Implementation, ServerCapabilities
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from mcp_trio._server.http_sessions import StatelessSession
+    from mcp_trio._server.server import Server
+
+logger = logging.getLogger("mcp_trio")
+
+T = TypeVar("T")
+
+# Every session declares its capabilities when its client asks for them.
+_NOT_DECLARED: Final = ServerCapabilities()
+
+
+@attrs.define(eq=False)
+class SessionHttp:
+    """The HTTP client behind `ctx.http`, whose requests are effects.
+
+    A context manager: at the end it closes the client, within `close_seconds`, also if it is
+    cancelled.
+    """
+
+    close_seconds: float
+    _client: "httpx2.AsyncClient | None" = attrs.field(default=None, init=False)
+
+    @property
+    def client(self) -> "httpx2.AsyncClient":
+        """The client; it is created, and httpx2 is imported, on first use."""
+        if self._client is None:
+            from mcp_trio._server.http_effects import EffectClient
+
+            self._client = EffectClient()
+        return self._client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._client is not None:
+            with trio.move_on_after(self.close_seconds, shield=True):
+                await self._client.aclose()
+
+
+# Counting the sessions that are open at the same time.
+
+OTHER_SESSIONS: Final = "sessions beside"
+"""The count, at the end of a recording, of other sessions that were open meanwhile."""
+
+
+@attrs.define
+class _Counts:
+    opened: int = 0
+    closed: int = 0
+
+
+# The counts of a file that holds one session only.
+_OWN_FILE: Final = _Counts(opened=1)
+
+
+@attrs.define(eq=False)
+class SessionCounter:
+    """A counter of the sessions of one server, by the file in which each is recorded.
+
+    A handler may read memory that a handler of another session wrote, which the recording of one
+    session does not contain. Therefore a recording ends with the number of other sessions that were
+    open meanwhile and are not in the same file: when a replay differs, the number helps to find the
+    reason. The number is a difference of counts, so its cost does not grow with the sessions.
+    """
+
+    _all: _Counts = attrs.field(factory=_Counts, init=False)
+    _by_file: dict[SharedRecording, _Counts] = attrs.field(
+        factory=dict[SharedRecording, _Counts], init=False
+    )
+
+    def opened(self, record: RecordTarget | None) -> "CountedSession":
+        """Count a session as open until its `closed` is called."""
+        self._all.opened += 1
+        if not isinstance(record, SharedRecording):
+            return CountedSession(self._all, _OWN_FILE)
+        same_file = self._by_file.setdefault(record, _Counts())
+        same_file.opened += 1
+        return CountedSession(self._all, same_file, partial(self._by_file.pop, record))
+
+
+@attrs.define(eq=False)
+class CountedSession:
+    """An open session, which knows how many others were open while it was."""
+
+    _all: _Counts
+    _same_file: _Counts
+    _forget_file: Callable[[], object] | None = None
+    _others_closed_before: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._others_closed_before = self._all.closed - self._same_file.closed
+
+    def others(self) -> int:
+        """Return how many other sessions were open meanwhile and are not in the same file."""
+        return self._all.opened - self._same_file.opened - self._others_closed_before
+
+    def closed(self) -> None:
+        """Count the session as closed."""
+        self._all.closed += 1
+        if self._forget_file is not None:
+            self._same_file.closed += 1
+            if self._same_file.opened == self._same_file.closed:
+                self._forget_file()
+
+
+@attrs.define(eq=False)
+class CountingRecording(Recording):
+    """A recording that ends with the number of other sessions, if there were any."""
+
+    counted: CountedSession = attrs.field(kw_only=True)
+
+    def close(self, counts: dict[str, int]) -> None:
+        """Close the recording of this session."""
+        others = self.counted.others()
+        super().close(counts | {OTHER_SESSIONS: others} if others else counts)
+
+
+class SessionSource(Protocol):
+    """What a transport needs of a server: a `ServerSessions`, or a `StandIn`."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of each session."""
+        ...
+
+    @property
+    def protocol_versions(self) -> Sequence[str]:
+        """The protocol versions that are served, newest first."""
+        ...
+
+    @property
+    def change_notifier(self) -> ChangeNotifier:
+        """The subscribers to changes of the server."""
+        ...
+
+    def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """Return the context manager that is entered once, around all sessions."""
+        ...
+
+    def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """Return the paths of a tool's arguments that HTTP requests repeat in headers, by header.
+
+        None: there is no such tool, or its arguments are not known.
+        """
+        ...
+
+    async def serve_session(
+        self,
+        channel: Channel,
+        *,
+        lifespan: Any,
+        http: SessionHttp,
+        record: RecordTarget | None = None,
+        task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve one channel within a lifespan, until its session ends.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing was served.
+        """
+        ...
+
+    def begin_session(
+        self,
+        channel: Channel,
+        pool: TaskPool,
+        variables: Variables,
+        *,
+        lifespan: Any,
+        http: SessionHttp,
+        record: RecordTarget | None,
+        on_ended: Callable[[], None],
+    ) -> "StatelessSession":
+        """Start to serve one channel, in tasks of `pool` that start with these context variables.
+
+        The session goes on until `shut` is called or the client is gone; then `on_ended` is called,
+        which must be quick.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing is served.
+        """
+        ...
+
+
+@attrs.define(eq=False)
+class ServerSessions:
+    """The sessions of one `Server`: opens them, and holds the state that they share.
+
+    Attributes:
+        server: The server.
+        registry: The tools, resources, prompts, completions and methods of the server.
+        change_notifier: The subscribers to changes of the server.
+        writer: The JSON encoder for results, with the server's converter.
+        effect_results: The codecs for results of effects.
+        locks: The locks that handlers take with `ctx.lock`.
+    """
+
+    server: "Server"
+    registry: Registry
+    change_notifier: ChangeNotifier
+    writer: JsonWriter = attrs.field(init=False)
+    effect_results: EffectResults = attrs.field(init=False)
+    locks: Locks = attrs.field(factory=Locks, init=False)
+    _counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
+    _interned: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.writer = JsonWriter(self.server.converter)
+        self.effect_results = EffectResults(self.server.converter, self.writer, self.limits)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of each session."""
+        return self.server.limits
+
+    @property
+    def protocol_versions(self) -> Sequence[str]:
+        """The protocol versions that are served, newest first."""
+        return self.server.protocol_versions
+
+    def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """Return the lifespan as a context manager; its value is `ctx.lifespan`."""
+        lifespan = self.server.lifespan
+        return nullcontext() if lifespan is None else lifespan(self.server)
+
+    def declared_capabilities(self) -> ServerCapabilities:
+        """Return the capabilities of the server, else those of what is registered now."""
+        given = self.server.capabilities
+        return self.registry.capabilities() if given is None else given
+
+    def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """Return the paths of a tool's arguments that HTTP requests repeat in headers, by header.
+
+        None: there is no such tool.
+        """
+        registered = self.registry.tools.get(tool)
+        return None if registered is None else registered.param_headers
+
+    async def serve_session(
+        self,
+        channel: Channel,
+        *,
+        lifespan: Any,
+        http: SessionHttp,
+        record: RecordTarget | None = None,
+        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve one channel within a lifespan, until its session ends.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing was served.
+        """
+        session = self._open_recorded(channel, lifespan=lifespan, http=http, record=record)
+        with strict_watch() if _is_strict(record) else nullcontext():
+            await session.run(task_status=task_status)
+
+    def begin_session(
+        self,
+        channel: Channel,
+        pool: TaskPool,
+        variables: Variables,
+        *,
+        lifespan: Any,
+        http: SessionHttp,
+        record: RecordTarget | None,
+        on_ended: Callable[[], None],
+    ) -> Session:
+        """Start to serve one channel in tasks of `pool`; see `SessionSource`.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing is served.
+        """
+        session = self._open_recorded(channel, lifespan=lifespan, http=http, record=record)
+        if _is_strict(record):
+            variables, watch = variables.copy(), strict_watch()
+            variables.run(watch.__enter__)
+            session.ended.when_set(partial(variables.run, watch.__exit__))
+        session.ended.when_set(on_ended)
+        session.begin(pool, variables)
+        return session
+
+    def _open_recorded(
+        self, channel: Channel, *, lifespan: Any, http: SessionHttp, record: RecordTarget | None
+    ) -> Session:
+        counted = self._counter.opened(record)
+        try:
+            sequencer: Sequencer = UNRECORDED
+            if record is not None:
+                recorder, channel_number = begin_session(
+                    record,
+                    role="server",
+                    transport=getattr(channel, "transport", type(channel).__name__),
+                    name=self.server.name,
+                    version=self.server.version,
+                    tools_digest=self.registry.tools_digest(),
+                    lifespan=self.server.lifespan is not None,
+                    schemas=self.registry.tool_schemas,
+                    limits=self.limits,
+                )
+                sequencer = CountingRecording(recorder, channel_number, counted=counted)
+        except BaseException:
+            counted.closed()
+            raise
+        session = self.open_session(channel, sequencer=sequencer, lifespan=lifespan, http=http)
+        session.ended.when_set(counted.closed)
+        return session
+
+    def open_session(
+        self,
+        channel: Channel,
+        *,
+        sequencer: Sequencer = UNRECORDED,
+        lifespan: Any = None,
+        http: SessionHttp | None = None,
+    ) -> Session:
+        """Return a session over `channel`, which `Session.run` or `Session.begin` starts.
+
+        The caller closes `http`; without it, an HTTP client that a handler uses is never closed.
+        """
+        server = self.server
+        info = Implementation(
+            name=server.name,
+            version=server.version,
+            title=server.title,
+            description=server.description,
+            icons=None if server.icons is None else [*server.icons],
+            website_url=server.website_url,
+        )
+        connection = Connection(
+            our_role=Role.SERVER,
+            our_info=self._intern(info),
+            our_capabilities=_NOT_DECLARED,
+            get_capabilities=self.declared_capabilities,
+            instructions=server.instructions,
+            limits=self.limits,
+            methods=self.registry.rows,
+            protocol_versions=self.protocol_versions,
+        )
+        rounds = SealedRounds(
+            sealer=Sealer(server=server.name, keys=server.keys, limits=self.limits),
+            store=server.states,
+            version=server.version,
+        )
+        served = ServedSession(
+            shared=self,
+            registry=self.registry,
+            announcer=Announcer(self.change_notifier),
+            lifespan=lifespan,
+            http=http or SessionHttp(self.limits.shutdown.close_seconds),
+            rounds=self._intern(rounds),
+        )
+        return Session(channel, connection, served, sequencer)
+
+    def _intern(self, value: T) -> T:
+        """Return the equal value of an earlier session, if there is one, to save memory."""
+        before: T | None = self._interned.get(type(value))
+        if before is None or before != value:
+            before = self._interned[type(value)] = value
+        return before
+
+
+def sessions_of(server: "Server") -> ServerSessions:
+    """Return the sessions of a server, which are private to this package."""
+    return server._sessions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def _is_strict(record: RecordTarget | None) -> bool:
+    """Return whether handlers may not do what a replay could not repeat."""
+    return record is not None and options_of(record).strict
+
+
+SessionT = TypeVar("SessionT", bound="StatelessSession")
+
+
+@attrs.define(kw_only=True, eq=False)
+class StandIn(ABC, Generic[SessionT]):
+    """The base class of session sources that are not a `Server`.
+
+    Attributes:
+        limits: The limits of each session.
+        protocol_versions: The protocol versions that are served, newest first.
+        change_notifier: An empty set of subscribers: the sessions report changes themselves.
+    """
+
+    limits: Limits
+    protocol_versions: Sequence[str]
+    change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
+
+    @abstractmethod
+    def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:
+        """Return a session, and the function that serves the session to its end."""
+
+    def enter_lifespan(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that does nothing: there is no lifespan."""
+        return nullcontext()
+
+    def param_header_paths(self, tool: str) -> None:
+        """Return None: parameter headers are not compared with the arguments of a call."""
+
+    async def serve_session(
+        self,
+        channel: Channel,
+        *,
+        task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
+        **_: Any,
+    ) -> None:
+        """Serve one channel until its session ends."""
+        session, serve = self.opened(channel)
+        task_status.started(session)
+        await serve()
+
+    def begin_session(
+        self,
+        channel: Channel,
+        pool: TaskPool,
+        variables: Variables,
+        *,
+        on_ended: Callable[[], None],
+        **_: Any,
+    ) -> SessionT:
+        """Serve one channel in a task; an error of its session is logged, and ends no other."""
+        session, serve = self.opened(channel)
+
+        async def run() -> None:
+            try:
+                await serve()
+            except Exception:
+                logger.exception("a session failed")
+            finally:
+                on_ended()
+
+        variables.run(pool.nursery.start_soon, run)
+        return session
