@@ -382,8 +382,8 @@ async def test_a_tool_that_cannot_be_listed_is_named_in_the_log(server, serve, c
 @pytest.mark.parametrize(
     ("handler", "text"),
     [
-        ("def handler(ctx: Context): ...", "'ctx' is to be a ThreadContext"),
-        ("async def handler(ctx: ThreadContext): ...", "'ctx' is to be a Context"),
+        ("def handler(ctx: Context): ...", "'ctx' has to be a ThreadContext"),
+        ("async def handler(ctx: ThreadContext): ...", "'ctx' has to be a Context"),
     ],
 )
 async def test_the_wrong_kind_of_context_is_named_in_the_log(server, serve, caplog, handler, text):
