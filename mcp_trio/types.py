@@ -1,33 +1,40 @@
-"""Client, sampling: the server asks the client's model."""
+"""The types of the protocol: params, results, content and capabilities.
+
+Each class describes one JSON object of the specification, under the specification's name where it
+has one. Attributes have the specification's names in snake case (`mimeType` is `mime_type`). The
+classes are `msgspec.Struct`s: create them with keyword arguments, compare them with `==`, and copy
+them with `msgspec.structs.replace`.
+
+- A required attribute has no default. An optional one is `X | None = None`: None is not sent, and a
+  received null counts as absent.
+- Unknown members of received objects are ignored. Objects that the specification leaves open
+  (`_meta`, JSON Schemas, experimental capabilities, log data) are plain JSON values.
+- A class has the attributes of all protocol versions. Those that the peer's version does not have
+  are left out, or replaced, when a message is sent.
+- `meta` is the member `_meta`: data of this package, of extensions and of users, by their keys.
+
+The specification: https://modelcontextprotocol.io/specification/2026-07-28 and the versions before
+it. The envelope of messages (`jsonrpc`, `id`, `method`) is not part of these types.
+"""
 
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-# --------------------
-# What every page of the specification builds on: the base of all structs, and the common words.
-#
-# A struct describes one JSON object. Members keep the specification's names in snake case; `Model`
-# renames them on the wire. Three conventions hold for every struct of this folder:
-#
-# - A required member has no default. An optional one is `X | None = None`: it is never sent when it
-#   is None, and an incoming null reads as absent.
-# - Members that a struct does not know are ignored (BASE-17). What the specification leaves open
-#   (`_meta`, schemas, experimental capabilities, log data) is kept untouched as plain JSON values.
-# - One struct has the members of all revisions, with rows in `definitions`; there is never a copy
-# for   a revision. `fitting`, on the floor above, leaves out what the one spoken with does not
-# have.
-#
-# The envelope (`jsonrpc`, `id`, `method`) is no part of these structs: it belongs to the wire.
-
-
 RequestId: TypeAlias = int | str
+"""The id of a request; `1` and `"1"` are different ids."""
+
 ProgressToken: TypeAlias = int | str
+"""A value that the sender of a request chooses, and that progress notifications repeat."""
+
 Cursor: TypeAlias = str
+"""A position in a list, opaque to clients."""
+
 Role: TypeAlias = Literal["assistant", "user"]
+"""The author of a message, or the audience of content."""
 
 Number: TypeAlias = int | float
-"""Any JSON number; an integer stays an integer on the wire."""
+"""A JSON number; an integer stays an integer."""
 
 UnitInterval: TypeAlias = (
     Annotated[int, msgspec.Meta(ge=0, le=1)] | Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -36,35 +43,47 @@ UnitInterval: TypeAlias = (
 
 
 class Model(msgspec.Struct, rename="camel", omit_defaults=True, repr_omit_defaults=True):
-    """The base of all structs of the vocabulary.
+    """The base class of all types in this module.
 
-    Subclasses say `kw_only=True` themselves, because msgspec does not inherit that option.
+    Subclasses set `kw_only=True` themselves, because msgspec does not inherit that option.
     """
 
 
 class Params(Model, kw_only=True):
-    """The parameters of a request or notification; absent parameters read as an empty object."""
+    """The base class of the params of requests and notifications."""
 
     meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
 
 
 class Result(Model, kw_only=True):
-    """The answer to a request; `result_type` says whether it is the last word (None: it is)."""
+    """The base class of results.
+
+    Attributes:
+        result_type: "complete", "input_required", or the type of an extension's result. None means
+            "complete". Only stateless protocol versions have it.
+    """
 
     meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
     result_type: str | None = None
 
 
 class EmptyParams(Params, kw_only=True):
-    """The parameters of a method that takes none."""
+    """The params of a method that has no params of its own."""
 
 
 class EmptyResult(Result, kw_only=True):
-    """An answer that says only that the request succeeded."""
+    """The result of a method that returns nothing."""
 
 
 class Icon(Model, kw_only=True):
-    """A picture to show for something, by its `https:` or `data:` URI."""
+    """An icon for user interfaces.
+
+    Attributes:
+        src: Its `https:` or `data:` URI.
+        mime_type: Its media type, if the URI does not tell.
+        sizes: Sizes such as "48x48", or "any".
+        theme: The theme of the user interface for which it is designed.
+    """
 
     src: str
     mime_type: str | None = None
@@ -73,20 +92,20 @@ class Icon(Model, kw_only=True):
 
 
 class Icons(Model, kw_only=True):
-    """The base of what has pictures in several sizes and formats."""
+    """A base class of things with icons, in several sizes and formats."""
 
     icons: list[Icon] | None = None
 
 
 class BaseMetadata(Model, kw_only=True):
-    """The base of what has a name for programs, and perhaps a title for people."""
+    """A base class of things with a name for programs and a title for user interfaces."""
 
     name: str
     title: str | None = None
 
 
 class Implementation(Icons, kw_only=True):
-    """The name and version of a client or server, and what to show of it."""
+    """The name and version of a client or server, and a description for user interfaces."""
 
     name: str
     version: str
@@ -96,7 +115,13 @@ class Implementation(Icons, kw_only=True):
 
 
 class Annotations(Model, kw_only=True):
-    """For whom a piece of content is meant, how much it matters to them, and how old it is."""
+    """Hints for the client about the use of content or of a resource.
+
+    Attributes:
+        audience: The roles for which it is meant.
+        priority: Its importance, from 0 (optional) to 1 (required).
+        last_modified: The time of its last change, in ISO 8601.
+    """
 
     audience: list[Role] | None = None
     priority: UnitInterval | None = None
@@ -104,46 +129,54 @@ class Annotations(Model, kw_only=True):
 
 
 class AnnotatedModel(Model, kw_only=True):
-    """The base of content and resources, which may carry annotations."""
+    """A base class of content and resources."""
 
     annotations: Annotations | None = None
     meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
 
 
-# --------------------
-# Utilities, caching: how long a result stays good, and for whom.
+# Caching: https://modelcontextprotocol.io/specification/2026-07-28/server/utilities/caching
 
 
 CacheScope: TypeAlias = Literal["private", "public"]
+"""Caches that may store a result: those of one user, or also shared ones."""
 
 
 class CacheableResult(Result, kw_only=True):
-    """The base of results that may be kept for `ttl_ms` milliseconds from their receipt.
+    """The base class of results that clients may cache.
 
-    None and negative numbers mean no time at all.
+    Attributes:
+        ttl_ms: The milliseconds for which the result may be cached. None and negative numbers count
+            as 0.
+        cache_scope: The caches that may store the result.
     """
 
     ttl_ms: int | None = None
     cache_scope: CacheScope | None = None
 
 
-# --------------------
-# Basic, cancellation.
+# Cancellation: https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/cancellation
 
 
 class CancelledParams(Params, kw_only=True):
-    """The sender no longer waits for the answer to a request of its own."""
+    """The params of `notifications/cancelled`: the sender no longer waits for the response."""
 
     request_id: RequestId
     reason: str | None = None
 
 
-# --------------------
-# Basic, progress.
+# Progress: https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/progress
 
 
 class ProgressParams(Params, kw_only=True):
-    """How far the request that gave the token has come."""
+    """The params of `notifications/progress`.
+
+    Attributes:
+        progress_token: The token in the request.
+        progress: The progress so far; it increases with each notification.
+        total: The progress at the end, if known.
+        message: A text for the user.
+    """
 
     progress_token: ProgressToken
     progress: Number
@@ -151,75 +184,93 @@ class ProgressParams(Params, kw_only=True):
     message: str | None = None
 
 
-# --------------------
-# Server, pagination: what all lists have in common.
+# Pagination: https://modelcontextprotocol.io/specification/2025-11-25/server/utilities/pagination
 
 
 class PaginatedParams(Params, kw_only=True):
-    """Asks for the page that the cursor names, or for the first."""
+    """The params of a list request: the cursor of a page, or None for the first page."""
 
     cursor: Cursor | None = None
 
 
 class PaginatedResult(CacheableResult, kw_only=True):
-    """One page; without `next_cursor` it is the last."""
+    """One page of a list; without `next_cursor` it is the last page."""
 
     next_cursor: Cursor | None = None
 
 
-# --------------------
-# Server, logging: the severities of RFC 5424.
+# Logging: https://modelcontextprotocol.io/specification/2025-11-25/server/utilities/logging
 
 
 LoggingLevel: TypeAlias = Literal[
     "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"
 ]
-"""From the least severe to the most."""
+"""The severities of RFC 5424, from the least severe to the most severe."""
 
 
 class SetLevelParams(Params, kw_only=True):
-    """The least severe level that the client wants to hear of."""
+    """The params of `logging/setLevel`: the least severe level of messages to send."""
 
     level: LoggingLevel
 
 
 class LoggingMessageParams(Params, kw_only=True):
-    """One log message; `data` is any JSON value."""
+    """The params of `notifications/message`: a log message, whose `data` is any JSON value."""
 
     level: LoggingLevel
     data: Any
     logger: str | None = None
 
 
-# --------------------
-# Basic, lifecycle: the handshake or the discovery, and the capabilities that are exchanged.
+# Capabilities, the handshake and discovery: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle
 #
-# Capability sets are open: those that we do not know are ignored. A capability that is absent
-# (None) differs from one that is present and empty (`{}`).
+# A capability that is absent (None) differs from one that is present and empty (`{}`).
 
 
 class RootsCapability(Model, kw_only=True):
-    """The client lists its roots; with `list_changed` it says when they change."""
+    """The client has roots.
+
+    Attributes:
+        list_changed: Whether it sends a notification when they change.
+    """
 
     list_changed: bool | None = None
 
 
 class SamplingCapability(Model, kw_only=True):
-    """The client lends its model; perhaps with tools, and with the context of its servers."""
+    """The client lets servers use its model.
+
+    Attributes:
+        context: Present if it supports `include_context`.
+        tools: Present if it supports tools in sampling requests.
+    """
 
     context: dict[str, Any] | None = None
     tools: dict[str, Any] | None = None
 
 
 class ElicitationCapability(Model, kw_only=True):
-    """The client asks its user: by form, by URL, or both; neither means by form (ELIC-03)."""
+    """The client asks its user for information; without either attribute, by form.
+
+    Attributes:
+        form: Present if it shows forms.
+        url: Present if it asks its user to visit URLs.
+    """
 
     form: dict[str, Any] | None = None
     url: dict[str, Any] | None = None
 
 
 class ClientCapabilities(Model, kw_only=True):
-    """What a client can do for its server."""
+    """The capabilities of a client.
+
+    Attributes:
+        experimental: Capabilities outside the specification, by their names.
+        roots: Present if the client has roots.
+        sampling: Present if the client lets servers use its model.
+        elicitation: Present if the client asks its user for information.
+        extensions: The settings of supported extensions, by their identifiers.
+    """
 
     experimental: dict[str, Any] | None = None
     roots: RootsCapability | None = None
@@ -229,26 +280,49 @@ class ClientCapabilities(Model, kw_only=True):
 
 
 class PromptsCapability(Model, kw_only=True):
-    """The server offers prompts; with `list_changed` it says when the list changes."""
+    """The server has prompts.
+
+    Attributes:
+        list_changed: Whether it sends a notification when the list changes.
+    """
 
     list_changed: bool | None = None
 
 
 class ResourcesCapability(Model, kw_only=True):
-    """The server offers resources, and perhaps subscriptions and changes of the list."""
+    """The server has resources.
+
+    Attributes:
+        subscribe: Whether clients may subscribe to changes of a resource.
+        list_changed: Whether it sends a notification when the list changes.
+    """
 
     subscribe: bool | None = None
     list_changed: bool | None = None
 
 
 class ToolsCapability(Model, kw_only=True):
-    """The server offers tools; with `list_changed` it says when the list changes."""
+    """The server has tools.
+
+    Attributes:
+        list_changed: Whether it sends a notification when the list changes.
+    """
 
     list_changed: bool | None = None
 
 
 class ServerCapabilities(Model, kw_only=True):
-    """What a server can do for its client."""
+    """The capabilities of a server.
+
+    Attributes:
+        experimental: Capabilities outside the specification, by their names.
+        logging: Present if the server sends log messages.
+        prompts: Present if the server has prompts.
+        resources: Present if the server has resources.
+        tools: Present if the server has tools.
+        completions: Present if the server completes arguments.
+        extensions: The settings of supported extensions, by their identifiers.
+    """
 
     experimental: dict[str, Any] | None = None
     logging: dict[str, Any] | None = None
@@ -260,7 +334,7 @@ class ServerCapabilities(Model, kw_only=True):
 
 
 class InitializeParams(Params, kw_only=True):
-    """The client opens the session and says what it speaks, can do and is."""
+    """The params of `initialize`, with which a client opens a session."""
 
     protocol_version: str
     capabilities: ClientCapabilities
@@ -268,7 +342,14 @@ class InitializeParams(Params, kw_only=True):
 
 
 class InitializeResult(Result, kw_only=True):
-    """The server chooses the revision and says what it can do and is."""
+    """The result of `initialize`.
+
+    Attributes:
+        protocol_version: The protocol version that the server has chosen.
+        capabilities: The server's capabilities.
+        server_info: The server's name and version.
+        instructions: A text about the use of the server, for the model.
+    """
 
     protocol_version: str
     capabilities: ServerCapabilities
@@ -277,19 +358,18 @@ class InitializeResult(Result, kw_only=True):
 
 
 class DiscoverResult(CacheableResult, kw_only=True):
-    """The server says which revisions it speaks and what it can do."""
+    """The result of `server/discover`: supported protocol versions, capabilities, instructions."""
 
     supported_versions: list[str]
     capabilities: ServerCapabilities
     instructions: str | None = None
 
 
-# --------------------
-# Utilities, subscriptions: one standing request for the changes that a client wants to hear of.
+# Subscriptions: https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/subscriptions
 
 
 class SubscriptionFilter(Model, kw_only=True):
-    """Which changes: of lists, and of resources by their URIs."""
+    """Kinds of changes: of lists, and of resources by their URIs."""
 
     tools_list_changed: bool | None = None
     prompts_list_changed: bool | None = None
@@ -298,39 +378,51 @@ class SubscriptionFilter(Model, kw_only=True):
 
 
 class ListenParams(Params, kw_only=True):
-    """What the client wants to hear of."""
+    """The params of `subscriptions/listen`: the changes that the client asks for."""
 
     notifications: SubscriptionFilter
 
 
 class AcknowledgedParams(Params, kw_only=True):
-    """What of it the server will tell; comes before anything else of the subscription."""
+    """The params of `notifications/subscriptions/acknowledged`, the first of a subscription.
+
+    `notifications` has the changes that the server will report, of those that were asked for.
+    """
 
     notifications: SubscriptionFilter
 
 
 class ListenResult(Result, kw_only=True):
-    """The server ends the subscription that `_meta` names."""
+    """The result of `subscriptions/listen`, with which the server ends the subscription."""
 
 
-# --------------------
-# Client, elicitation: the server asks the client's user.
+# Elicitation: https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
 
 
 ElicitAction: TypeAlias = Literal["accept", "cancel", "decline"]
+"""The user's choice: the request was accepted, dismissed without a choice, or declined."""
+
 ElicitMode: TypeAlias = Literal["form", "url"]
+"""The way in which the user is asked: by a form, or by a URL to visit."""
+
 ElicitValue: TypeAlias = str | int | float | bool | list[str]
+"""A value of a form."""
 
 
 class ElicitParams(Params, kw_only=True):
-    """A form to fill in by `requested_schema`, or a `url` to visit; without `mode` it is a form.
+    """The params of `elicitation/create`: a form for the user, or a URL to visit.
 
-    `requested_schema` is the JSON Schema of a flat object, kept as it came. `elicitation_id` is
-    what a later `notifications/elicitation/complete` names.
+    Attributes:
+        message: A text for the user.
+        mode: "form" or "url"; None means "form".
+        requested_schema: The form: the JSON Schema of a flat object.
+        url: The URL.
+        elicitation_id: The id of a URL elicitation, which `notifications/elicitation/complete`
+            repeats.
 
     Raises:
-        ValueError: What the mode needs is not there. While decoding it becomes a
-            `msgspec.ValidationError`.
+        ValueError: The attribute that the mode needs is missing. A decoder raises
+            `msgspec.ValidationError` instead.
     """
 
     message: str
@@ -347,24 +439,23 @@ class ElicitParams(Params, kw_only=True):
 
 
 class ElicitResult(Result, kw_only=True):
-    """What the user did; `content` is the form that was filled in."""
+    """The result of `elicitation/create`; `content` has the values of an accepted form."""
 
     action: ElicitAction
     content: dict[str, ElicitValue] | None = None
 
 
 class ElicitationCompleteParams(Params, kw_only=True):
-    """What was to be done at the URL is done."""
+    """The params of `notifications/elicitation/complete`: the user is done at the URL."""
 
     elicitation_id: str
 
 
-# --------------------
-# Client, roots: the places that a server may work in.
+# Roots: https://modelcontextprotocol.io/specification/2025-11-25/client/roots
 
 
 class Root(Model, kw_only=True):
-    """A directory or file, by its `file://` URI."""
+    """A directory or file that a server may use, by its `file://` URI."""
 
     uri: str
     name: str | None = None
@@ -372,20 +463,20 @@ class Root(Model, kw_only=True):
 
 
 class ListRootsResult(Result, kw_only=True):
-    """All roots."""
+    """The result of `roots/list`."""
 
     roots: list[Root]
 
 
-# --------------------
-# Patterns, multi round-trip requests: a server asks by a result, the client answers by a retry.
+# Multi round-trip requests: https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 
 
 class InputRequest(Model, kw_only=True):
-    """One question to the client: a request of the server without envelope.
+    """A request of a server inside a result: elicitation, sampling or roots.
 
-    On sending `params` is the struct of the method's row; on receipt it is what JSON gave, which
-    that row reads.
+    Attributes:
+        method: The method, such as "elicitation/create".
+        params: To send: the params as an object of this module. Received: plain JSON values.
     """
 
     method: str
@@ -393,9 +484,13 @@ class InputRequest(Model, kw_only=True):
 
 
 class InputRequiredResult(Result, kw_only=True):
-    """The request can go on when its questions are answered, each under its key.
+    """A result with which a server asks for input; the client retries the request with it.
 
-    `request_state` comes back with the answers as it was. At least one of the two is there.
+    At least one of the attributes is set.
+
+    Attributes:
+        input_requests: The server's requests, by keys that it chooses.
+        request_state: A value, opaque to clients, that the retry returns unchanged.
     """
 
     input_requests: dict[str, InputRequest] | None = None
@@ -403,18 +498,32 @@ class InputRequiredResult(Result, kw_only=True):
 
 
 class InputResponseParams(Params, kw_only=True):
-    """The base of requests that may be retries: with answers by key, and the state as it came."""
+    """The base class of the params of requests that can be retried with input.
+
+    Attributes:
+        input_responses: The results of the server's requests, by the server's keys, as raw JSON.
+        request_state: The state from the `InputRequiredResult`.
+    """
 
     input_responses: dict[str, msgspec.Raw] | None = None
     request_state: str | None = None
 
 
-# --------------------
-# Server, resources.
+# Resources: https://modelcontextprotocol.io/specification/2025-11-25/server/resources
 
 
 class Resource(AnnotatedModel, kw_only=True):
-    """Something that the server can read, known by its URI."""
+    """A resource in a list.
+
+    Attributes:
+        uri: Its URI.
+        name: Its name for programs.
+        description: A description for the model.
+        mime_type: Its media type, if known.
+        size: Its size in bytes, if known.
+        title: Its title for user interfaces.
+        icons: Its icons.
+    """
 
     uri: str
     name: str
@@ -426,7 +535,7 @@ class Resource(AnnotatedModel, kw_only=True):
 
 
 class ResourceTemplate(AnnotatedModel, kw_only=True):
-    """A family of resources, known by an RFC 6570 template."""
+    """Resources whose URIs match an RFC 6570 template."""
 
     uri_template: str
     name: str
@@ -437,7 +546,7 @@ class ResourceTemplate(AnnotatedModel, kw_only=True):
 
 
 class ResourceContentsBase(Model, kw_only=True):
-    """What textual and binary contents have in common: the published `ResourceContents`."""
+    """The base class of resource contents; the specification's `ResourceContents`."""
 
     uri: str
     mime_type: str | None = None
@@ -447,11 +556,11 @@ class ResourceContentsBase(Model, kw_only=True):
 class ResourceContents(ResourceContentsBase, kw_only=True):
     """The contents of a resource: either `text`, or `blob` in base64.
 
-    One struct stands for the published `TextResourceContents` and `BlobResourceContents`, which no
-    tag tells apart.
+    This is the specification's `TextResourceContents` and `BlobResourceContents`, in one class
+    because no tag distinguishes them.
 
     Raises:
-        ValueError: neither is given. While decoding it becomes a `msgspec.ValidationError`.
+        ValueError: Neither is set. A decoder raises `msgspec.ValidationError` instead.
     """
 
     text: str | None = None
@@ -463,116 +572,119 @@ class ResourceContents(ResourceContentsBase, kw_only=True):
 
 
 class ListResourcesResult(PaginatedResult, kw_only=True):
-    """One page of the server's resources."""
+    """The result of `resources/list`: one page."""
 
     resources: list[Resource]
 
 
 class ListResourceTemplatesResult(PaginatedResult, kw_only=True):
-    """One page of the server's resource templates."""
+    """The result of `resources/templates/list`: one page."""
 
     resource_templates: list[ResourceTemplate]
 
 
 class ReadResourceParams(InputResponseParams, kw_only=True):
-    """Names the resource to read."""
+    """The params of `resources/read`."""
 
     uri: str
 
 
 class ReadResourceResult(CacheableResult, kw_only=True):
-    """What was read; a directory, for instance, may give several contents."""
+    """The result of `resources/read`; a directory, for example, may have several contents."""
 
     contents: list[ResourceContents]
 
 
 class SubscribeParams(Params, kw_only=True):
-    """Names the resource whose updates the client wants to hear of."""
+    """The params of `resources/subscribe`."""
 
     uri: str
 
 
 class UnsubscribeParams(Params, kw_only=True):
-    """Names the resource whose updates the client no longer wants to hear of."""
+    """The params of `resources/unsubscribe`."""
 
     uri: str
 
 
 class ResourceUpdatedParams(Params, kw_only=True):
-    """A resource has changed; it may be part of the one that was subscribed to."""
+    """The params of `notifications/resources/updated`.
+
+    The URI may be that of a part of the resource to which the client is subscribed.
+    """
 
     uri: str
 
 
-# --------------------
-# Server, content: what prompts, tools and sampling carry.
+# Content of prompts, tool results and sampling.
 
 
 class TextContent(AnnotatedModel, kw_only=True, tag_field="type", tag="text"):
-    """Text."""
+    """Text content."""
 
     text: str
 
 
 class ImageContent(AnnotatedModel, kw_only=True, tag_field="type", tag="image"):
-    """An image, as base64 text."""
+    """An image; `data` is in base64."""
 
     data: str
     mime_type: str
 
 
 class AudioContent(AnnotatedModel, kw_only=True, tag_field="type", tag="audio"):
-    """Sound, as base64 text."""
+    """Audio; `data` is in base64."""
 
     data: str
     mime_type: str
 
 
 class ResourceLink(Resource, kw_only=True, tag_field="type", tag="resource_link"):
-    """Names a resource that can be read; it need not be one of those that are listed."""
+    """A link to a resource that the client can read; the resource need not be listed."""
 
 
 class EmbeddedResource(AnnotatedModel, kw_only=True, tag_field="type", tag="resource"):
-    """The contents of a resource, carried along."""
+    """The contents of a resource, embedded in a prompt or a result."""
 
     resource: ResourceContents
 
 
 Content: TypeAlias = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
+"""A block of content."""
 
 
-# --------------------
-# Server, completion.
+# Completion: https://modelcontextprotocol.io/specification/2025-11-25/server/utilities/completion
 
 
 class PromptReference(BaseMetadata, kw_only=True, tag_field="type", tag="ref/prompt"):
-    """Names a prompt one of whose arguments is being typed."""
+    """A reference to a prompt, to complete one of its arguments."""
 
 
 class ResourceReference(Model, kw_only=True, tag_field="type", tag="ref/resource"):
-    """Names a resource or template one of whose variables is being typed."""
+    """A reference to a resource template, by its template, to complete one of its variables."""
 
     uri: str
 
 
 Reference: TypeAlias = PromptReference | ResourceReference
+"""The prompt or template of a completion."""
 
 
 class CompletionArgument(Model, kw_only=True):
-    """The argument that is being typed, and what stands there so far."""
+    """The argument or variable to complete, and the value typed so far."""
 
     name: str
     value: str
 
 
 class CompletionContext(Model, kw_only=True):
-    """What is settled already: the other arguments or variables, by name."""
+    """The other arguments or variables that already have values, by name."""
 
     arguments: dict[str, str] | None = None
 
 
 class CompleteParams(Params, kw_only=True):
-    """Asks how an argument could go on."""
+    """The params of `completion/complete`."""
 
     ref: Reference
     argument: CompletionArgument
@@ -580,7 +692,13 @@ class CompleteParams(Params, kw_only=True):
 
 
 class Completion(Model, kw_only=True):
-    """At most 100 proposals; `total` and `has_more` tell of those that were left out."""
+    """Proposed values.
+
+    Attributes:
+        values: At most 100 values.
+        total: The number of all values, if known.
+        has_more: Whether there are more values than these.
+    """
 
     values: list[str]
     total: int | None = None
@@ -588,24 +706,23 @@ class Completion(Model, kw_only=True):
 
 
 class CompleteResult(Result, kw_only=True):
-    """The proposals."""
+    """The result of `completion/complete`."""
 
     completion: Completion
 
 
-# --------------------
-# Server, prompts.
+# Prompts: https://modelcontextprotocol.io/specification/2025-11-25/server/prompts
 
 
 class PromptArgument(BaseMetadata, kw_only=True):
-    """A blank of a prompt that the client fills in."""
+    """An argument of a prompt."""
 
     description: str | None = None
     required: bool | None = None
 
 
 class Prompt(Icons, kw_only=True):
-    """A template of messages."""
+    """A prompt in a list: a template of messages with arguments."""
 
     name: str
     description: str | None = None
@@ -615,38 +732,45 @@ class Prompt(Icons, kw_only=True):
 
 
 class PromptMessage(Model, kw_only=True):
-    """One message of a filled-in prompt."""
+    """A message of a prompt."""
 
     role: Role
     content: Content
 
 
 class ListPromptsResult(PaginatedResult, kw_only=True):
-    """One page of the server's prompts."""
+    """The result of `prompts/list`: one page."""
 
     prompts: list[Prompt]
 
 
 class GetPromptParams(InputResponseParams, kw_only=True):
-    """Names the prompt to fill in, and its arguments, which are all text."""
+    """The params of `prompts/get`; the values of all arguments are texts."""
 
     name: str
     arguments: dict[str, str] | None = None
 
 
 class GetPromptResult(Result, kw_only=True):
-    """The filled-in prompt."""
+    """The result of `prompts/get`."""
 
     messages: list[PromptMessage]
     description: str | None = None
 
 
-# --------------------
-# Server, tools.
+# Tools: https://modelcontextprotocol.io/specification/2025-11-25/server/tools
 
 
 class ToolAnnotations(Model, kw_only=True):
-    """What a tool says of its ways: hints for people, on which nothing may rely."""
+    """Hints about the behaviour of a tool. A client must not trust those of an unknown server.
+
+    Attributes:
+        title: A title for user interfaces.
+        read_only_hint: Whether the tool changes nothing; by default it may.
+        destructive_hint: Whether its changes may destroy data; by default they may.
+        idempotent_hint: Whether a repeated call has no further effect; by default it may.
+        open_world_hint: Whether it interacts with systems outside the server; by default it may.
+    """
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -656,16 +780,22 @@ class ToolAnnotations(Model, kw_only=True):
 
 
 class ToolExecution(Model, kw_only=True):
-    """Whether a call may, or must, run as a task."""
+    """Execution options of a tool: whether a call may, or must, run as a task."""
 
     task_support: Literal["forbidden", "optional", "required"] | None = None
 
 
 class Tool(Icons, kw_only=True):
-    """A function that the client may call.
+    """A tool in a list.
 
-    `input_schema` is the JSON Schema of its arguments, `output_schema` that of its structured
-    content.
+    Attributes:
+        name: Its name.
+        input_schema: The JSON Schema of its arguments.
+        description: A description for the model.
+        title: Its title for user interfaces.
+        output_schema: The JSON Schema of the structured content of its results.
+        annotations: Hints about its behaviour.
+        execution: Execution options.
     """
 
     name: str
@@ -679,16 +809,20 @@ class Tool(Icons, kw_only=True):
 
 
 class ListToolsResult(PaginatedResult, kw_only=True):
-    """One page of the server's tools."""
+    """The result of `tools/list`: one page."""
 
     tools: list[Tool]
 
 
 class CallToolParams(InputResponseParams, kw_only=True):
-    """Names the tool to call; its arguments stay the text of an object, for the tool's own type.
+    """The params of `tools/call`.
+
+    Attributes:
+        name: The name of the tool.
+        arguments: The arguments as raw JSON, to be decoded into the types of the tool.
 
     Raises:
-        ValueError: The arguments are no object.
+        ValueError: The arguments are not an object.
     """
 
     name: str
@@ -705,9 +839,13 @@ class CallToolParams(InputResponseParams, kw_only=True):
 
 
 class CallToolResult(Result, kw_only=True):
-    """What the tool gave back; with `is_error` the content says what went wrong.
+    """The result of `tools/call`.
 
-    `structured_content` is the same for programs; None is a value of it.
+    Attributes:
+        content: The result for the model; with `is_error`, the text of the error.
+        structured_content: The result for programs: any JSON value, including None. UNSET if there
+            is none.
+        is_error: Whether the tool failed.
     """
 
     content: list[Content]
@@ -715,11 +853,15 @@ class CallToolResult(Result, kw_only=True):
     is_error: bool | None = None
 
 
+# Sampling: https://modelcontextprotocol.io/specification/2025-11-25/client/sampling
+
+
 IncludeContext: TypeAlias = Literal["none", "thisServer", "allServers"]
+"""The servers whose context the client adds to a sampling request."""
 
 
 class ToolUseContent(Model, kw_only=True, tag_field="type", tag="tool_use"):
-    """The model wants a tool called; `id` is what the result names."""
+    """A call of a tool by the model; the result repeats `id` as `tool_use_id`."""
 
     id: str
     name: str
@@ -728,7 +870,7 @@ class ToolUseContent(Model, kw_only=True, tag_field="type", tag="tool_use"):
 
 
 class ToolResultContent(Model, kw_only=True, tag_field="type", tag="tool_result"):
-    """What the tool gave back to the model; with `is_error` the content says what went wrong."""
+    """The result of a tool for the model; with `is_error`, the content is the text of the error."""
 
     tool_use_id: str
     content: list[Content]
@@ -740,17 +882,25 @@ class ToolResultContent(Model, kw_only=True, tag_field="type", tag="tool_result"
 SamplingBlock: TypeAlias = (
     TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
 )
+"""A block of content of a sampling message."""
+
 SamplingContent: TypeAlias = SamplingBlock | list[SamplingBlock]
+"""The content of a sampling message."""
 
 
 class ToolChoice(Model, kw_only=True):
-    """Whether the model uses tools: as it likes (also for None), at least one, or none."""
+    """The use of tools by the model.
+
+    Attributes:
+        mode: "auto" if the model decides, "required" if it has to use a tool, or "none". None means
+            "auto".
+    """
 
     mode: Literal["auto", "none", "required"] | None = None
 
 
 class SamplingMessage(Model, kw_only=True):
-    """One message of the conversation to continue."""
+    """A message of the conversation that the model continues."""
 
     role: Role
     content: SamplingContent
@@ -758,13 +908,20 @@ class SamplingMessage(Model, kw_only=True):
 
 
 class ModelHint(Model, kw_only=True):
-    """A part of the name of a model that would do."""
+    """A preferred model, by a part of its name."""
 
     name: str | None = None
 
 
 class ModelPreferences(Model, kw_only=True):
-    """Which model to take: the first hint that matches, else by the priorities."""
+    """A server's preferences for the choice of a model, from which the client may deviate.
+
+    Attributes:
+        hints: Preferred models, the most preferred first.
+        cost_priority: The importance of low cost, from 0 to 1.
+        speed_priority: The importance of speed, from 0 to 1.
+        intelligence_priority: The importance of the model's abilities, from 0 to 1.
+    """
 
     hints: list[ModelHint] | None = None
     cost_priority: UnitInterval | None = None
@@ -773,7 +930,20 @@ class ModelPreferences(Model, kw_only=True):
 
 
 class CreateMessageParams(Params, kw_only=True):
-    """Asks the client's model for the next message."""
+    """The params of `sampling/createMessage`.
+
+    Attributes:
+        messages: The conversation so far.
+        max_tokens: The maximum number of tokens in the new message.
+        model_preferences: Preferences for the choice of a model.
+        system_prompt: A system prompt, which the client may change or leave out.
+        include_context: The servers whose context is added.
+        temperature: The temperature of sampling.
+        stop_sequences: Texts that end the message.
+        metadata: Options of the provider of the model.
+        tools: Tools that the model may use.
+        tool_choice: The use of the tools.
+    """
 
     messages: list[SamplingMessage]
     max_tokens: int
@@ -788,7 +958,14 @@ class CreateMessageParams(Params, kw_only=True):
 
 
 class CreateMessageResult(Result, kw_only=True):
-    """The message that the model gave, and why it stopped."""
+    """The result of `sampling/createMessage`: the message of the model.
+
+    Attributes:
+        role: Its role.
+        content: Its content.
+        model: The name of the model.
+        stop_reason: "endTurn", "stopSequence", "maxTokens", "toolUse", or another reason.
+    """
 
     role: Role
     content: SamplingContent

@@ -230,7 +230,7 @@ async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_dat
     if is_known:
         assert said(await client.call_tool("tide")) == "ebb"
     else:
-        with pytest.raises(RemoteProtocolError, match="the response to tools/call (has|is)"):
+        with pytest.raises(RemoteProtocolError, match=r"the response to tools/call (has|is)"):
             await client.call_tool("tide")
     await client.aclose()
 
