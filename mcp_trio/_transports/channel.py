@@ -1,42 +1,43 @@
 """`Channel`: the interface of transports.
 
 A transport is any class with the three methods of `Channel`; nothing is inherited or registered.
-Setting up the connection is the transport's own affair: it hands out a channel that is ready.
-From then on each frame is the bytes of exactly one JSON-RPC message, without LF or CR, and frames
-arrive whole, unchanged and in order. One task sends and one receives, at the same time.
+How a connection is opened is up to the transport: it returns a channel that is ready for use.
+From then on each element of `send` and `receive` is one encoded JSON-RPC message, without LF or CR.
+Messages arrive complete, unchanged and in order. One task sends and one task receives, at the same
+time.
 
-Seven more members are used if they are there:
+Seven more members are used where they exist:
 
 `transport: str`
-    The name that recordings carry, such as "memory" or "stdio".
+    The name of the transport in recordings, such as "memory" or "stdio".
 
-`send_nowait(frames: Sequence[bytes]) -> int`
-    Takes as many whole frames as can go now, without waiting, and returns how many. A frame that
-    was begun but not finished counts as taken: the channel finishes it before anything else in the
-    next `send` or `send_nowait` (`send([])` finishes it and sends nothing more). Called only while
-    no `send` runs; raises like `send`. With it, an answer needs no second task to leave.
+`send_nowait(messages: Sequence[bytes]) -> int`
+    Sends as many messages as can be sent without waiting, and returns how many. A message of which
+    only a part could be sent counts as sent: the next `send` or `send_nowait` finishes it first
+    (`send([])` finishes it and sends nothing more). It is called only while no `send` runs, and
+    raises the errors of `send`. With it, an answer needs no second task.
 
 `is_unfinished: bool`
-    Comes with `send_nowait`: whether a frame was begun and not finished, so that a `send` is due.
+    Comes with `send_nowait`: whether a part of a message is left to be sent.
 
 `bytes_sent: int`
-    Grows while a `send` makes progress, so that a slow peer is told from one that never reads.
+    Grows while a `send` makes progress, which tells a slow peer from one that does not read.
 
 `is_addressed: bool`
-    Whether the frames that it sends are `RelatedMessage`s, so that each can take the way of the
-    peer's request that it belongs to.
+    Whether messages to send have to be `Addressed`, so that each can go to the request of the peer
+    that it belongs to.
 
 `reports_losses: bool`
-    Whether it says of each request itself, by a `Lost`, that no answer will come, and whether it
-    was sent: what is open when such a channel ends was not. Of others that is not known.
+    Whether the channel reports each request that will get no answer, as `Lost`, and whether it was
+    sent. When such a channel ends, requests without a report were not sent. For other channels
+    that is unknown.
 
 `deliver_to(take: Callable[[Sequence[Received]], None]) -> None`
-    From now on each batch is given to `take` when it arrives, and nobody calls `receive`: then a
-    session that rests needs no task. `take` neither waits nor raises. Nothing stops such a channel
-    while answers fill a queue; so it has room for all of them, and its `send_nowait` takes
-    everything.
+    Makes the channel call `take` with each batch as it arrives, in place of `receive`, so that an
+    idle session needs no task. `take` neither waits nor raises. A full queue of answers does not
+    stop such a channel; so its `send_nowait` always sends everything.
 
-`mcp_trio.testing.check_channel` verifies all of this for any transport.
+`mcp_trio.testing.check_channel` checks all of this for any transport.
 """
 
 from collections.abc import Sequence
@@ -45,64 +46,60 @@ from typing import Protocol, TypeAlias, cast
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost
 
-# --------------------
-# What went wrong with a connection, in words.
-
-
-def text_with_cause(error: BaseException) -> str:
-    """What an exception says, and what the system said if it was wrapped again and again."""
-    first = error
-    while (earlier := first.__cause__ or first.__context__) is not None:
-        first = earlier
-    while isinstance(first, BaseExceptionGroup):
-        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
-    words = str(error) or type(error).__name__
-    if not isinstance(first, OSError) or str(first) in words:
-        return words
-    return f"{words} ({first})"
-
-
 Received: TypeAlias = bytes | Oversized | Lost
-"""What a channel gives: a message, the begin of one that is too large, or the loss of an answer."""
+"""An encoded message, the beginning of one over the size limit, or the loss of an answer."""
 
 
 class Channel(Protocol):
-    """A connection that carries whole messages in both directions.
+    """A connection that carries complete messages in both directions.
 
-    Each `send`, and each `receive` that brings something, is a checkpoint of Trio, also where it
-    need not wait.
+    Each `send`, and each `receive` that returns something, is a checkpoint of Trio, even if it does
+    not have to wait.
     """
 
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """Returns when all frames were handed to the system; waits while the peer does not read.
+    async def send(self, messages: Sequence[bytes], /) -> None:
+        """Return when all messages were passed to the system; wait while the peer does not read.
 
-        No frames: nothing is sent. Cancelled: some of the frames have gone and some have not. If
-        one is unfinished, the channel may refuse everything but `aclose` from then on; nothing
-        stands behind what was torn.
+        An empty sequence sends nothing. Cancelled: some of the messages were sent. If one of them
+        was sent in part, the channel may reject all calls but `aclose` from then on; it never
+        continues after a torn message.
 
         Raises:
             trio.BrokenResourceError: The peer is gone.
-            ConnectionLost: The peer is gone, and the channel knows more about it.
+            ConnectionLost: The peer is gone, and the channel knows the reason.
             trio.ClosedResourceError: This side was closed, before the call or during it.
         """
         ...
 
     async def receive(self) -> Sequence[Received]:
-        """The messages that arrived, at least one; empty when the peer closed.
+        """Return the messages that have arrived, at least one; an empty sequence at the end.
 
-        A frame over the limit comes as `Oversized`, and the channel goes on behind it. A request
-        that will have no answer, though others will, comes as `Lost`. Cancelled: nothing is lost,
-        the next call returns what this one would have.
+        A message over the size limit is returned as `Oversized`, and the channel continues after
+        it. A request that will get no answer, while others will, is returned as `Lost`. Cancelled:
+        no message is lost, the next call returns it.
 
         Raises:
-            ConnectionLost: The channel ended, and a reason is known.
+            ConnectionLost: The channel ended, and the reason is known.
             trio.ClosedResourceError: This side was closed, before the call or during it.
         """
         ...
 
     async def aclose(self) -> None:
-        """Closes this side, in bounded time, from any task and any number of times.
+        """Close this side, in bounded time, from any task and any number of times.
 
-        Cancelled: closes all the same. What was sent and not yet read by the peer still arrives.
+        What was sent still reaches a peer that reads it. Cancelled: closes all the same.
         """
         ...
+
+
+def text_with_cause(error: BaseException) -> str:
+    """Return the text of an exception, with that of the system error that caused it, if any."""
+    cause = error
+    while (earlier := cause.__cause__ or cause.__context__) is not None:
+        cause = earlier
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cast("BaseExceptionGroup[BaseException]", cause).exceptions[0]
+    text = str(error) or type(error).__name__
+    if not isinstance(cause, OSError) or str(cause) in text:
+        return text
+    return f"{text} ({cause})"

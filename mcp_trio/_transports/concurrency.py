@@ -1,7 +1,4 @@
-"""Light events, a timer queue, and system tasks.
-
-Whatever else left a system task would end the whole Trio run, as a fault of Trio's own.
-"""
+"""Light events, a timer queue, and the containment of errors in system tasks."""
 
 import signal
 from collections.abc import Callable, Generator
@@ -13,20 +10,21 @@ import attrs
 import msgspec
 import trio
 
-# --------------------
-# What tasks wait for, which costs next to nothing while nobody does.
-
-
-Told: TypeAlias = Callable[[], object]
+Function: TypeAlias = Callable[[], object]
+ErrorGroup: TypeAlias = BaseExceptionGroup[BaseException]
 
 
 class Wakeup(msgspec.Struct, eq=False):
-    """Wakes whoever waits, as often as it is rung; who of them runs first is for Trio to say."""
+    """Wakes the tasks that wait for it, any number of times.
+
+    A `trio.lowlevel.ParkingLot` that costs next to nothing while no task waits. The order in which
+    the tasks run is left to Trio.
+    """
 
     _waiting: dict[trio.lowlevel.Task, None] | None = None
 
     async def wait(self) -> None:
-        """Wait until it is rung next."""
+        """Wait for the next `wake`."""
         waiting = self._waiting
         if waiting is None:
             waiting = self._waiting = {}
@@ -42,7 +40,7 @@ class Wakeup(msgspec.Struct, eq=False):
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def wake(self) -> None:
-        """Wake everybody who waits."""
+        """Wake all tasks that wait."""
         waiting = self._waiting
         if waiting is not None:
             self._waiting = None
@@ -51,59 +49,55 @@ class Wakeup(msgspec.Struct, eq=False):
 
 
 class LightEvent(Wakeup, eq=False):
-    """Something that happens once; like `trio.Event`, and functions may hear of it as well."""
+    """An event that happens once, like `trio.Event`; functions can be called when it is set."""
 
-    _told: tuple[Told, ...] | None = ()
-    """Those; None: it has happened."""
+    _functions: tuple[Function, ...] | None = ()
+    """The functions to call; None once the event is set."""
 
     def is_set(self) -> bool:
-        """Return whether it has happened."""
-        return self._told is None
+        """Return whether the event is set."""
+        return self._functions is None
 
-    def when_set(self, told: Told) -> None:
-        """Call `told` when it happens, before any task wakes; at once if it has happened.
+    def when_set(self, function: Function) -> None:
+        """Call `function` when the event is set, before any task wakes; at once if it is set.
 
-        It must be quick, and not raise.
+        The function must be quick, and must not raise.
         """
-        if self._told is None:
-            told()
+        if self._functions is None:
+            function()
         else:
-            self._told = (*self._told, told)
+            self._functions = (*self._functions, function)
 
     def set(self) -> None:
-        """It happens now, if it has not yet."""
-        heard, self._told = self._told, None
+        """Set the event; does nothing the second time."""
+        functions, self._functions = self._functions, None
         self.wake()
-        for told in heard or ():
-            told()
+        for function in functions or ():
+            function()
 
     async def wait(self) -> None:
-        """Wait until it has happened; a checkpoint in any case."""
+        """Wait until the event is set; a checkpoint in any case."""
         if self.is_set():
             await trio.lowlevel.checkpoint()
         else:
             await super().wait()
 
 
-# --------------------
-# Many waits that take the same time at most, ended by one timer.
-
-
 @attrs.define(eq=False)
 class TimerQueue:
-    """Rings for who has waited for `seconds`, while the wait goes on.
+    """Wakes tasks that have waited for `seconds`; one timer for many waits of the same length.
 
-    A scope with a deadline for each wait would cost more than all else that is done to carry an
-    answer. The task behind this begins with a wait, and ends when it finds none.
+    A cancel scope with a deadline for each wait would cost more than all other work for an answer.
+    The queue's system task starts with the first wait, and ends when there is none.
     """
 
     seconds: float
-    # By the ends, since all last equally long.
+    # In the order of their ends, since all waits have the same length.
     _ends: dict[Wakeup, float] = attrs.field(factory=dict[Wakeup, float], init=False)
     _is_running: bool = attrs.field(default=False, init=False)
 
     async def wait(self, wakeup: Wakeup) -> None:
-        """Wait until it is rung by others, or until that has taken too long."""
+        """Wait for `wakeup`, which this queue wakes after `seconds` if nothing else does."""
         self._ends[wakeup] = trio.current_time() + self.seconds
         if not self._is_running:
             self._is_running = True
@@ -117,41 +111,41 @@ class TimerQueue:
         try:
             while self._ends:
                 await trio.sleep_until(next(iter(self._ends.values())))
-                self._ring(trio.current_time())
+                self._wake_due(trio.current_time())
         finally:
             self._is_running = False
 
-    def _ring(self, now: float) -> None:
+    def _wake_due(self, now: float) -> None:
         due = list(takewhile(lambda wakeup: self._ends[wakeup] <= now, self._ends))
         for wakeup in due:
             del self._ends[wakeup]
             wakeup.wake()
 
 
-# --------------------
-# How those are told that have to wind down in their own order when they are cancelled.
+async def call_when_cancelled(function: Function) -> None:
+    """Wait until this task is cancelled, then call `function`, which must be quick.
 
-
-async def call_when_cancelled(told: Callable[[], object]) -> None:
-    """For a nursery beside or outside of them; `told` is called at once, and must be quick."""
+    Started in a nursery outside of tasks that have to wind down in an order of their own.
+    """
     try:
         await trio.sleep_forever()
     finally:
-        told()
-
-
-ErrorGroup: TypeAlias = BaseExceptionGroup[BaseException]
+        function()
 
 
 @contextmanager
 def contained(contain: Callable[[ErrorGroup], object]) -> Generator[None]:
-    """Within, `contain` gets what must not leave the task; an interrupt goes to the main task."""
+    """Pass the errors of a block to `contain`, so that only `Cancelled` leaves it.
+
+    For system tasks: Trio takes any other exception of theirs for an error of its own, and ends the
+    run. A `KeyboardInterrupt` is raised again in the main task.
+    """
     try:
         yield
     except BaseException as error:
-        faults = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
-        if faults is None:
+        errors = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
+        if errors is None:
             raise
-        contain(faults)
-        if faults.subgroup(KeyboardInterrupt) is not None:
-            signal.raise_signal(signal.SIGINT)  # this task is protected: Trio tells the main task
+        contain(errors)
+        if errors.subgroup(KeyboardInterrupt) is not None:
+            signal.raise_signal(signal.SIGINT)  # system tasks are protected: Trio interrupts main

@@ -1,16 +1,16 @@
 """Non-blocking reads and writes of file descriptors through Trio.
 
-A descriptor that was inherited (a server's stdin and stdout) shares its *description*, and with it
-the flag O_NONBLOCK, with the parent, with other children and with the user's shell. Setting the
-flag there breaks them, so it is never set on such a description. Instead, by what the file is:
+An inherited descriptor, such as a server's stdin, shares its *open file description* with the
+parent, with other children and with the user's shell, and with it the flag O_NONBLOCK. Setting the
+flag would break those programs, so it is never set on such a description. Instead, by kind of file:
 
-    a pipe          is opened once more by its name under /proc: a description of our own
-    a socket        takes MSG_DONTWAIT with each call
-    a regular file  never makes anybody wait for long; the poller would refuse it
-    anything else   (a terminal; a pipe where it cannot be reopened) is asked by poll(2) first,
-                    and written in pieces of PIPE_BUF, which a ready pipe takes without blocking
+    a pipe          is opened once more under /proc, which gives a description of its own
+    a socket        is read and written with MSG_DONTWAIT
+    a regular file  never blocks for long, and epoll does not accept it
+    all others      (a terminal; a pipe that cannot be opened again) are asked by poll(2) first, and
+                    written in pieces of PIPE_BUF, for which a writable pipe has room
 
-A file that the poller refuses, such as /dev/null, is always ready for poll(2): nobody waits for it.
+For poll(2) a file that epoll does not accept, such as /dev/null, is always ready.
 """
 
 import errno
@@ -19,7 +19,6 @@ import os
 import select
 import socket
 import stat
-from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -32,14 +31,14 @@ _CLOSED: Final = -1
 
 @attrs.define(kw_only=True, eq=False)
 class Descriptor:
-    """One end, as a `ByteSource` or `ByteSink`: a description of our own."""
+    """A `ByteSource` or `ByteSink` over a descriptor whose description is not shared."""
 
     fd: int
     chunk_bytes: int = DEFAULT_LIMITS.messages.chunk_bytes
     _is_ended: bool = attrs.field(default=False, init=False)
 
     def read_nowait(self) -> bytes:
-        """What is there, at most `chunk_bytes`; empty at the end; else BlockingIOError."""
+        """Return at most `chunk_bytes` bytes; see `ByteSource.read_nowait`."""
         try:
             return self._read()
         except BlockingIOError:
@@ -48,11 +47,11 @@ class Descriptor:
             raise
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
-        """How many bytes the system took; BlockingIOError when it has no room."""
+        """Write as many bytes as there is room for; see `ByteSink.write_nowait`."""
         return os.write(self.fd, data)
 
     async def wait_readable(self) -> None:
-        """Returns when there is something to read, the end included."""
+        """Wait until there is something to read, or the end is reached."""
         try:
             await trio.lowlevel.wait_readable(self.fd)
         except trio.ClosedResourceError:
@@ -60,11 +59,11 @@ class Descriptor:
                 raise
 
     async def wait_writable(self) -> None:
-        """Returns when there is room, or nobody who could make some."""
+        """Wait until there is room, or no reader is left."""
         await trio.lowlevel.wait_writable(self.fd)
 
     async def read(self) -> bytes:
-        """Waits for something to read, and reads it; empty at the end."""
+        """Wait for bytes and return them; an empty bytes object at the end."""
         await trio.lowlevel.checkpoint()
         while True:
             try:
@@ -73,7 +72,7 @@ class Descriptor:
                 await self.wait_readable()
 
     async def write(self, data: bytes) -> None:
-        """Waits until the system has taken all of `data`; cancelled, it may have taken a part."""
+        """Write all of `data`. Cancelled: a part of it may have been written."""
         await trio.lowlevel.checkpoint()
         rest = memoryview(data)
         while rest:
@@ -83,20 +82,21 @@ class Descriptor:
                 await self.wait_writable()
 
     def end(self) -> None:
-        """From now on what is there can be read, and behind it is the end.
+        """Report the end after the bytes that have arrived, without waiting for more.
 
-        For the moment when nobody is left who should write, though somebody may hold the other end.
+        Used when the process that should write has exited, while another process may still have the
+        other end open.
         """
         self._is_ended = True
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Whoever waits here gets `trio.ClosedResourceError`; nothing is closed."""
+        """Raise `trio.ClosedResourceError` in the tasks that wait; nothing is closed."""
         if self.fd != _CLOSED:
             trio.lowlevel.notify_closing(self.fd)
 
     def close(self) -> None:
-        """Closes, and wakes who waits with `trio.ClosedResourceError`."""
+        """Close, and raise `trio.ClosedResourceError` in the tasks that wait."""
         if self.fd != _CLOSED:
             self.interrupt()
             self._close()
@@ -111,16 +111,16 @@ class Descriptor:
 
 @attrs.define(kw_only=True, eq=False)
 class FileDescriptor(Descriptor):
-    """A regular file: always ready, and no poller takes it."""
+    """A regular file, which is always ready, and which epoll does not accept."""
 
     async def wait_readable(self) -> None:
-        """See `Descriptor.wait_readable`."""
+        """Return at once, after a checkpoint."""
         await trio.lowlevel.checkpoint()
 
 
 @attrs.define(kw_only=True, eq=False)
 class SocketDescriptor(Descriptor):
-    """A socket whose description may be shared."""
+    """A socket whose description may be shared with other processes."""
 
     _socket: socket.socket = attrs.field(init=False)
 
@@ -128,13 +128,13 @@ class SocketDescriptor(Descriptor):
         self._socket = socket.socket(fileno=self.fd)
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
-        """See `Descriptor.write_nowait`."""
+        """Write without blocking; see `ByteSink.write_nowait`."""
         return self._socket.send(data, socket.MSG_DONTWAIT)
 
     def _read(self) -> bytes:
         try:
             return self._socket.recv(self.chunk_bytes, socket.MSG_DONTWAIT)
-        except ConnectionResetError:  # a local peer that closed with something of ours unread
+        except ConnectionResetError:  # a local peer closed before it had read everything
             return b""
 
     def _close(self) -> None:
@@ -143,10 +143,10 @@ class SocketDescriptor(Descriptor):
 
 @attrs.define(kw_only=True, eq=False)
 class PolledDescriptor(Descriptor):
-    """A description that others share and that can only be asked."""
+    """A shared description that has to be asked by poll(2) before each call."""
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
-        """See `Descriptor.write_nowait`."""
+        """Write without blocking; see `ByteSink.write_nowait`."""
         self._check_ready(select.POLLOUT)
         return os.write(self.fd, data[: select.PIPE_BUF])
 
@@ -155,7 +155,7 @@ class PolledDescriptor(Descriptor):
         try:
             return os.read(self.fd, self.chunk_bytes)
         except OSError as error:
-            if error.errno == errno.EIO:  # how a terminal says that nobody is there any more
+            if error.errno == errno.EIO:  # the terminal was closed
                 return b""
             raise
 
@@ -169,39 +169,21 @@ class PolledDescriptor(Descriptor):
 def open_descriptor(
     fd: int, *, chunk_bytes: int = DEFAULT_LIMITS.messages.chunk_bytes
 ) -> Descriptor:
-    """The end for `fd`, which it owns from now on; `fd` itself may be closed in favour of another.
+    """Return a source and sink for `fd`, which it owns; a pipe gets another number.
 
-    No flag of the description behind `fd` is changed.
+    No flag of the description of `fd` is changed.
     """
     mode = os.fstat(fd).st_mode
-    opened = next((open_it for is_it, open_it in _KINDS if is_it(mode)), _open_polled)
-    return opened(fd, chunk_bytes)
-
-
-def _open_pipe(fd: int, chunk_bytes: int) -> Descriptor:
-    access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-    try:
-        own = os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # no /proc, another user's pipe, or nobody reads any more
-        return _open_polled(fd, chunk_bytes)
-    os.close(fd)
-    return Descriptor(fd=own, chunk_bytes=chunk_bytes)
-
-
-def _open_socket(fd: int, chunk_bytes: int) -> Descriptor:
-    return SocketDescriptor(fd=fd, chunk_bytes=chunk_bytes)
-
-
-def _open_file(fd: int, chunk_bytes: int) -> Descriptor:
-    return FileDescriptor(fd=fd, chunk_bytes=chunk_bytes)
-
-
-def _open_polled(fd: int, chunk_bytes: int) -> Descriptor:
+    if stat.S_ISSOCK(mode):
+        return SocketDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+    if stat.S_ISREG(mode):
+        return FileDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+    if stat.S_ISFIFO(mode):
+        access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+        try:
+            own = os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # there is no /proc, or the pipe is another user's, or has no reader
+            return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+        os.close(fd)
+        return Descriptor(fd=own, chunk_bytes=chunk_bytes)
     return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
-
-
-_KINDS: Final[tuple[tuple[Callable[[int], bool], Callable[[int, int], Descriptor]], ...]] = (
-    (stat.S_ISFIFO, _open_pipe),
-    (stat.S_ISSOCK, _open_socket),
-    (stat.S_ISREG, _open_file),
-)

@@ -38,14 +38,14 @@ class RequestInbox:
         if self._has_eof:
             take([])
 
-    def put(self, frame: bytes) -> None:
+    def put(self, message: bytes) -> None:
         """Pass one message to the session, or keep it; a closed inbox drops it."""
         if self._is_closed:
             return
         if self._take is not None:
-            self._take([frame])
+            self._take([message])
         else:
-            self._waiting = (*self._waiting, frame)
+            self._waiting = (*self._waiting, message)
             self._news.wake()
 
     def end(self) -> None:

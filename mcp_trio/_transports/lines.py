@@ -1,4 +1,9 @@
-"""Channels of one message a line, and a pair of them in memory."""
+"""`LineChannel`: one message per line over byte streams, and a pair of such channels in memory.
+
+This is the framing of stdio, for every transport that is a reliable stream of bytes. Sources and
+sinks never wait by themselves: they raise `BlockingIOError`, and the channel waits if it may. That
+is how `send` and `send_nowait` share their code.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,52 +15,54 @@ from mcp_trio._jsonrpc.lines import LineSplitter, Oversized, join_lines
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, Limits
 
-# --------------------
-# A channel over two ends of bytes, one message a line.
-#
-# The framing of stdio, for every transport that is a reliable stream of bytes. The ends never wait
-# by themselves: they say `BlockingIOError`, and the channel decides who waits. That is why the
-# direct write (`send_nowait`) and the waiting one are one piece of code here.
-
 
 class ByteSource(Protocol):
-    """The end that bytes are read from."""
+    """The end of a byte stream that is read."""
 
     def read_nowait(self) -> bytes:
-        """What is there; empty at the end; BlockingIOError when there is nothing yet."""
+        """Return the bytes that have arrived, at least one; an empty bytes object at the end.
+
+        Raises:
+            BlockingIOError: Nothing has arrived yet.
+        """
         ...
 
     async def wait_readable(self) -> None:
-        """Returns when reading is worth another try; a checkpoint in any case."""
+        """Return when reading is worth another try; a checkpoint in any case."""
         ...
 
     def close(self) -> None:
-        """Closes and wakes who waits; does nothing the second time."""
+        """Close, and wake the tasks that wait; does nothing the second time."""
         ...
 
 
 class ByteSink(Protocol):
-    """The end that bytes are written to."""
+    """The end of a byte stream that is written."""
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
-        """How many bytes were taken; BlockingIOError when none can be, OSError when none ever."""
+        """Write as many bytes as there is room for, at least one, and return how many.
+
+        Raises:
+            BlockingIOError: There is no room yet.
+            OSError: Nothing can be written any more.
+        """
         ...
 
     async def wait_writable(self) -> None:
-        """Returns when writing is worth another try; a checkpoint in any case."""
+        """Return when writing is worth another try; a checkpoint in any case."""
         ...
 
     def close(self) -> None:
-        """Closes and wakes who waits; does nothing the second time."""
+        """Close, and wake the tasks that wait; does nothing the second time."""
         ...
 
 
 @attrs.define(kw_only=True, eq=False)
 class LineChannel:
-    """Whole messages over a `ByteSource` and a `ByteSink`, which it owns.
+    """A channel over a `ByteSource` and a `ByteSink`, both of which it owns.
 
-    It keeps more than `Channel` asks: a cancelled `send` leaves it usable, each frame either whole
-    (one that was begun is finished by the next call) or not begun.
+    It promises more than `Channel`: after a cancelled `send` it is still usable. Each message was
+    then either not sent, or it was sent, where the next call finishes one that was sent in part.
     """
 
     source: ByteSource
@@ -72,58 +79,56 @@ class LineChannel:
     def __attrs_post_init__(self) -> None:
         self._splitter = LineSplitter(message_bytes_max=self.limits.messages.bytes_max)
 
-    # Sending
-
     @property
     def is_unfinished(self) -> bool:
-        """Return whether a frame was begun that the next `send` or `send_nowait` has to finish."""
+        """True while a part of a message is left, to be sent by the next `send`."""
         return bool(self._tail)
 
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`."""
+    async def send(self, messages: Sequence[bytes]) -> None:
+        """Send all messages; see `Channel.send`."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        taken = self._take(frames, 0)
-        if taken == len(frames) and not self._tail:
+        sent = self._send_from(messages, 0)
+        if sent == len(messages) and not self._tail:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        while taken < len(frames) or self._tail:
+        while sent < len(messages) or self._tail:
             await self.sink.wait_writable()
-            taken = self._take(frames, taken)
+            sent = self._send_from(messages, sent)
 
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """How many of `frames` were taken without waiting; see `mcp_trio.transports.Channel`."""
-        return self._take(frames, 0)
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
+        """Send without waiting, and return how many messages; see `mcp_trio.transports`."""
+        return self._send_from(messages, 0)
 
-    def _take(self, frames: Sequence[bytes], taken: int) -> int:
-        """Sends from `frames[taken]` on while there is room; returns the new `taken`."""
+    def _send_from(self, messages: Sequence[bytes], sent: int) -> int:
+        """Send from `messages[sent]` on while there is room; return the new value of `sent`."""
         self._check_open()
-        while self._finish_tail() and taken < len(frames):
-            batch = self._next_batch(frames, taken)
+        while self._finish_tail() and sent < len(messages):
+            batch = self._next_batch(messages, sent)
             data = join_lines(batch)
             written = self._write(data)
             if written < len(data):
-                return taken + self._cut(batch, data, written)
-            taken += len(batch)
-        return taken
+                return sent + self._keep_tail(batch, data, written)
+            sent += len(batch)
+        return sent
 
-    def _next_batch(self, frames: Sequence[bytes], first: int) -> Sequence[bytes]:
-        """What is joined for one write; bounded, so that a full pipe never costs a second join."""
-        if first == 0 and len(frames) == 1:
-            return frames
+    def _next_batch(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
+        """Return the messages for one write; bounded, since a full pipe wastes the joined rest."""
+        if first == 0 and len(messages) == 1:
+            return messages
         size, last = 0, first
-        while last < len(frames) and size < self.limits.messages.chunk_bytes:
-            size += len(frames[last])
+        while last < len(messages) and size < self.limits.messages.chunk_bytes:
+            size += len(messages[last])
             last += 1
-        return frames[first:last]
+        return messages[first:last]
 
-    def _cut(self, batch: Sequence[bytes], data: bytes, written: int) -> int:
-        """Keeps the rest of the frame that was begun; returns how many frames were taken."""
-        taken = end = 0
+    def _keep_tail(self, batch: Sequence[bytes], data: bytes, written: int) -> int:
+        """Keep the rest of a message that was written in part; return how many count as sent."""
+        sent = end = 0
         while end < written:
-            end += len(batch[taken]) + 1
-            taken += 1
+            end += len(batch[sent]) + 1
+            sent += 1
         self._tail = memoryview(data)[written:end]
-        return taken
+        return sent
 
     def _finish_tail(self) -> bool:
         if self._tail:
@@ -131,7 +136,7 @@ class LineChannel:
         return not self._tail
 
     def _write(self, data: bytes | memoryview) -> int:
-        """Writes until the sink is full; an end that takes nothing any more is the peer's end."""
+        """Write until the sink is full; return how many bytes were written."""
         written = 0
         try:
             while written < len(data):
@@ -144,18 +149,15 @@ class LineChannel:
             self.bytes_sent += written
         return written
 
-    # Receiving
-
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `Channel.receive`; reads once more only while no message is complete.
-
-        A read that filled less than its buffer took all that was there; the next one waits first.
-        """
+        """Return the messages that have arrived; see `Channel.receive`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         has_waited = False
         while True:
             self._check_open()
-            if self._was_drained:  # a read would fail, and cost what the wait costs
+            # The last read did not fill its buffer, so it took everything: another one would fail,
+            # and cost as much as the wait.
+            if self._was_drained:
                 self._was_drained = False
                 await self.source.wait_readable()
                 has_waited = True
@@ -165,13 +167,13 @@ class LineChannel:
             except BlockingIOError:
                 self._was_drained = True
                 continue
-            frames = self._splitter.feed(chunk) if chunk else self._splitter.finish()
+            messages = self._splitter.feed(chunk) if chunk else self._splitter.finish()
             if not has_waited:
-                # A peer with always more to say must not keep the other tasks from running.
+                # A peer that sends without a pause must not keep the other tasks from running.
                 await trio.lowlevel.cancel_shielded_checkpoint()
             has_waited = False
-            if frames or not chunk:
-                return frames
+            if messages or not chunk:
+                return messages
             await trio.lowlevel.checkpoint_if_cancelled()
 
     def _read(self) -> bytes:
@@ -187,17 +189,15 @@ class LineChannel:
         self._was_drained = 0 < len(chunk) < self.limits.messages.chunk_bytes
         return chunk
 
-    # Closing
-
     async def aclose(self) -> None:
-        """See `Channel.aclose`."""
-        self.reject()
+        """Close source and sink; see `Channel.aclose`."""
+        self.mark_closed()
         self.source.close()
         self.sink.close()
         await trio.lowlevel.checkpoint()
 
-    def reject(self) -> None:
-        """From now on every call but `aclose` raises; both ends are still open."""
+    def mark_closed(self) -> None:
+        """Let every later call but `aclose` raise; source and sink stay open."""
         self._is_closed = True
 
     def _check_open(self) -> None:
@@ -211,28 +211,30 @@ def memory_pair(
     buffer_bytes_max: int = 64 * KIB,
     chunk_bytes: int = 64 * KIB,
 ) -> tuple[LineChannel, LineChannel]:
-    """Two channels, each of which receives what the other sends.
+    """Return two channels in memory; each receives what the other one sends.
 
-    Each direction is a buffer of `buffer_bytes_max`, like a pipe: a sender waits while it is full.
-    The receiver gets pieces of at most `chunk_bytes`, wherever that cuts a message.
+    Each direction is a buffer, like a pipe: a sender waits while it is full.
+
+    Args:
+        limits: The limits of both channels.
+        buffer_bytes_max: The size of each buffer.
+        chunk_bytes: The most bytes that a receiver reads at once, wherever that cuts a message.
     """
-    ours, theirs = (
+    one, other = (
         MemoryPipe(buffer_bytes_max=buffer_bytes_max, chunk_bytes=chunk_bytes) for _ in range(2)
     )
-    return _end(reads=ours, writes=theirs, limits=limits), _end(
-        reads=theirs, writes=ours, limits=limits
+    first, second = (
+        LineChannel(
+            source=ReadEnd(pipe=source), sink=WriteEnd(pipe=sink), transport="memory", limits=limits
+        )
+        for source, sink in ((one, other), (other, one))
     )
-
-
-def _end(*, reads: "MemoryPipe", writes: "MemoryPipe", limits: Limits) -> LineChannel:
-    return LineChannel(
-        source=ReadEnd(pipe=reads), sink=WriteEnd(pipe=writes), transport="memory", limits=limits
-    )
+    return first, second
 
 
 @attrs.define(kw_only=True, eq=False)
 class MemoryPipe:
-    """One direction: bounded bytes, and who waits for them or for room."""
+    """One direction of a memory pair: a bounded buffer, and the tasks that wait for a change."""
 
     buffer_bytes_max: int
     chunk_bytes: int
@@ -242,22 +244,22 @@ class MemoryPipe:
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def wait_change(self) -> None:
-        """Returns after the next read, write or close."""
+        """Wait for the next read, write or close."""
         await self._waiting.park()
 
     def changed(self) -> None:
-        """Wakes everybody who waits for a change."""
+        """Wake all tasks that wait for a change."""
         self._waiting.unpark_all()
 
 
 @attrs.define(kw_only=True, eq=False)
 class ReadEnd:
-    """The reader's end of a `MemoryPipe`."""
+    """The reader's end of a `MemoryPipe`: a `ByteSource`."""
 
     pipe: MemoryPipe
 
     def read_nowait(self) -> bytes:
-        """See `ByteSource.read_nowait`."""
+        """Return buffered bytes; see `ByteSource.read_nowait`."""
         pipe = self.pipe
         if not pipe.content and pipe.has_writer:
             raise BlockingIOError
@@ -267,7 +269,7 @@ class ReadEnd:
         return chunk
 
     async def wait_readable(self) -> None:
-        """See `ByteSource.wait_readable`."""
+        """Wait for bytes or an end; see `ByteSource.wait_readable`."""
         pipe = self.pipe
         if pipe.content or not (pipe.has_writer and pipe.has_reader):
             await trio.lowlevel.checkpoint()
@@ -275,7 +277,7 @@ class ReadEnd:
             await pipe.wait_change()
 
     def close(self) -> None:
-        """See `ByteSource.close`."""
+        """Close this end and drop the buffered bytes; see `ByteSource.close`."""
         self.pipe.has_reader = False
         self.pipe.content.clear()
         self.pipe.changed()
@@ -283,12 +285,12 @@ class ReadEnd:
 
 @attrs.define(kw_only=True, eq=False)
 class WriteEnd:
-    """The writer's end of a `MemoryPipe`."""
+    """The writer's end of a `MemoryPipe`: a `ByteSink`."""
 
     pipe: MemoryPipe
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
-        """See `ByteSink.write_nowait`."""
+        """Fill the buffer; see `ByteSink.write_nowait`."""
         pipe = self.pipe
         if not pipe.has_reader:
             raise BrokenPipeError("the other end is closed")
@@ -300,10 +302,10 @@ class WriteEnd:
         return len(piece)
 
     async def wait_writable(self) -> None:
-        """See `ByteSink.wait_writable`."""
+        """Wait for room; see `ByteSink.wait_writable`."""
         await self.pipe.wait_change()
 
     def close(self) -> None:
-        """See `ByteSink.close`."""
+        """Close this end; see `ByteSink.close`."""
         self.pipe.has_writer = False
         self.pipe.changed()

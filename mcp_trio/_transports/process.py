@@ -1,4 +1,13 @@
-"""Servers as subprocesses: start, stderr, exit, and the stdio client channel."""
+"""Servers as subprocesses: starting and stopping them, their stderr, and the channel to them.
+
+Each subprocess leads its own process group. One system task for each subprocess reads its stderr,
+waits for its exit and reaps it. Only this task reaps: a group may be signalled safely only until
+its leader is reaped, because then its number may be given to another group. Between exit and
+reaping the task always kills the rest of the group. To end a subprocess, signal it or cancel the
+task, and wait.
+
+Specification: 2025-11-25, page basic/transports, "stdio", and page basic/lifecycle, "Shutdown".
+"""
 
 import logging
 import os
@@ -19,25 +28,21 @@ from mcp_trio._transports.lines import LineChannel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# What a subprocess says on stderr: the end is kept for error texts, lines are forwarded.
-
-
 _log = logging.getLogger(__name__)
 
 
 def write_to_stderr(line: str) -> None:
-    """Forwards a line to this program's own stderr."""
+    """Write a line to the stderr of this process."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
 @attrs.define(kw_only=True)
 class StderrTail:
-    """The last `bytes_max` bytes, and a consumer of whole lines.
+    """The last `bytes_max` bytes of a subprocess's stderr, and a function that gets each line.
 
-    A line longer than `bytes_max` is forwarded in pieces. A consumer that raises is logged and not
-    called again: what the subprocess says must never end the session.
+    A line longer than `bytes_max` is passed in pieces. If the function raises, the exception is
+    logged and the function is not called again, so that it cannot end the session.
     """
 
     bytes_max: int
@@ -48,14 +53,14 @@ class StderrTail:
 
     @property
     def text(self) -> str:
-        """What was kept, in whole lines where something was cut away."""
+        """Return the last bytes as text, without a first line that was cut."""
         tail = self._tail
         if self._is_cut:
             tail = tail.partition(b"\n")[2] or tail
         return tail.decode(errors="replace").rstrip()
 
     def feed(self, chunk: bytes) -> None:
-        """Takes what was read."""
+        """Add bytes that were read from stderr."""
         kept = self._tail + chunk
         self._is_cut = self._is_cut or len(kept) > self.bytes_max
         self._tail = kept[-self.bytes_max :]
@@ -68,7 +73,7 @@ class StderrTail:
                 self._line = self._line[self.bytes_max :]
 
     def finish(self) -> None:
-        """Forwards a last line that has no end."""
+        """Pass a last line that has no line end to the function."""
         if self._line:
             self._forward(self._line)
             self._line = b""
@@ -80,16 +85,7 @@ class StderrTail:
             self.forward(line.decode(errors="replace").removesuffix("\r"))
         except Exception:
             self.forward = None
-            _log.exception("the consumer of a subprocess's stderr failed; it is not called again")
-
-
-# --------------------
-# A subprocess that leads its own process group, watched from its start to the group's end.
-#
-# One system task per subprocess reads its stderr and waits for its exit. It alone reaps, because
-# the group may be signalled safely only while nobody has: until then the number of the group cannot
-# belong to anybody else. So the group is swept with SIGKILL in the moment between exit and reaping,
-# always, and whoever wants the subprocess gone signals it or cancels the task, and waits.
+            _log.exception("the function for lines of stderr failed; it is not called again")
 
 
 Folder = str | os.PathLike[str]
@@ -99,11 +95,11 @@ Pipe: TypeAlias = tuple[int, int]
 
 @attrs.define(kw_only=True, eq=False)
 class ChildProcess:
-    """Owns the subprocess and its stderr; made by `start_child`.
+    """A subprocess and its stderr; made by `start_child`.
 
-    `stdin` and `stdout` are the caller's to use and to close. When the subprocess exits, so does
-    its whole group: what it left behind is killed. What was written until then can still be read,
-    and behind it is the end. An inherited `stderr` is None, and `tail` stays empty.
+    The caller uses and closes `stdin` and `stdout`. When the subprocess exits, the rest of its
+    group is killed. Bytes that were written before can still be read; the end follows after them.
+    If stderr is inherited, `stderr` is None and `tail` stays empty.
     """
 
     process: trio.Process
@@ -117,38 +113,38 @@ class ChildProcess:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def watch(self) -> None:
-        """Starts the system task; `ended` is set when it has reaped and read everything."""
+        """Start the system task, which sets `ended` when it has reaped and read everything."""
         trio.lowlevel.spawn_system_task(
-            self._live, name=f"{__name__}.{self.process.pid}", context=copy_context()
+            self._run, name=f"{__name__}.{self.process.pid}", context=copy_context()
         )
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the subprocess alone; after its end to nobody."""
+        """Send a signal to the subprocess alone; does nothing after its end."""
         if self.exit_status is None:
-            os.kill(self.process.pid, number)  # Popen's own way would reap it
+            os.kill(self.process.pid, number)  # `Popen.send_signal` would reap it
 
     def send_signal_to_group(self, number: int) -> None:
-        """Sends a signal to the group; after the subprocess's end to nobody."""
+        """Send a signal to the group; does nothing after the end of the subprocess."""
         if self.exit_status is None:
-            with suppress(ProcessLookupError, PermissionError):  # it is empty, or only zombies
+            with suppress(ProcessLookupError, PermissionError):  # only zombies are left
                 os.killpg(self.process.pid, number)
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the group."""
+        """Send SIGTERM to the group."""
         self.send_signal_to_group(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Have the group killed and reaped; `ended` follows in `limits.shutdown.kill_seconds`."""
+        """Kill and reap the group; `ended` is set within `limits.shutdown.kill_seconds`."""
         self._scope.cancel()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     if self.stderr is not None:
                         nursery.start_soon(self._read_stderr, self.stderr)
-                    await self._outlive()
-        except Exception:  # a system task that raises would end the whole run
+                    await self._wait_and_reap()
+        except Exception:  # a system task that raises would end the Trio run
             _log.exception("watching a subprocess failed")
         finally:
             if self.stderr is not None:
@@ -160,8 +156,8 @@ class ChildProcess:
             self.tail.feed(chunk)
         self.tail.finish()
 
-    async def _outlive(self) -> None:
-        """Waits for the exit; cancelled (also by the end of the run), brings it about."""
+    async def _wait_and_reap(self) -> None:
+        """Wait for the exit; cancelled, also by the end of the Trio run, kill the group."""
         try:
             await self._wait_exit()
         finally:
@@ -176,7 +172,7 @@ class ChildProcess:
         try:
             pidfd = os.pidfd_open(self.process.pid)
         except (AttributeError, OSError):  # not Linux, or forbidden by a sandbox
-            await self.process.wait()  # reaps: the sweep follows at once
+            await self.process.wait()  # reaps; the group is killed right after
             return
         try:
             await trio.lowlevel.wait_readable(pidfd)
@@ -185,7 +181,7 @@ class ChildProcess:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, or its number: most real-time signals have no name."""
+    """Return the name of a signal, or "signal 35": most real-time signals have no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -202,13 +198,20 @@ async def start_child(
     inherits_descriptors: bool = False,
     limits: Limits,
 ) -> ChildProcess:
-    """Starts `command` in a session and group of its own and watches it; its environment is `env`.
+    """Start `command` in its own session and process group, and watch it.
 
-    Lines of its stderr go to `forward`, unless it inherits ours. With `inherits_descriptors` it
-    gets what we were given beyond stdin, stdout and stderr; nothing that we opened ourselves.
+    Args:
+        command: The program and its arguments.
+        env: The complete environment.
+        cwd: The working directory.
+        forward: A function for each line of stderr.
+        inherits_stderr: Whether the subprocess writes to the stderr of this process instead.
+        inherits_descriptors: Whether the subprocess gets the inheritable descriptors beyond stdin,
+            stdout and stderr: those that this process was started with.
+        limits: The limits for reading and for stopping.
 
     Raises:
-        ConnectionLost: It could not be started; the text says why, the cause is an OSError.
+        ConnectionLost: The command could not be started; the cause is an OSError.
     """
     name = os.fspath(command[0])
     (to_read, stdin), (stdout, to_write), *stderr = _open_pipes(name, 2 if inherits_stderr else 3)
@@ -227,28 +230,19 @@ async def start_child(
         )
     except OSError as error:
         _close_all(ours)
-        reason = _why_not_started(error, name, cwd, env)
+        reason = _start_error(error, name, cwd, env)
         raise ConnectionLost(f"cannot start {name!r}: {reason}") from error
     except BaseException:
         _close_all(ours)
         raise
     finally:
         _close_all(theirs)
-    return _watched(process, ours, forward, limits)
-
-
-def _watched(
-    process: trio.Process,
-    fds: Sequence[int],
-    forward: Callable[[str], None] | None,
-    limits: Limits,
-) -> ChildProcess:
-    stdin, stdout, *stderr = (_own_end(fd, limits) for fd in fds)
+    child_stdin, child_stdout, *child_stderr = (_own_end(fd, limits) for fd in ours)
     child = ChildProcess(
         process=process,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr[0] if stderr else None,
+        stdin=child_stdin,
+        stdout=child_stdout,
+        stderr=child_stderr[0] if child_stderr else None,
         tail=StderrTail(bytes_max=limits.shutdown.stderr_tail_bytes, forward=forward),
         limits=limits,
     )
@@ -257,7 +251,7 @@ def _watched(
 
 
 def _own_end(fd: int, limits: Limits) -> Descriptor:
-    os.set_blocking(fd, False)  # ours alone: the subprocess has the other end
+    os.set_blocking(fd, False)  # only this process has this end of the pipe
     return Descriptor(fd=fd, chunk_bytes=limits.messages.chunk_bytes)
 
 
@@ -265,18 +259,16 @@ def _open_pipes(name: str, count: int) -> list[Pipe]:
     pipes: list[Pipe] = []
     try:
         for _ in range(count):
-            pipes.append(os.pipe())  # noqa: PERF401  the next one may fail, and these be closed
+            pipes.append(os.pipe())  # noqa: PERF401  (if one fails, the others are closed)
     except OSError as error:
         _close_all([fd for pipe in pipes for fd in pipe])
         raise ConnectionLost(f"cannot start {name!r}: {error.strerror}") from error
     return pipes
 
 
-def _why_not_started(
-    error: OSError, program: str, cwd: Folder | None, env: Mapping[str, str]
-) -> str:
+def _start_error(error: OSError, program: str, cwd: Folder | None, env: Mapping[str, str]) -> str:
     if cwd is not None and not Path(cwd).is_dir():
-        return f"there is no folder {os.fspath(cwd)!r} to start it in"
+        return f"there is no working directory {os.fspath(cwd)!r}"
     if isinstance(error, FileNotFoundError) and "/" not in program:
         return f"not found on PATH ({env.get('PATH', os.defpath)})"
     return error.strerror or str(error)
@@ -287,7 +279,7 @@ def _close_all(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-# What a program needs to find its files and its language; never a token or a key.
+# The variables that programs need to find their files and language; none holds a token or a key.
 INHERITED_VARIABLES: Final = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 )
@@ -296,11 +288,10 @@ _INHERITED_PREFIX: Final = "LC_"
 
 @attrs.define(kw_only=True, eq=False)
 class ProcessChannel:
-    """The channel to a server that we started; made by `open_process_channel`.
+    """The channel to a server subprocess; made by `open_process_channel`.
 
-    The server is the subprocess itself: when it exits, the channel ends, whatever it left running
-    is killed, and `receive` and `send` raise `ConnectionLost` with its exit status and the last
-    lines of its stderr, also when it exited cleanly.
+    When the subprocess exits, its process group is killed, and `receive` and `send` raise
+    `ConnectionLost` with the exit status and the last lines of its stderr, even after a clean exit.
     """
 
     transport: ClassVar[str] = "stdio"
@@ -314,48 +305,48 @@ class ProcessChannel:
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; negative: the number of the signal that killed it."""
+        """The exit status; None while it runs, -N if the signal N killed it."""
         return self._child.exit_status
 
     @property
     def stderr_tail(self) -> str:
-        """The last lines of its stderr so far."""
+        """The last lines of its stderr."""
         return self._child.tail.text
 
     @property
     def bytes_sent(self) -> int:
-        """See `mcp_trio.transports.Channel`."""
+        """The number of bytes sent; see `mcp_trio.transports`."""
         return self._lines.bytes_sent
 
     @property
     def is_unfinished(self) -> bool:
-        """See `mcp_trio.transports.Channel`."""
+        """True while a part of a message is left to be sent; see `mcp_trio.transports`."""
         return self._lines.is_unfinished
 
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`."""
+    async def send(self, messages: Sequence[bytes]) -> None:
+        """Send all messages; see `Channel.send`."""
         try:
-            await self._lines.send(frames)
+            await self._lines.send(messages)
         except trio.BrokenResourceError:
             raise await self._loss() from None
 
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """See `mcp_trio.transports.Channel`; only `receive` can tell why the server is gone."""
-        return self._lines.send_nowait(frames)
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
+        """Send without waiting; only `receive` reports why the server is gone."""
+        return self._lines.send_nowait(messages)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `Channel.receive`; never empty: the end raises `ConnectionLost`."""
-        frames = await self._lines.receive()
-        if frames:
-            return frames
+        """Return the messages that have arrived, at least one; the end raises `ConnectionLost`."""
+        messages = await self._lines.receive()
+        if messages:
+            return messages
         raise await self._loss()
 
     async def aclose(self) -> None:
-        """Stops the server: closes its stdin, waits, SIGTERM, waits, SIGKILL; then its group.
+        """Stop the server: close its stdin, wait, send SIGTERM, wait, and kill its group.
 
-        Takes `limits.shutdown.close_seconds`, `limits.shutdown.terminate_seconds` and
-        `limits.shutdown.kill_seconds` at most, and leaves no process and no zombie. Cancellation
-        does not shorten it. A second call waits for the first.
+        Takes at most `limits.shutdown.close_seconds`, `limits.shutdown.terminate_seconds` and
+        `limits.shutdown.kill_seconds`, and leaves no process and no zombie. Cancellation does not
+        shorten it. A second call waits for the first.
         """
         with trio.CancelScope(shield=True):
             if self._is_closing:
@@ -366,41 +357,38 @@ class ProcessChannel:
         await trio.lowlevel.checkpoint()
 
     async def _stop(self) -> None:
-        child, limits = self._child, self._limits
-        ladder: tuple[tuple[Callable[[], None], float], ...] = (
-            (child.stdin.close, limits.shutdown.close_seconds),
-            (child.terminate, limits.shutdown.terminate_seconds),
-            (child.kill, limits.shutdown.kill_seconds),
+        child, shutdown = self._child, self._limits.shutdown
+        steps: tuple[tuple[Callable[[], None], float], ...] = (
+            (child.stdin.close, shutdown.close_seconds),
+            (child.terminate, shutdown.terminate_seconds),
+            (child.kill, shutdown.kill_seconds),
         )
-        self._lines.reject()
-        child.stdout.interrupt()  # whoever receives must be gone before the rest is discarded
+        self._lines.mark_closed()
+        child.stdout.interrupt()  # ends a `receive`, before `_discard_stdout` reads in its place
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._discard_stdout)
-                for rung, seconds in ladder:
-                    await self._climb(rung, seconds)
+                for step, seconds in steps:
+                    if not child.ended.is_set():
+                        step()
+                        with trio.move_on_after(seconds):
+                            await child.ended.wait()
                 nursery.cancel_scope.cancel()
         finally:
             await self._lines.aclose()
             self._closed.set()
 
-    async def _climb(self, rung: Callable[[], None], seconds: float) -> None:
-        if not self._child.ended.is_set():
-            rung()
-            with trio.move_on_after(seconds):
-                await self._child.ended.wait()
-
     async def _discard_stdout(self) -> None:
-        """A server that still has something to say could not see the end of its stdin otherwise."""
+        """Let a server that is blocked while it writes get to the end of its stdin."""
         while await self._child.stdout.read():
             pass
 
     async def _loss(self) -> ConnectionLost:
-        """What is known of the end, after a short wait for the exit status and the last words."""
+        """Return the reason of the end, after a short wait for exit status and last lines."""
         with trio.move_on_after(self._limits.shutdown.exit_status_seconds):
             await self._child.ended.wait()
         return ConnectionLost(
-            f"{self._name} {_ending(self.exit_status)}",
+            f"{self._name} {_exit_text(self.exit_status)}",
             exit_status=self.exit_status,
             stderr_tail=self.stderr_tail,
         )
@@ -415,14 +403,21 @@ async def open_process_channel(
     stderr: Callable[[str], None] | Literal["inherit"] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ProcessChannel:
-    """Starts `command` as a server and returns the channel to it; its `aclose` stops the server.
+    """Start `command` as a server, and return the channel to it; closing it stops the server.
 
-    Of our environment it gets INHERITED_VARIABLES and the locale, or all with `inherit_env`, and
-    then `env`. Its stderr is always read: the end of it is kept for error texts, and each line goes
-    to `stderr`, a function that must not wait, or to our own stderr with "inherit".
+    Args:
+        command: The program and its arguments.
+        env: Environment variables, in addition to the inherited ones.
+        inherit_env: Whether the server inherits all variables of this process. Otherwise it
+            inherits only those that programs need to find their files and language.
+        cwd: The working directory.
+        stderr: A function for each line of the server's stderr, which must not wait, or "inherit"
+            for the stderr of this process. The last lines are kept for error texts in any case.
+        limits: The limits of the channel, and those for stopping the server.
 
     Raises:
-        ConnectionLost: It could not be started; the text says why.
+        ConnectionLost: The command could not be started.
+        TypeError: `command` is not a list, or is empty.
     """
     if isinstance(command, str) or not command:
         raise TypeError("a command is a list: the program and its arguments")
@@ -450,9 +445,9 @@ def _environment(env: Mapping[str, str] | None, *, inherits_all: bool) -> dict[s
     return inherited | dict(env or {})
 
 
-def _ending(exit_status: int | None) -> str:
+def _exit_text(exit_status: int | None) -> str:
     if exit_status is None:
-        return "closed its end but still runs"
+        return "closed its stdout but still runs"
     if exit_status < 0:
         return f"was killed by {signal_name(-exit_status)}"
     return f"exited with status {exit_status}"

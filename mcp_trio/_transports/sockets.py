@@ -1,8 +1,8 @@
-"""Unix domain sockets and TCP, one message a line, both ends.
+"""Channels over Unix domain sockets and TCP, one message per line: the client's and server's ends.
 
-Whoever connects to a TCP port is nobody in particular: it may be a browser, which any web page can
-have send its own lines to this machine inside of an HTTP request. So a server's end looks at the
-first byte, and cuts off what does not begin as JSON.
+A browser can connect to a TCP port: any web page may send lines of its own inside of an HTTP
+request. So the server's end checks the first byte, and closes connections that do not start with
+JSON.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ logger = logging.getLogger("mcp_trio")
 
 SocketPath: TypeAlias = str | os.PathLike[str]
 
-_BEGINS_OF_JSON: Final = b"{[ \t\r\n\xef"  # white space, or a byte order mark, may stand before it
-_WAITING_MAX: Final = 1024
+_FIRST_BYTES_OF_JSON: Final = b"{[ \t\r\n\xef"  # with white space, or a byte order mark
+_BACKLOG: Final = 1024
 _OWNER_ONLY_UMASK: Final = 0o177
 
 
 @attrs.frozen(kw_only=True)
 class PeerCredentials:
-    """Who is at the other end, as far as the system knows; None: it does not.
+    """Facts about the peer of a connection, as far as the operating system knows them.
 
     Attributes:
-        address: Over TCP: the number of its interface.
-        pid: Its process, when it connected. That may have ended, and its number be another's.
-        uid: Its user.
-        gid: Its group.
+        address: The IP address of a TCP peer.
+        pid: The process that connected. It may have ended, and its number be reused.
+        uid: The user id of the process.
+        gid: The group id of the process.
     """
 
     address: str | None = None
@@ -60,10 +60,10 @@ class SocketChannel(LineChannel):
     """A line channel over a connected socket.
 
     Attributes:
-        name: Who is at the other end.
-        peer: What the system knows of it.
-        principal: At a server's end: who it was found to be.
-        has_begun: It is settled that the peer speaks JSON.
+        name: The name of the peer for error texts.
+        peer: The facts about the peer.
+        principal: At the server's end: the name that `authorize` returned for the client.
+        has_begun: Whether the first byte was checked.
     """
 
     ends: SocketEnds
@@ -75,32 +75,32 @@ class SocketChannel(LineChannel):
     _left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `Channel.receive`."""
-        frames = await super().receive()
+        """Return the messages that have arrived, with the client's principal if it has one."""
+        messages = await super().receive()
         if self.principal is None:
-            return frames
+            return messages
         return [
-            with_principal(each, self.principal) if isinstance(each, bytes) else each
-            for each in frames
+            with_principal(message, self.principal) if isinstance(message, bytes) else message
+            for message in messages
         ]
 
     def _read(self) -> bytes:
         chunk = super()._read()
         if not self.has_begun and chunk:
             self.has_begun = True
-            if chunk[0] not in _BEGINS_OF_JSON:
+            if chunk[0] not in _FIRST_BYTES_OF_JSON:
                 raise ConnectionLost(
-                    f"{self.name} does not speak MCP: it began with {chunk[:20]!r}"
+                    f"{self.name} does not send MCP messages: its first bytes are {chunk[:20]!r}"
                 )
         return chunk
 
     def mark_going_away(self) -> None:
-        """See `NamedChannel.mark_going_away`: lines have no words for it."""
+        """Do nothing: a line protocol cannot express it."""
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`: says that nothing more comes, and waits for theirs.
+        """Shut down writing, wait until the peer closes, and close the socket.
 
-        A socket that is closed while something comes in would take back what it has sent.
+        A socket that is closed with unread data in it would discard what was sent.
         """
         with trio.CancelScope(shield=True):
             if self._is_leaving:
@@ -111,7 +111,7 @@ class SocketChannel(LineChannel):
         await trio.lowlevel.checkpoint()
 
     async def _leave(self) -> None:
-        self.reject()
+        self.mark_closed()
         self.ends.interrupt()
         self.ends.shut_writing()
         try:
@@ -141,15 +141,15 @@ def _credentials(connected: trio.socket.SocketType) -> PeerCredentials:
         if connected.family == socket.AF_UNIX:
             return _unix_credentials(connected)
         return PeerCredentials(address=connected.getpeername()[0])
-    except (OSError, struct.error):  # it has gone already, or the system tells in another way
+    except (OSError, struct.error):  # the peer is gone, or the system has another format
         return PeerCredentials()
 
 
 # Linux: pid, uid, gid.
 _UCRED: Final = struct.Struct("3i")
 
-# macOS: a version, the uid, how many groups, and these, of which the first counts; the process
-# is asked for by itself.
+# macOS: a version, the uid, the number of groups, and the groups, of which the first is the gid.
+# The pid is a second option.
 _SOL_LOCAL: Final = 0
 _LOCAL_PEERCRED: Final = 1
 _LOCAL_PEERPID: Final = 2
@@ -159,14 +159,14 @@ _PID: Final = struct.Struct("@i")
 
 
 def _linux_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, gid = _UCRED.unpack(told)
+    option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(option)
     return PeerCredentials(pid=pid, uid=uid, gid=gid)
 
 
 def _macos_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    told = connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
-    version, uid, _count, gid, *_others = _XUCRED.unpack(told)
+    option = connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
+    version, uid, _count, gid, *_others = _XUCRED.unpack(option)
     if version != _XUCRED_VERSION:
         return PeerCredentials()
     (pid,) = _PID.unpack(connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, _PID.size))
@@ -177,18 +177,15 @@ _UNIX_CREDENTIALS: Final = {"linux": _linux_credentials, "darwin": _macos_creden
 
 
 def _unix_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    tell = _UNIX_CREDENTIALS.get(sys.platform)
-    return PeerCredentials() if tell is None else tell(connected)
-
-
-# A client's end -----------------------------------------------------------------------------------
+    read = _UNIX_CREDENTIALS.get(sys.platform)
+    return PeerCredentials() if read is None else read(connected)
 
 
 async def open_unix_channel(path: SocketPath, *, limits: Limits = DEFAULT_LIMITS) -> SocketChannel:
-    """A channel to the server that listens at a socket file.
+    """Connect to the server that listens at a socket file.
 
     Raises:
-        ConnectionLost: Nobody does, or we may not connect.
+        ConnectionLost: No server listens there, or connecting is not allowed.
     """
     name = f"unix:{os.fspath(path)}"
     with _connecting(name):
@@ -199,10 +196,10 @@ async def open_unix_channel(path: SocketPath, *, limits: Limits = DEFAULT_LIMITS
 async def open_tcp_channel(
     host: str, port: int, *, limits: Limits = DEFAULT_LIMITS
 ) -> SocketChannel:
-    """A channel to the server that listens at a TCP port; nothing is encrypted.
+    """Connect to the server that listens at a TCP port; the connection is not encrypted.
 
     Raises:
-        ConnectionLost: Nobody does.
+        ConnectionLost: No server listens there.
     """
     name = f"tcp://{netloc(host, port)}"
     with _connecting(name):
@@ -214,33 +211,31 @@ async def open_tcp_channel(
 def _connecting(name: str) -> Generator[None, None, None]:
     try:
         yield
-    except (OSError, RuntimeError) as error:  # the latter: no Unix sockets on this system
+    except (OSError, RuntimeError) as error:  # RuntimeError: the system has no Unix sockets
         raise ConnectionLost(f"cannot connect to {name}: {text_with_cause(error)}") from error
 
 
 def netloc(host: str, port: int) -> str:
-    """Host and port, as a URL has them."""
+    """Return host and port as they are written in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# A server's end -----------------------------------------------------------------------------------
-
 Authorize: TypeAlias = Callable[[PeerCredentials], Awaitable[str | None]]
-"""Who somebody is, by what the system knows of them; None sends them away."""
+"""Returns the principal of a peer, that is a name for the client; None rejects the connection."""
 
 Handle: TypeAlias = Callable[[SocketChannel], Awaitable[None]]
-"""What is done with a channel; it is closed afterwards."""
+"""Serves a channel, which is closed afterwards."""
 
 
 @contextlib.asynccontextmanager
 async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener, None]:
-    """A listener at a socket file, for its owner alone (0600) from the first moment.
+    """Listen at a socket file, which only its owner may use (mode 0600) from its creation on.
 
-    A socket at which nobody listens any more is replaced. At the end the file is removed, unless
-    somebody else has put another in its place.
+    The socket file of a server that has ended is replaced. At the end the file is removed, unless
+    another process has replaced it.
 
     Raises:
-        OSError: The file cannot be made, is something else, or somebody listens there.
+        OSError: The file cannot be created, is no socket, or another server listens there.
     """
     text = os.fspath(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
@@ -248,7 +243,8 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
             _remove_stale(text)
             _bind_privately(bound, text)
             made = os.lstat(text)
-            bound.listen(_WAITING_MAX)  # before, it would seem to be that of a dead server
+            # Under the lock: without `listen` another process would take the file for a stale one.
+            bound.listen(_BACKLOG)
         try:
             yield trio.SocketListener(trio.socket.from_stdlib_socket(bound))
         finally:
@@ -258,13 +254,13 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
 def _remove_own(path: str, made: os.stat_result) -> None:
     with contextlib.suppress(OSError), locked_path(path):
         found = os.lstat(path)
-        # The number of a file that was removed may be given to the next one at once.
+        # The inode number of a removed file may be reused at once, so its time is compared, too.
         if os.path.samestat(made, found) and made.st_ctime_ns == found.st_ctime_ns:
             Path(path).unlink()
 
 
 def _bind_privately(unbound: socket.socket, path: str) -> None:
-    """The file is made with the rights that it keeps: nobody else can be faster than a chmod."""
+    """Create the socket file with its final mode: before a `chmod` other users could connect."""
     umask = os.umask(_OWNER_ONLY_UMASK)
     try:
         unbound.bind(path)
@@ -278,7 +274,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, "there is a file that is no socket", path)
+        raise OSError(errno.EEXIST, "the file exists and is no socket", path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
         try:
@@ -286,20 +282,20 @@ def _remove_stale(path: str) -> None:
         except ConnectionRefusedError:
             Path(path).unlink()
             return
-        except BlockingIOError:  # many wait there to be taken
+        except BlockingIOError:  # the backlog of a live server is full
             pass
-    raise OSError(errno.EADDRINUSE, "somebody listens at this socket", path)
+    raise OSError(errno.EADDRINUSE, "another server listens at this socket", path)
 
 
 @attrs.define(kw_only=True, eq=False)
 class SocketHost:
-    """The connections to one listener; no fault of one of them hurts the others.
+    """The connections of one listener; an error of one does not affect the others.
 
     Attributes:
         transport: "unix" or "tcp".
-        authorize: Who somebody is; without it nobody is anybody, and all may come.
-        handle: What is done with a channel.
-        limits: Those of each session, and how many connections there may be.
+        authorize: Returns the principal of a client; without it all connections are accepted.
+        handle: Serves a channel.
+        limits: The limits of each session, and of the number of connections.
     """
 
     transport: str
@@ -309,9 +305,9 @@ class SocketHost:
     _count: int = attrs.field(default=0, init=False)
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve a fresh connection until it ends, and close it."""
+        """Serve a new connection until it ends, and close it."""
         if self._count >= self.limits.http.connections_max:
-            logger.warning("there are too many connections (limits.http.connections_max)")
+            logger.warning("connection rejected: too many (limits.http.connections_max)")
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
@@ -331,7 +327,7 @@ class SocketHost:
             return True
         channel.principal = await self.authorize(channel.peer)
         if channel.principal is None:
-            logger.warning("refused by authorize=: %s", channel.peer)
+            logger.warning("connection rejected by authorize=: %s", channel.peer)
         return channel.principal is not None
 
 
@@ -341,10 +337,10 @@ async def serve_sockets(
     *,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
-    """Serve whoever connects, until it is cancelled; closes the listeners.
+    """Serve all connections until cancelled, and close the listeners.
 
-    Cancelled: no more connections are taken, and each `handle` is cancelled; returns when these
-    have returned and their channels are closed.
+    Cancelled: no more connections are accepted, each `handle` is cancelled, and this returns when
+    all of them have returned and their channels are closed.
     """
     async with trio.open_nursery() as nursery:
         await trio.serve_listeners(

@@ -1,8 +1,8 @@
-"""The stdio server channel: redirected descriptors, and the death of the parent.
+"""The stdio channel of a server: redirected descriptors, and the end of the parent process.
 
-Nothing but messages may reach the real stdout. So descriptors 0 and 1 are taken away from the
-program before people's code runs, and a stray `print`, a write to descriptor 1 or a child process
-meets stderr instead.
+Only messages may reach the real stdout. So descriptors 0 and 1 are redirected before the user's
+code is imported: a `print`, a write to descriptor 1 or the output of a child process goes to
+stderr.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ _STDERR: Final = 2
 
 
 def divert_stdio() -> tuple[int, int]:
-    """Takes stdin and stdout for the channel; returns their private descriptors, in that order.
+    """Take stdin and stdout for a channel; return their private descriptors, in that order.
 
     Afterwards descriptor 0 reads /dev/null and descriptor 1 writes to stderr, for this program and
-    its children. What was printed before and not yet flushed goes to stderr too. To be called once.
+    its children. Text that was printed before and not flushed goes to stderr, too. Call this once.
     """
     fd_in, fd_out = _private(_STDIN), _private(_STDOUT)
     _replace(_STDIN, by=_null())
     _replace(_STDOUT, by=_private(_STDERR))
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # no stdout, or one that is shut
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # stdout is None or closed
         sys.stdout.flush()
     return fd_in, fd_out
 
 
 def _private(fd: int) -> int:
-    """A duplicate that children do not inherit; /dev/null for a descriptor that was never open."""
+    """Return a duplicate that children do not inherit, or /dev/null if `fd` was never open."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
     except OSError as error:
@@ -60,10 +60,10 @@ def _replace(fd: int, *, by: int) -> None:
 
 
 def open_stdio_channel(fd_in: int, fd_out: int, *, limits: Limits = DEFAULT_LIMITS) -> LineChannel:
-    """A channel that reads `fd_in` and writes `fd_out`, such as those of `divert_stdio`.
+    """Return a channel that reads `fd_in` and writes `fd_out`, such as those of `divert_stdio`.
 
-    Any kind of file will do: pipe, socket, terminal, regular file. The channel owns both (they are
-    two numbers) and leaves the flags of what they share with other processes alone.
+    Any kind of file will do: a pipe, socket, terminal or regular file. The channel owns both
+    descriptors, which must be two, and changes no flag that other processes share with them.
     """
     return LineChannel(
         source=open_descriptor(fd_in, chunk_bytes=limits.messages.chunk_bytes),
@@ -76,26 +76,24 @@ def open_stdio_channel(fd_in: int, fd_out: int, *, limits: Limits = DEFAULT_LIMI
 async def wait_parent_death(
     *, parent_pid: int | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> None:
-    """Returns when the parent is gone.
+    """Wait until the parent process has ended.
 
-    `parent_pid` is `os.getppid()` as it was when the program started; without it, a parent that
-    died before this call goes unnoticed. Linux tells at once, other systems are asked every
-    `limits.shutdown.parent_poll_seconds`.
+    Args:
+        parent_pid: The result of `os.getppid()` when the program started. Without it, a parent that
+            ended before this call goes unnoticed.
+        limits: On systems without pidfd, that is other than Linux, the parent is polled every
+            `limits.shutdown.parent_poll_seconds`.
     """
     parent_pid = os.getppid() if parent_pid is None else parent_pid
     try:
         pidfd = os.pidfd_open(parent_pid)
-    except (AttributeError, OSError):  # not Linux, forbidden by a sandbox, or dead already
-        await _poll_parent(parent_pid, limits.shutdown.parent_poll_seconds)
+    except (AttributeError, OSError):  # not Linux, forbidden by a sandbox, or already ended
+        while os.getppid() == parent_pid:  # noqa: ASYNC110  (there is no event to wait for)
+            await trio.sleep(limits.shutdown.parent_poll_seconds)
         return
     try:
-        # The number may have been reused before it was opened; then it is nobody's parent.
+        # If the number was reused before it was opened, it is not that of the parent any more.
         if os.getppid() == parent_pid:
             await trio.lowlevel.wait_readable(pidfd)
     finally:
         os.close(pidfd)
-
-
-async def _poll_parent(parent_pid: int, seconds: float) -> None:
-    while os.getppid() == parent_pid:  # noqa: ASYNC110 (nobody announces it)
-        await trio.sleep(seconds)

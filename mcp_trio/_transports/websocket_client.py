@@ -1,4 +1,4 @@
-"""WebSocket clients: from a URL to a channel."""
+"""The client's end of a WebSocket: opening a channel to a `ws://` or `wss://` URL."""
 
 import functools
 import ssl
@@ -25,7 +25,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 _PORTS: Final = {"ws": 80, "wss": 443}
 
-_trusted_by_system: Final = functools.cache(ssl.create_default_context)  # it reads a long file
+_trusted_by_system: Final = functools.cache(ssl.create_default_context)  # reads a large file
 
 
 async def open_websocket_channel(
@@ -36,28 +36,34 @@ async def open_websocket_channel(
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> WebSocketChannel:
-    """A channel to the server at `url`, with an open WebSocket.
+    """Open a WebSocket to the server at `url`, and return a channel over it.
 
-    `headers` go along with the request. `token` is sent as `Authorization: Bearer`, and offered as
-    a subprotocol too, for servers that look there. `ssl_context` is for `wss://`, which otherwise
-    trusts whom the system trusts. Proxies are not used.
+    Proxies are not used.
+
+    Args:
+        url: A `ws://` or `wss://` URL.
+        headers: Additional headers of the request.
+        token: The token for `Authorization: Bearer`; it is also offered as a subprotocol, for
+            servers that look there.
+        ssl_context: TLS settings for `wss://`, in place of the system's trusted certificates.
+        limits: The limits of the channel.
 
     Raises:
-        ConnectionLost: The server cannot be reached within `limits.http.headers_seconds`, or
-            refuses.
-        ValueError: `url` is no URL of WebSocket, or a header or the token none.
+        ConnectionLost: The server cannot be reached or does not answer within
+            `limits.http.headers_seconds`, or rejects the WebSocket.
+        ValueError: The URL, a header or the token is invalid.
     """
     address = _address(url)
     if ssl_context is not None and not address.is_secure:
         raise ValueError("ssl_context is for wss://")
-    asked = _Asked(
+    opening = _Opening(
         address=address,
         fields=encoded([*{**bearer_header(token), **(headers or {})}.items()]),
         token=token,
         ssl_context=ssl_context,
         limits=limits,
     )
-    return await begin_channel(asked.opened(), name=address.name, limits=limits)
+    return await begin_channel(opening.opened(), name=address.name, limits=limits)
 
 
 @attrs.frozen
@@ -74,13 +80,13 @@ class _Address:
 
     @property
     def netloc(self) -> str:
-        """As it stands in the header `Host`."""
+        """Return the value of the header `Host`."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
 
     @property
     def name(self) -> str:
-        """The URL, without what may be secret in it."""
+        """Return the URL without its query, which may hold a secret."""
         return f"{self.scheme}://{self.netloc}{self.path}"
 
 
@@ -89,7 +95,7 @@ def _address(url: str) -> _Address:
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError("the URL of a WebSocket begins with ws:// or wss:// and its host")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a URL of WebSocket has no user in it: use headers= or token=")
+        raise ValueError("the URL of a WebSocket must not contain a user: use headers= or token=")
     path = parts.path or "/"
     target = f"{path}?{parts.query}" if parts.query else path
     port = parts.port or _PORTS[parts.scheme]
@@ -97,7 +103,7 @@ def _address(url: str) -> _Address:
 
 
 @attrs.frozen(kw_only=True)
-class _Asked:
+class _Opening:
     address: _Address
     fields: Sequence[tuple[bytes, bytes]]
     token: str | None
@@ -106,28 +112,28 @@ class _Asked:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[TrioSocket, None]:
-        """The socket, open within the block."""
+        """Open the WebSocket for the length of a block."""
         seconds, name = self.limits.http.headers_seconds, self.address.name
-        with trio.CancelScope() as timer_queue:
-            timer_queue.deadline = trio.current_time() + seconds
+        with trio.CancelScope() as timeout:
+            timeout.deadline = trio.current_time() + seconds
             try:
-                stream = await self._connected()
+                stream = await self._connect()
             except OSError as error:
                 raise ConnectionLost(
                     f"cannot connect to {name}: {text_with_cause(error)}"
                 ) from error
             try:
-                async with self._upgraded(stream) as socket:
-                    timer_queue.deadline = float("inf")
+                async with self._upgrade(stream) as socket:
+                    timeout.deadline = float("inf")
                     yield socket
             except HandshakeFailed as failure:
-                raise self._rejected(failure) from None
-        if timer_queue.cancelled_caught:
+                raise self._rejection(failure) from None
+        if timeout.cancelled_caught:
             raise ConnectionLost(
                 f"{name} did not answer in {seconds:g} s (limits.http.headers_seconds)"
             )
 
-    async def _connected(self) -> trio.abc.Stream:
+    async def _connect(self) -> trio.abc.Stream:
         address = self.address
         if not address.is_secure:
             plain = await trio.open_tcp_stream(address.host, address.port)
@@ -139,15 +145,17 @@ class _Asked:
             https_compatible=True,
         )
         try:
-            await stream.do_handshake()  # that nobody vouches for it is said here
+            await stream.do_handshake()  # reports an untrusted certificate here, and not later
         except BaseException as error:
             await trio.aclose_forcefully(stream)
             if isinstance(error, trio.BrokenResourceError):
-                raise OSError(f"{error.__cause__ or 'it hung up'} (TLS)") from error
+                raise OSError(
+                    f"{error.__cause__ or 'the server closed the connection'} (TLS)"
+                ) from error
             raise
         return stream
 
-    def _upgraded(self, stream: trio.abc.Stream) -> AbstractAsyncContextManager[TrioSocket]:
+    def _upgrade(self, stream: trio.abc.Stream) -> AbstractAsyncContextManager[TrioSocket]:
         return client_socket(
             stream,
             host=self.address.netloc,
@@ -157,12 +165,12 @@ class _Asked:
             limits=self.limits,
         )
 
-    def _rejected(self, failure: HandshakeFailed) -> ConnectionLost:
+    def _rejection(self, failure: HandshakeFailed) -> ConnectionLost:
         name = self.address.name
         if failure.status is None:
             return ConnectionLost(f"{name} {failure}")
         text = " ".join(failure.body.decode(errors="replace").split())
-        said = f": {text[: self.limits.messages.error_text_chars_max]}" if text else ""
+        detail = f": {text[: self.limits.messages.error_text_chars_max]}" if text else ""
         return ConnectionLost(
-            f"{name} answered HTTP {failure.status}{said}", http_status=failure.status
+            f"{name} answered HTTP {failure.status}{detail}", http_status=failure.status
         )

@@ -45,7 +45,7 @@ REJECTED = {
     "one file over tcp": (["plain.py", "--transport", "tcp", *FILE], "over tcp sessions are many"),
     "a socket at a file": (
         ["plain.py", "--transport", "unix", "--socket", "plain.py"],
-        "cannot listen at plain.py: there is a file that is no socket",
+        "cannot listen at plain.py: the file exists and is no socket",
     ),
     "a socket nowhere": (
         ["plain.py", "--transport", "unix", "--socket", "no/such/s"],

@@ -170,7 +170,7 @@ async def test_the_folder_of_a_configured_command_may_be_overruled(program, tmp_
     config = ServerConfig(command=command, args=args, cwd=str(tmp_path / "none"))
     async with Client(config, cwd=tmp_path):
         pass
-    with pytest.raises(ConnectionLost, match="there is no folder"):
+    with pytest.raises(ConnectionLost, match="there is no working directory"):
         await Client(config).__aenter__()
 
 

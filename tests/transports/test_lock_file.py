@@ -72,7 +72,7 @@ def test_what_somebody_else_has_put_in_its_place_stays(path):
 def test_what_is_no_lock_is_rejected_and_stays(path, text):
     path.write_text(text)
     path.chmod(0o600)
-    with pytest.raises(ConfigError, match="port, authToken, pid"):
+    with pytest.raises(ConfigError, match="port, authToken and pid"):
         read_lock_file(path)
     with pytest.raises(ConfigError), lock_file(path, port=2, token="new"):
         pass
@@ -82,7 +82,7 @@ def test_what_is_no_lock_is_rejected_and_stays(path, text):
 def test_what_others_could_have_written_is_not_believed(path):
     leave(path, pid=os.getpid())
     path.chmod(0o620)
-    with pytest.raises(ConfigError, match="somebody else"):
+    with pytest.raises(ConfigError, match="another user"):
         read_lock_file(path)
 
 

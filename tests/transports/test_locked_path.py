@@ -87,7 +87,7 @@ def test_who_finds_it_locked_gives_up_in_bounded_time_and_says_by_what(place, be
     beside.touch()
     with (
         held(beside),
-        pytest.raises(OSError, match=r"somebody else.*\.s\.lock") as caught,
+        pytest.raises(OSError, match=r"another process.*\.s\.lock") as caught,
         locked_path(str(place)),
     ):
         raise AssertionError("nobody gets in")

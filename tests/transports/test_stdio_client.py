@@ -101,7 +101,7 @@ async def test_a_missing_file_a_missing_folder_and_a_forbidden_file_are_named(tm
     forbidden.write_text("no program")
     with pytest.raises(ConnectionLost, match="'/no/such/file': No such file"):
         await open_process_channel(["/no/such/file"])
-    with pytest.raises(ConnectionLost, match="there is no folder '/no/such/folder'"):
+    with pytest.raises(ConnectionLost, match="there is no working directory '/no/such/folder'"):
         await open_process_channel(python(ECHO), cwd="/no/such/folder")
     with pytest.raises(ConnectionLost, match="Permission denied"):
         await open_process_channel([os.fspath(forbidden)], cwd=tmp_path)
@@ -229,7 +229,7 @@ async def test_a_server_that_closes_stdout_and_runs_on_is_told_so():
     channel = await open_process_channel(python(code), limits=limits)
     loss = await lost(channel)
     assert loss.exit_status is None
-    assert "closed its end but still runs" in loss.reason
+    assert "closed its stdout but still runs" in loss.reason
     await channel.aclose()
     assert channel.exit_status == -signal.SIGTERM
 
