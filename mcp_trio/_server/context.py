@@ -263,7 +263,10 @@ class Context(BaseContext):
         if elicitation_id is None:
             return
         if not self._served.elicitations.end(elicitation_id):
-            raise LocalProtocolError(f"this client was not asked for {elicitation_id!r}")
+            raise LocalProtocolError(
+                f"the URL elicitation {elicitation_id!r} was not sent to this client,"
+                " or is complete"
+            )
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
         await self._handling.notify(_ELICITATION_COMPLETE, params)
 

@@ -500,7 +500,7 @@ class Registry:
             ValueError: The argument has a completion already.
         """
         if self.completions.setdefault((target, argument), completion) is not completion:
-            raise ValueError(f"{argument!r} of {target[1]!r} is completed already")
+            raise ValueError(f"{argument!r} of {target[1]!r} has a completion already")
         self._kinds = None
 
     def remove_completion(self, target: Target, argument: str) -> None:
@@ -510,7 +510,7 @@ class Registry:
             LookupError: The argument has no completion.
         """
         if self.completions.pop((target, argument), None) is None:
-            raise LookupError(f"{argument!r} of {target[1]!r} is not completed")
+            raise LookupError(f"{argument!r} of {target[1]!r} has no completion")
         self._kinds = None
 
     # Reading.

@@ -290,8 +290,8 @@ class Server:
             )
             if not _TOOL_NAME.fullmatch(tool.name):
                 raise ValueError(
-                    f"{tool.name!r} is no name for a tool: use 1 to 128 of the letters A to Z and"
-                    " a to z, digits, '_', '-' and '.', or choose another name with name="
+                    f"{tool.name!r} is not a valid name for a tool: use 1 to 128 of the letters"
+                    " A to Z and a to z, digits, '_', '-' and '.'; name= sets another name"
                 )
             is_destructive = annotations is not None and annotations.destructive_hint
             if resumable and is_destructive and self.states is None:
@@ -623,7 +623,7 @@ class Server:
             SystemExit: After SIGINT or SIGTERM, with status 128 plus the number of the signal.
         """
         if transport not in RUNNERS:
-            raise ValueError(f"unknown transport {transport!r}: one of {', '.join(RUNNERS)}")
+            raise ValueError(f"unknown transport {transport!r}: choose from {', '.join(RUNNERS)}")
         RUNNERS[transport](self, **options)
 
     async def serve(

@@ -190,25 +190,19 @@ async def serve_connections(
             stopping = trio.Event()
             outer.start_soon(call_when_cancelled, stopping.set)
             with trio.CancelScope() as winding:
-                async with _sessions(server, record) as serve, trio.open_nursery() as nursery:
+                async with (
+                    server.enter_lifespan() as value,
+                    SessionHttp(server.limits.shutdown.close_seconds) as http,
+                    trio.open_nursery() as nursery,
+                ):
                     winding.shield = True  # Before this, no session exists that has to be closed.
+                    serve = partial(server.serve_session, lifespan=value, http=http, record=record)
                     where: T = await nursery.start(listen, serve)
                     task_status.started(where)
                     await stopping.wait()
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise foremost(group) from None
-
-
-@asynccontextmanager
-async def _sessions(
-    server: SessionSource, record: RecordTarget | None
-) -> AsyncGenerator[Serve, None]:
-    async with (
-        server.enter_lifespan() as value,
-        SessionHttp(server.limits.shutdown.close_seconds) as http,
-    ):
-        yield partial(server.serve_session, lifespan=value, http=http, record=record)
 
 
 async def seeing_off(

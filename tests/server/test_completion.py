@@ -208,7 +208,7 @@ def test_only_arguments_can_be_completed_and_once(server_of):
     server = server_of([])
     with pytest.raises(ValueError, match="'sail' has no argument 'ship'"):
         server.completion("sail", "ship")
-    with pytest.raises(ValueError, match="'port' of 'sail' is completed already"):
+    with pytest.raises(ValueError, match="'port' of 'sail' has a completion already"):
         server.completion("sail", "port")(nobody)
 
 
@@ -233,7 +233,7 @@ async def test_a_completion_that_is_removed_is_gone_and_the_last_takes_the_metho
     assert await completion(asker, of_prompt("days")) == {"values": ["3"]}
     server.remove_completion(sail, "days")
     assert (await asker.error("completion/complete", of_prompt("port")))["code"] == -32601
-    with pytest.raises(LookupError, match="'port' of 'sail' is not completed"):
+    with pytest.raises(LookupError, match="'port' of 'sail' has no completion"):
         server.remove_completion("sail", "port")
 
 
@@ -243,5 +243,5 @@ def test_a_prompt_takes_its_completions_with_it(server_of):
     server.remove_prompt("sail")
     server.prompt(sail)
     server.completion("sail", "port")(nobody)
-    with pytest.raises(ValueError, match="is completed already"):
+    with pytest.raises(ValueError, match="has a completion already"):
         server.completion(look, "port")(nobody)

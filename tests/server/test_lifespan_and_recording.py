@@ -243,7 +243,7 @@ async def test_recording_does_not_stop_a_server_whose_list_is_broken(tmp_path, s
 
 
 def test_an_unknown_transport_is_rejected():
-    with pytest.raises(ValueError, match="unknown transport 'smoke': one of stdio"):
+    with pytest.raises(ValueError, match="unknown transport 'smoke': choose from stdio"):
         Server("harbour").run("smoke")
 
 

@@ -103,7 +103,7 @@ def test_an_unknown_option_is_rejected():
 @pytest.mark.requirement("TOOL-09", "TOOL-10")
 @pytest.mark.parametrize("name", ["a b", "a,b", "größe", "a/b", "a" * 129, "a\n"])
 def test_a_name_that_is_none_for_a_tool_is_rejected(name):
-    with pytest.raises(ValueError, match="is no name for a tool"):
+    with pytest.raises(ValueError, match="is not a valid name for a tool"):
         Server("harbour").tool(name=name)(nothing)
 
 

@@ -78,7 +78,7 @@ async def test_only_the_client_that_was_asked_hears_of_the_end_and_once(server, 
     assert question["params"]["elicitationId"] == "payment-7"
     await first.wire.send_result(question, {"action": "accept"})
     assert text_of(await first.end(call)) == "payment-7"
-    rejection = "this client was not asked for 'payment-7'"
+    rejection = "the URL elicitation 'payment-7' was not sent to this client, or is complete"
     assert await second.call("paid") == rejection
     assert await first.call("paid") == "told"
     assert await first.call("paid") == rejection
