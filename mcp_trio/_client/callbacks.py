@@ -15,7 +15,8 @@ from mcp_trio._client.subscriptions import notifications_in
 from mcp_trio._protocol.forms import OpenElicitations, form_errors, with_defaults
 from mcp_trio._protocol.methods import ACKNOWLEDGED, RESOURCE_UPDATED, Method
 from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
-from mcp_trio._session.handlers import AccompaniedSession, Handling
+from mcp_trio._session.handlers import Handling
+from mcp_trio._session.session import Session
 from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from mcp_trio.types import (
@@ -259,7 +260,7 @@ class ClientApplication:
             except Exception:
                 logger.exception("the callback for %s failed", name)
 
-    def accompany(self, session: AccompaniedSession) -> None:
+    def accompany(self, session: Session) -> None:
         """Do nothing: a client has no tasks of its own in a session."""
 
     def depart(self) -> None:

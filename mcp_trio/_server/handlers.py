@@ -36,7 +36,8 @@ from mcp_trio._server.subscriptions import Announcer, Subscription, Subscription
 from mcp_trio._server.threads import Bridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
-from mcp_trio._session.handlers import AccompaniedSession, Handling
+from mcp_trio._session.handlers import Handling
+from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -85,7 +86,7 @@ class ServedSession:
     http: "SessionHttp"
     rounds: SealedRounds
     log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
-    _session: AccompaniedSession = attrs.field(init=False)
+    _session: Session = attrs.field(init=False)
     # These are created on first use, to save the memory of idle sessions.
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
@@ -111,7 +112,7 @@ class ServedSession:
             self._limiter = trio.CapacityLimiter(self.registry.limits.requests.threads_max)
         return self._limiter
 
-    def accompany(self, session: AccompaniedSession) -> None:
+    def accompany(self, session: Session) -> None:
         """Start to announce changes to the client of a session that opens."""
         self._session = session
         self.announcer.accompany(session)

@@ -30,8 +30,9 @@ from msgspec.structs import replace
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
 from mcp_trio._protocol.requests import RequestId
-from mcp_trio._session.handlers import AccompaniedSession, Handling, HandlingSession
+from mcp_trio._session.handlers import Handling
 from mcp_trio._session.journal import Lane
+from mcp_trio._session.session import Session
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
 from mcp_trio.limits import Limits
@@ -74,7 +75,7 @@ class ChangeListener(ABC):
     """
 
     notifier: "ChangeNotifier"
-    session: HandlingSession = attrs.field(init=False)
+    session: Session = attrs.field(init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _token: trio.lowlevel.TrioToken = attrs.field(init=False)
     # How often each change has happened, and the changes to be sent, the oldest first.
@@ -99,7 +100,7 @@ class ChangeListener(ABC):
     def encode(self, method: str, uri: str | None) -> bytes:
         """Return the encoded notification."""
 
-    def join(self, session: HandlingSession) -> None:
+    def join(self, session: Session) -> None:
         """Begin to listen for changes."""
         self.session = session
         self._token = trio.lowlevel.current_trio_token()
@@ -192,11 +193,11 @@ class Announcer(ChangeListener):
     """
 
     subscribed: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
-    _accompanied: AccompaniedSession = attrs.field(init=False)
+    _accompanied: Session = attrs.field(init=False)
     _lane: Lane | None = attrs.field(default=None, init=False)
     _is_awake: bool = attrs.field(default=False, init=False)
 
-    def accompany(self, session: AccompaniedSession) -> None:
+    def accompany(self, session: Session) -> None:
         """Begin to listen for changes, as part of a session that begins."""
         self._accompanied = session
         if session.sequencer.has_lanes:
@@ -355,7 +356,7 @@ class Subscriptions:
     """The open subscriptions of one session."""
 
     limits: Limits
-    session: AccompaniedSession
+    session: Session
     _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
     _has_ender: bool = attrs.field(default=False, init=False)
 

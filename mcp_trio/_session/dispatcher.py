@@ -7,7 +7,7 @@ frees the slot for a request that waits.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
@@ -29,13 +29,16 @@ from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import SessionTrigger
 from mcp_trio._protocol.requests import Admission, IncomingRequest, RequestId, invalid_state_error
 from mcp_trio._session.calls import Asked, Requests
-from mcp_trio._session.handlers import AccompaniedSession, Answering, Application, Handling
+from mcp_trio._session.handlers import Answering, Application, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
 from mcp_trio._session.journal import Lane
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.tasks import Tasks
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
+
+if TYPE_CHECKING:
+    from mcp_trio._session.session import Session
 
 logger = logging.getLogger("mcp_trio")
 
@@ -51,19 +54,11 @@ _IGNORED_LEVELS: Final = {
 }
 
 
-class DispatchedSession(AccompaniedSession, Protocol):
-    """The session, as far as its dispatcher needs it."""
-
-    def mark_negotiated(self) -> None:
-        """A handshake has been answered."""
-        ...
-
-
 @attrs.define(eq=False)
 class Dispatcher:
     """The owner of one session's `Connection` and of the peer's open requests."""
 
-    session: DispatchedSession
+    session: "Session"
     application: Application
     requests: Requests
     deliveries: Deliveries
@@ -81,14 +76,14 @@ class Dispatcher:
         self._admission = Admission(self.session.connection.limits)
 
     @property
-    def _suspended_handlers(self) -> SuspendedHandlers:
+    def suspended_handlers(self) -> SuspendedHandlers:
         """Return the suspended handlers; made on first use, as legacy clients need none."""
         if self._suspended is None:
             self._suspended = SuspendedHandlers(self.session.connection.limits)
         return self._suspended
 
     def _rounds_of(self, handling: Handling) -> Rounds | None:
-        return None if handling.rounds is None else self._suspended_handlers.of(handling)
+        return None if handling.rounds is None else self.suspended_handlers.of(handling)
 
     def take(self, frame: bytes | Oversized) -> None:
         """Act upon one received message: decode it, record it, dispatch it. Never waits or raises.
@@ -186,7 +181,7 @@ class Dispatcher:
 
     def is_cancelled(self, lane: str) -> bool:
         """Return whether the handler of a lane is cancelled; used by replays."""
-        handlings = (*self._handlings.values(), *self._suspended_handlers.handlings)
+        handlings = (*self._handlings.values(), *self.suspended_handlers.handlings)
         named = (each for each in handlings if each.lane is not None and each.lane.name == lane)
         return any(each.is_cancelled for each in named)
 
@@ -250,33 +245,21 @@ class Dispatcher:
     # Requests of theirs that are answered by questions.
 
     async def _ask(self, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
-        rounds = self._rounds_of(handling) or self._suspended_handlers.enter(Rounds(handling, self))
+        rounds = self._rounds_of(handling) or self.suspended_handlers.enter(Rounds(handling, self))
         return await rounds.ask(asked)
-
-    def rejection(self, rounds: Rounds) -> str | None:
-        """See `RoundsDesk`."""
-        return self._suspended_handlers.rejection(rounds)
-
-    def begin(self, rounds: Rounds) -> None:
-        """See `RoundsDesk`."""
-        self.tasks.start(rounds.keep)
-
-    def changed(self, rounds: Rounds) -> None:
-        """See `RoundsDesk`."""
-        self._suspended_handlers.update(rounds)
 
     def suspend(self, rounds: Rounds, frame: bytes) -> None:
         """Answer with the questions, and free the slot of the handler, which is suspended."""
         self._answer(rounds.handling.request, frame, rounds.lane)
         self._answer_echoes(rounds, frame)
-        self._suspended_handlers.update(rounds)
+        self.suspended_handlers.update(rounds)
         self._pass_place_on()
-        if self._suspended_handlers.is_closed:
+        if self.suspended_handlers.is_closed:
             rounds.give_up()
 
     def _take_retry(self, request: IncomingRequest) -> None:
         try:
-            reply = self._reply_to(self._suspended_handlers.found(request), request)
+            reply = self._reply_to(self.suspended_handlers.found(request), request)
         except RequestError as error:
             reply = self.session.connection.error(request, error.code, error.message)
         if reply is not None:
@@ -322,15 +305,15 @@ class Dispatcher:
         assert rounds is not None
         self._admission.enter()
         rounds.resume(retry)
-        self._suspended_handlers.update(rounds)
+        self.suspended_handlers.update(rounds)
 
     def _end_rounds(self, rounds: Rounds, reply: bytes | None) -> None:
         """End a handler that has asked; a suspended one has no request to end."""
         if not rounds.is_open:
             self._end_lane(rounds.handling)
-        rounds.end(None if self._suspended_handlers.is_closed else reply)
+        rounds.end(None if self.suspended_handlers.is_closed else reply)
         self._answer_echoes(rounds, reply)
-        self._suspended_handlers.leave(rounds)
+        self.suspended_handlers.leave(rounds)
         self._idle.wake()
 
     def _answer_echoes(self, rounds: Rounds, reply: bytes | None) -> None:
@@ -343,7 +326,7 @@ class Dispatcher:
 
     def shut(self) -> None:
         """Take no more messages, and no retries."""
-        self._suspended_handlers.close()
+        self.suspended_handlers.close()
 
     # The end.
 
@@ -360,14 +343,14 @@ class Dispatcher:
 
     async def handlers_done(self) -> None:
         """Wait until no request of theirs is left, and no handler."""
-        while self._handlings or self._suspended_handlers.suspended:
+        while self._handlings or self.suspended_handlers.suspended:
             await self._idle.wait()
 
     def cancel_all(self) -> None:
         """Cancel every handler, and drop the requests that still wait for a place."""
         for request in self._admission.withdraw_all():
             self._drop(request)
-        for handling in [*self._handlings.values(), *self._suspended_handlers.suspended]:
+        for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
             self._stop(handling)
 
     # Everything else.

@@ -9,21 +9,18 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from random import Random
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import attrs
 import msgspec
 import trio
 
 from mcp_trio import types
-from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import Method, ParamsToSend
-from mcp_trio._protocol.requests import IncomingRequest, RequestId
+from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.calls import Asked, ProgressCallback
-from mcp_trio._session.journal import Lane, Memory, Sequencer, enter_lane, lane_in
-from mcp_trio._session.send_queue import SendQueue
+from mcp_trio._session.journal import Lane, Memory, enter_lane, lane_in
 from mcp_trio._session.tasks import apart, bare
-from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -34,6 +31,11 @@ from mcp_trio.errors import (
     Unencodable,
 )
 from mcp_trio.types import InputRequiredResult
+
+if TYPE_CHECKING:
+    from mcp_trio._session.dispatcher import Dispatcher
+    from mcp_trio._session.input_required import Rounds
+    from mcp_trio._session.session import Session
 
 # --------------------
 # What a handler's context stands on: one request of the peer, and what may be done meanwhile.
@@ -48,57 +50,6 @@ UNSENT_BODY: Final = b'"unsent"'
 
 InputResponse: TypeAlias = types.ElicitResult | types.CreateMessageResult | types.ListRootsResult
 Asker: TypeAlias = Callable[["Handling", Sequence[Asked]], Awaitable[list[Any]]]
-
-
-class HandlingSession(Protocol):
-    """The session, as far as a handler needs it."""
-
-    @property
-    def connection(self) -> Connection:
-        """The protocol's state, and the facts of the handshake."""
-        ...
-
-    @property
-    def sequencer(self) -> Sequencer:
-        """The session's total order."""
-        ...
-
-    @property
-    def send_queue(self) -> SendQueue:
-        """Return the queue of outgoing messages."""
-        ...
-
-    @property
-    def closing(self) -> LightEvent:
-        """Set when the session begins to close."""
-        ...
-
-    async def request(
-        self,
-        method: str,
-        params: ParamsToSend | None = None,
-        *,
-        idle_seconds: float | None = None,
-        total_seconds: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        lane: Lane | None = None,
-        about: RequestId | None = None,
-    ) -> Any:
-        """The peer's typed result."""
-        ...
-
-
-class Exchange(Protocol):
-    """Whether a handler that asks in rounds has an open request at the moment."""
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether it has one."""
-        ...
-
-    async def opened(self) -> None:
-        """Wait until it has, or will never have; a check for cancellation."""
-        ...
 
 
 @attrs.frozen(eq=False)
@@ -125,7 +76,7 @@ class Handling(msgspec.Struct, eq=False):
     frame that goes out behind the answer.
     """
 
-    session: HandlingSession
+    session: "Session"
     request: IncomingRequest
     lane: Lane | None
     is_cancelled: bool = False
@@ -135,7 +86,7 @@ class Handling(msgspec.Struct, eq=False):
     input_responses: Mapping[str, InputResponse] = {}
     memory: Memory | None = None
     asker: Asker | None = None
-    rounds: Exchange | None = None
+    rounds: "Rounds | None" = None
     questions: int = 0
     final_message: bytes | None = None
     _scope: trio.CancelScope | None = None
@@ -271,7 +222,7 @@ class Handling(msgspec.Struct, eq=False):
         else:
             send_queue.post(frame, lane, about=self.request.id)
 
-    async def _between_rounds(self, rounds: Exchange, lane: Lane | None) -> None:
+    async def _between_rounds(self, rounds: "Rounds", lane: Lane | None) -> None:
         """Wait until there is a request to speak about; in a replay it is the lane's turn then."""
         while not (rounds.is_open or self.is_cancelled or self.session.sequencer.decides_turns):
             try:
@@ -294,19 +245,6 @@ class Handling(msgspec.Struct, eq=False):
 
 # --------------------
 # What a session asks of the side above it: a server's registry, a client's callbacks.
-
-
-class AccompaniedSession(HandlingSession, Protocol):
-    """The session, as far as its application needs it outside of requests."""
-
-    @property
-    def initialized(self) -> LightEvent:
-        """Set when the handshake is complete on both sides."""
-        ...
-
-    def act(self, actor: Callable[[], Awaitable[None]]) -> None:
-        """Begin a task that is cancelled when the session ends; what it raises is logged."""
-        ...
 
 
 class Application(Protocol):
@@ -332,7 +270,7 @@ class Application(Protocol):
         """
         ...
 
-    def accompany(self, session: AccompaniedSession) -> None:
+    def accompany(self, session: "Session") -> None:
         """The session begins; called once, before anything arrives, and never raises.
 
         What the application does by itself while the session lives is an actor, see `act`. What
@@ -348,24 +286,11 @@ class Application(Protocol):
 logger = logging.getLogger("mcp_trio")
 
 
-class Desk(Protocol):
-    """The dispatcher, as a handler sees it."""
-
-    @property
-    def application(self) -> Application:
-        """Return the application, which has the handlers."""
-        ...
-
-    def finish(self, handling: Handling, frame: bytes | None) -> None:
-        """The answer of a request, or its end without one."""
-        ...
-
-
 class Answering(msgspec.Struct, eq=False):
     """The `Job` of one request; `frame` is its answer, None if it was cancelled."""
 
     handling: Handling
-    desk: Desk
+    dispatcher: "Dispatcher"
     frame: bytes | None = None
 
     @property
@@ -390,7 +315,7 @@ class Answering(msgspec.Struct, eq=False):
         if lane is not None and sequencer.decides_turns:
             await sequencer.turn_to_start(lane)
         handling.enter(scope)
-        self.frame = await _answer(handling, self.desk.application)
+        self.frame = await _answer(handling, self.dispatcher.application)
         handling.leave()
 
     def fail(self, error: Exception) -> None:
@@ -402,7 +327,7 @@ class Answering(msgspec.Struct, eq=False):
         lane, sequencer = self.handling.lane, self.handling.session.sequencer
         if lane is not None and sequencer.decides_turns and await sequencer.turn(lane) == "cxl":
             self.frame = None  # the recorded handler was cancelled at its very end
-        self.desk.finish(self.handling, self.frame)
+        self.dispatcher.finish(self.handling, self.frame)
 
 
 async def _answer(handling: Handling, application: Application) -> bytes | None:

@@ -5,7 +5,7 @@ import functools
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 import msgspec
@@ -46,6 +46,9 @@ from mcp_trio.errors import (
 )
 from mcp_trio.limits import Limits
 from mcp_trio.types import EmptyParams
+
+if TYPE_CHECKING:
+    from mcp_trio._session.dispatcher import Dispatcher
 
 # --------------------
 # The questions of a resumable handler: answered in an earlier round, or the end of this one.
@@ -256,26 +259,6 @@ class Stage(enum.Enum):
     OVER = enum.auto()  # the last answer has gone out
 
 
-class RoundsDesk(Protocol):
-    """The dispatcher, as a handler that asks in rounds sees it."""
-
-    def rejection(self, rounds: "Rounds") -> str | None:
-        """Why a handler cannot ask now; None if it can."""
-        ...
-
-    def begin(self, rounds: "Rounds") -> None:
-        """The first questions are there: start the keeper."""
-        ...
-
-    def changed(self, rounds: "Rounds") -> None:
-        """Its questions have changed."""
-        ...
-
-    def suspend(self, rounds: "Rounds", frame: bytes) -> None:
-        """Answer the handler's request by its questions."""
-        ...
-
-
 @attrs.define(eq=False)
 class _Question:
     """One question; `settled` is set when all that were asked with it are, or nobody comes back.
@@ -303,7 +286,7 @@ class Rounds:
 
     Attributes:
         handling: The handler, and its request of now.
-        desk: Who takes what it says.
+        dispatcher: The dispatcher of the session.
         stage: See `Stage`.
         lane: Its keeper's lane; None when nothing records.
         state: What the client was given in the last round; None before.
@@ -313,7 +296,7 @@ class Rounds:
     """
 
     handling: Handling
-    desk: RoundsDesk
+    dispatcher: "Dispatcher"
     stage: Stage = attrs.field(default=Stage.OPEN, init=False)
     lane: Lane | None = attrs.field(init=False)
     state: str | None = attrs.field(default=None, init=False)
@@ -419,15 +402,15 @@ class Rounds:
                 f"the questions take {size_bytes} bytes, over limits.messages.bytes_max={bytes_max}"
             )
             raise LocalProtocolError(text)
-        rejection = self.desk.rejection(self)
+        rejection = self.dispatcher.suspended_handlers.rejection(self)
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
         if not self._asked:
-            self.desk.begin(self)
+            self.dispatcher.tasks.start(self.keep)
         for question in questions:
             self._asked += 1
             self._open[f"q{self._asked}"] = question
-        self.desk.changed(self)
+        self.dispatcher.suspended_handlers.update(self)
         self._news.set()
 
     async def _wait(self, questions: Sequence[_Question], lane: Lane | None) -> None:
@@ -451,7 +434,7 @@ class Rounds:
         gone = [key for key, question in self._open.items() if question in questions]
         for key in gone:
             del self._open[key]
-        self.desk.changed(self)
+        self.dispatcher.suspended_handlers.update(self)
 
     # The keeper.
 
@@ -508,7 +491,7 @@ class Rounds:
         self.state, self.stage = state, Stage.SUSPENDED
         self._deadline = trio.current_time() + connection.limits.requests.suspended_seconds
         self._opened = trio.Event()
-        self.desk.suspend(self, frame)
+        self.dispatcher.suspend(self, frame)
 
     def _expire(self) -> None:
         """Nobody has come back in time."""
@@ -516,7 +499,7 @@ class Rounds:
             self.give_up()
         self.state = self._kept = None
         self._keeping.cancel()
-        self.desk.changed(self)
+        self.dispatcher.suspended_handlers.update(self)
 
     # The dispatcher's side.
 
