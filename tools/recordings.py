@@ -27,7 +27,7 @@ from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
 from leak_check import leaks, lines_of, names_of_this_machine
 from recording_changes import CHANGES, Change, changes
 
-from mcp_trio._cli.inspect import is_whole, verdict
+from mcp_trio._cli.inspect import check_summary, is_intact
 from mcp_trio._recorder.files import SUFFIX
 from mcp_trio.errors import RecordingError, ReplayDivergence
 from mcp_trio.recording import Record, check, diff, open_recording, read_recording, replay
@@ -187,8 +187,8 @@ def hold_other(golden: Golden) -> list[str]:
     """Print the row of a recording that does not replay; returns what is wrong with it."""
     report = check(open_recording(golden.path))
     failures = [f"line {flaw.line}: {flaw.text}" for flaw in report.damage]
-    if not is_whole(report):
-        failures.append(verdict(report))
+    if not is_intact(report):
+        failures.append(check_summary(report))
     if golden.role != (role := role_of(golden)):
         failures.append(f"of role {role}, not {golden.role}")
     if (said := rejection(golden)) is None:
@@ -198,7 +198,7 @@ def hold_other(golden: Golden) -> list[str]:
     frames = report.kinds.get("in", 0), report.kinds.get("out", 0)
     print(
         f"{golden.name:28}{report.records:>9}{frames[0]:>10}{frames[1]:>11}{golden.role:>10}"
-        f"   {'FAILED' if failures else verdict(report)}; replay: {golden.replays}"
+        f"   {'FAILED' if failures else check_summary(report)}; replay: {golden.replays}"
     )
     return [f"{golden.name}: {text}" for text in failures]
 

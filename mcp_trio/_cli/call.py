@@ -1,32 +1,301 @@
-"""`mcp-trio list`, `call`, `read` and `prompt`: use a server."""
+"""`mcp-trio list`, `call`, `read` and `prompt`: use a server as its client."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_args
 
 import attrs
 import click
 import msgspec
 
-from mcp_trio._cli.options import SERVER_EPILOG, Choices, ServerCommand, server_parameters
+from mcp_trio._cli.options import (
+    TakesServerCommand,
+    combined,
+    command_after_dashes,
+    header_option,
+    is_url,
+    load_server,
+    naming_header,
+    reject_headers,
+)
+from mcp_trio._cli.output import (
+    Column,
+    Line,
+    call_progress,
+    content_text,
+    echo_error,
+    echo_peer_text,
+    print_table,
+    printable,
+    resource_bytes,
+    resource_text,
+    styled,
+)
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio.errors import (
+    METHOD_NOT_FOUND,
+    ConnectionLost,
+    RecordingError,
+    RequestError,
+    RequestTimeout,
+)
+from mcp_trio.limits import DEFAULT_LIMITS, Limits, RequestLimits
+from mcp_trio.types import LoggingLevel, LoggingMessageParams, TextContent
 
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client
-    from mcp_trio.types import CallToolResult, GetPromptResult, ReadResourceResult, ResourceContents
+    from mcp_trio._client.connect import Target
+    from mcp_trio.types import CallToolResult, GetPromptResult, ReadResourceResult
 
 
-# --------------------
-# What a tool's JSON Schema says of its arguments, as far as a command line needs to know.
+# SERVER, and the options for the session with it.
+
+SERVER_EPILOG: Final = """\b
+SERVER is a URL; or file.py[:object] or package.module[:object], which runs in this process; or,
+with --config, a name from that file. COMMAND starts the server as a subprocess, which inherits
+the environment. What a server prints goes to stderr.
+
+\b
+In --header 'Authorization: Bearer ${TOKEN}', the single quotes keep the token out of the process
+list. SSL_CERT_FILE names certificates to trust.
+
+\b
+Elicitations of the server are asked on the terminal, where Ctrl-D declines; without a terminal,
+they are declined.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class SessionChoices:
+    """The values of `session_parameters`: SERVER, and the options for the session with it."""
+
+    server: str | Sequence[str]
+    config: str | None
+    headers: Mapping[str, str]
+    timeout: float | None
+    log_level: LoggingLevel | None
+    stderr: bool
+    protocol_version: str | None
+    yes: bool
+
+    @property
+    def limits(self) -> Limits:
+        """The default limits; `--timeout` applies to each request."""
+        if self.timeout is None:
+            return DEFAULT_LIMITS
+        return attrs.evolve(
+            DEFAULT_LIMITS,
+            requests=RequestLimits(
+                probe_seconds=min(self.timeout, DEFAULT_LIMITS.requests.probe_seconds),
+                initialize_seconds=self.timeout,
+                idle_seconds=self.timeout,
+                total_seconds=self.timeout,
+            ),
+        )
+
+
+class SessionCommand(TakesServerCommand):
+    """A command whose first argument is SERVER, unless there is a command after `--`."""
+
+    server_index: ClassVar[int] = 1
+    server_placeholder: ClassVar[Sequence[str]] = ("(after --)",)
+
+
+def _server(context: click.Context, _: click.Parameter, text: str) -> str | Sequence[str]:
+    command = command_after_dashes(context)
+    return text if command is None else command
+
+
+# The parameters of `SessionChoices`.
+session_parameters: Final = combined(
+    click.argument("server", callback=_server),
+    click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(),
+        help="Read the mcpServers of this file; SERVER is one of their names.",
+    ),
+    header_option,
+    click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Cancel a request that takes longer, and notify the server.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(get_args(LoggingLevel)),
+        help="Print the server's log messages of at least this level on stderr.",
+    ),
+    click.option(
+        "--stderr",
+        is_flag=True,
+        help="Show the stderr of COMMAND; otherwise errors quote its last lines.",
+    ),
+    click.option(
+        "--protocol-version",
+        type=click.Choice(ALL_PROTOCOL_VERSIONS),
+        help="Use only this protocol version.",
+    ),
+    click.option(
+        "--yes",
+        is_flag=True,
+        help="Accept the server's forms with their default values, without asking.",
+    ),
+)
+
+
+_Value = TypeVar("_Value")
+
+
+def in_session(
+    choices: SessionChoices,
+    use: "Callable[[Client], Awaitable[_Value]]",
+    *,
+    with_wire: bool = False,
+) -> tuple[_Value, list[msgspec.Raw]]:
+    """Connect to the chosen server, and call `use` with the client.
+
+    Returns:
+        The value that `use` returns; and with `with_wire` the results of its requests, in order,
+        as they were received.
+
+    Raises:
+        click.UsageError: The choices name no server, or contradict each other.
+        TargetError: SERVER is a TARGET that names no server.
+        MCPError: The session failed.
+    """
+    if not with_wire:
+        return _connected(choices, use, None), []
+    # The types drop unknown members; a recording keeps the bytes.
+    with tempfile.TemporaryDirectory(prefix="mcp-trio-") as folder:
+        file = Path(folder) / "wire.mcprec.jsonl"
+        return _connected(choices, use, file), recorded_results(file)
+
+
+def recorded_results(file: Path) -> list[msgspec.Raw]:
+    """Return all results in a client's recording, except that of the handshake.
+
+    Raises:
+        RecordingError: The recording lost records, because the disk was full.
+    """
+    from mcp_trio._journal.reader import Damage, first_loss, read_recording
+    from mcp_trio._journal.records import body_bytes
+    from mcp_trio._jsonrpc.messages import Decoder, Response
+    from mcp_trio._recorder.files import open_recording
+
+    decoder = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
+    records = [
+        item for item in read_recording(open_recording(file)) if not isinstance(item, Damage)
+    ]
+    if first_loss(records) is not None:
+        raise RecordingError(f"no room for the results in {file.parent}")
+    received = [body_bytes(record) or b"" for record in records if record.kind == "in"]
+    messages = [message for raw in received for message in decoder.messages(raw)]
+    _, *results = [message.result for message in messages if isinstance(message, Response)]
+    return results
+
+
+def _connected(
+    choices: SessionChoices, use: "Callable[[Client], Awaitable[_Value]]", record: Path | None
+) -> _Value:
+    import trio
+
+    # A server in this process may print, but stdout is for results.
+    with contextlib.redirect_stdout(sys.stderr):
+        client = _client(choices, record)
+        try:
+            return trio.run(_use, client, choices, use)
+        except RequestTimeout as error:
+            raise RequestTimeout(
+                error.method,
+                error.budget,
+                error.seconds,
+                "--timeout",
+                server=error.server,
+                stderr_tail=error.stderr_tail,
+            ) from None
+        except ConnectionLost as error:
+            raise naming_header(error) from None
+
+
+async def _use(
+    client: "Client", choices: SessionChoices, use: "Callable[[Client], Awaitable[_Value]]"
+) -> _Value:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(client)
+        except ValueError as error:  # an invalid URL
+            raise click.UsageError(str(error)) from error
+        if choices.log_level is not None:
+            if client.server_capabilities.logging is None:
+                click.echo("the server does not offer logging", err=True)
+            else:
+                await client.set_log_level(choices.log_level)
+        return await use(client)
+
+
+def _client(choices: SessionChoices, record: Path | None) -> "Client":
+    from mcp_trio._cli.elicitation import ElicitationPrompt
+    from mcp_trio._client.client import DEFAULT_PROTOCOL_VERSIONS, Client
+    from mcp_trio._client.connect import starts_command, url_of
+
+    target = _target(choices)
+    reject_headers(choices.headers, url_of(target))
+    return Client(
+        target,
+        name="mcp-trio",
+        protocol_versions=DEFAULT_PROTOCOL_VERSIONS
+        if choices.protocol_version is None
+        else (choices.protocol_version,),
+        limits=choices.limits,
+        record=record,
+        raise_tool_errors=False,
+        log=None if choices.log_level is None else _print_log,
+        elicitation=ElicitationPrompt(accepts_defaults=choices.yes).answer,
+        elicitation_modes=("form", "url"),
+        headers=choices.headers or None,
+        inherit_env=not isinstance(choices.server, str),
+        stderr="inherit" if choices.stderr and starts_command(target) else None,
+    )
+
+
+def _target(choices: SessionChoices) -> "Target":
+    if not isinstance(choices.server, str):
+        if choices.config is not None:
+            raise click.UsageError("name one server: with --config, or its COMMAND after --")
+        return choices.server
+    if choices.config is None:
+        return choices.server if is_url(choices.server) else load_server(choices.server)
+
+    from mcp_trio._client.config import read_config
+
+    servers = read_config(choices.config)
+    if choices.server not in servers:
+        raise click.UsageError(
+            f"{choices.config} has no server {choices.server!r}; it has: {', '.join(servers)}"
+        )
+    return servers[choices.server]
+
+
+def _print_log(message: LoggingMessageParams) -> None:
+    data = message.data
+    text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+    source = "" if message.logger is None else f" {message.logger}"
+    echo_error(f"{message.level}{source}: {text}")
+
+
+# The types of a tool's arguments, from its JSON Schema.
 #
-# Schemas come from servers: whatever does not look as it should says nothing, and the server
-# decides.
+# Schemas come from servers: a part of one that is not understood is ignored, and the server then
+# validates the arguments.
 
+_SCHEMA_DEPTH_MAX: Final = 6
 
-_DEPTH_MAX: Final = 6
-_ALTERNATIVES: Final = ("anyOf", "oneOf")
-
-# What JSON Schema calls the types of values.
+# The types of JSON Schema for the types of decoded values.
 TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
     bool: frozenset({"boolean"}),
     int: frozenset({"integer", "number"}),
@@ -39,50 +308,44 @@ TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schemas of the arguments, by name."""
+    """Return the schemas of the arguments, by name."""
     return _members(schema.get("properties"))
 
 
 def typed_names(schema: Mapping[str, Any]) -> str:
-    """The arguments, as `city=string [days=integer]`."""
-    return " ".join(_typed_names(schema))
-
-
-def _typed_names(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Return the arguments with their types, such as `city=string [days=integer]`."""
     required = _items(schema.get("required"))
+    texts: list[str] = []
     for name, argument in properties_of(schema).items():
-        types = "|".join(sorted(wanted_types(argument, schema)))
-        typed = f"{name}={types or 'any'}"
-        yield typed if name in required else f"[{typed}]"
+        types = "|".join(sorted(schema_types(argument, schema)))
+        text = f"{name}={types or 'any'}"
+        texts.append(text if name in required else f"[{text}]")
+    return " ".join(texts)
 
 
-def wanted_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """The names of the types that fit a schema inside `root`; none if it does not say."""
+def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """Return the types that a schema inside of `root` allows; none if it does not restrict them."""
     members = _members(schema)
-    if depth > _DEPTH_MAX:  # it refers to itself
+    if depth > _SCHEMA_DEPTH_MAX:  # the schema refers to itself
         return frozenset()
     if "$ref" in members:
-        return wanted_types(_referred(members["$ref"], root), root, depth + 1)
-    names = _declared(members)
-    for keyword in _ALTERNATIVES:
-        for alternative in _items(members.get(keyword)):
-            names |= wanted_types(alternative, root, depth + 1)
-    return names
-
-
-def _declared(members: Mapping[str, Any]) -> frozenset[str]:
+        return schema_types(_referred(members["$ref"], root), root, depth + 1)
     declared = members.get("type")
     names = [declared] if isinstance(declared, str) else _items(declared)
     values = _items(members.get("enum")) + ([members["const"]] if "const" in members else [])
-    return frozenset(map(str, names)).union(*(TYPE_NAMES[type(value)] for value in values))
+    types = frozenset(map(str, names)).union(*(TYPE_NAMES[type(value)] for value in values))
+    for keyword in ("anyOf", "oneOf"):
+        for alternative in _items(members.get(keyword)):
+            types |= schema_types(alternative, root, depth + 1)
+    return types
 
 
 def _referred(reference: object, root: Mapping[str, Any]) -> object:
-    """The schema at a pointer such as `#/$defs/Day`; None for any other reference."""
-    place: object = root
+    """Return the schema at a pointer such as `#/$defs/Day`; None for any other reference."""
+    schema: object = root
     for step in str(reference).removeprefix("#/").split("/"):
-        place = _members(place).get(step)
-    return place
+        schema = _members(schema).get(step)
+    return schema
 
 
 def _items(value: Any) -> list[Any]:
@@ -93,20 +356,18 @@ def _members(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-# --------------------
-# The arguments of a tool or prompt, as a person types them.
+# ARGUMENT: the arguments of a tool or prompt.
 #
-# Words are `key=value` or `key:=json`; or there is a single one, which is the whole object as JSON,
-# or says where that is: `@file`, or `-` for stdin. A value is what the tool's schema wants: a text
-# is taken as it stands, anything else is read as JSON.
-
+# Each is `key=value` or `key:=json`; or there is one that stands for all of them: a JSON object,
+# `@file`, or `-` for stdin. In `key=value`, the value is a string if the tool's schema allows a
+# string, and JSON otherwise.
 
 Arguments: TypeAlias = dict[str, Any]
 
 
 @attrs.frozen
 class Assignment:
-    """One word: a name, and the text of its value, which `:=` declares to be JSON."""
+    """One ARGUMENT: a name, and the text of its value, which is JSON after `:=`."""
 
     name: str
     text: str
@@ -114,18 +375,18 @@ class Assignment:
 
 
 Given: TypeAlias = Arguments | list[Assignment]
-"""The whole object, or an assignment for each word."""
+"""All arguments as an object, or an assignment for each."""
 
 
-def read_words(words: Sequence[str]) -> Given:
-    """The whole object, or an assignment for each word.
+def parse_arguments(texts: Sequence[str]) -> Given:
+    """Parse the command line's arguments for a tool or prompt.
 
     Raises:
-        click.UsageError: They are neither.
+        click.UsageError: They have another form, or one is given twice.
     """
-    if len(words) == 1 and words[0].startswith(("{", "@", "-")):
-        return _object(words[0])
-    assignments = [_assignment(word) for word in words]
+    if len(texts) == 1 and texts[0].startswith(("{", "@", "-")):
+        return _object(texts[0])
+    assignments = [_assignment(text) for text in texts]
     names = [assignment.name for assignment in assignments]
     for name in names:
         if names.count(name) > 1:
@@ -134,23 +395,23 @@ def read_words(words: Sequence[str]) -> Given:
 
 
 def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any]) -> Arguments:
-    """The arguments of a tool with this schema.
+    """Return the arguments of a tool, in the types of its input schema.
 
     Raises:
-        click.UsageError: A value is not what the schema wants.
+        click.UsageError: A value has a type that the schema does not allow.
     """
     properties = properties_of(schema)
     return {
-        each.name: _typed_value(each, wanted_types(properties.get(each.name), schema))
+        each.name: _typed_value(each, schema_types(properties.get(each.name), schema))
         for each in assignments
     }
 
 
 def prompt_arguments(given: Given) -> dict[str, str]:
-    """The arguments of a prompt, which are all texts.
+    """Return the arguments of a prompt.
 
     Raises:
-        click.UsageError: One is not.
+        click.UsageError: One is not a string.
     """
     if isinstance(given, list):
         given = {each.name: _json(each) if each.is_json else each.text for each in given}
@@ -160,43 +421,42 @@ def prompt_arguments(given: Given) -> dict[str, str]:
     return given
 
 
-def _assignment(word: str) -> Assignment:
-    name, equals, text = word.partition("=")
+def _assignment(text: str) -> Assignment:
+    name, equals, value = text.partition("=")
     if not equals or not name.removesuffix(":"):
         raise click.UsageError(
-            f"{word!r} is not an argument: write key=value, key:=json, or one {{...}}, @file or -"
+            f"{text!r} is not an argument: write key=value, key:=json, or one {{...}}, @file or -"
         )
-    return Assignment(name.removesuffix(":"), text, name.endswith(":"))
+    return Assignment(name.removesuffix(":"), value, name.endswith(":"))
 
 
-def _object(word: str) -> Arguments:
+def _object(text: str) -> Arguments:
     try:
-        return msgspec.json.decode(_source(word), type=dict[str, Any])
+        source: str | bytes = text
+        if text == "-":
+            source = sys.stdin.buffer.read()
+        elif text.startswith("@"):
+            source = Path(text[1:]).read_bytes()
+        return msgspec.json.decode(source, type=dict[str, Any])
     except OSError as error:
-        raise click.UsageError(f"{word}: cannot be read: {error.strerror}") from error
+        raise click.UsageError(f"{text}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"the arguments are not a JSON object: {error}") from error
 
 
-def _source(word: str) -> str | bytes:
-    if word == "-":
-        return sys.stdin.buffer.read()
-    return Path(word[1:]).read_bytes() if word.startswith("@") else word
-
-
-def _typed_value(assignment: Assignment, wanted: frozenset[str]) -> Any:
+def _typed_value(assignment: Assignment, types: frozenset[str]) -> Any:
     if assignment.is_json:
         return _json(assignment)
-    if "string" in wanted:
+    if "string" in types:
         return assignment.text
     try:
         value = msgspec.json.decode(assignment.text)
     except (ValueError, RecursionError):
         value = assignment.text
-    if wanted and not TYPE_NAMES[type(value)] & wanted:
-        choices = " or ".join(sorted(wanted))
+    if types and not TYPE_NAMES[type(value)] & types:
+        expected = " or ".join(sorted(types))
         raise click.UsageError(
-            f"{assignment.name}: the tool wants {choices}, not {assignment.text!r}"
+            f"{assignment.name}: the tool expects {expected}, not {assignment.text!r}"
         )
     return value
 
@@ -208,22 +468,24 @@ def _json(assignment: Assignment) -> Any:
         raise click.UsageError(f"{assignment.name}: not JSON: {error}") from error
 
 
-# --------------------
-# `mcp-trio call`: one call of a tool.
+# `mcp-trio call`.
+
+_JSON_HELP: Final = "Print the result as the server sent it."
 
 
 @click.command(
-    cls=ServerCommand,
+    cls=SessionCommand,
     short_help="Call a tool.",
     epilog=f"""\b
-An ARGUMENT is key=value: a text where the tool's schema wants a text, JSON where it wants
-something else; key:=value is always JSON. A single {{...}} is all arguments, as JSON;
-@FILE reads them from a file, and - from stdin.
+An ARGUMENT is key=value, where the value is a string if the tool's schema allows one, and JSON
+otherwise; key:=value is always JSON. A single {{...}} is a JSON object with all arguments; @FILE
+reads it from a file, and - from stdin.
 
 {SERVER_EPILOG}
 \b
-Exit status: 0 done; 1 the tool says that it failed (its text is on stderr), or the server
-refuses, is lost, or takes too long; 2 misused; 130 interrupted: the server is told to stop.
+Exit status: 0 success; 1 the tool failed (its text is on stderr), the request was rejected, the
+connection was lost, or the time limit was reached; 2 wrong usage; 130 interrupted: the call is
+cancelled at the server.
 
 \b
 Examples:
@@ -231,10 +493,10 @@ Examples:
   mcp-trio call forecast '{{"city": "Oslo"}}' --json -- python server.py | jq .content
 """,
 )
-@server_parameters
+@session_parameters
 @click.argument("tool")
 @click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="The result as the server sent it.")
+@click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @click.option(
     "--progress", is_flag=True, help="Report progress on stderr even if it is not a terminal."
 )
@@ -244,25 +506,23 @@ def call_command(
     /,
     tool: str,
     arguments: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001  click passes a flag by its name
-    progress: bool,  # noqa: FBT001  the same
+    *,
+    as_json: bool,
+    progress: bool,
     **chosen: Any,
 ) -> None:
-    """Call TOOL, and print what it gives back; its progress is shown while it runs.
+    """Call TOOL, show its progress, and print its result.
 
-    Structured content is printed as JSON, unless one of the texts says the same.
+    Structured content is printed as JSON, unless one of the texts is the same JSON.
     """
-    from mcp_trio._cli.client_session import in_session
-    from mcp_trio._cli.progress import call_progress
+    given = parse_arguments(arguments)
 
-    given = read_words(arguments)
-
-    async def act(client: "Client") -> "CallToolResult":
+    async def call(client: "Client") -> "CallToolResult":
         typed = await _typed_arguments(client, tool, given)
         with call_progress(tool, on_any_stderr=progress) as report:
             return await client.call_tool(tool, typed, progress=report)
 
-    result, wire = in_session(Choices(**chosen), act, with_wire=as_json)
+    result, wire = in_session(SessionChoices(**chosen), call, with_wire=as_json)
     if as_json:
         click.echo(bytes(wire[-1]))
     else:
@@ -270,8 +530,8 @@ def call_command(
     context.exit(1 if result.is_error else 0)
 
 
-async def _typed_arguments(client: "Client", tool: str, given: "Given") -> "Arguments":
-    """The arguments in the types of the tool's schema, which is asked for only if need be."""
+async def _typed_arguments(client: "Client", tool: str, given: Given) -> Arguments:
+    """Return the arguments in the types of the tool's schema, which is requested only if needed."""
     if isinstance(given, dict):
         return given
     if not given:
@@ -283,87 +543,72 @@ async def _typed_arguments(client: "Client", tool: str, given: "Given") -> "Argu
 
 
 def _print_call(result: "CallToolResult") -> None:
-    from mcp_trio._cli.output import content_text, echo_error, echo_theirs
-
     text = content_text(result.content)
     if result.is_error:
         echo_error(text)
-    elif _has_more(result):
-        echo_theirs("\n".join(filter(None, (text, _structured_text(result)))))
+    elif _has_more_than_texts(result):
+        structured = msgspec.json.format(msgspec.json.encode(result.structured_content)).decode()
+        echo_peer_text(f"{text}\n{structured}" if text else structured)
     else:
-        echo_theirs(text)
+        echo_peer_text(text)
 
 
-def _has_more(result: "CallToolResult") -> bool:
-    """Return whether there is structured content that no text says as well."""
-    import msgspec
-
-    from mcp_trio.types import TextContent
-
+def _has_more_than_texts(result: "CallToolResult") -> bool:
+    """Return whether there is structured content that no text repeats as JSON."""
     if result.structured_content is msgspec.UNSET:
         return False
     texts = (part.text for part in result.content if isinstance(part, TextContent))
-    return all(_read(text) != result.structured_content for text in texts)
+    return all(_decoded(text) != result.structured_content for text in texts)
 
 
-def _read(text: str) -> Any:
-    """What a text says as JSON; itself if it is none."""
-    import msgspec
-
+def _decoded(text: str) -> Any:
+    """Decode JSON; returns the text itself if it is not JSON."""
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return text
 
 
-def _structured_text(result: "CallToolResult") -> str:
-    import msgspec
+# `mcp-trio list`.
 
-    return msgspec.json.format(msgspec.json.encode(result.structured_content)).decode()
-
-
-# --------------------
-# `mcp-trio list`: what a server offers.
-
-
-# Descriptions need room as well.
-_ARGUMENTS_COLUMNS_MAX: Final = 40
+_ARGUMENTS_COLUMNS_MAX: Final = 40  # leaves room for the descriptions
 
 
 @attrs.frozen(kw_only=True)
 class Kind:
-    """One of the lists: where it comes from, and what of its items people want to see.
+    """One of a server's lists: how to request it, and which of its items' facts to print.
 
-    `offer` is the capability that announces it, `member` its name on the wire.
+    `capability` is the capability that announces the list, `member` its name in the result.
     """
 
-    offer: str
+    capability: str
     member: str
     fetch: "Callable[[Client], Any]"
     columns: tuple[str, ...]
     cells: Callable[[Any], tuple[str, ...]]
 
 
-def _tool(tool: Any) -> tuple[str, ...]:
-
+def _tool_cells(tool: Any) -> tuple[str, ...]:
     return tool.name, typed_names(tool.input_schema), _first_line(tool.description)
 
 
-def _resource(resource: Any) -> tuple[str, ...]:
-    return resource.uri, *_what_it_is(resource)
+def _resource_cells(resource: Any) -> tuple[str, ...]:
+    return resource.uri, *_description_cells(resource)
 
 
-def _template(template: Any) -> tuple[str, ...]:
-    return template.uri_template, *_what_it_is(template)
+def _template_cells(template: Any) -> tuple[str, ...]:
+    return template.uri_template, *_description_cells(template)
 
 
-def _what_it_is(resource: Any) -> tuple[str, ...]:
+def _description_cells(resource: Any) -> tuple[str, ...]:
     return resource.name, resource.mime_type or "", _first_line(resource.description)
 
 
-def _prompt(prompt: Any) -> tuple[str, ...]:
-    blanks = prompt.arguments or ()
-    names = (blank.name if blank.required else f"[{blank.name}]" for blank in blanks)
+def _prompt_cells(prompt: Any) -> tuple[str, ...]:
+    names = (
+        argument.name if argument.required else f"[{argument.name}]"
+        for argument in prompt.arguments or ()
+    )
     return prompt.name, " ".join(names), _first_line(prompt.description)
 
 
@@ -374,53 +619,54 @@ def _first_line(text: str | None) -> str:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "tools": Kind(
-        offer="tools",
+        capability="tools",
         member="tools",
         fetch=lambda client: client.list_tools(),
         columns=("name", "arguments", "description"),
-        cells=_tool,
+        cells=_tool_cells,
     ),
     "resources": Kind(
-        offer="resources",
+        capability="resources",
         member="resources",
         fetch=lambda client: client.list_resources(),
         columns=("URI", "name", "MIME type", "description"),
-        cells=_resource,
+        cells=_resource_cells,
     ),
     "templates": Kind(
-        offer="resources",
+        capability="resources",
         member="resourceTemplates",
         fetch=lambda client: client.list_resource_templates(),
         columns=("URI template", "name", "MIME type", "description"),
-        cells=_template,
+        cells=_template_cells,
     ),
     "prompts": Kind(
-        offer="prompts",
+        capability="prompts",
         member="prompts",
         fetch=lambda client: client.list_prompts(),
         columns=("name", "arguments", "description"),
-        cells=_prompt,
+        cells=_prompt_cells,
     ),
 }
 
 
-def _known_kinds(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    for word in words:
-        if word not in KINDS:
-            raise click.BadParameter(f"{word!r}: behind SERVER stand only {', '.join(KINDS)}")
-    return words
+def _known_kinds(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in KINDS:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(KINDS)}")
+    return names
 
 
 @click.command(
-    cls=ServerCommand,
+    cls=SessionCommand,
     short_help="List what a server offers.",
     epilog=f"""\b
-KIND is tools, resources, templates or prompts; without any, all that the server offers.
-Arguments in brackets may be left out.
+KIND is tools, resources, templates or prompts; without a KIND, every list that the server offers
+is printed. Arguments in brackets are optional.
 
 {SERVER_EPILOG}
 \b
-Exit status: 0 done; 1 the server refuses, is lost, or takes too long; 2 misused; 130 interrupted.
+Exit status: 0 success; 1 the request was rejected, the connection was lost, or the time limit was
+reached; 2 wrong usage; 130 interrupted.
 
 \b
 Examples:
@@ -428,63 +674,55 @@ Examples:
   mcp-trio list tools --json -- python server.py | jq -r '.tools[].name'
 """,
 )
-@server_parameters
+@session_parameters
 @click.argument("kinds", metavar="[KIND]...", nargs=-1, callback=_known_kinds)
-@click.option("--json", "as_json", is_flag=True, help="One object, a list for each kind.")
-def list_command(
-    kinds: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001  click passes a flag by its name
-    **chosen: Any,
-) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object, with a list for each KIND."
+)
+def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> None:
     """List the tools, resources, resource templates and prompts of a server."""
-    from mcp_trio._cli.client_session import in_session
 
-    async def act(client: "Client") -> dict[str, Sequence[Any]]:
+    async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
         return await _fetch(client, kinds)
 
-    found, wire = in_session(Choices(**chosen), act, with_wire=as_json)
+    lists, wire = in_session(SessionChoices(**chosen), fetch, with_wire=as_json)
     if as_json:
-        click.echo(_merged(found, wire))
+        click.echo(_merged(lists, wire))
     else:
-        _print_list(found)
+        _print_lists(lists)
 
 
-async def _fetch(client: "Client", kinds: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """The items of each kind; what was not asked for by name may be missing."""
-    from mcp_trio.errors import METHOD_NOT_FOUND, RequestError
-
-    found: dict[str, Sequence[Any]] = {}
+async def _fetch(client: "Client", names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Request each list in `names`, or, without names, all that the server offers."""
+    lists: dict[str, Sequence[Any]] = {}
     for name, kind in KINDS.items():
-        is_offered = getattr(client.server_capabilities, kind.offer) is not None
-        if name not in kinds and (kinds or not is_offered):
+        is_offered = getattr(client.server_capabilities, kind.capability) is not None
+        if name not in names and (names or not is_offered):
             continue
         try:
-            found[name] = await kind.fetch(client)
-        except RequestError as error:  # many servers have resources, but know of no templates
-            if name in kinds or error.code != METHOD_NOT_FOUND:
+            lists[name] = await kind.fetch(client)
+        except RequestError as error:
+            # Many servers with resources do not know the request for templates.
+            if name in names or error.code != METHOD_NOT_FOUND:
                 raise
-    return found
+    return lists
 
 
-def _merged(found: Iterable[str], wire: Iterable[Any]) -> bytes:
-    """The lists of all pages in one object, each item as it was on the wire."""
-    import msgspec
-
-    members: dict[str, Any] = {KINDS[name].member: [] for name in found}
+def _merged(names: Iterable[str], wire: Iterable[Any]) -> bytes:
+    """Encode one object with the items of all pages, each as the server sent it."""
+    members: dict[str, Any] = {KINDS[name].member: [] for name in names}
     for page in wire:
-        parts = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
-        for member in members.keys() & parts:
-            members[member] += msgspec.json.decode(parts[member], type=Sequence[msgspec.Raw])
+        result = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
+        for member in members.keys() & result:
+            members[member] += msgspec.json.decode(result[member], type=Sequence[msgspec.Raw])
     return msgspec.json.encode(members)
 
 
-def _print_list(found: Mapping[str, Sequence[Any]]) -> None:
-    from mcp_trio._cli.output import Column, Line, print_table, printable, styled
-
+def _print_lists(lists: Mapping[str, Sequence[Any]]) -> None:
     narrow = {"arguments": Column("arguments", screen_columns_max=_ARGUMENTS_COLUMNS_MAX)}
-    for place, (name, items) in enumerate(found.items()):
+    for index, (name, items) in enumerate(lists.items()):
         kind = KINDS[name]
-        if place:
+        if index:
             click.echo()
         click.echo(styled(f"{name}: {len(items) or 'none'}", bold=True))
         if items:
@@ -492,20 +730,20 @@ def _print_list(found: Mapping[str, Sequence[Any]]) -> None:
             print_table([narrow.get(each, Column(each)) for each in kind.columns], lines)
 
 
-# --------------------
-# `mcp-trio prompt`: a prompt, filled in.
+# `mcp-trio prompt`.
 
 
 @click.command(
-    cls=ServerCommand,
-    short_help="Fill in a prompt.",
+    cls=SessionCommand,
+    short_help="Get a prompt.",
     epilog=f"""\b
-An ARGUMENT is key=text. A single {{...}} is all arguments, as JSON; @FILE reads them
-from a file, and - from stdin.
+An ARGUMENT is key=text. A single {{...}} is a JSON object with all arguments; @FILE reads it from
+a file, and - from stdin.
 
 {SERVER_EPILOG}
 \b
-Exit status: 0 done; 1 the server refuses, is lost, or takes too long; 2 misused; 130 interrupted.
+Exit status: 0 success; 1 the request was rejected, the connection was lost, or the time limit was
+reached; 2 wrong usage; 130 interrupted.
 
 \b
 Examples:
@@ -513,49 +751,40 @@ Examples:
   mcp-trio prompt plan_trip city=Oslo --json -- python server.py
 """,
 )
-@server_parameters
+@session_parameters
 @click.argument("name")
 @click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="The result as the server sent it.")
-def prompt_command(
-    name: str,
-    arguments: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001  click passes a flag by its name
-    **chosen: Any,
-) -> None:
-    """Fill in the prompt NAME, and print its messages, each under the role that speaks it."""
-    from mcp_trio._cli.client_session import in_session
+@click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+def prompt_command(name: str, arguments: tuple[str, ...], *, as_json: bool, **chosen: Any) -> None:
+    """Get the prompt NAME with its arguments, and print each message below its role."""
+    given = prompt_arguments(parse_arguments(arguments))
 
-    texts = prompt_arguments(read_words(arguments))
+    async def get(client: "Client") -> "GetPromptResult":
+        return await client.get_prompt(name, given)
 
-    async def act(client: "Client") -> "GetPromptResult":
-        return await client.get_prompt(name, texts)
-
-    result, wire = in_session(Choices(**chosen), act, with_wire=as_json)
+    result, wire = in_session(SessionChoices(**chosen), get, with_wire=as_json)
     if as_json:
         click.echo(bytes(wire[-1]))
-    else:
-        _print_prompt(result)
-
-
-def _print_prompt(result: "GetPromptResult") -> None:
-    from mcp_trio._cli.output import content_text, echo_theirs, styled
-
+        return
     for message in result.messages:
         click.echo(styled(f"{message.role}:", bold=True))
-        echo_theirs(content_text([message.content]))
+        echo_peer_text(content_text([message.content]))
+
+
+# `mcp-trio read`.
 
 
 @click.command(
-    cls=ServerCommand,
+    cls=SessionCommand,
     short_help="Read a resource.",
     epilog=f"""\b
-A file or a pipe gets the bytes of the resource, as they are; a terminal gets texts only,
-and of the rest what it is.
+A file or pipe gets the bytes of the resource; a terminal shows texts, and only the type and size
+of other contents.
 
 {SERVER_EPILOG}
 \b
-Exit status: 0 done; 1 the server refuses, is lost, or takes too long; 2 misused; 130 interrupted.
+Exit status: 0 success; 1 the request was rejected, the connection was lost, or the time limit was
+reached; 2 wrong usage; 130 interrupted.
 
 \b
 Examples:
@@ -563,9 +792,9 @@ Examples:
   mcp-trio read logo://large -o logo.png -- python server.py
 """,
 )
-@server_parameters
+@session_parameters
 @click.argument("uri")
-@click.option("--json", "as_json", is_flag=True, help="The result as the server sent it.")
+@click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @click.option(
     "-o",
     "--output",
@@ -573,45 +802,23 @@ Examples:
     type=click.File("wb", lazy=True),
     help="Write the bytes of the resource to this file.",
 )
-def read_command(
-    uri: str,
-    as_json: bool,  # noqa: FBT001  click passes a flag by its name
-    output: Any,
-    **chosen: Any,
-) -> None:
-    """Read the resource URI, and print what is in it."""
-    from mcp_trio._cli.client_session import in_session
+def read_command(uri: str, *, as_json: bool, output: Any, **chosen: Any) -> None:
+    """Read the resource URI, and print its contents."""
 
-    async def act(client: "Client") -> "ReadResourceResult":
+    async def read(client: "Client") -> "ReadResourceResult":
         return await client.read_resource(uri)
 
-    result, wire = in_session(Choices(**chosen), act, with_wire=as_json)
-    content = bytes(wire[-1]) if as_json else _joined(result.contents)
+    result, wire = in_session(SessionChoices(**chosen), read, with_wire=as_json)
+    content = bytes(wire[-1]) if as_json else b"".join(map(resource_bytes, result.contents))
     if output is not None:
-        _write(output, content)
+        try:
+            output.write(content)
+        except click.FileError as error:  # click opens the file at the first write
+            raise click.BadParameter(error.format_message(), param_hint="'-o'") from error
     elif as_json:
         click.echo(content)
     elif sys.stdout.isatty():
-        _print_read(result.contents)
+        for each in result.contents:
+            echo_peer_text(resource_text(each))
     else:
         click.echo(content, nl=False)
-
-
-def _write(output: Any, content: bytes) -> None:
-    try:
-        output.write(content)
-    except click.FileError as error:  # it is opened only now
-        raise click.BadParameter(error.format_message(), param_hint="'-o'") from error
-
-
-def _joined(contents: "Iterable[ResourceContents]") -> bytes:
-    from mcp_trio._cli.output import resource_bytes
-
-    return b"".join(map(resource_bytes, contents))
-
-
-def _print_read(contents: "Iterable[ResourceContents]") -> None:
-    from mcp_trio._cli.output import echo_theirs, resource_text
-
-    for each in contents:
-        echo_theirs(resource_text(each))

@@ -1,4 +1,4 @@
-"""The table of commands, and the exit codes of errors."""
+"""The `mcp-trio` command group: its subcommands, and the exit status for each kind of error."""
 
 import importlib
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ import mcp_trio
 from mcp_trio._cli.output import echo_error
 from mcp_trio.errors import ConfigError, MCPError, RecordingError
 
-# A row is a command and the module that holds it, under the command's own name.
+# The module of each command, by the headings of the help text.
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Serve": {
-        "demo": "mcp_trio._cli.demo",
+        "demo": "mcp_trio._cli.serve",
         "run": "mcp_trio._cli.serve",
         "bridge": "mcp_trio._cli.record",
     },
-    "Ask a server": {
+    "Use a server": {
         "list": "mcp_trio._cli.call",
         "call": "mcp_trio._cli.call",
         "read": "mcp_trio._cli.call",
@@ -26,14 +26,14 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Record and replay": {
         "record": "mcp_trio._cli.record",
         "replay": "mcp_trio._cli.replay",
-        "mock": "mcp_trio._cli.serve",
+        "mock": "mcp_trio._cli.replay",
         "sweep": "mcp_trio._cli.replay",
         "show": "mcp_trio._cli.inspect",
         "diff": "mcp_trio._cli.inspect",
         "check": "mcp_trio._cli.inspect",
-        "redact": "mcp_trio._cli.recordings",
-        "scan": "mcp_trio._cli.recordings",
-        "export": "mcp_trio._cli.recordings",
+        "redact": "mcp_trio._cli.redact",
+        "scan": "mcp_trio._cli.redact",
+        "export": "mcp_trio._cli.inspect",
     },
 }
 
@@ -41,7 +41,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     name: module for rows in GROUPS.values() for name, module in rows.items()
 }
 
-# The first row that fits an error counts; errors that are not ours keep their traceback.
+# The first row that an error is an instance of applies. Other exceptions are bugs: they keep their
+# traceback.
 STATUSES: Final[Mapping[type[MCPError], int]] = {
     ConfigError: 2,
     RecordingError: 2,
@@ -52,8 +53,8 @@ INTERRUPTED_STATUS: Final = 130
 EPILOG: Final = """\b
 TARGET is file.py[:object] or package.module[:object];
 without an object, the only Server in the module.
-SERVER is a URL, a TARGET, or a name of the mcpServers file that --config names;
-left out when the server's own command follows: -- COMMAND...
+SERVER is a URL, a TARGET, or a name from the mcpServers file that --config names.
+Leave SERVER out to start the server with a command: ... -- COMMAND...
 
 \b
 Examples:
@@ -67,19 +68,20 @@ Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
 
 \b
-Exit status: 0 done; 1 failed, as each command says; 2 misused or unusable; 130 interrupted.
+Exit status: 0 success; 1 failure, as each command's help says; 2 wrong usage or an unusable file;
+130 interrupted.
 """
 
 
 class CommandTable(click.Group):
-    """A group that imports a command's module when the command is asked for."""
+    """A group that imports a command's module when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        """The names, in the order of the table."""
+        """Return the names, in the order of the help text."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  the same
-        """The command of that name; None if there is none."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's signature
+        """Import and return a command; None if there is no command of this name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(
@@ -88,7 +90,7 @@ class CommandTable(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, a section for each group."""
+        """Write one section for each group of commands."""
         for group, rows in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(name, self._short_help(ctx, name)) for name in rows])
@@ -99,18 +101,14 @@ class CommandTable(click.Group):
         return command.get_short_help_str()
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; errors that users can act on become a text and a status."""
+        """Run a command, and turn an `MCPError` into an error text and an exit status."""
         try:
             return super().invoke(ctx)
         except MCPError as error:
             echo_error(str(error))
-            ctx.exit(_status(error))
+            ctx.exit(next(status for kind, status in STATUSES.items() if isinstance(error, kind)))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED_STATUS)
-
-
-def _status(error: MCPError) -> int:
-    return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
 
 
 @click.group(cls=CommandTable, epilog=EPILOG, context_settings={"max_content_width": 100})

@@ -1,46 +1,61 @@
-"""`mcp-trio show`, `diff` and `check`: look at recordings."""
+"""`mcp-trio show`, `diff`, `check` and `export`: look at recordings, and convert them."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
-from mcp_trio._cli.options import together
-from mcp_trio._cli.timeline import Selection, bound
+from mcp_trio._cli.options import combined, is_same_recording, lines_of, naming, records_of
+from mcp_trio._cli.output import Column, Line, echo_error, print_table, printable, shortened
+from mcp_trio._cli.timeline import (
+    METHOD_COLUMNS,
+    Counts,
+    Selection,
+    bound,
+    exchanges,
+    method_lines,
+    multi_round_trip_calls,
+    print_calls,
+    slowest,
+    timeline,
+    totals,
+)
+from mcp_trio._journal.reader import Damage
+from mcp_trio._journal.records import KINDS, body_bytes
+from mcp_trio.errors import RecordingError
 
 if TYPE_CHECKING:
-    from mcp_trio._cli.output import Line
-    from mcp_trio._cli.timeline import Direction, Row, Tally
+    from mcp_trio._cli.timeline import Direction, Row
     from mcp_trio._journal.diff import Difference
-    from mcp_trio._journal.reader import CheckReport, Damage
+    from mcp_trio._journal.reader import CheckReport
     from mcp_trio._journal.records import Record
 
 
-# --------------------
-# `mcp-trio show`: a recording as a timeline.
-
+# `mcp-trio show`.
 
 _Path = str | os.PathLike[str]
 
 ARROWS: Final["Mapping[Direction | None, str]"] = {"to server": "->", "to client": "<-", None: ""}
 COLOURS: Final = {"error": "red", "cancelled": "yellow", None: None}
-# Stands before the number of a row with an outcome, where there are no colours to see it by.
+# Before the record's number, for output without colours.
 SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
 _SCREEN_WHAT_COLUMNS_MAX: Final = 48
 
 
-def _kinds(_: click.Context, __: click.Parameter, words: str | None) -> frozenset[str]:
-    from mcp_trio._journal.records import KINDS
-
-    kinds = frozenset(words.split(",") if words else ())
+def _kinds(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
+    kinds = frozenset(text.split(",") if text else ())
     for kind in kinds - KINDS.keys():
-        raise click.BadParameter(f"no kind {kind!r}; there are {', '.join(KINDS)}")
+        raise click.BadParameter(f"no kind {kind!r}; the kinds are {', '.join(KINDS)}")
     return kinds
 
 
-# What makes up a `Selection`.
-_selecting: Final = together(
+# The parameters of `Selection`.
+_selection_options: Final = combined(
     click.option(
         "--channel", type=int, metavar="N", help="Only this session, in a recording of several."
     ),
@@ -62,37 +77,39 @@ _selecting: Final = together(
     click.option(
         "--from",
         "begin",
-        metavar="PLACE",
+        metavar="START",
         callback=bound,
         help="Nothing before this record (12) or time in seconds (1.5s).",
     ),
     click.option(
-        "--to", "end", metavar="PLACE", callback=bound, help="Nothing after this record or time."
+        "--to", "end", metavar="END", callback=bound, help="Nothing after this record or time."
     ),
 )
 
 
 @click.command(
-    short_help="A recording as a timeline.",
+    short_help="Show a recording as a timeline.",
     epilog="""\b
--> goes to the server, <- to the client. An answer says how long its request took. Of modern
-requests over HTTP, which may be of several clients, each says whose it is. Errors
-have a ! before their number, cancellations a ~. A lane is a request that a server
-handled; r12.1 is the first task that its handler started. Kinds: in and out are messages;
-cmd, res, err, cxl and val what a handler did; mark is a note; open, shut and end are the
-session's; a gap is where records were lost.
+-> is a message to the server, <- one to the client. An answer shows how long its request took. If
+stateless requests came from several clients, a column names them. Before a record's number, !
+marks an error and ~ a cancellation. A lane is a request that the server handled; r12.1 is the
+first task that the handler of request 12 started.
 
 \b
-A handler that asks in rounds is called again and again: its requests say which round they
-are, and below the timeline all of them are told as one story.
+Kinds: in and out are messages; cmd, res, err, cxl and val are a handler's effects; mark is a
+note; open, shut and end are about the session; gap stands for lost records.
 
 \b
-What --lane, --method, --id, --errors and --slower-than find is shown with its request
-and answer, in all rounds; they all have to be fulfilled. --channel, --kind, --from and --to
-show nothing else.
+If a server asks its client for input during a call, the call takes several requests. Each shows
+its round, and the messages of each such call are listed once more below the timeline.
 
 \b
-Exit status: 0; 2 not a recording.
+--lane, --method, --id, --errors and --slower-than also show the request and the answer of the
+rows that they select, in all rounds; together, they select the rows that meet all of them.
+--channel, --kind, --from and --to hide everything else.
+
+\b
+Exit status: 0 success; 2 not a recording.
 
 \b
 Examples:
@@ -102,55 +119,38 @@ Examples:
 """,
 )
 @click.argument("file")
-@_selecting
-@click.option("--full", is_flag=True, help="Below each message, print its complete wire text.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
-def show_command(
-    file: str,
-    full: bool,  # noqa: FBT001  click passes a flag by its name
-    as_json: bool,  # noqa: FBT001  the same
-    **chosen: Any,
-) -> None:
+@_selection_options
+@click.option("--full", is_flag=True, help="Print each message completely, below its row.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
+def show_command(file: str, *, full: bool, as_json: bool, **chosen: Any) -> None:
     """Show the recording FILE as a timeline."""
     selection = Selection(**chosen)
     if as_json:
-        print_json(file, selection)
+        rows, _ = read_rows(file)
+        lines = msgspec.json.Encoder().encode_lines(list(selection.rows(rows)))
+        click.echo(lines, nl=False)
     else:
-        print_timeline(file, selection, with_frames=full)
-
-
-def print_json(file: _Path, selection: Selection) -> None:
-    """Print the rows of a recording, an object each.
-
-    Raises:
-        RecordingError: The file is no recording.
-    """
-    import msgspec
-
-    rows, _ = read_rows(file)
-    lines = msgspec.json.Encoder().encode_lines(list(selection.rows(rows)))
-    click.echo(lines, nl=False)
+        print_timeline(file, selection, with_messages=full)
 
 
 def print_timeline(
-    file: _Path, selection: Selection | None = None, *, with_frames: bool = False
+    file: _Path, selection: Selection | None = None, *, with_messages: bool = False
 ) -> None:
-    """Print a recording as a table and what it adds up to: coloured and cut on a terminal only.
+    """Print a recording as a table, with a summary.
+
+    Colours are used, and columns cut, on a terminal only.
 
     Raises:
-        RecordingError: The file is no recording.
+        RecordingError: The file is not a recording.
     """
-    from mcp_trio._cli.output import Column, Line, print_table
-    from mcp_trio._cli.timeline import print_stories, stories
-
-    frames: dict[int | None, str] = {}
-    rows, tally = read_rows(file, frames if with_frames else None)
-    extras = _extras(rows)
+    messages: dict[int | None, str] = {}
+    rows, counts = read_rows(file, messages if with_messages else None)
+    extra_columns = _extra_columns(rows)
     columns = (
         Column("record", "right"),
         Column("ms", "right"),
-        *([Column("channel", "right")] if "channel" in extras else ()),
-        *([Column("client")] if "client" in extras else ()),
+        *([Column("channel", "right")] if "channel" in extra_columns else ()),
+        *([Column("client")] if "client" in extra_columns else ()),
         Column("lane"),
         Column("kind"),
         Column(""),
@@ -162,18 +162,12 @@ def print_timeline(
     )
     shown = list(selection.rows(rows) if selection else rows)
     lines = [
-        Line(tuple(_cells(row, extras)), COLOURS[row.outcome], frames.get(row.record))
+        Line(tuple(_row_cells(row, extra_columns)), COLOURS[row.outcome], messages.get(row.record))
         for row in shown
     ]
     print_table(columns, lines)
     click.echo()
-    print_stories(stories(shown), ARROWS)
-    _print_summary(rows, tally, len(shown))
-
-
-def _print_summary(rows: "list[Row]", tally: "Tally", shown: int) -> None:
-    from mcp_trio._cli.output import print_table
-    from mcp_trio._cli.timeline import METHOD_COLUMNS, exchanges, method_lines, slowest, totals
+    print_calls(multi_round_trip_calls(shown), ARROWS)
 
     found = exchanges(rows)
     if found:
@@ -181,58 +175,52 @@ def _print_summary(rows: "list[Row]", tally: "Tally", shown: int) -> None:
         click.echo()
     if slow := slowest(found):
         click.echo(f"slowest: {slow}")
-    if shown < len(rows):
-        click.echo(f"shown: {shown} of {len(rows)} rows; the figures are of all of them")
-    click.echo(totals(tally))
+    if len(shown) < len(rows):
+        click.echo(f"shown: {len(shown)} of {len(rows)} rows; the summary is of all of them")
+    click.echo(totals(counts))
 
 
 def read_rows(
-    file: _Path, frames: dict[int | None, str] | None = None
-) -> "tuple[list[Row], Tally]":
-    """All rows of a recording, and their tally; fills `frames`, by number, if it is given.
+    file: _Path, messages: dict[int | None, str] | None = None
+) -> "tuple[list[Row], Counts]":
+    """Return all rows of a recording, and counts; fill `messages`, by record number, if given.
 
     Raises:
-        RecordingError: The file is no recording.
+        RecordingError: The file is not a recording.
     """
-    from mcp_trio._cli.recordings import records_of
-    from mcp_trio._cli.timeline import Tally, timeline
-
-    tally = Tally()
+    counts = Counts()
     items = records_of(file)
-    if frames is not None:
-        items = _kept(items, frames)
-    return list(timeline(items, tally)), tally
+    if messages is not None:
+        items = _with_messages(items, messages)
+    return list(timeline(items, counts)), counts
 
 
-def _kept(
-    items: "Iterable[Record | Damage]", frames: dict[int | None, str]
+def _with_messages(
+    items: "Iterable[Record | Damage]", messages: dict[int | None, str]
 ) -> "Iterator[Record | Damage]":
-    from mcp_trio._cli.output import printable
-    from mcp_trio._journal.reader import Damage
-    from mcp_trio._journal.records import body_bytes
-
     for item in items:
         if not isinstance(item, Damage) and item.kind in {"in", "out"}:
-            frame = body_bytes(item) or b""
-            frames[item.number] = printable(frame.decode(errors="backslashreplace"))
+            raw = body_bytes(item) or b""
+            messages[item.number] = printable(raw.decode(errors="backslashreplace"))
         yield item
 
 
-def _extras(rows: "Collection[Row]") -> Collection[str]:
-    """The columns that are shown only where rows differ in them."""
-    channels, clients = ({getattr(row, name) for row in rows} for name in ("channel", "client"))
-    wanted = {"channel": channels != {None}, "client": len(clients - {None}) > 1}
-    return {name for name, is_wanted in wanted.items() if is_wanted}
+def _extra_columns(rows: "Collection[Row]") -> Collection[str]:
+    """Return the columns that are shown only if rows differ in them."""
+    extra: set[str] = set()
+    if any(row.channel is not None for row in rows):
+        extra.add("channel")
+    if len({row.client for row in rows} - {None}) > 1:
+        extra.add("client")
+    return extra
 
 
-def _cells(row: "Row", extras: Collection[str]) -> Iterator[str]:
-    from mcp_trio._cli.output import printable
-
+def _row_cells(row: "Row", extra_columns: Collection[str]) -> Iterator[str]:
     yield SIGNS[row.outcome] + _number(row.record)
     yield _ms(row.ms)
-    if "channel" in extras:
+    if "channel" in extra_columns:
         yield _number(row.channel)
-    if "client" in extras:
+    if "client" in extra_columns:
         yield printable(row.client or "")
     yield row.lane or ""
     yield row.kind
@@ -252,14 +240,12 @@ def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-# --------------------
-# `mcp-trio diff`: where two recordings differ.
+# `mcp-trio diff`.
 
-
-# How many differences are shown without --all.
+# The number of differences that are shown without --all.
 SHOWN_MAX: Final = 20
 _VALUE_COLUMNS_MAX: Final = 60
-_COLOURS: Final[Mapping[str, str]] = {
+_DIFFERENCE_COLOURS: Final[Mapping[str, str]] = {
     "changed": "yellow",
     "missing": "red",
     "extra": "green",
@@ -268,13 +254,14 @@ _COLOURS: Final[Mapping[str, str]] = {
 
 
 @click.command(
-    short_help="Where two recordings differ.",
+    short_help="Show where two recordings differ.",
     epilog="""\b
-Times, seeds, ids, numbers and the order of members do not count. Recordings of two sides, such as
-a client's and a server's, are compared by what was on the wire: what one sent, the other got.
+Times, seeds, ids, record numbers and the order of JSON members are not compared. Recordings of
+different sides, such as a client's and a server's, are compared by their messages: those that one
+side sent are those that the other received.
 
 \b
-Exit status: 0 the same; 1 they differ; 2 one of them is no recording.
+Exit status: 0 no difference; 1 differences; 2 a file is not a recording.
 
 \b
 Examples:
@@ -285,37 +272,46 @@ Examples:
 @click.argument("a")
 @click.argument("b")
 @click.option(
-    "--all", "is_all", is_flag=True, help=f"Show all differences, not only the first {SHOWN_MAX}."
+    "--all",
+    "show_all",
+    is_flag=True,
+    help=f"Show all differences, not only the first {SHOWN_MAX}.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per difference.")
 @click.pass_context
 def diff_command(
-    context: click.Context,
-    /,
-    a: str,
-    b: str,
-    is_all: bool,  # noqa: FBT001  click passes a flag by its name
-    as_json: bool,  # noqa: FBT001  the same
+    context: click.Context, /, a: str, b: str, *, show_all: bool, as_json: bool
 ) -> None:
     """Compare the recordings A and B."""
-    from mcp_trio._journal.diff import diff
+    from mcp_trio._journal.diff import diff, role_of
 
-    left, right = _records(a), _records(b)
+    left, right = _undamaged_records(a), _undamaged_records(b)
     found = diff(left, right)
     if as_json:
-        _print_json(found)
+        plain = [
+            msgspec.structs.replace(
+                difference,
+                left_value=_plain(difference.left_value),
+                right_value=_plain(difference.right_value),
+            )
+            for difference in found
+        ]
+        click.echo(msgspec.json.Encoder().encode_lines(plain), nl=False)
     else:
-        _print(found if is_all else found[:SHOWN_MAX], left, right)
-        _print_total(found, left, right, is_all=is_all)
+        shown = found if show_all else found[:SHOWN_MAX]
+        _print_differences(shown, left, right)
+        count = f"{len(found) or 'no'} difference{'' if len(found) == 1 else 's'}"
+        compared = f"{len(left)} and {len(right)} records"
+        roles = role_of(left), role_of(right)
+        if roles[0] != roles[1]:
+            compared += f", by the messages of {roles[0]} and {roles[1]}"
+        hidden = len(found) - len(shown)
+        click.echo(f"{count} in {compared}{f'; {hidden} more with --all' if hidden else ''}")
     context.exit(1 if found else 0)
 
 
-def _records(file: str) -> "list[Record]":
-    """The records of a file; its flaws are told on stderr."""
-    from mcp_trio._cli.output import echo_error
-    from mcp_trio._cli.recordings import records_of
-    from mcp_trio._journal.reader import Damage
-
+def _undamaged_records(file: str) -> "list[Record]":
+    """Return the records of a file, and report its damage on stderr."""
     records: list[Record] = []
     for item in records_of(file):
         if isinstance(item, Damage):
@@ -325,30 +321,14 @@ def _records(file: str) -> "list[Record]":
     return records
 
 
-def _print_json(found: "Sequence[Difference]") -> None:
-    import msgspec
-
-    plain = [
-        msgspec.structs.replace(
-            difference,
-            left_value=_plain(difference.left_value),
-            right_value=_plain(difference.right_value),
-        )
-        for difference in found
-    ]
-    click.echo(msgspec.json.Encoder().encode_lines(plain), nl=False)
-
-
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: what stood there as bytes is text."""
+    """Return bytes as text, and other values, which are JSON, as they are."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def _print(
+def _print_differences(
     found: "Sequence[Difference]", left: "Sequence[Record]", right: "Sequence[Record]"
 ) -> None:
-    from mcp_trio._cli.output import Column, print_table
-
     if not found:
         return
     columns = (
@@ -360,52 +340,45 @@ def _print(
         Column("what", screen_columns_max=40),
         Column("difference"),
     )
-    whats = _whats(left), _whats(right)
-    print_table(columns, [_line(difference, *whats) for difference in found])
+    texts = _texts_by_record(left), _texts_by_record(right)
+    print_table(columns, [_difference_line(difference, *texts) for difference in found])
     click.echo()
 
 
-def _whats(records: "Sequence[Record]") -> dict[int | None, str]:
-    """What each record is about, as a timeline tells it."""
-    from mcp_trio._cli.timeline import Tally, timeline
-
-    rows = list(timeline(records, Tally()))
-    return {row.record: row.what for row in reversed(rows)}  # a batch as a whole, which is first
+def _texts_by_record(records: "Sequence[Record]") -> dict[int | None, str]:
+    """Return what each record is about, as in the timeline; for a batch, the row of the batch."""
+    rows = list(timeline(records, Counts()))
+    return {row.record: row.what for row in reversed(rows)}  # the first row of a record remains
 
 
-def _line(
+def _difference_line(
     difference: "Difference", left: Mapping[int | None, str], right: Mapping[int | None, str]
-) -> "Line":
-    from mcp_trio._cli.output import Line, printable
-
+) -> Line:
     what = right[difference.right] if difference.left is None else left[difference.left]
     cells = (
         difference.what,
-        *("" if number is None else str(number) for number in (difference.left, difference.right)),
+        _number(difference.left),
+        _number(difference.right),
         difference.lane or "",
         difference.kind,
         printable(what),
-        _TEXTS[difference.what](difference),
+        _DIFFERENCE_TEXTS[difference.what](difference),
     )
-    return Line(cells, _COLOURS[difference.what])
+    return Line(cells, _DIFFERENCE_COLOURS[difference.what])
 
 
 def _changed(difference: "Difference") -> str:
-    values = (_value(value) for value in (difference.left_value, difference.right_value))
-    return f"{difference.path}: {' -> '.join(values)}"
+    old, new = _value_text(difference.left_value), _value_text(difference.right_value)
+    return f"{difference.path}: {old} -> {new}"
 
 
-def _value(value: Any) -> str:
-    import msgspec
-
-    from mcp_trio._cli.output import printable, shortened
-
+def _value_text(value: Any) -> str:
     if value is msgspec.UNSET:
         return "nothing"
     return shortened(printable(msgspec.json.encode(_plain(value)).decode()), _VALUE_COLUMNS_MAX)
 
 
-_TEXTS: "Final[Mapping[str, Callable[[Difference], str]]]" = {
+_DIFFERENCE_TEXTS: "Final[Mapping[str, Callable[[Difference], str]]]" = {
     "changed": _changed,
     "missing": lambda _: "only in A",
     "extra": lambda _: "only in B",
@@ -413,80 +386,155 @@ _TEXTS: "Final[Mapping[str, Callable[[Difference], str]]]" = {
 }
 
 
-def _print_total(
-    found: "Sequence[Difference]",
-    left: "Sequence[Record]",
-    right: "Sequence[Record]",
-    *,
-    is_all: bool,
-) -> None:
-    total = f"{len(found) or 'no'} difference{'' if len(found) == 1 else 's'}"
-    hidden = 0 if is_all else max(0, len(found) - SHOWN_MAX)
-    rest = f"; {hidden} more with --all" if hidden else ""
-    records = f"{len(left)} and {len(right)} records{_roles(left, right)}"
-    click.echo(f"{total} in {records}{rest}")
+# `mcp-trio check`.
 
-
-def _roles(left: "Sequence[Record]", right: "Sequence[Record]") -> str:
-    from mcp_trio._journal.diff import role_of
-
-    roles = role_of(left), role_of(right)
-    return "" if roles[0] == roles[1] else f", what was on the wire: {roles[0]} and {roles[1]}"
-
-
-# What the kinds of flaws mean for the file as a whole; the worst comes first.
-VERDICTS: Final = {
-    "damaged": "damaged: something in the middle was changed or lost",
-    "digest": "damaged: something in the middle was changed or lost",
-    "numbering": "damaged: something in the middle was changed or lost",
-    "torn": "cut in its last line: everything before that line is intact",
-    "unknown-kind": ("written by a later version: some of its content is unknown to this version"),
-    "unknown-key": ("written by a later version: some of its content is unknown to this version"),
+# What the kinds of damage mean for the recording, the worst first.
+DAMAGE_TEXTS: Final = {
+    "damaged": "damaged: a line in the middle was changed or lost",
+    "digest": "damaged: a line in the middle was changed or lost",
+    "numbering": "damaged: a line in the middle was changed or lost",
+    "torn": "cut in its last line: all earlier lines are intact",
+    "unknown-kind": "written by a later version: this version does not know all of its content",
+    "unknown-key": "written by a later version: this version does not know all of its content",
 }
 
 
 @click.command(
     short_help="Check that a recording is complete.",
     epilog="""\b
-Exit status: 0 complete and without flaws; 1 flawed, cut, or with a loss; 2 not a recording.
+Exit status: 0 complete and undamaged; 1 damaged, cut, or with lost records; 2 not a recording.
 
 \b
 Examples:
   mcp-trio check recordings/trip.mcprec.jsonl
-  mcp-trio check recordings/trip.mcprec.jsonl.zst && echo whole
+  mcp-trio check recordings/trip.mcprec.jsonl.zst && echo complete
 """,
 )
 @click.argument("file")
 @click.pass_context
-def check_command(context: click.Context, file: str) -> None:
-    """Verify the recording FILE: its records, numbers and digests, and whether it was closed."""
-    from mcp_trio._cli.recordings import lines_of, naming
+def check_command(context: click.Context, /, file: str) -> None:
+    """Check the recording FILE: its records, numbers and digests, and whether it was closed."""
     from mcp_trio._journal.reader import check
 
     with naming(file):
         report = check(lines_of(file))
-    click.echo(f"{file}: {verdict(report)}")
+    click.echo(f"{file}: {check_summary(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
     click.echo(f"{report.records} records: {kinds}")
-    for flaw in report.damage:
-        click.echo(f"line {flaw.line}: {flaw.kind}: {flaw.text}")
-    context.exit(0 if is_whole(report) else 1)
+    for damage in report.damage:
+        click.echo(f"line {damage.line}: {damage.kind}: {damage.text}")
+    context.exit(0 if is_intact(report) else 1)
 
 
-def is_whole(report: "CheckReport") -> bool:
-    """Return whether everything that happened stands in the recording, unchanged."""
+def is_intact(report: "CheckReport") -> bool:
+    """Return whether the recording is complete, undamaged, and lost no records."""
     return report.complete and not report.damage and not report.has_loss
 
 
-def verdict(report: "CheckReport") -> str:
-    """The state of a recording in a sentence."""
-    found = {flaw.kind for flaw in report.damage}
-    for kind, text in VERDICTS.items():
+def check_summary(report: "CheckReport") -> str:
+    """Return the state of a recording in a sentence."""
+    found = {damage.kind for damage in report.damage}
+    for kind, text in DAMAGE_TEXTS.items():
         if kind in found:
             return text
-    whole = "whole" if report.complete else "cut between two lines: the session was not closed"
+    state = "complete" if report.complete else "cut between two lines: the session was not closed"
     if report.has_loss:
-        return f"{whole}, but with a gap: what could not be written there is missing"
+        return f"{state}, but with a gap: records that could not be written are missing"
     if "gap" in report.kinds:
-        return f"{whole}, with a gap that lost nothing"
-    return whole
+        return f"{state}, with a gap in which nothing was lost"
+    return state
+
+
+# `mcp-trio export`.
+
+
+def _jsonld(record: "Record", *, with_record: bool) -> list[bytes]:
+    from mcp_trio._journal.export import export_jsonld
+
+    return export_jsonld(record, with_record=with_record)
+
+
+FORMATS: Final[Mapping[str, Callable[..., list[bytes]]]] = {"jsonld": _jsonld}
+
+
+@click.command(
+    short_help="Convert a recording's messages for other tools.",
+    epilog="""\b
+jsonld is a JSON-LD document per line and message, with its context. Member names stand for
+properties of http://modelcontextprotocol.io/ontology#. Only messages are exported.
+
+\b
+Exit status: 0 success; 1 a malformed message or damage was left out, and listed on stderr; 2 not
+a recording, or OUT cannot be written.
+
+\b
+Examples:
+  mcp-trio export trip.mcprec.jsonl > trip.jsonld.jsonl
+  mcp-trio export trip.mcprec.jsonl --with-records -o trip.jsonld.jsonl
+""",
+)
+@click.argument("file")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(list(FORMATS)),
+    default="jsonld",
+    show_default=True,
+    help="The format to convert to.",
+)
+@click.option(
+    "--with-records",
+    is_flag=True,
+    help="Put each message into a node with its number, direction, channel, lane and time.",
+)
+@click.option(
+    "-o", "--output", metavar="OUT", help="Write to this file, readable by you alone (mode 0600)."
+)
+@click.pass_context
+def export_command(
+    context: click.Context,
+    /,
+    file: str,
+    format_name: str,
+    output: str | None,
+    *,
+    with_records: bool,
+) -> None:
+    """Write the messages of the recording FILE in another format."""
+    left_out: list[str] = []
+    lines = _exported(file, partial(FORMATS[format_name], with_record=with_records), left_out)
+    if output is None:
+        for line in lines:
+            click.echo(line)
+    else:
+        if is_same_recording(output, file):
+            raise click.BadParameter("OUT is the recording itself")
+        _write_lines(output, lines)
+    for text in left_out:
+        echo_error(f"left out: {text}")
+    context.exit(1 if left_out else 0)
+
+
+def _exported(
+    file: str, convert: "Callable[[Record], list[bytes]]", left_out: list[str]
+) -> Iterator[bytes]:
+    for item in records_of(file):
+        if isinstance(item, Damage):
+            left_out.append(f"line {item.line}: {item.text}")
+            continue
+        try:
+            yield from convert(item)
+        except RecordingError as error:
+            left_out.append(str(error))
+
+
+def _write_lines(output: str, lines: Iterator[bytes]) -> None:
+    from mcp_trio._recorder.files import FileSink
+
+    first = list(islice(lines, 1))  # if FILE is not a recording, this raises before OUT exists
+    try:
+        with closing(FileSink(output)) as sink:
+            for line in chain(first, lines):
+                sink.write(line + b"\n")
+    except OSError as error:
+        raise RecordingError(f"cannot write {output}: {error.strerror}") from error

@@ -1,35 +1,39 @@
-"""Options and arguments that several commands share."""
+"""Arguments and options that several commands share.
 
+TARGET is a server in a Python file or module, COMMAND a server's own command, URL a server on the
+network, and FILE a recording. The options say where to listen, and what to record.
+"""
+
+import importlib
+import importlib.util
 import math
 import os
-import shutil
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+import traceback
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, get_args
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
 
 import attrs
 import click
 
-from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
-from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits, RequestLimits
-from mcp_trio.types import LoggingLevel
+from mcp_trio.errors import ConnectionLost, RecordingError
+from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
-    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._journal.reader import Damage
+    from mcp_trio._journal.records import Record
     from mcp_trio._recorder.writer import RecordOptions
-    from mcp_trio.errors import ConnectionLost
-
-
-# --------------------
-# Arguments and options that commands have in common: several of them as one decorator.
+    from mcp_trio._server.server import Server
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def together(*parameters: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
-    """A decorator that gives a command all of these, which `--help` shows in this order."""
+def combined(*parameters: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Combine several options or arguments into one decorator; `--help` keeps their order."""
 
     def decorate(command: _Command) -> _Command:
         for parameter in reversed(parameters):
@@ -39,165 +43,287 @@ def together(*parameters: Callable[[Any], Any]) -> Callable[[_Command], _Command
     return decorate
 
 
-# --------------------
-# A server's own command on our command line: it stands behind `--`.
+# TARGET: a server in a Python file or module.
+
+# Like multiprocessing, which imports a main module a second time under such a name: code under
+# `if __name__ == "__main__"` does not run.
+FILE_MODULE_NAME: Final = "__mcp_main__"
 
 
-# Where in click's context the command is that stood behind `--`.
-_COMMAND: Final = "mcp_trio.command"
+class TargetError(click.ClickException):
+    """A TARGET that names no server; the command ends with status 2."""
+
+    exit_code = 2
 
 
-class TakesCommand(click.Command):
-    """A command whose server is named by an argument, or by a command behind `--`.
+def load_server(target: str) -> "Server":
+    """Import the server that `file.py[:object]` or `package.module[:object]` names.
 
-    `server_place` is where the argument stands in the usage; `server_words` stand for it on the
-    command line where the command behind `--` does, if it must not be left out.
+    Without an object, the module's only `Server` is used. Modules next to the file can be imported,
+    as in a script; for a module name, the working directory is searched.
+
+    Raises:
+        TargetError: There is no such file, module or server, or importing it raises.
+    """
+    source, _, name = target.partition(":")
+    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+
+    from mcp_trio._server.server import Server
+
+    servers = {key: value for key, value in vars(module).items() if isinstance(value, Server)}
+    choices = f"servers in this module: {', '.join(servers) or 'none'}"
+    if name:
+        if name in servers:
+            return servers[name]
+        if not hasattr(module, name):
+            raise TargetError(f"{source} has no object {name!r}; {choices}")
+        kind = type(getattr(module, name)).__name__
+        raise TargetError(f"{target} is not a Server but an object of type {kind}; {choices}")
+    distinct = list({id(server): server for server in servers.values()}.values())
+    if not distinct:
+        raise TargetError(f"{target} defines no Server at its top level")
+    if len(distinct) > 1:
+        raise TargetError(
+            f"{target} defines {len(distinct)} servers; choose one with {target}:object; {choices}"
+        )
+    return distinct[0]
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(FILE_MODULE_NAME, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[FILE_MODULE_NAME] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed_import(str(path), error) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    if not all(map(str.isidentifier, name.split("."))):
+        raise TargetError(f"{name!r} is not a module name; a file name must end with .py")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        is_target = error.name is not None and f"{name}.".startswith(f"{error.name}.")
+        if not is_target:  # the module exists, but a module that it imports does not
+            raise _failed_import(name, error) from error
+        raise TargetError(f"{name}: no such module; a file name must end with .py") from error
+    except Exception as error:
+        raise _failed_import(name, error) from error
+
+
+def _failed_import(source: str, error: Exception) -> TargetError:
+    """Return an error with the traceback of the user's code, without the frames that import it."""
+    frames = error.__traceback__
+    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    lines = traceback.format_exception(type(error), error, frames)
+    return TargetError(f"{source} cannot be imported:\n{''.join(lines).rstrip()}")
+
+
+def _is_import_machinery(file: str) -> bool:
+    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")
+
+
+# COMMAND: the server's own command, after `--`.
+
+_COMMAND_KEY: Final = "mcp_trio.command"  # in click's `Context.meta`
+
+
+class TakesServerCommand(click.Command):
+    """A command whose server is named by an argument, or by a command after `--`.
+
+    `server_index` is the position of that argument in the usage line. `server_placeholder` takes
+    the argument's place while click parses a command line with `--`, for an argument that is
+    required.
     """
 
-    server_place: ClassVar[int]
-    server_words: ClassVar[Sequence[str]] = ()
+    server_index: ClassVar[int]
+    server_placeholder: ClassVar[Sequence[str]] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take off the command, which click would mix up with the arguments before it."""
+        """Remove `-- COMMAND...`, which click would mix up with the arguments before it."""
         if "--" in args:
-            place = args.index("--")
-            ctx.meta[_COMMAND] = args[place + 1 :]
-            args = [*self.server_words, *args[:place]]
+            index = args.index("--")
+            ctx.meta[_COMMAND_KEY] = args[index + 1 :]
+            args = [*self.server_placeholder, *args[:index]]
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write both ways to name the server, a line each."""
+        """Write one usage line for each way to name the server."""
         pieces = self.collect_usage_pieces(ctx)
         formatter.write_usage(ctx.command_path, " ".join(pieces))
-        del pieces[self.server_place]
+        del pieces[self.server_index]
         formatter.write_usage(ctx.command_path, " ".join([*pieces, "-- COMMAND..."]), "       ")
 
 
-def command_behind(ctx: click.Context) -> Sequence[str] | None:
-    """The command that stands behind `--`; None if there is no `--`.
+def command_after_dashes(ctx: click.Context) -> Sequence[str] | None:
+    """Return the command after `--`; None if there is no `--`.
 
     Raises:
-        click.UsageError: Nothing stands there.
+        click.UsageError: The command is empty.
     """
-    command: Sequence[str] | None = ctx.meta.get(_COMMAND)
+    command: Sequence[str] | None = ctx.meta.get(_COMMAND_KEY)
     if command is not None and not command:
         raise click.UsageError("no COMMAND follows --")
     return command
 
 
-# --------------------
-# A server's URL on the command line, and the headers that go along with what is asked there.
-
+# URL: a server on the network, and the headers that are sent to it.
 
 _UNAUTHORIZED: Final = 401
 
-# What begins with a request of HTTP, in which headers go along.
-_WITH_HEADERS: Final = ("http://", "https://", "ws://", "wss://")
+# These connections start with an HTTP request, which carries headers.
+_SCHEMES_WITH_HEADERS: Final = ("http://", "https://", "ws://", "wss://")
 
 
-def is_url(word: str) -> bool:
-    """Return whether a SERVER or TARGET is a URL; nothing else that it may be has this in it."""
-    return "://" in word or word.startswith("unix:")
-
-
-def checked_url(word: str) -> str:
-    """The URL, if it is one that is asked over HTTP.
-
-    Raises:
-        click.UsageError: It is none. Nothing of it is repeated, for it may have a secret in it.
-    """
-    from mcp_trio._transports.http_client import parsed_url
-
-    try:
-        parsed_url(word)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    return word
+def is_url(text: str) -> bool:
+    """Return whether a SERVER or TARGET is a URL; no file or module name looks like one."""
+    return "://" in text or text.startswith("unix:")
 
 
 def reject_headers(headers: Mapping[str, str], url: str | None) -> None:
-    """Refuse headers where no request would carry them; None: the server is at no URL.
+    """Check that the connection to a server can carry headers; None: the server has no URL.
 
     Raises:
-        click.UsageError: There are some all the same.
+        click.UsageError: There are headers, but the connection cannot carry any.
     """
-    if headers and not (url or "").lower().startswith(_WITH_HEADERS):
+    if headers and not (url or "").lower().startswith(_SCHEMES_WITH_HEADERS):
         raise click.UsageError("--header needs a server at an http(s):// or ws(s):// URL")
 
 
-def naming_header(error: "ConnectionLost") -> "ConnectionLost":
-    """The error; if the server wants to know who asks, with the option that tells it."""
-    from mcp_trio.errors import ConnectionLost
-
+def naming_header(error: ConnectionLost) -> ConnectionLost:
+    """Return the error; if the server asks for authentication, its text names `--header`."""
     if error.http_status != _UNAUTHORIZED:
         return error
     return ConnectionLost(f"{error.reason} (--header)", http_status=error.http_status)
 
 
-def _headers(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> Mapping[str, str]:
+def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Mapping[str, str]:
     headers: dict[str, str] = {}
-    for word in words:
-        name, value = _header(word)
+    for text in texts:
+        name, value = _header(text)
         if name.lower() in map(str.lower, headers):
             raise click.BadParameter(f"{name} is given twice")
         headers[name] = value
     return headers
 
 
-def _header(word: str) -> tuple[str, str]:
-    """What is wrong is told without the value, which is a secret more often than not."""
+def _header(text: str) -> tuple[str, str]:
+    """Parse a header. Errors do not repeat the value, which is often a secret."""
     from mcp_trio._client.config import expanded
     from mcp_trio._protocol.http_headers import encoded
 
-    name, colon, text = word.partition(":")
+    name, colon, value = text.partition(":")
     if not colon:
         raise click.BadParameter("a header must be written as 'Name: value'")
     try:
-        value = expanded(text.strip(), name, os.environ)
+        value = expanded(value.strip(), name, os.environ)
         encoded([(name, value)])
     except (ValueError, LookupError) as error:
         raise click.BadParameter(str(error)) from None
     return name, value
 
 
-# It makes up `headers`: a value for each name.
+# The parameter `headers`: a value for each name.
 header_option: Final = click.option(
     "--header",
     "headers",
     metavar="'NAME: VALUE'",
     multiple=True,
     callback=_headers,
-    help=(
-        "For a URL: a header to send with each request; ${VAR} is "
-        "replaced by the environment variable."
-    ),
+    help="For a URL: send this header with each request; "
+    "${VAR} is replaced by the environment variable.",
 )
 
 
-# --------------------
-# What commands have in common that serve, or stand between clients and a server.
+# FILE: a recording.
 
 
-NOT_FOUND_STATUS: Final = 127
-NOT_EXECUTABLE_STATUS: Final = 126
+def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the lines of a recording; on a terminal, a progress bar appears for a long one.
+
+    Raises:
+        RecordingError: The file cannot be read or decompressed.
+    """
+    from mcp_trio._cli.output import read_progress
+    from mcp_trio._recorder.files import COMPRESSED_SUFFIX, open_recording
+
+    total_bytes = None
+    if not os.fspath(file).endswith(COMPRESSED_SUFFIX):
+        with suppress(OSError):  # opening the recording reports the error
+            total_bytes = sum(Path(each).stat().st_size for each in segments_of(file))
+    return read_progress(
+        open_recording(file), f"reading {Path(file).name}", total_bytes=total_bytes
+    )
+
+
+def records_of(file: str | os.PathLike[str]) -> "Iterator[Record | Damage]":
+    """Yield the records of a recording, and its damage where that occurs.
+
+    Raises:
+        RecordingError: The file cannot be read, or is not a recording; the text names the file.
+    """
+    from mcp_trio._journal.reader import read_recording
+
+    with naming(file):
+        yield from read_recording(lines_of(file))
+
+
+@contextmanager
+def naming(file: str | os.PathLike[str]) -> Generator[None, None, None]:
+    """Within this context, a `RecordingError` whose text does not name the file gets its name."""
+    name = os.fspath(file)
+    try:
+        yield
+    except RecordingError as error:
+        if f" {name}:" in str(error) or str(error).startswith(f"{name} "):
+            raise
+        raise RecordingError(f"{name}: {error}") from error
+
+
+def segments_of(file: str | os.PathLike[str]) -> list[str]:
+    """Return the recording's file and its later segments."""
+    from mcp_trio._recorder.files import later_names
+
+    name = os.fspath(file)
+    try:
+        return [name, *later_names(name)]
+    except OSError:  # reading the recording reports the error
+        return [name]
+
+
+def is_same_recording(output: str, file: str) -> bool:
+    """Return whether a file to write is the recording itself, or one of its segments."""
+    if not (Path(output).exists() and Path(file).exists()):
+        return False
+    return any(Path(output).samefile(each) for each in segments_of(file))
+
+
+# Where a command listens, and which clients it accepts.
+
 UNUSABLE_STATUS: Final = 2
 
+_WEB_OPTIONS: Final = ("host", "port", "token", "hosts", "origins")
 
-# Why --allow-cors is refused where a server over HTTP is behind us.
-CORS_IS_THEIRS: Final = "--allow-cors is for other servers: one over HTTP says by itself who reads"
-
-_OF_THE_WEB: Final = ("host", "port", "token", "hosts", "origins")
-
-# A row is a transport, and of which options whoever serves over it is told, by their names.
+# The options of each transport, by their parameter names.
 TRANSPORTS: Final[Mapping[str, Collection[str]]] = {
     "stdio": (),
-    "http": (*_OF_THE_WEB, "certfile", "keyfile", "allows_cors", "server", "workers"),
-    "websocket": (*_OF_THE_WEB, "certfile", "keyfile"),
+    "http": (*_WEB_OPTIONS, "certfile", "keyfile", "allows_cors", "server", "workers"),
+    "websocket": (*_WEB_OPTIONS, "certfile", "keyfile"),
     "unix": ("path",),
     "tcp": ("host", "port", "is_open"),
 }
 
-# How those are called on the command line whose names differ.
+# The options whose name on the command line differs from that of their parameter.
 _FLAGS: Final = {
     "hosts": "--allow-host",
     "origins": "--allow-origin",
@@ -206,63 +332,43 @@ _FLAGS: Final = {
     "is_open": "--open",
 }
 
-# They make up `host`, `port`, `path` and `is_open`.
-_place_options: Final = together(
-    click.option(
-        "--host",
-        metavar="NAME",
-        help=("For http, websocket, tcp: the address to listen on; 127.0.0.1 by default."),
-    ),
-    click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        help=("For http, websocket, tcp: the port; 8000 by default, 0 for any free port."),
-    ),
-    click.option("--socket", "path", metavar="PATH", help="For unix: the path of the socket."),
-    click.option(
-        "--open",
-        "is_open",
-        is_flag=True,
-        help=("For tcp: allow a --host that other machines can reach, without authentication."),
-    ),
-)
-
 
 def flag_of(name: str) -> str:
-    """How an option is called on the command line."""
+    """Return the name of a parameter's option on the command line."""
     return _FLAGS.get(name, f"--{name}")
 
 
-def is_said(value: object) -> bool:
-    """Return whether an option was given; None, False and no words say nothing."""
+def is_given(value: object) -> bool:
+    """Return whether an option was given; None, False and () are values of options left out."""
     return not (value is None or value is False or value == ())
 
 
-def told_to(transport: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, if the transport has a use for them.
+def transport_options(transport: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given.
 
     Raises:
-        click.UsageError: It has none.
+        click.UsageError: The transport has no such option.
     """
-    given = {name: value for name, value in said.items() if is_said(value)}
+    given = {name: value for name, value in options.items() if is_given(value)}
     for name in given:
         if name not in TRANSPORTS[transport]:
             raise click.UsageError(f"{flag_of(name)} cannot be used with {transport}")
     return given
 
 
-def placed(transport: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same, and where it is served is among them if it has to be.
+def serve_options(transport: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options that were given, with all that the transport requires.
 
     Raises:
-        click.UsageError: It is not, or not safe without another option; or as `told_to`.
+        click.UsageError: The transport has no such option, a required one is missing, or the server
+            would be open to other machines without `--open`.
     """
-    place = told_to(transport, said)
-    if transport == "unix" and not place.get("path"):
-        raise click.UsageError("unix needs --socket PATH")
+    given = transport_options(transport, options)
+    if transport == "unix" and not given.get("path"):
+        raise click.UsageError("--transport unix needs --socket PATH")
     if transport == "tcp":
-        _check_tcp(**place)
-    return place
+        _check_tcp(**given)
+    return given
 
 
 def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> None:
@@ -270,91 +376,107 @@ def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> N
 
     if not (is_open or is_loopback(host)):
         raise click.UsageError(
-            f"every machine that can reach {host} could use this server: --open allows that"
+            f"tcp has no authentication, and other machines can connect to {host}:"
+            " add --open to allow that"
         )
 
 
-def where(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any) -> str:
-    """The place that is meant, as people write it."""
+def listen_address(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any) -> str:
+    """Return the path or HOST:PORT that these options name, for error messages."""
     from mcp_trio._transports.sockets import netloc
 
     return path or netloc(host, port)
 
 
 def host_check_options(when: str) -> Callable[[_Command], _Command]:
-    """The options that make up `hosts` and `origins`; `when` they count."""
-    return together(
-        _host_check_option("hosts", "NAME", f"{when}: a host name that clients may use"),
-        _host_check_option("origins", "ORIGIN", f"{when}: an origin whose web pages may connect"),
+    """Return the options for `hosts` and `origins`; `when` says in `--help` where they apply."""
+    return combined(
+        _host_check_option("hosts", "NAME", f"{when}: accept this Host header"),
+        _host_check_option("origins", "ORIGIN", f"{when}: accept web pages of this origin"),
     )
 
 
-def _host_check_option(name: str, metavar: str, who: str) -> Callable[[_Command], _Command]:
+def _host_check_option(name: str, metavar: str, text: str) -> Callable[[_Command], _Command]:
     return click.option(
         flag_of(name),
         name,
         metavar=metavar,
         multiple=True,
-        callback=_gated,
-        help=f"{who} (errors call this option {name}=); * for any.",
+        callback=_check_hosts,
+        help=f"{text}; * accepts any. Error messages call this {name}=.",
     )
 
 
 def cors_option(when: str) -> Callable[[_Command], _Command]:
-    """The option that makes up `allows_cors`; `when` it counts."""
+    """Return the option for `allows_cors`; `when` says in `--help` where it applies."""
     return click.option(
         "--allow-cors",
         "allows_cors",
         is_flag=True,
-        help=(
-            f"{when}: send CORS headers, so that pages of the allowed origins "
-            "can read the responses (errors call this option allows_cors=)."
-        ),
+        help=f"{when}: send CORS headers, so that pages of the allowed origins can read the "
+        "responses. Error messages call this allows_cors=.",
     )
 
 
 def token_option(when: str) -> Callable[[_Command], _Command]:
-    """The option that makes up `token`; `when` it counts."""
+    """Return the option for `token`; `when` says in `--help` where it applies."""
     return click.option(
         "--token",
         metavar="TOKEN",
         callback=_token,
-        help=(
-            f"{when}: require this bearer token in the Authorization header; "
-            f"${{VAR}} is replaced by the environment variable."
-        ),
+        help=f"{when}: require this bearer token in the Authorization header; "
+        "${VAR} is replaced by the environment variable.",
     )
 
 
-def _gated(_: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+def _check_hosts(
+    _: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
     from mcp_trio._protocol.security import host_check_for
 
-    given: Mapping[str, Any] = {str(parameter.name): words}
+    given: Mapping[str, Any] = {str(parameter.name): values}
     try:
         host_check_for([], **given)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
-    return words
+    return values
 
 
-def _token(_: click.Context, __: click.Parameter, word: str | None) -> str | None:
-    """What is wrong is told without the token."""
+def _token(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Parse a token. Errors do not repeat it."""
     from mcp_trio._client.config import expanded
     from mcp_trio._protocol.websocket import checked_token
 
-    if word is None:
+    if text is None:
         return None
     try:
-        return checked_token(expanded(word, "the token", os.environ))
+        return checked_token(expanded(text, "the token", os.environ))
     except (ValueError, LookupError) as error:
         raise click.BadParameter(str(error)) from None
 
 
-_FOR_THE_WEB: Final = "For http, websocket"
+_FOR_THE_WEB: Final = "For http and websocket"
 
-# Where something is served, and to whom: what `placed` takes, but for `server` and `workers`.
-serving_options: Final = together(
-    _place_options,
+# The parameters of `serve_options`, except `certfile`, `keyfile`, `server` and `workers`.
+serving_options: Final = combined(
+    click.option(
+        "--host",
+        metavar="NAME",
+        help="For http, websocket and tcp: the address to listen on; 127.0.0.1 by default.",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        metavar="N",
+        help="For http, websocket and tcp: the port; 8000 by default, 0 for any free port.",
+    ),
+    click.option("--socket", "path", metavar="PATH", help="For unix: the path of the socket."),
+    click.option(
+        "--open",
+        "is_open",
+        is_flag=True,
+        help="For tcp: allow a --host that other machines can reach, without authentication.",
+    ),
     token_option(_FOR_THE_WEB),
     host_check_options(_FOR_THE_WEB),
     cors_option("For http"),
@@ -362,59 +484,55 @@ serving_options: Final = together(
 
 
 @attrs.define(eq=False)
-class Attempt:
-    """Somebody tries to listen; `told` is called with the URL when they do."""
+class ListenAttempt:
+    """The start of a listener: `report_url` is called once it listens."""
 
-    word: str
+    label: str
     is_over: bool = False
 
-    def told(self, url: str) -> None:
-        """It has come to a good end, which people are told."""
+    def report_url(self, url: str) -> None:
+        """Print the URL to stderr; from now on, errors are not those of listening."""
         self.is_over = True
-        click.echo(f"{self.word} {url}", err=True)
+        click.echo(f"{self.label} {url}", err=True)
 
 
 @contextmanager
-def listening(place: str | None, word: str) -> Generator[Attempt]:
-    """Within, somebody tries to listen there; that it cannot be is a line, and ends the command.
+def listening(address: str | None, label: str) -> Generator[ListenAttempt]:
+    """Within this context, start a listener; print one line and exit if it cannot listen.
 
-    What goes wrong when the attempt is over is no affair of the place, and raised as it is.
+    Args:
+        address: Where the listener listens; None if it does not.
+        label: Printed before the listener's URL.
+
+    Raises:
+        OSError: The listener was started already, or there is none: the error is another one.
     """
-    attempt = Attempt(word)
+    attempt = ListenAttempt(label)
     try:
         yield attempt
-    except (OSError, UnicodeError) as error:  # the latter of a host that can have no such name
-        if place is None or attempt.is_over:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
+        if address is None or attempt.is_over:
             raise
-        click.echo(f"cannot listen at {place}: {_reason(error, place)}", err=True)
+        click.echo(f"cannot listen at {address}: {_listen_error(error, address)}", err=True)
         click.get_current_context().exit(UNUSABLE_STATUS)
 
 
-def _reason(error: Exception, place: str) -> str:
-    """In words, with the file that is in the way, if it is another one than that of the place."""
+def _listen_error(error: Exception, address: str) -> str:
+    """Return the error's text, with the file that it is about unless `address` names that file."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     name = error.filename
-    is_other = name is not None and os.path.lexists(name) and not place.endswith(name)
+    is_other = name is not None and os.path.lexists(name) and not address.endswith(name)
     return f"{error.strerror}: {name}" if is_other else error.strerror
 
 
-def check_program(context: click.Context, program: str) -> None:
-    """Ends as a shell does if there is no such program: before a file is made for nothing."""
-    if shutil.which(program):
-        return
-    if shutil.which(program, os.F_OK) or Path(program).is_dir():
-        click.echo(f"cannot start {program!r}: it is not executable", err=True)
-        context.exit(NOT_EXECUTABLE_STATUS)
-    click.echo(f"cannot start {program!r}: not found", err=True)
-    context.exit(NOT_FOUND_STATUS)
-
+# What is recorded, and how.
 
 _KEY_BYTES_MIN: Final = 16
 
 
-class _Above0(click.FloatRange):
-    """A number above 0, and one to count with: `inf` and `nan` are none."""
+class _PositiveNumber(click.FloatRange):
+    """A finite number above 0; `click.FloatRange` alone accepts `inf` and `nan`."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -425,44 +543,40 @@ class _Above0(click.FloatRange):
         return number
 
 
-_ABOVE_0: Final = _Above0(min=0, min_open=True)
+_POSITIVE: Final = _PositiveNumber(min=0, min_open=True)
 
-# What a command passes on to `record_options`.
-recording_options: Final = together(
-    click.option("--compress", is_flag=True, help="In a folder: compress the file."),
+# The parameters of `record_options`.
+recording_options: Final = combined(
+    click.option("--compress", is_flag=True, help="Compress the files in a folder."),
     click.option(
         "--segment-mib",
-        type=_ABOVE_0,
+        type=_POSITIVE,
         metavar="N",
-        help=(
-            "Continue in a new file, NAME.2.mcprec.jsonl, when the current one reaches this size."
-        ),
+        help="Start another file, NAME.2.mcprec.jsonl, when the current one reaches this size.",
     ),
     click.option(
         "--segment-minutes",
-        type=_ABOVE_0,
+        type=_POSITIVE,
         metavar="N",
-        help="Continue in a new file when the current one reaches this age.",
+        help="Start another file when the current one reaches this age.",
     ),
     click.option(
         "--sync-seconds",
-        type=_ABOVE_0,
+        type=_POSITIVE,
         metavar="N",
-        help=("How often to sync the recording to disk, so that it survives a power failure."),
+        help="Sync the recording to disk this often, so that it survives a power failure.",
     ),
-    click.option(
-        "--redact", is_flag=True, help="Replace passwords, tokens and the like before writing."
-    ),
+    click.option("--redact", is_flag=True, help="Redact passwords, tokens and other secrets."),
     click.option(
         "--redaction-key",
         metavar="FILE",
-        help=("Redact with the key in this file, so that redacted recordings stay comparable."),
+        help="Redact with the key in this file, so that redacted recordings can be compared.",
     ),
 )
 
 
 class RecordingChoices(TypedDict):
-    """What the options say."""
+    """The values of `recording_options`."""
 
     compress: bool
     segment_mib: float | None
@@ -475,19 +589,31 @@ class RecordingChoices(TypedDict):
 def record_options(
     path: str, choices: RecordingChoices, *, strict: bool = False
 ) -> "RecordOptions":
-    """What `record=` takes.
+    """Return the options for the recorder.
 
     Raises:
-        click.UsageError: No files can be made in the folder.
+        click.UsageError: `path` is a folder that does not exist or cannot be written to.
     """
+    from mcp_trio._journal.redaction import Redaction
     from mcp_trio._recorder.writer import RecordOptions
 
-    _check_folder(path)
-    mib, minutes = choices["segment_mib"], choices["segment_minutes"]
+    # A folder gets a file when a session starts. Errors are reported now rather than then.
+    if path.endswith("/") and not Path(path).is_dir():
+        raise click.UsageError(f"cannot record to {path}: the folder does not exist")
+    if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK):
+        raise click.UsageError(f"cannot record to {path}: a file cannot be created there")
+    mib, minutes, key = (
+        choices["segment_mib"],
+        choices["segment_minutes"],
+        choices["redaction_key"],
+    )
+    redaction = None
+    if key is not None or choices["redact"]:
+        redaction = Redaction(key=None if key is None else read_key(key))
     return RecordOptions(
         path,
         compress=choices["compress"],
-        redaction=_redaction(choices),
+        redaction=redaction,
         segment_bytes_max=None if mib is None else math.ceil(mib * MIB),
         segment_seconds_max=None if minutes is None else minutes * 60,
         sync_seconds=choices["sync_seconds"],
@@ -495,25 +621,8 @@ def record_options(
     )
 
 
-def _check_folder(path: str) -> None:
-    """A folder gets a file with each session: what is wrong with it is said before there is one."""
-    if path.endswith("/") and not Path(path).is_dir():
-        raise click.UsageError(f"cannot record to {path}: the folder does not exist")
-    if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK):
-        raise click.UsageError(f"cannot record to {path}: a file cannot be created there")
-
-
-def _redaction(choices: RecordingChoices) -> "Redaction | None":
-    key = choices["redaction_key"]
-    if key is None and not choices["redact"]:
-        return None
-    from mcp_trio._journal.redaction import Redaction
-
-    return Redaction(key=None if key is None else read_key(key))
-
-
 def read_key(file: str) -> bytes:
-    """The key of redaction that a file holds, without white space around it.
+    """Read a redaction key from a file, without the white space around it.
 
     Raises:
         click.BadParameter: The file cannot be read, or is too short for a key.
@@ -525,102 +634,3 @@ def read_key(file: str) -> bytes:
     if len(key) < _KEY_BYTES_MIN:
         raise click.BadParameter(f"the key in {file} has less than {_KEY_BYTES_MIN} bytes")
     return key
-
-
-# --------------------
-# SERVER on the command line, and the options that say how to talk to it.
-
-
-SERVER_EPILOG: Final = """\b
-SERVER is a URL; or file.py[:object] or package.module[:object], whose server then runs in this
-process; or, with --config, a name in that file; or is left out when the server's own command
-follows behind --, which inherits the environment. What a server prints goes to stderr.
-
-\b
-Write --header 'Authorization: Bearer ${TOKEN}' in single quotes: what the environment holds does
-not stand in the list of processes then. SSL_CERT_FILE names certificates to trust.
-
-\b
-What a server asks meanwhile is asked on the terminal, where Ctrl-D declines; without a terminal
-it is declined.
-"""
-
-
-@attrs.frozen(kw_only=True)
-class Choices:
-    """What the options below have chosen: SERVER's words, and how to talk to it."""
-
-    server: str | Sequence[str]
-    config: str | None
-    headers: Mapping[str, str]
-    timeout: float | None
-    log_level: LoggingLevel | None
-    stderr: bool
-    protocol_version: str | None
-    yes: bool
-
-    @property
-    def limits(self) -> Limits:
-        """The default limits, with one time-out for each request if one was chosen."""
-        if self.timeout is None:
-            return DEFAULT_LIMITS
-        return attrs.evolve(
-            DEFAULT_LIMITS,
-            requests=RequestLimits(
-                probe_seconds=min(self.timeout, DEFAULT_LIMITS.requests.probe_seconds),
-                initialize_seconds=self.timeout,
-                idle_seconds=self.timeout,
-                total_seconds=self.timeout,
-            ),
-        )
-
-
-class ServerCommand(TakesCommand):
-    """A command whose first argument is SERVER, unless the server's command stands behind `--`."""
-
-    server_place = 1
-    server_words = ("(after --)",)
-
-
-def _server_words(ctx: click.Context, _: click.Parameter, word: str) -> str | Sequence[str]:
-    command = command_behind(ctx)
-    return word if command is None else command
-
-
-# SERVER and its options, which make up `Choices`.
-server_parameters: Final = together(
-    click.argument("server", callback=_server_words),
-    click.option(
-        "--config",
-        metavar="FILE",
-        type=click.Path(),
-        help=("Read servers from the mcpServers of this file; SERVER is one of their names."),
-    ),
-    header_option,
-    click.option(
-        "--timeout",
-        metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
-        help="Cancel a request that takes longer, and notify the server.",
-    ),
-    click.option(
-        "--log-level",
-        type=click.Choice(get_args(LoggingLevel)),
-        help="Print the server's log messages of at least this level on stderr.",
-    ),
-    click.option(
-        "--stderr",
-        is_flag=True,
-        help=("Show the stderr of the server's command; otherwise errors quote its last lines."),
-    ),
-    click.option(
-        "--protocol-version",
-        type=click.Choice(ALL_PROTOCOL_VERSIONS),
-        help="Use only this protocol version.",
-    ),
-    click.option(
-        "--yes",
-        is_flag=True,
-        help=("Accept the server's forms with their default values, without asking."),
-    ),
-)

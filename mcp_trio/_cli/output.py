@@ -1,90 +1,97 @@
-"""Output for terminals: safe text, tables, and content of results."""
+"""Output for terminals: safe text, tables, contents of results, and progress bars."""
 
 import binascii
 import os
 import shutil
 import sys
+import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import click
 
 from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.limits import MIB
 from mcp_trio.types import (
     AudioContent,
     Content,
     EmbeddedResource,
     ImageContent,
+    ProgressParams,
     ResourceContents,
     ResourceLink,
     TextContent,
 )
 
-# --------------------
-# Texts as a terminal gets them: nothing of a peer's that steers it; colours; sizes in words.
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
+    from mcp_trio._session.calls import ProgressCallback
+
+# Text that is safe on a terminal.
 
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB")
-_STEP: Final = 1024
+_UNIT_STEP: Final = 1024
 
 
 def printable(text: str) -> str:
-    """A text on one line; what does not show, or steers a terminal, is escaped."""
+    """Return the text as one line, with control and other unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same, but lines and tabs stay."""
+    """Return the text with unprintable characters escaped, except line ends and tabs."""
     lines = text.split("\n")
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
 
 
-def echo_theirs(text: str) -> None:
-    """Print a peer's text to stdout: as it is, but harmless on a terminal."""
+def echo_peer_text(text: str) -> None:
+    """Print text from a peer to stdout: unchanged, but with escapes on a terminal."""
     click.echo(printable_lines(text) if sys.stdout.isatty() else text.encode())
 
 
 def echo_error(text: str) -> None:
-    """Print to stderr what somebody else may have a word in: harmless on a terminal."""
+    """Print to stderr a text that may quote a peer, with unprintable characters escaped."""
     click.echo(printable_lines(text), err=True)
 
 
 def styled(text: str, *, colour: str | None = None, bold: bool = False) -> str:
-    """The text with colours, which `click.echo` takes off for a file; none if NO_COLOR is set."""
+    """Return the text in colour; `click.echo` removes colours unless it prints to a terminal.
+
+    The text stays as it is if the environment variable NO_COLOR is set.
+    """
     if os.environ.get("NO_COLOR") or not (colour or bold):
         return text
     return click.style(text, fg=colour, bold=bold)
 
 
 def shortened(text: str, columns_max: int) -> str:
-    """The text, or its beginning and an ellipsis."""
+    """Return the text, cut and ended with an ellipsis if it is longer than `columns_max`."""
     return text if len(text) <= columns_max else f"{text[: columns_max - 1]}…"
 
 
 def size(count: float) -> str:
-    """A number of bytes for people: 17 bytes, 4.2 MiB."""
+    """Return a number of bytes with its unit, such as `17 bytes` or `4.2 MiB`."""
+    is_exact = True
     for unit in _UNITS[:-1]:
-        if count < _STEP:
-            return _quantity(count, unit)
-        count /= _STEP
-    return _quantity(count, _UNITS[-1])
+        if count < _UNIT_STEP:
+            return f"{count:.0f} {unit}" if is_exact else f"{count:.1f} {unit}"
+        count /= _UNIT_STEP
+        is_exact = False
+    return f"{count:.1f} {_UNITS[-1]}"
 
 
-def _quantity(count: float, unit: str) -> str:
-    return f"{count:.0f} {unit}" if isinstance(count, int) else f"{count:.1f} {unit}"
-
-
-# --------------------
-# Tables: cut to the screen on a terminal, plain and uncut elsewhere.
+# Tables: cut to the screen on a terminal, complete elsewhere.
 #
-# Not those of rich, which take a second for a thousand rows; recordings have a hundred times that.
+# The tables of rich take a second for a thousand rows, and a recording may have a hundred times as
+# many.
 
-
-# A narrower screen wraps the rows, which is better than losing columns.
+# A narrower screen wraps the rows; cutting the columns further would make them unreadable.
 SCREEN_COLUMNS_MIN: Final = 110
 _LAST_COLUMNS_MIN: Final = 20
 _GAP: Final = "  "
@@ -92,7 +99,7 @@ _GAP: Final = "  "
 
 @attrs.frozen
 class Column:
-    """A heading, and how wide the column may be on a screen; the last one gets what is left."""
+    """A column's heading, alignment and maximum width; the last column gets what is left."""
 
     name: str
     justify: Literal["left", "right"] = "left"
@@ -101,7 +108,7 @@ class Column:
 
 @attrs.frozen
 class Line:
-    """A row of a table, its colour, and what stands below it in full."""
+    """A row of a table, its colour, and a text to print below it without cutting it."""
 
     cells: tuple[str, ...]
     colour: str | None = None
@@ -117,26 +124,19 @@ def print_table(columns: Sequence[Column], lines: Sequence[Line]) -> None:
         texts.append(styled(_table_line(columns, line.cells, widths), colour=line.colour))
         if line.below is not None:
             texts.append(f"{_GAP}{line.below}")
-    click.echo("\n".join(texts))  # once: each call flushes
+    click.echo("\n".join(texts))  # one call, because each call flushes
 
 
 def _widths(columns: Sequence[Column], rows: Iterable[tuple[str, ...]]) -> list[int]:
-    """How wide each column is: enough for all of its cells, but that all fit on the screen."""
+    """Return each column's width: that of its longest cell, unless the screen is too narrow."""
     widths = [max(map(_width, cells)) for cells in zip(*rows, strict=True)]
-    screen_columns = _screen_columns()
-    if screen_columns is None:
+    if not sys.stdout.isatty():
         return widths
+    screen_columns = max(shutil.get_terminal_size().columns, SCREEN_COLUMNS_MIN)
     *firsts, last = widths
     firsts = list(map(min, firsts, (column.screen_columns_max for column in columns)))
     room = screen_columns - sum(firsts) - len(_GAP) * len(firsts)
     return [*firsts, min(last, max(room, _LAST_COLUMNS_MIN))]
-
-
-def _screen_columns() -> int | None:
-    """How wide the screen is; None if there is none."""
-    if not sys.stdout.isatty():
-        return None
-    return max(shutil.get_terminal_size().columns, SCREEN_COLUMNS_MIN)
 
 
 def _table_line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -144,16 +144,17 @@ def _table_line(columns: Sequence[Column], cells: Sequence[str], widths: Sequenc
 
 
 def _justified(column: Column, text: str, width: int) -> str:
-    taken = _width(text)
-    if taken > width:
+    text_width = _width(text)
+    if text_width > width:
         from rich.cells import set_cell_size
 
         return f"{set_cell_size(text, width - 1)}…"
-    padding = " " * (width - taken)
+    padding = " " * (width - text_width)
     return padding + text if column.justify == "right" else text + padding
 
 
 def _width(text: str) -> int:
+    """Return the number of terminal columns that the text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -161,13 +162,16 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
+# Contents of results.
+
+
 def content_text(parts: Iterable[Content]) -> str:
-    """Parts of content one under the other: texts as they are, of the rest kind, type and size."""
-    return "\n".join(_TEXTS[type(part)](part) for part in parts)
+    """Return texts as they are, and the kind, type and size of other content, one per line."""
+    return "\n".join(_CONTENT_TEXTS[type(part)](part) for part in parts)
 
 
 def resource_text(contents: ResourceContents) -> str:
-    """The text of a resource under its URI, or what kind of bytes it has."""
+    """Return a resource's URI and type, and below them its text, or after them its size."""
     if contents.text is not None:
         return f"[resource: {_joined(contents.uri, contents.mime_type)}]\n{contents.text}"
     count = size(len(resource_bytes(contents)))
@@ -175,14 +179,29 @@ def resource_text(contents: ResourceContents) -> str:
 
 
 def resource_bytes(contents: ResourceContents) -> bytes:
-    """The bytes of a resource; those of a text in UTF-8.
+    """Return the bytes of a resource; a text is encoded in UTF-8.
 
     Raises:
-        RemoteProtocolError: Its blob is not base64.
+        RemoteProtocolError: The resource's blob is not base64.
     """
     if contents.text is not None:
         return contents.text.encode()
     return _decoded(contents.blob or "", contents.uri)
+
+
+def _decoded(text: str, source: str) -> bytes:
+    try:
+        return b64decode(text)
+    except (binascii.Error, ValueError) as error:
+        raise RemoteProtocolError(f"{source}: the data are not base64: {error}") from error
+
+
+def _joined(*facts: str | None) -> str:
+    return ", ".join(fact for fact in facts if fact is not None)
+
+
+def _text(part: TextContent) -> str:
+    return part.text
 
 
 def _image_text(image: ImageContent) -> str:
@@ -197,29 +216,144 @@ def _link_text(link: ResourceLink) -> str:
     return f"[link: {_joined(link.uri, link.mime_type)}]"
 
 
-def _decoded(text: str, what: str) -> bytes:
-    try:
-        return b64decode(text)
-    except (binascii.Error, ValueError) as error:
-        raise RemoteProtocolError(f"{what}: the data are not base64: {error}") from error
-
-
-def _joined(*facts: str | None) -> str:
-    return ", ".join(fact for fact in facts if fact is not None)
-
-
-def _text(part: TextContent) -> str:
-    return part.text
-
-
 def _embedded_text(part: EmbeddedResource) -> str:
     return resource_text(part.resource)
 
 
-_TEXTS: Final[Mapping[type[Content], Callable[[Any], str]]] = {
+_CONTENT_TEXTS: Final[Mapping[type[Content], Callable[[Any], str]]] = {
     TextContent: _text,
     ImageContent: _image_text,
     AudioContent: _audio_text,
     ResourceLink: _link_text,
     EmbeddedResource: _embedded_text,
 }
+
+
+# Progress on stderr: a bar on a terminal, lines elsewhere.
+
+# Faster work shows no bar.
+BAR_DELAY_SECONDS: Final = 1.0
+# Updating the bar for every line would cost more than reading the line.
+_UPDATE_BYTES: Final = MIB
+
+# Set while a question is asked on the terminal: bars must not be drawn over it.
+_are_bars_hidden: Final = threading.Event()
+_bars: "Final[set[Progress]]" = set()
+
+
+@contextmanager
+def bars_hidden() -> Generator[None, None, None]:
+    """Within this context, no bar is drawn; the next update draws it again afterwards."""
+    _are_bars_hidden.set()
+    for bar in _bars:
+        bar.stop()
+    try:
+        yield
+    finally:
+        _are_bars_hidden.clear()
+
+
+@contextmanager
+def call_progress(
+    name: str, *, on_any_stderr: bool
+) -> "Generator[ProgressCallback | None, None, None]":
+    """Yield a callback for a call's progress, which draws a bar on a terminal.
+
+    If stderr is not a terminal, the callback prints a line for each report with `on_any_stderr`,
+    and is None without it.
+    """
+    if not sys.stderr.isatty():
+        yield _print_report if on_any_stderr else None
+        return
+
+    from rich.progress import TextColumn
+
+    with _bar(TextColumn("{task.fields[amount]}")) as bar:
+        task = bar.add_task(name, amount="")
+
+        def report(params: ProgressParams) -> None:
+            if not _are_bars_hidden.is_set():
+                bar.start()
+            bar.update(task, completed=params.progress, total=params.total, amount=_amount(params))
+
+        yield report
+
+
+def _print_report(params: ProgressParams) -> None:
+    click.echo(f"progress: {_amount(params)}", err=True)
+
+
+def _amount(params: ProgressParams) -> str:
+    of = "" if params.total is None else f" of {params.total:g}"
+    message = "" if params.message is None else f" {printable(params.message)}"
+    return f"{params.progress:g}{of}{message}"
+
+
+@contextmanager
+def busy(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None, None, None]:
+    """Within this context, show a bar on a terminal if the work takes longer than `seconds`."""
+    if sys.stderr.isatty():
+        with _bar() as bar, _started_after(bar, seconds):
+            bar.add_task(text, total=None)
+            yield
+    else:
+        yield
+
+
+def read_progress(
+    lines: Iterable[bytes],
+    text: str,
+    *,
+    total_bytes: int | None,
+    seconds: float = BAR_DELAY_SECONDS,
+) -> Iterator[bytes]:
+    """Yield the lines; on a terminal, show the bytes read if that takes longer than `seconds`."""
+    if not sys.stderr.isatty():
+        yield from lines
+        return
+
+    from rich.progress import DownloadColumn
+
+    with _bar(DownloadColumn()) as bar, _started_after(bar, seconds):
+        task = bar.add_task(text, total=total_bytes)
+        read_bytes = 0
+        for line in lines:
+            read_bytes += len(line)
+            if read_bytes >= _UPDATE_BYTES:
+                bar.advance(task, read_bytes)
+                read_bytes = 0
+            yield line
+
+
+@contextmanager
+def _bar(*columns: "ProgressColumn") -> "Generator[Progress, None, None]":
+    """Yield a bar that is drawn once it is started, and erased at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    _bars.add(bar)
+    try:
+        yield bar
+    finally:
+        _bars.discard(bar)
+        bar.stop()
+
+
+@contextmanager
+def _started_after(bar: "Progress", seconds: float) -> Generator[None, None, None]:
+    timer = threading.Timer(seconds, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()

@@ -1,44 +1,90 @@
-"""`mcp-trio record` and `bridge`: stand between two peers."""
+"""`mcp-trio record` and `bridge`: forward messages between clients and a server."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Unpack
 
 import click
 
 from mcp_trio._cli.options import (
-    CORS_IS_THEIRS,
-    NOT_EXECUTABLE_STATUS,
     RecordingChoices,
-    TakesCommand,
-    check_program,
-    checked_url,
-    command_behind,
+    TakesServerCommand,
+    command_after_dashes,
     cors_option,
     header_option,
     host_check_options,
+    listen_address,
     listening,
     naming_header,
     record_options,
     recording_options,
     reject_headers,
     token_option,
-    told_to,
-    where,
+    transport_options,
 )
 from mcp_trio._cli.output import echo_error
+from mcp_trio.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from mcp_trio._proxy.bridge import Downstream, Upstream
     from mcp_trio._recorder.writer import RecordOptions
 
 
-# --------------------
-# `mcp-trio record`: a recording proxy in front of anybody's server.
+# As a shell reports a command that it cannot run.
+NOT_FOUND_STATUS: Final = 127
+NOT_EXECUTABLE_STATUS: Final = 126
+
+CORS_WITH_HTTP_SERVER: Final = (
+    "--allow-cors cannot be used with a server over HTTP: that server sends its own CORS headers"
+)
+
+
+def check_program(context: click.Context, program: str) -> None:
+    """End the command, with a shell's exit status, if a program does not exist.
+
+    This happens before a recording is created, which would stay empty.
+    """
+    if shutil.which(program):
+        return
+    if shutil.which(program, os.F_OK) or Path(program).is_dir():
+        click.echo(f"cannot start {program!r}: it is not executable", err=True)
+        context.exit(NOT_EXECUTABLE_STATUS)
+    click.echo(f"cannot start {program!r}: not found", err=True)
+    context.exit(NOT_FOUND_STATUS)
+
+
+def _run(
+    downstream: "Downstream",
+    upstream: "Upstream",
+    *,
+    address: str | None,
+    label: str,
+    record: "RecordOptions | None",
+) -> int:
+    """Run the bridge until it ends; returns the exit status.
+
+    Raises:
+        ConnectionLost: The server at a URL cannot be reached, or its connection is lost.
+    """
+    from mcp_trio._proxy.bridge import run_bridge
+
+    try:
+        with listening(address, label) as attempt:
+            return run_bridge(downstream, upstream, record=record, report_url=attempt.report_url)
+    except ConnectionLost as error:
+        if isinstance(upstream.target, str):
+            raise naming_header(error) from error
+        echo_error(str(error))
+        return NOT_EXECUTABLE_STATUS
+
+
+# `mcp-trio record`.
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """The host and port to listen on."""
 
     host: str
     port: int
@@ -48,35 +94,31 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> Address
     if text is None:
         return None
     host, _colon, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  the ports that there are
+    if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  the highest port
         raise click.BadParameter(f"{text!r} is not HOST:PORT")
     return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 
 @click.command(
-    short_help="Record what a client and a server say to each other.",
+    short_help="Record the messages between clients and a server.",
     epilog="""\b
-Put it before the server's command in the host's settings, or give clients the URL that it tells
-instead of the server's. Nothing changes for both: every byte goes on as it comes. In front of a
-COMMAND the server's stderr and exit status are passed on, and so are SIGINT, SIGTERM and SIGHUP;
-after a signal the server has a few seconds before it is killed.
+Put this command before the server's command in the host's settings; with --listen, give clients
+the URL that this command prints. Messages are forwarded unchanged. The stderr and the exit status
+of COMMAND are passed on, and so are SIGINT, SIGTERM and SIGHUP.
 
 \b
-Of HTTP, messages are recorded and no headers. A folder gets a file for each session, and one for
-all that belongs to none; a file takes all of them. Behind --listen, COMMAND is started for each
-session, and once for all modern requests; a server at URL says by itself whether pages of other
-origins may read its answers.
+Over HTTP, messages are recorded, but no headers. A folder gets one file for each session, and one
+for messages outside of sessions; a single file gets all of them. With --listen, COMMAND is
+started for each session, and once for all stateless requests.
 
 \b
-Exit status: the server's, 128 plus the number of a signal that killed it, or us where there is
-no server to kill; 1 the server at URL has ended the session;
-126 COMMAND cannot be started, 127 it is not found; 2 FILE cannot be made, or is there already,
-or nobody can listen there.
+Exit status: that of COMMAND, or 128 plus the number of the signal that ended it or this command;
+1 the server at URL ended the session; 126 COMMAND cannot be started, 127 it is not found; 2 FILE
+exists or cannot be created, or the address cannot be used.
 
 \b
 Examples:
   mcp-trio record -o trip.mcprec.jsonl -- python server.py
-  mcp-trio record -o recordings/ -- npx -y some-server --its-option
   mcp-trio record -o recordings/ --listen 127.0.0.1:9000 --to http://127.0.0.1:8000/mcp
   mcp-trio record -o recordings/ --listen 127.0.0.1:9000 -- python server.py
   mcp-trio record -o trip.mcprec.jsonl --to https://server.example/mcp
@@ -87,16 +129,17 @@ Examples:
     "--output",
     metavar="FILE",
     required=True,
-    help="Where to record: a new file, or an existing folder for a file of its own each session; "
+    help="A new file, or an existing folder for one file per session; "
     "compressed if the name ends in .zst.",
 )
-@click.option("--to", "url", metavar="URL", help="The server, if it is reached over HTTP.")
+@click.option("--to", "url", metavar="URL", help="The server's URL, http:// or https://.")
 @click.option(
     "--listen",
     "address",
     metavar="HOST:PORT",
     callback=_address,
-    help="Take clients over HTTP there, instead of a host over stdio; port 0 is any.",
+    help="Accept clients over HTTP at this address, instead of one over stdio; port 0 is any "
+    "free port.",
 )
 @host_check_options("With --listen")
 @cors_option("With --listen and COMMAND")
@@ -120,85 +163,84 @@ def record_command(
 ) -> None:
     """Record both directions to FILE: of COMMAND, a server over stdio, or of the server at URL."""
     if (url is None) is not bool(command):
-        raise click.UsageError("name one server: --to URL, or its COMMAND behind --")
+        raise click.UsageError("name one server: --to URL, or its COMMAND after --")
     if address is None and (hosts or origins or allows_cors):
-        raise click.UsageError("--allow-host, --allow-origin and --allow-cors go with --listen")
+        raise click.UsageError("--allow-host, --allow-origin and --allow-cors need --listen")
     if url is not None and allows_cors:
-        raise click.UsageError(CORS_IS_THEIRS)
+        raise click.UsageError(CORS_WITH_HTTP_SERVER)
     if headers and (url is None or address is not None):
-        raise click.UsageError("--header goes with --to and a host over stdio: others bring theirs")
+        raise click.UsageError(
+            "--header needs --to, and cannot be used with --listen: HTTP clients send their own"
+            " headers"
+        )
     options = record_options(output, choices)
-    target = command if url is None else checked_url(url)
+    if url is not None:
+        _check_http_url(url)
     if command:
         check_program(context, command[0])
 
-    from mcp_trio._proxy.bridge import Upstream
+    from mcp_trio._proxy.bridge import Downstream, Upstream
+    from mcp_trio._proxy.http import ListenOptions
 
-    upstream = Upstream(target=target, headers=headers)
-    downstream = _recording_downstream(
-        address, hosts=hosts or None, origins=origins or None, allows_cors=allows_cors
-    )
+    upstream = Upstream(target=command if url is None else url, headers=headers)
+    downstream, listens_at = Downstream(), None
+    if address is not None:
+        listen = ListenOptions(
+            host=address.host,
+            port=address.port,
+            hosts=hosts or None,
+            origins=origins or None,
+            allows_cors=allows_cors,
+        )
+        downstream = Downstream(kind="http", listen=listen)
+        listens_at = listen_address(host=address.host, port=address.port)
     try:
-        status = _recorded(downstream, upstream, options)
+        status = _run(downstream, upstream, address=listens_at, label="recording", record=options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.exit(status)
 
 
-def _recording_downstream(address: Address | None, **who: Any) -> "Downstream":
-    from mcp_trio._proxy.bridge import Downstream
-    from mcp_trio._proxy.http import ListenOptions
+def _check_http_url(url: str) -> None:
+    """Check a server's URL; errors do not repeat it, because it may contain a secret."""
+    from mcp_trio._transports.http_client import parsed_url
 
-    if address is None:
-        return Downstream()
-    return Downstream(
-        kind="http", listen=ListenOptions(host=address.host, port=address.port, **who)
-    )
-
-
-def _recorded(downstream: "Downstream", upstream: "Upstream", record: "RecordOptions") -> int:
-    """The exit status, when all is over."""
-    from mcp_trio._proxy.bridge import run_bridge
-    from mcp_trio.errors import ConnectionLost
-
-    listen = downstream.listen
-    listens_at = None if downstream.kind == "stdio" else where(host=listen.host, port=listen.port)
     try:
-        with listening(listens_at, "recording") as attempt:
-            return run_bridge(downstream, upstream, record=record, report_url=attempt.told)
-    except ConnectionLost as error:
-        echo_error(str(error))
-        return NOT_EXECUTABLE_STATUS
+        parsed_url(url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
-class BridgeCommand(TakesCommand):
+# `mcp-trio bridge`.
+
+
+class BridgeCommand(TakesServerCommand):
     """`mcp-trio bridge [OPTIONS] FROM TO`."""
 
-    server_place: ClassVar[int] = 2
+    server_index: ClassVar[int] = 2
 
 
 @click.command(
     cls=BridgeCommand,
-    short_help="Join any two transports.",
+    short_help="Connect clients of one transport to a server on another.",
     epilog="""\b
-FROM is where clients come from:
-  -                      one, at our stdin and stdout
-  http://HOST:PORT/PATH  Streamable HTTP; /mcp without a PATH
-  ws://HOST:PORT/PATH    WebSocket; /ws without a PATH
-  tcp://HOST:PORT        a message a line
-  unix:PATH              the same at a socket file, for us alone (0600)
+FROM is where clients connect:
+  -                      one client, on stdin and stdout
+  http://HOST:PORT/PATH  Streamable HTTP; PATH is mcp by default
+  ws://HOST:PORT/PATH    WebSocket; PATH is ws by default
+  tcp://HOST:PORT        TCP, one message per line
+  unix:PATH              a Unix socket for this user alone (0600), one message per line
 TO is the server: http://, https://, ws://, wss://, tcp://HOST:PORT, unix:PATH, or its command.
 
 \b
-At - there is one client; elsewhere each session of a client is one of the server's: a connection,
-or a process. Messages pass as they are, and so do the requests of both eras. When one side ends,
-the other does, and is told why where its transport has words for that. From http:// to http(s)://
-the server itself says whether pages of other origins may read its answers.
+Each client session gets its own server session: a connection, or a process. Messages are
+forwarded unchanged, for stateless and legacy protocol versions alike. When one side closes a
+session, the bridge closes the other.
 
 \b
-Exit status: of a COMMAND behind - the server's, and 126 if it cannot be started, 127 if it is not
-found; of another server behind - 0 when the client is done, 1 when one of both was lost; 128 plus
-the number of a signal; 2 nobody can listen there, or the recording cannot be made.
+Exit status: with FROM -, that of COMMAND, 126 if it cannot be started, 127 if it is not found; or
+with a URL, 0 the client is done, 1 a connection was lost; 2 the address cannot be used, or the
+recording cannot be created; 128 plus the number of a signal.
 
 \b
 Examples:
@@ -211,8 +253,8 @@ Examples:
 @click.option(
     "--record",
     metavar="PATH",
-    help="Record what passes: to a file, or in an existing folder to a file of its own each "
-    "session; compressed if the name ends in .zst.",
+    help="Record the messages to a file, or each session to its own file in an existing folder; "
+    "compressed if the name ends in .zst.",
 )
 @recording_options
 @header_option
@@ -223,7 +265,7 @@ Examples:
     "--open",
     "is_open",
     is_flag=True,
-    help=("From tcp://: allow an address that other machines can reach, without authentication."),
+    help="From tcp://: allow an address that other machines can reach, without authentication.",
 )
 @click.argument("source", metavar="FROM")
 @click.argument("url", metavar="TO", required=False)
@@ -243,14 +285,12 @@ def bridge_command(
     is_open: bool,
     **choices: Unpack[RecordingChoices],
 ) -> None:
-    """Join the clients at FROM and the server at TO, each session to one of its own."""
-    from mcp_trio._proxy.bridge import run_bridge
-
+    """Connect clients at FROM to the server at TO, each client session to a server session."""
     if record is None and any(choices.values()):
         raise click.UsageError("recording options need --record PATH")
     options = None if record is None else record_options(record, choices)
     upstream = _upstream(context, url, headers)
-    said = {
+    given = {
         "token": token,
         "hosts": hosts,
         "origins": origins,
@@ -258,34 +298,20 @@ def bridge_command(
         "is_open": is_open,
     }
     try:
-        downstream = _downstream(source, upstream, said)
-        with listening(None if downstream.kind == "stdio" else source, "listening at") as attempt:
-            status = _told_of_loss(
-                upstream,
-                partial(run_bridge, downstream, upstream, record=options, report_url=attempt.told),
-            )
+        downstream = _downstream(source, upstream, given)
+        listens_at = None if downstream.kind == "stdio" else source
+        status = _run(
+            downstream, upstream, address=listens_at, label="listening at", record=options
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.exit(status)
 
 
-def _told_of_loss(upstream: "Upstream", run: Callable[[], int]) -> int:
-    """The status; that a command cannot be started is one, as with `record`."""
-    from mcp_trio.errors import ConnectionLost
-
-    try:
-        return run()
-    except ConnectionLost as error:
-        if isinstance(upstream.target, str):
-            raise naming_header(error) from error
-        echo_error(str(error))
-        return NOT_EXECUTABLE_STATUS
-
-
 def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str]) -> "Upstream":
     from mcp_trio._proxy.bridge import Upstream, check_server_url
 
-    command = command_behind(context)
+    command = command_after_dashes(context)
     if (url is None) is (command is None):
         raise click.UsageError("name one server: its URL, or its COMMAND after --")
     reject_headers(headers, url)
@@ -300,16 +326,17 @@ def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str
     return Upstream(target=url, headers=headers)
 
 
-def _downstream(source: str, upstream: "Upstream", said: Mapping[str, Any]) -> "Downstream":
-    """See `parse_downstream`; with who may come."""
+def _downstream(source: str, upstream: "Upstream", options: Mapping[str, Any]) -> "Downstream":
     import attrs
 
     from mcp_trio._client.connect import has_url
     from mcp_trio._proxy.bridge import parse_downstream
 
     downstream = parse_downstream(source)
-    who = told_to(downstream.kind, said)
-    if "allows_cors" in who and has_url(upstream.target):
-        raise click.UsageError(CORS_IS_THEIRS)
-    is_open = who.pop("is_open", False)
-    return attrs.evolve(downstream, listen=attrs.evolve(downstream.listen, **who), is_open=is_open)
+    given = transport_options(downstream.kind, options)
+    if "allows_cors" in given and has_url(upstream.target):
+        raise click.UsageError(CORS_WITH_HTTP_SERVER)
+    is_open = given.pop("is_open", False)
+    return attrs.evolve(
+        downstream, listen=attrs.evolve(downstream.listen, **given), is_open=is_open
+    )

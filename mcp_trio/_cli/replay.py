@@ -1,238 +1,65 @@
-"""`mcp-trio replay` and `sweep`."""
+"""`mcp-trio replay`, `mock` and `sweep`: run what a recording holds again."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import click
 
 from mcp_trio._cli.options import (
-    TakesCommand,
-    command_behind,
+    TRANSPORTS,
+    TakesServerCommand,
+    command_after_dashes,
+    flag_of,
     header_option,
+    is_given,
     is_url,
+    listen_address,
+    listening,
+    load_server,
+    naming,
     naming_header,
+    read_key,
     reject_headers,
-    together,
+    serve_options,
+    serving_options,
 )
-from mcp_trio.limits import RequestLimits
+from mcp_trio._cli.output import echo_error
+from mcp_trio.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
     from mcp_trio._replay.live import InputDifference, InputsReport
+    from mcp_trio._replay.mock import MockServer
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.sweep import SweepReport
     from mcp_trio.limits import Limits
 
 
-# --------------------
-# `mcp-trio replay FILE URL`, `-- COMMAND...`: drive a live server as a recorded client did.
+class LiveServerCommand(TakesServerCommand):
+    """A command that takes TARGET or a URL, or a live server's command after `--`."""
+
+    server_index: ClassVar[int] = -1
 
 
-_COLOURS: Final = {
-    "changed": "yellow",
-    "missing": "red",
-    "extra": "green",
-    "late": "red",
-    "lost": "red",
-}
+# `mcp-trio replay`.
 
-
-class LiveServerCommand(TakesCommand):
-    """A command that takes TARGET or a URL, or the command of a live server behind `--`."""
-
-    server_place = -1
-
-
-# `--inputs`, and what `drive_inputs` takes.
-inputs_parameters: Final = together(
-    click.option(
-        "--inputs",
-        is_flag=True,
-        help=("Start TARGET, send it the recorded client's messages, and compare its responses."),
-    ),
-    header_option,
-    click.option(
-        "--ignore",
-        metavar="PATH",
-        multiple=True,
-        help="With --inputs, URL or command: what may differ, as '$.result.content[*].text'.",
-    ),
-    click.option(
-        "--timeout",
-        metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
-        help=("With --inputs, URL or command: how long to wait for a response."),
-    ),
-    click.option(
-        "--channel",
-        metavar="N",
-        type=int,
-        help=("With --inputs, URL or command: the session to replay, in a recording of several."),
-    ),
-    click.option(
-        "--protocol-version",
-        metavar="REV",
-        help=(
-            "With --inputs, URL or command: the protocol version to use; "
-            "stateless or legacy as recorded."
-        ),
-    ),
-    click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="With --inputs, URL or command: print one JSON object per line.",
-    ),
-)
-
-
-def drive_inputs(
-    ctx: click.Context,
-    file: str,
-    target: str | None,
-    *,
-    headers: Mapping[str, str],
-    ignore: Sequence[str] = (),
-    channel: int | None = None,
-    protocol_version: str | None = None,
-    timeout: float | None = None,
-    as_json: bool = False,
-) -> None:
-    """Say to the server what the client in FILE said; prints what differs, and ends the command."""
-    report = driven(
-        ctx,
-        file,
-        target,
-        headers=headers,
-        ignore=ignore,
-        channel=channel,
-        protocol_version=protocol_version,
-        timeout=timeout,
-    )
-    if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.Encoder().encode_lines(report.differences), nl=False)
-    else:
-        _print(report)
-    ctx.exit(0 if report.is_same else 1)
-
-
-def driven(
-    ctx: click.Context,
-    file: str,
-    target: str | None,
-    *,
-    headers: Mapping[str, str],
-    ignore: Sequence[str] = (),
-    channel: int | None = None,
-    protocol_version: str | None = None,
-    timeout: float | None = None,
-) -> "InputsReport":
-    """What became of the recorded requests at TARGET or URL, or at the command behind `--`.
-
-    Raises:
-        click.UsageError: Neither is there, or both; or a path to ignore or a URL is none, or a
-            revision does not fit what was recorded; or there are headers for no URL.
-        RecordingError: The file is no recording.
-    """
-    from mcp_trio._cli.output import echo_error
-    from mcp_trio._cli.progress import patience
-    from mcp_trio._cli.recordings import naming
-    from mcp_trio._replay.live import drive
-    from mcp_trio.errors import ConnectionLost
-
-    # A server in this process prints where it likes, but stdout is for what differs.
-    with contextlib.redirect_stdout(sys.stderr), naming(file), patience("asking the server"):
-        server, is_command = _server(ctx, target)
-        reject_headers(headers, server if isinstance(server, str) else None)
-        try:
-            return drive(
-                file,
-                server,
-                ignore=ignore,
-                channel=channel,
-                protocol_version=protocol_version,
-                limits=_limits(timeout),
-                inherit_env=is_command,
-                headers=headers,
-            )
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-        except ConnectionLost as error:  # it could not even be started, or reached
-            echo_error(str(naming_header(error)))
-            ctx.exit(2)
-
-
-def _server(ctx: click.Context, target: str | None) -> "tuple[Target, bool]":
-    command = command_behind(ctx)
-    if (command is None) is (target is None):
-        raise click.UsageError("name one server: TARGET or URL, or its command after --")
-    if command is not None:
-        return command, True
-    from mcp_trio._cli.targets import load_server
-
-    assert target is not None
-    return target if is_url(target) else load_server(target), False
-
-
-def _limits(timeout: float | None) -> "Limits":
-    import attrs
-
-    from mcp_trio.limits import DEFAULT_LIMITS
-
-    if timeout is None:
-        return DEFAULT_LIMITS
-    return attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=timeout))
-
-
-def _print(report: "InputsReport") -> None:
-    from mcp_trio._cli.output import Column, Line, print_table
-
-    if report.differences:
-        columns = (
-            Column(""),
-            Column("record", "right"),
-            Column("what"),
-            Column("path"),
-            Column("recorded"),
-            Column("live"),
-        )
-        lines = [Line(_cells(each), _COLOURS[each.kind]) for each in report.differences]
-        print_table(columns, lines)
-        click.echo()
-    click.echo(report.summary)
-
-
-def _cells(difference: "InputDifference") -> tuple[str, ...]:
-    from mcp_trio._cli.output import printable
-    from mcp_trio._replay.live import value_texts
-
-    number = "" if difference.record is None else str(difference.record)
-    values = value_texts(difference) if difference.path else ("", difference.live or "")
-    cells = (difference.subject, difference.path, *values)
-    return difference.kind, number, *map(printable, cells)
-
-
-# --------------------
-# `mcp-trio replay`: run a server's handlers against a recording.
+_WITH_A_LIVE_SERVER: Final = "With --inputs, URL or COMMAND"
 
 
 @click.command(
     cls=LiveServerCommand,
     short_help="Run handlers against a recording.",
     epilog="""\b
-With --inputs, or with a command behind --, a server is started, and somebody says to it what the
-client in FILE said, as to one at a URL: a recording of any role and any transport will do. Ids,
-tokens, cursors and times do not count.
+With a TARGET, its handlers run in this process, and nothing else is started or contacted. With
+--inputs, a URL or a COMMAND, a live server gets the messages of the recorded client. Any
+recording will do then; ids, tokens, cursors and times in the responses are not compared.
 
 \b
-Exit status: 0 the same, byte for byte; 1 diverged: the first record that differs is shown, and of
-a live server all that differs; 2 unusable, such as a recording of a client, or nobody at URL.
+Exit status: 0 no difference; 1 a difference: the first one for a TARGET, all of them for a live
+server; 2 the recording cannot be used, such as one of a client, or the server cannot be reached.
 
 \b
 Examples:
@@ -249,10 +76,45 @@ Examples:
     type=click.Choice(["strict", "outbound"]),
     default="strict",
     show_default=True,
-    help="outbound: compare only what is sent; effects may come in another order.",
+    help="outbound: compare only the messages sent; effects may occur in another order.",
 )
 @click.option("--key", metavar="FILE", help="The key with which FILE was redacted.")
-@inputs_parameters
+@click.option(
+    "--inputs",
+    is_flag=True,
+    help="Start TARGET, send it the recorded client's messages, and compare its responses.",
+)
+@header_option
+@click.option(
+    "--ignore",
+    metavar="PATH",
+    multiple=True,
+    help=f"{_WITH_A_LIVE_SERVER}: ignore differences at this path, such as "
+    "'$.result.content[*].text'.",
+)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help=f"{_WITH_A_LIVE_SERVER}: how long to wait for a response.",
+)
+@click.option(
+    "--channel",
+    metavar="N",
+    type=int,
+    help=f"{_WITH_A_LIVE_SERVER}: the session to replay, in a recording of several.",
+)
+@click.option(
+    "--protocol-version",
+    metavar="VERSION",
+    help=f"{_WITH_A_LIVE_SERVER}: the protocol version to use; stateless or legacy as recorded.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help=f"{_WITH_A_LIVE_SERVER}: print one JSON object per difference.",
+)
 @click.pass_context
 def replay_command(
     context: click.Context,
@@ -263,51 +125,275 @@ def replay_command(
     mode: "Mode",
     key: str | None,
     inputs: bool,
-    **choices: Any,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run the handlers of TARGET against the recording FILE, and compare every byte they send."""
-    is_live = command_behind(context) is not None or (target is not None and is_url(target))
+    is_live = command_after_dashes(context) is not None or (target is not None and is_url(target))
     if inputs or is_live:
-        drive_inputs(context, file, target, **choices)
-    elif target is None:
+        report = _drive(context, file, target, **options)
+        _print_inputs_report(report, as_json=as_json)
+        context.exit(0 if report.is_same else 1)
+    if target is None:
         raise click.UsageError("name a TARGET or a URL, or a COMMAND after --")
-    elif any(choices.values()):
+    if as_json or any(options.values()):
         raise click.UsageError(
             "--header, --ignore, --timeout, --channel, --protocol-version and --json"
-            " go with --inputs"
+            " need --inputs, a URL or a COMMAND"
         )
-    else:
-        _replay(file, target, mode, key)
 
-
-def _replay(file: str, target: str, mode: "Mode", key: str | None) -> None:
-    from mcp_trio._cli.options import read_key
-    from mcp_trio._cli.progress import patience
-    from mcp_trio._cli.recordings import naming
-    from mcp_trio._cli.targets import load_server
+    from mcp_trio._cli.output import busy
     from mcp_trio._replay.replay import replay
 
     server = load_server(target)
     secret = None if key is None else read_key(key)
-    begin = time.perf_counter()
-    with naming(file), patience("replaying"):
-        report = replay(file, server, mode=mode, key=secret)
-    click.echo(replayed(report, time.perf_counter() - begin))
+    start = time.perf_counter()
+    with naming(file), busy("replaying"):
+        replayed = replay(file, server, mode=mode, key=secret)
+    click.echo(replay_summary(replayed, time.perf_counter() - start))
 
 
-def replayed(report: "ReplayReport", seconds: float) -> str:
-    """What to say of a replay that did what was recorded, and took `seconds`."""
-    played = f"{report.records} records, {report.requests} requests handled"
+def replay_summary(report: "ReplayReport", seconds: float) -> str:
+    """Return the text for a replay without a difference, which took `seconds`."""
+    counts = f"{report.records} records, {report.requests} requests handled"
     ending = "" if report.is_complete else ", up to where the recording was cut"
     lines = [
-        f"the same, byte for byte: {played}{ending}",
+        f"the same, byte for byte: {counts}{ending}",
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
         *(f"note: {note}" for note in report.notes),
-        *(f"stray: {untracked_call}" for untracked_call in report.untracked_calls),
-        *(f"beyond the cut: lane {lane} {site}" for lane, site in report.continuing.items()),
+        *(f"untracked call: {call}" for call in report.untracked_calls),
+        *(f"after the cut: lane {lane} {site}" for lane, site in report.continuing.items()),
     ]
     return "\n".join(lines)
 
+
+# A live server, for `replay` and for `mock --as client`.
+
+
+def _drive(
+    context: click.Context,
+    file: str,
+    target: str | None,
+    *,
+    headers: Mapping[str, str],
+    ignore: Sequence[str] = (),
+    channel: int | None = None,
+    protocol_version: str | None = None,
+    timeout: float | None = None,
+) -> "InputsReport":
+    """Send the recorded client's messages to a live server, and compare its responses.
+
+    Raises:
+        click.UsageError: There is no server, or there are two; a path to ignore or a URL is
+            invalid; the protocol version does not fit the recording; or there are headers without a
+            URL that takes them.
+        RecordingError: The file is not a recording.
+    """
+    from mcp_trio._cli.output import busy
+    from mcp_trio._replay.live import drive
+
+    # A server in this process may print, but stdout is for the differences.
+    with contextlib.redirect_stdout(sys.stderr), naming(file), busy("waiting for the server"):
+        server = _live_server(context, target)
+        reject_headers(headers, server if isinstance(server, str) else None)
+        try:
+            return drive(
+                file,
+                server,
+                ignore=ignore,
+                channel=channel,
+                protocol_version=protocol_version,
+                limits=_limits(timeout),
+                inherit_env=target is None,
+                headers=headers,
+            )
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        except ConnectionLost as error:  # the server could not be started or reached
+            echo_error(str(naming_header(error)))
+            context.exit(2)
+
+
+def _live_server(context: click.Context, target: str | None) -> "Target":
+    command = command_after_dashes(context)
+    if (command is None) is (target is None):
+        raise click.UsageError("name one server: TARGET or URL, or its COMMAND after --")
+    if target is None:
+        assert command is not None
+        return command
+    return target if is_url(target) else load_server(target)
+
+
+def _limits(timeout: float | None) -> "Limits":
+    import attrs
+
+    from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
+
+    if timeout is None:
+        return DEFAULT_LIMITS
+    return attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=timeout))
+
+
+_DIFFERENCE_COLOURS: Final = {
+    "changed": "yellow",
+    "missing": "red",
+    "extra": "green",
+    "late": "red",
+    "lost": "red",
+}
+
+
+def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
+    from mcp_trio._cli.output import Column, Line, print_table
+
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.Encoder().encode_lines(report.differences), nl=False)
+        return
+    if report.differences:
+        columns = (
+            Column(""),
+            Column("record", "right"),
+            Column("what"),
+            Column("path"),
+            Column("recorded"),
+            Column("live"),
+        )
+        lines = [
+            Line(_difference_cells(each), _DIFFERENCE_COLOURS[each.kind])
+            for each in report.differences
+        ]
+        print_table(columns, lines)
+        click.echo()
+    click.echo(report.summary)
+
+
+def _difference_cells(difference: "InputDifference") -> tuple[str, ...]:
+    from mcp_trio._cli.output import printable
+    from mcp_trio._replay.live import value_texts
+
+    number = "" if difference.record is None else str(difference.record)
+    values = value_texts(difference) if difference.path else ("", difference.live or "")
+    cells = (difference.subject, difference.path, *values)
+    return difference.kind, number, *map(printable, cells)
+
+
+# `mcp-trio mock`.
+
+
+@click.command(
+    cls=LiveServerCommand,
+    short_help="Stand in for a recorded server or client.",
+    epilog="""\b
+As a server over stdio, use this command wherever a host expects the server's command. Over the
+other transports it serves any number of clients until a signal ends it; http includes WebSocket
+at /ws.
+
+\b
+A request gets the recorded response of the same request, with its notifications and with the
+server's own requests. A request that was not recorded gets an error that names the nearest one,
+and is listed on stderr at the end. Lists and pings may be repeated, and so may any request of
+stateless clients over http, unless --strict is given. In a redacted recording, a value also
+matches if it has the shape of the recorded one.
+
+\b
+Exit status: 0 success; 1 with --strict: the requests were not those recorded; with --as client:
+the server answered no request; 2 FILE cannot be used, or the server cannot be started or reached;
+128 plus the number of a signal.
+
+\b
+Examples:
+  mcp-trio mock recordings/trip.mcprec.jsonl
+  mcp-trio mock recordings/trip.mcprec.jsonl --transport http --port 8000
+  mcp-trio call forecast city=Oslo -- mcp-trio mock recordings/trip.mcprec.jsonl
+  mcp-trio mock recordings/trip.mcprec.jsonl --as client -- npx -y some-server
+""",
+)
+@click.argument("file")
+@click.argument("target", required=False)
+@click.option(
+    "--as",
+    "role",
+    type=click.Choice(("server", "client")),
+    default="server",
+    show_default=True,
+    help="The side to stand in for; a client needs a server to connect to.",
+)
+@click.option("--pace", is_flag=True, help="Respond with the recorded delays instead of at once.")
+@click.option(
+    "--strict", is_flag=True, help="Fail unless the client sends exactly the recorded requests."
+)
+@click.option(
+    "--transport", type=click.Choice(list(TRANSPORTS)), help="For a server: stdio by default."
+)
+@serving_options
+@header_option
+@click.option(
+    "--channel", type=int, metavar="N", help="The session to use, in a recording of several."
+)
+@click.pass_context
+def mock_command(
+    context: click.Context,
+    /,
+    file: str,
+    target: str | None,
+    role: Literal["server", "client"],
+    *,
+    headers: Mapping[str, str],
+    channel: int | None,
+    **server_options: Any,
+) -> None:
+    """Stand in for the server of the recording FILE, or for its client."""
+    if role == "client":
+        for name, value in server_options.items():
+            if is_given(value):
+                raise click.UsageError(f"{flag_of(name)} cannot be used with --as client")
+        report = _drive(context, file, target, ignore=("$",), channel=channel, headers=headers)
+        click.echo(report.summary)
+        context.exit(0 if report.answered else 1)
+    if target is not None or command_after_dashes(context) is not None or headers:
+        raise click.UsageError("TARGET, URL, COMMAND and --header need --as client")
+    _mock_server(context, file, channel=channel, **server_options)
+
+
+def _mock_server(
+    context: click.Context,
+    file: str,
+    *,
+    channel: int | None,
+    pace: bool,
+    strict: bool,
+    transport: str | None,
+    **options: Any,
+) -> None:
+    from mcp_trio._replay.mock import mock_server, run_mock
+
+    transport = transport or "stdio"
+    given = serve_options(transport, options)
+    with naming(file):
+        server = mock_server(file, strict=strict, pace=pace, channel=channel)
+    status = run_mock(server) if transport == "stdio" else _serve_mock(server, transport, given)
+    if strict:
+        server.check()
+    for line in server.unrecorded:
+        echo_error(line)
+    context.exit(status)
+
+
+def _serve_mock(server: "MockServer", transport: str, options: Mapping[str, Any]) -> int:
+    """Serve until a signal ends it; returns the exit status for that signal."""
+    from mcp_trio._server.server import RUNNERS
+
+    try:
+        with listening(listen_address(**options), "serving") as attempt:
+            RUNNERS[transport](server, told=attempt.report_url, **options)
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+    return 0
+
+
+# `mcp-trio sweep`.
 
 _DIFFERENCES_SHOWN_MAX: Final = 10
 
@@ -315,12 +401,12 @@ _DIFFERENCES_SHOWN_MAX: Final = 10
 @click.command(
     short_help="Look for races in handlers.",
     epilog="""\b
-Each schedule has a seed, which decides in which order tasks run and how long effects take.
-An answer that may well depend on who comes first differs too: judge for yourself.
+Each schedule has a seed, which decides in which order tasks run and how long effects take. A
+response also differs if it may legitimately depend on that order: not every difference is a bug.
 
 \b
-Exit status: 0 every schedule came to what is recorded; 1 some did not: their seeds are shown;
-2 unusable, such as a recording of a client.
+Exit status: 0 every schedule led to the recorded responses; 1 some did not: their seeds are
+shown; 2 the recording cannot be used, such as one of a client.
 
 \b
 Examples:
@@ -333,52 +419,57 @@ Examples:
 @click.option(
     "--schedules",
     type=click.IntRange(min=1),
+    metavar="N",
     default=100,
     show_default=True,
     help="How many schedules to run.",
 )
-@click.option("--seed", type=int, help="Run only the schedule of this seed.")
+@click.option("--seed", type=int, metavar="N", help="Run only the schedule with this seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def sweep_command(
-    ctx: click.Context, *, file: str, target: str, schedules: int, seed: int | None, as_json: bool
+    context: click.Context,
+    /,
+    file: str,
+    target: str,
+    schedules: int,
+    seed: int | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Run the handlers of TARGET against the inputs of the recording FILE, in many orders."""
+    """Run the handlers of TARGET on the inputs of the recording FILE, under many schedules."""
     import msgspec
 
-    from mcp_trio._cli.recordings import naming
-    from mcp_trio._cli.targets import load_server
     from mcp_trio._replay.sweep import sweep_forked
 
-    with redirect_stdout(sys.stderr), naming(file):  # what people print is no part of the report
+    # Handlers may print, but stdout is for the report.
+    with contextlib.redirect_stdout(sys.stderr), naming(file):
         server = load_server(target)
         report = sweep_forked(file, server, schedules=schedules, seed=seed)
-    click.echo(msgspec.json.encode(report).decode() if as_json else swept(report, file, target))
-    ctx.exit(0 if report.is_clean else 1)
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo(sweep_summary(report, file, target))
+    context.exit(0 if report.is_clean else 1)
 
 
-def swept(report: "SweepReport", file: str, target: str) -> str:
-    """What to say of a sweep."""
-    counts = ", ".join(
-        f"{count} {noun}{'' if count == 1 else 's'}"
-        for count, noun in ((report.schedules, "schedule"), (report.outcomes, "different end"))
-    )
+def sweep_summary(report: "SweepReport", file: str, target: str) -> str:
+    """Return the text for a sweep: counts, the first differences, and how to repeat one."""
+    schedules = f"{report.schedules} schedule{'' if report.schedules == 1 else 's'}"
+    outcomes = f"{report.outcomes} outcome{'' if report.outcomes == 1 else 's'}"
+    failing = len(report.failing_seeds)
+    result = f"{failing} of them differ{'s' if failing == 1 else ''} from the recording"
+    if report.is_clean:
+        result = "every response is the recorded one"
     lines = [
-        f"{counts}, in {report.seconds:.2f} s: {_verdict(report)}",
+        f"{schedules}, {outcomes}, in {report.seconds:.2f} s: {result}",
         *map(str, report.differences[:_DIFFERENCES_SHOWN_MAX]),
     ]
-    more = len(report.differences) - _DIFFERENCES_SHOWN_MAX
-    if more > 0:
-        lines.append(f"and {more} more")
-    lines += [f"stray: {untracked_call}" for untracked_call in report.untracked_calls]
+    hidden = len(report.differences) - _DIFFERENCES_SHOWN_MAX
+    if hidden > 0:
+        lines.append(f"and {hidden} more")
+    lines += [f"untracked call: {call}" for call in report.untracked_calls]
     if not report.is_clean:
         first = report.failing_seeds[0]
-        lines.append(f"one of them alone: mcp-trio sweep {file} {target} --seed {first}")
+        lines.append(f"to repeat the first: mcp-trio sweep {file} {target} --seed {first}")
     return "\n".join(lines)
-
-
-def _verdict(report: "SweepReport") -> str:
-    if report.is_clean:
-        return "every request came to what is recorded"
-    count = len(report.failing_seeds)
-    return f"{count} of them differ{'s' if count == 1 else ''} from the recording"

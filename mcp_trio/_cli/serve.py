@@ -1,245 +1,44 @@
-"""`mcp-trio run` and `mock`: serve a server or a recording."""
+"""`mcp-trio run` serves a server; `mcp-trio demo` records, replays and shows a session."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
 
 from mcp_trio._cli.options import (
     TRANSPORTS,
-    Attempt,
+    ListenAttempt,
     RecordingChoices,
-    command_behind,
-    flag_of,
-    header_option,
-    is_said,
+    listen_address,
     listening,
-    placed,
+    load_server,
     record_options,
     recording_options,
+    serve_options,
     serving_options,
-    where,
 )
-from mcp_trio._cli.output import echo_error
-from mcp_trio._cli.replay import LiveServerCommand, driven
 
 if TYPE_CHECKING:
+    from mcp_trio._client.client import Client
     from mcp_trio._recorder.writer import RecordOptions
-    from mcp_trio._replay.mock import MockServer
     from mcp_trio._server.server import Server
+    from mcp_trio.types import ProgressParams
 
 
-# --------------------
-# `mcp-trio mock`: stand in for the server or the client of a recording.
+# `mcp-trio run`.
 
 
-@click.command(
-    cls=LiveServerCommand,
-    short_help="Stand in for a recorded server or client.",
-    epilog="""\b
-The server is played over stdin and stdout: put this command where a host wants that of a server.
-Over http (with websocket at /ws), websocket, unix and tcp it is played to all who come, until a
-signal ends it; over http in the era that was recorded.
-A request is answered as the same one was in the recording, with the notifications and questions
-that came with it. What was not recorded gets an error that says what comes nearest, and is told
-on stderr at the end; lists and pings may be asked again, and whatever modern clients ask over
-http, unless --strict. In a redacted recording, values also fit that have the shape of the
-recorded ones.
-
-\b
-Exit status: 0; 1 with --strict, if something else or less was asked than was recorded, and with
---as client, if the server has answered nothing; 2 FILE is unusable, or the server cannot be
-started or reached; 128 plus the number of a signal.
-
-\b
-Examples:
-  mcp-trio mock recordings/trip.mcprec.jsonl
-  mcp-trio mock recordings/trip.mcprec.jsonl --transport http --port 8000
-  mcp-trio mock trip.mcprec.jsonl --transport http --allow-origin https://app.example --allow-cors
-  mcp-trio mock recordings/trip.mcprec.jsonl --transport unix --socket mock.sock
-  mcp-trio call forecast city=Oslo -- mcp-trio mock recordings/trip.mcprec.jsonl
-  mcp-trio mock recordings/trip.mcprec.jsonl --as client -- npx -y some-server
-  mcp-trio mock recordings/trip.mcprec.jsonl --as client ws://127.0.0.1:8000/ws
-""",
-)
-@click.argument("file")
-@click.argument("target", required=False)
-@click.option(
-    "--as",
-    "role",
-    type=click.Choice(("server", "client")),
-    default="server",
-    show_default=True,
-    help="The side to imitate; a client needs a server to connect to.",
-)
-@click.option("--pace", is_flag=True, help="Respond with the recorded delays instead of at once.")
-@click.option(
-    "--strict", is_flag=True, help="Fail unless the client sends exactly the recorded requests."
-)
-@click.option(
-    "--transport", type=click.Choice(list(TRANSPORTS)), help="For a server: stdio by default."
-)
-@serving_options
-@header_option
-@click.option(
-    "--channel", type=int, metavar="N", help="The session to use, in a recording of several."
-)
-@click.pass_context
-def mock_command(
-    context: click.Context,
-    /,
-    file: str,
-    target: str | None,
-    role: Literal["server", "client"],
-    *,
-    headers: Mapping[str, str],
-    channel: int | None,
-    **of_server: Any,
-) -> None:
-    """Stand in for the server of the recording FILE, or for its client."""
-    if role == "client":
-        _reject(of_server)
-        report = driven(context, file, target, ignore=("$",), channel=channel, headers=headers)
-        click.echo(report.summary)
-        context.exit(0 if report.answered else 1)
-    if target is not None or command_behind(context) is not None or headers:
-        raise click.UsageError("a server is named with --as client only")
-    _mock_server(context, file, channel=channel, **of_server)
-
-
-def _reject(of_server: Mapping[str, Any]) -> None:
-    given = [name for name, value in of_server.items() if is_said(value)]
-    if given:
-        raise click.UsageError(f"{flag_of(given[0])} cannot be used with --as client")
-
-
-def _mock_server(
-    context: click.Context,
-    file: str,
-    *,
-    channel: int | None,
-    pace: bool,
-    strict: bool,
-    transport: str | None,
-    **said: Any,
-) -> None:
-    from mcp_trio._cli.recordings import naming
-    from mcp_trio._replay.mock import mock_server
-
-    name = transport or "stdio"
-    place = placed(name, said)
-    with naming(file):
-        server = mock_server(file, strict=strict, pace=pace, channel=channel)
-    status = _served_over_stdio(server) if name == "stdio" else _served(server, name, place)
-    if strict:
-        server.check()
-    for line in server.unrecorded:
-        echo_error(line)
-    context.exit(status)
-
-
-def _served_over_stdio(server: "MockServer") -> int:
-    from mcp_trio._replay.mock import run_mock
-
-    return run_mock(server)
-
-
-def _served(server: "MockServer", transport: str, place: Mapping[str, Any]) -> int:
-    """The exit status, which is that of the signal which ended it."""
-    from mcp_trio._server.server import RUNNERS
-
-    status = 0
-    try:
-        with listening(where(**place), "serving") as attempt:
-            RUNNERS[transport](server, told=attempt.told, **place)
-    except SystemExit as ended:
-        status = int(ended.code or 0)
-    return status
-
-
-class Served(NamedTuple):
-    """What is served, and how; `place` is what a transport is told, by the names of options."""
-
-    target: str
-    record: "RecordOptions | None"
-    protocol_versions: Sequence[str]
-    transport: str
-    place: Mapping[str, Any]
-
-    def load(self) -> "Server":
-        """The server, which people's code makes."""
-        from mcp_trio._cli.targets import load_server
-
-        server = load_server(self.target)
-        if self.protocol_versions:
-            server.protocol_versions = self.protocol_versions
-        return server
-
-
-def _serve_stdio(served: Served) -> None:
-    from mcp_trio._transports.stdio import divert_stdio
-
-    # Before anything of theirs is imported: what it prints must not meet the messages.
-    descriptors = divert_stdio()
-
-    from mcp_trio._server.stdio import run_stdio
-    from mcp_trio._session.tasks import bare
-
-    server = served.load()
-    try:
-        run_stdio(server, record=served.record, descriptors=descriptors)
-    except Exception as error:
-        raise bare(error) from None
-
-
-def _serve_listening(served: Served) -> None:
-    from mcp_trio._server.server import RUNNERS
-
-    server, place = served.load(), served.place
-    _check_workers(server, place.get("workers", 1))
-    with listening(where(**place), "serving") as attempt:
-        _keep_lifespan_apart(server, attempt)
-        RUNNERS[served.transport](server, told=attempt.told, record=served.record, **place)
-
-
-def _check_workers(server: "Server", workers: int) -> None:
-    from mcp_trio._server.http_serve import check_for_workers
-
-    if workers > 1:
-        try:
-            check_for_workers(server, {}, workers)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-
-
-def _keep_lifespan_apart(server: "Server", attempt: Attempt) -> None:
-    """It begins when somebody listens already: what people's code raises there is its own."""
-    lifespan = server.lifespan
-    if lifespan is None:
-        return
-
-    def begin(server: "Server") -> AbstractAsyncContextManager[Any]:
-        attempt.is_over = True
-        return lifespan(server)
-
-    server.lifespan = begin
-
-
-def _check_sessions(record: "RecordOptions | None", transport: str) -> None:
-    from mcp_trio._recorder.writer import holds_many_sessions
-
-    if not holds_many_sessions(record):
-        raise click.UsageError(
-            f"over {transport} sessions are many: --record takes a folder that is there already"
-        )
-
-
-def _protocol_versions(_: click.Context, __: click.Parameter, words: str | None) -> Sequence[str]:
+def _protocol_versions(_: click.Context, __: click.Parameter, text: str | None) -> Sequence[str]:
     from mcp_trio._protocol.versions import checked_protocol_versions
 
     try:
-        return () if words is None else checked_protocol_versions(words.split(","))
+        return () if text is None else checked_protocol_versions(text.split(","))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -247,29 +46,26 @@ def _protocol_versions(_: click.Context, __: click.Parameter, words: str | None)
 @click.command(
     short_help="Serve a server.",
     epilog="""\b
-Over stdio it ends when the client closes stdin or stops reading, with the parent process, and on
-SIGINT or SIGTERM; what the server prints goes to stderr. Over anything else it ends on a signal.
-With http there is WebSocket as well, at /ws of the same port; websocket is that alone. Over unix
-and tcp messages are lines, as over stdio. Over all but stdio, --record takes a folder.
+Over stdio, the command ends when the client closes stdin or stops reading, when the parent
+process ends, or on SIGINT or SIGTERM; what the server prints goes to stderr. Over the other
+transports it ends on a signal. http accepts WebSocket clients too, at /ws; over unix and tcp,
+each line is a message. Except over stdio, --record needs an existing folder.
 
 \b
-A browser lets pages of other origins read what is answered over http with --allow-cors only; to
-open a WebSocket they need --allow-origin alone.
+Web pages of other origins need --allow-origin to open a WebSocket, and also --allow-cors to read
+responses over http. In --token '${TOKEN}', the single quotes keep the token out of the process
+list.
 
 \b
-Write --token '${TOKEN}' in single quotes: what the environment holds does not stand in the list
-of processes then.
-
-\b
-Exit status: 0; 1 one of several workers ended before all of them served; 2 TARGET names no
-server, options contradict each other, or nobody can listen there; 128 plus a signal's number.
+Exit status: 0 the client is done; 1 a worker process ended before all of them served; 2 TARGET
+names no server, options contradict each other, or the address cannot be used; 128 plus the number
+of a signal.
 
 \b
 Examples:
   mcp-trio run server.py
   mcp-trio run package.module:server --record recordings/
   mcp-trio run server.py --transport http --port 8000
-  mcp-trio run server.py --transport http --workers 4
   mcp-trio run server.py --transport http --host 0.0.0.0 --certfile cert.pem --keyfile key.pem
   mcp-trio run server.py --transport http --allow-origin https://app.example --allow-cors
   mcp-trio run server.py --transport websocket --token '${TOKEN}'
@@ -283,52 +79,52 @@ Examples:
     type=click.Choice(list(TRANSPORTS)),
     default="stdio",
     show_default=True,
-    help="How clients are connected.",
+    help="The transport over which clients connect.",
 )
 @serving_options
 @click.option(
     "--certfile",
     metavar="PATH",
     type=click.Path(exists=True, dir_okay=False),
-    help="For http, websocket: use TLS with this certificate, in PEM.",
+    help="For http and websocket: use TLS with this certificate, in PEM.",
 )
 @click.option(
     "--keyfile",
     metavar="PATH",
     type=click.Path(exists=True, dir_okay=False),
-    help="For http, websocket: the certificate's private key, in PEM; by default, in its file.",
+    help="For http and websocket: the certificate's private key, in PEM; without it, the key is "
+    "in the certificate's file.",
 )
 @click.option(
     "--server",
     type=click.Choice(["native", "hypercorn"]),
-    help="For http: the server implementation; native by default, hypercorn for HTTP/2.",
+    help="For http: the HTTP server implementation; native by default, hypercorn for HTTP/2.",
 )
 @click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(1),
-    help=(
-        "For http: the number of worker processes; more than 1 serves "
-        "stateless clients only; 1 by default."
-    ),
+    help="For http: the number of worker processes; more than 1 serves stateless protocol "
+    "versions only; 1 by default.",
 )
 @click.option(
     "--protocol-versions",
-    metavar="REV,...",
+    metavar="VERSION,...",
     callback=_protocol_versions,
     help="Offer only these protocol versions.",
 )
 @click.option(
     "--record",
     metavar="PATH",
-    help="Record the session: to a file, or to a file of its own in an existing folder; "
+    help="Record the session to a file, or each session to its own file in an existing folder; "
     "compressed if the name ends in .zst.",
 )
 @recording_options
 @click.option(
     "--strict",
     is_flag=True,
-    help=("Raise an error when a handler calls what no replay can repeat, such as time.time()."),
+    help="With --record: raise an error when a handler calls what cannot be replayed, such as "
+    "time.time().",
 )
 def run_command(
     target: str,
@@ -356,24 +152,237 @@ def run_command(
         raise click.UsageError("recording options need --record PATH")
     if keyfile is not None and certfile is None:
         raise click.UsageError("--keyfile needs --certfile")
-    options = None if record is None else record_options(record, choices, strict=strict)
-    said = {
-        "host": host,
-        "port": port,
-        "path": path,
-        "is_open": is_open,
-        "token": token,
-        "hosts": hosts,
-        "origins": origins,
-        "allows_cors": allows_cors,
-        "certfile": certfile,
-        "keyfile": keyfile,
-        "server": server,
-        "workers": workers,
-    }
-    served = Served(target, options, protocol_versions, transport, placed(transport, said))
+    recording = None if record is None else record_options(record, choices, strict=strict)
+    options = serve_options(
+        transport,
+        {
+            "host": host,
+            "port": port,
+            "path": path,
+            "is_open": is_open,
+            "token": token,
+            "hosts": hosts,
+            "origins": origins,
+            "allows_cors": allows_cors,
+            "certfile": certfile,
+            "keyfile": keyfile,
+            "server": server,
+            "workers": workers,
+        },
+    )
     if transport == "stdio":
-        _serve_stdio(served)
+        _serve_stdio(target, protocol_versions, recording)
     else:
-        _check_sessions(options, transport)
-        _serve_listening(served)
+        _check_many_sessions(recording, transport)
+        _serve_listening(
+            _load(target, protocol_versions), transport, options, recording, workers or 1
+        )
+
+
+def _load(target: str, protocol_versions: Sequence[str]) -> "Server":
+    server = load_server(target)
+    if protocol_versions:
+        server.protocol_versions = protocol_versions
+    return server
+
+
+def _serve_stdio(
+    target: str, protocol_versions: Sequence[str], recording: "RecordOptions | None"
+) -> None:
+    from mcp_trio._transports.stdio import divert_stdio
+
+    # Before the user's code is imported: what it prints must not get between the messages.
+    descriptors = divert_stdio()
+
+    from mcp_trio._server.stdio import run_stdio
+    from mcp_trio._session.tasks import bare
+
+    server = _load(target, protocol_versions)
+    try:
+        run_stdio(server, record=recording, descriptors=descriptors)
+    except Exception as error:
+        raise bare(error) from None
+
+
+def _check_many_sessions(recording: "RecordOptions | None", transport: str) -> None:
+    from mcp_trio._recorder.writer import holds_many_sessions
+
+    if not holds_many_sessions(recording):
+        raise click.UsageError(
+            f"--transport {transport} serves many sessions: --record needs an existing folder"
+        )
+
+
+def _serve_listening(
+    server: "Server",
+    transport: str,
+    options: Mapping[str, Any],
+    recording: "RecordOptions | None",
+    workers: int,
+) -> None:
+    from mcp_trio._server.http_serve import check_for_workers
+    from mcp_trio._server.server import RUNNERS
+
+    if workers > 1:
+        try:
+            check_for_workers(server, {}, workers)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    with listening(listen_address(**options), "serving") as attempt:
+        _end_attempt_with_lifespan(server, attempt)
+        RUNNERS[transport](server, told=attempt.report_url, record=recording, **options)
+
+
+def _end_attempt_with_lifespan(server: "Server", attempt: ListenAttempt) -> None:
+    """Keep an OSError of the server's lifespan from being reported as an error of listening.
+
+    The lifespan starts once the socket is bound.
+    """
+    lifespan = server.lifespan
+    if lifespan is None:
+        return
+
+    def start(server: "Server") -> AbstractAsyncContextManager[Any]:
+        attempt.is_over = True
+        return lifespan(server)
+
+    server.lifespan = start
+
+
+# `mcp-trio demo`.
+
+EXAMPLE: Final = "mcp_trio.examples.weather"
+SERVER_FILE: Final = "weather-server.mcprec.jsonl"
+CLIENT_FILE: Final = "weather-client.mcprec.jsonl"
+
+
+@click.command(
+    short_help="Record, replay and show a session.",
+    epilog="""\b
+Exit status: 0 success; 1 DIR cannot be created.
+
+\b
+Examples:
+  mcp-trio demo
+  mcp-trio demo --keep recordings
+""",
+)
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Keep the client's and the server's recording in this folder.",
+)
+def demo_command(keep: str | None) -> None:
+    """Record a session with the example server, replay it byte for byte, and show it."""
+    from mcp_trio._cli.inspect import print_timeline
+    from mcp_trio._cli.replay import replay_summary
+    from mcp_trio._replay.replay import replay
+
+    with _demo_folder(keep) as folder:
+        server_file, client_file = folder / SERVER_FILE, folder / CLIENT_FILE
+        click.echo(f"Recording: a client calls `mcp-trio run {EXAMPLE}` over stdio.")
+        _record_demo(server_file, client_file)
+        click.echo("\nReplaying: the server's handlers run again, against the recording.")
+        start = time.perf_counter()
+        report = replay(server_file, load_server(EXAMPLE))
+        click.echo(replay_summary(report, time.perf_counter() - start))
+        click.echo(f"\nThe recording, {SERVER_FILE}:\n")
+        print_timeline(server_file)
+    click.echo("\nWhat to try next:")
+    click.echo("\n".join(f"  {command}" for command in next_steps(keep)))
+
+
+@contextmanager
+def _demo_folder(keep: str | None) -> Generator[Path, None, None]:
+    """Yield the folder to keep, or a temporary one."""
+    if keep is None:
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+        return
+    folder = Path(keep)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"cannot create {folder}: {error.strerror}") from error
+    yield folder
+
+
+def _record_demo(server_file: Path, client_file: Path) -> None:
+    import trio
+
+    from mcp_trio._client.client import Client
+
+    command = [sys.executable, "-m", "mcp_trio", "run", EXAMPLE, "--record", str(server_file)]
+
+    async def session() -> None:
+        async with Client(command, name="demo", record=client_file, log_level="info") as client:
+            tools = await client.list_tools()
+            click.echo(f"  tools: {', '.join(tool.name for tool in tools)}")
+            async with trio.open_nursery() as nursery:
+                for call in (_forecast, _cancelled, _rejected, _warmest, _read, _prompt):
+                    nursery.start_soon(call, client)
+
+    trio.run(session)
+
+
+async def _forecast(client: "Client") -> None:
+    reports: list[object] = []
+    await client.call_tool("forecast", {"city": "Oslo"}, progress=reports.append)
+    click.echo(f"  forecast for Oslo: {len(reports)} progress notifications")
+
+
+async def _cancelled(client: "Client") -> None:
+    import trio
+
+    scope = trio.CancelScope()
+
+    def cancel(_: "ProgressParams") -> None:
+        scope.cancel()
+
+    with scope:
+        await client.call_tool("forecast", {"city": "Lima", "days": 14}, progress=cancel)
+    outcome = "cancelled" if scope.cancelled_caught else "finished before it was cancelled"
+    click.echo(f"  forecast for Lima: {outcome}")
+
+
+async def _rejected(client: "Client") -> None:
+    from mcp_trio.errors import ToolError
+
+    try:
+        await client.call_tool("forecast", {"city": "Atlantis"})
+    except ToolError as error:
+        click.echo(f"  forecast for Atlantis: {error}")
+
+
+async def _warmest(client: "Client") -> None:
+    result = await client.call_tool("warmest", {"days": 2})
+    click.echo(f"  warmest: {getattr(result.content[0], 'text', '')}")
+
+
+async def _read(client: "Client") -> None:
+    result = await client.read_resource("weather://Bergen/now")
+    click.echo(f"  read {result.contents[0].uri}")
+
+
+async def _prompt(client: "Client") -> None:
+    result = await client.get_prompt("plan_trip", {"city": "Pune"})
+    click.echo(f"  plan_trip: a prompt with {len(result.messages)} message")
+
+
+def next_steps(keep: str | None) -> Iterator[str]:
+    """Yield commands to try after the demo, for the recordings in the folder `keep`."""
+    import importlib.util
+
+    if keep is None:
+        yield "mcp-trio demo --keep recordings"
+        return
+    names = (SERVER_FILE, CLIENT_FILE)
+    server_file, client_file = (shlex.quote(str(Path(keep) / name)) for name in names)
+    yield f"mcp-trio replay {server_file} {EXAMPLE}"
+    yield f"mcp-trio show {client_file}"
+    yield f"mcp-trio check {server_file}"
+    spec = importlib.util.find_spec(EXAMPLE)
+    assert spec is not None
+    source = shlex.quote(str(spec.origin))
+    yield f"cp {source} . && mcp-trio replay {server_file} weather.py    # edit it in between"

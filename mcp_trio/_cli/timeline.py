@@ -1,4 +1,4 @@
-"""The timeline of a recording: rows, selections and a summary."""
+"""The timeline of a recording: its rows, which of them to show, and a summary of its requests."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -33,29 +33,28 @@ from mcp_trio._protocol.metadata import CLIENT_INFO, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio.limits import DEFAULT_LIMITS
 
-# --------------------
-# What a message is about, in words.
+# Short texts for messages: the method, and the member of its params that matters most.
 
 
-def what(message: Request | Notification) -> str:
-    """The method, and what it is about."""
-    return _what(message.method, message.params)
+def message_text(method: str, params: object) -> str:
+    """Return the method, and what the message is about, such as `tools/call forecast`."""
+    subject = _SUBJECTS.get(method)
+    return method if subject is None else f"{method} {subject(members_of(params))}".rstrip()
 
 
-def asked_text(asking: InputRequired) -> str:
-    """What a server asks for, each question under its key."""
-    questions = [f"{key}: {_question(each)}" for key, each in asking.requests.items()]
-    return f"asks {'; '.join(questions)}" if questions else "asks to come again"
+def input_required_text(result: InputRequired) -> str:
+    """Return the requests of a result that asks the client for input, each with its key."""
+    requests = [f"{key}: {_input_request(each)}" for key, each in result.requests.items()]
+    return f"asks {'; '.join(requests)}" if requests else "asks to retry the request"
 
 
 def responses_text(responses: Mapping[str, msgspec.Raw]) -> str:
-    """What a client answers, under the same keys."""
-    answers = (f"{key}: {_response_text(each)}" for key, each in responses.items())
-    return "; ".join(answers)
+    """Return a client's responses to these requests, each with its key."""
+    return "; ".join(f"{key}: {_response_text(each)}" for key, each in responses.items())
 
 
 def members_of(body: object) -> dict[str, Any]:
-    """The members of a JSON object, decoded or not; none for what is no object."""
+    """Return the members of a JSON object, decoded or not; none for anything else."""
     if isinstance(body, dict):
         return cast("dict[str, Any]", body)
     if not isinstance(body, bytes | msgspec.Raw):
@@ -66,38 +65,29 @@ def members_of(body: object) -> dict[str, Any]:
         return {}
 
 
-def content_text(result: Mapping[str, Any]) -> str:
-    """The text of a tool's result."""
+def tool_text(result: Mapping[str, Any]) -> str:
+    """Return the texts in a tool's result, joined."""
     try:
         return " ".join(str(item["text"]) for item in result["content"] if "text" in item)
     except (KeyError, TypeError):
         return ""
 
 
-def _question(question: InputRequest) -> str:
-    return _what(question.method, question.params)
+def _input_request(request: InputRequest) -> str:
+    return message_text(request.method, request.params)
 
 
 def _response_text(response: msgspec.Raw) -> str:
-    """The action of a form and what was filled in, or the whole answer."""
+    """Return an elicitation's action and content, or any other response as it is."""
     members = members_of(response)
-    parts = (members.get(name) for name in ("action", "content"))
     if "action" not in members:
         return bytes(response).decode(errors="replace")
+    parts = (members.get(name) for name in ("action", "content"))
     return " ".join(part if isinstance(part, str) else _json(part) for part in parts if part)
 
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _what(method: str, params: object) -> str:
-    name = _TARGETS.get(method, _nothing)
-    return f"{method} {name(members_of(params))}".rstrip()
-
-
-def _nothing(_: dict[str, Any]) -> str:
-    return ""
 
 
 def _member(name: str) -> Callable[[dict[str, Any]], str]:
@@ -114,15 +104,15 @@ def _log(params: dict[str, Any]) -> str:
     return f"{params.get('level')}: {params.get('data')}"
 
 
-def _filter(params: dict[str, Any]) -> str:
-    """What a subscription is about: the lists, and the resources by their URIs."""
-    wishes = members_of(params.get("notifications"))
+def _subscribed(params: dict[str, Any]) -> str:
+    """Return what a subscription asks for: names of lists, and URIs of resources."""
+    wanted = members_of(params.get("notifications"))
     return " ".join(
-        _json(value) if isinstance(value, list) else name for name, value in wishes.items() if value
+        _json(value) if isinstance(value, list) else name for name, value in wanted.items() if value
     )
 
 
-_TARGETS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
+_SUBJECTS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
     "tools/call": _member("name"),
     "prompts/get": _member("name"),
     "resources/read": _member("uri"),
@@ -130,24 +120,22 @@ _TARGETS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
     "resources/unsubscribe": _member("uri"),
     "logging/setLevel": _member("level"),
     "initialize": _member("protocolVersion"),
-    "subscriptions/listen": _filter,
+    "subscriptions/listen": _subscribed,
     "elicitation/create": _member("message"),
     "notifications/elicitation/complete": _member("elicitationId"),
     "notifications/progress": _progress,
     "notifications/message": _log,
     "notifications/resources/updated": _member("uri"),
-    "notifications/subscriptions/acknowledged": _filter,
+    "notifications/subscriptions/acknowledged": _subscribed,
 }
 
 
-# --------------------
-# The records of a recording as the rows of a timeline.
+# Rows: a record each, and for a batch one more for each of its messages.
 #
-# A row is a record with what a reader wants to know of it: which request an answer answers and how
-# long that took, what a cancellation cancels, which way a frame went. Directions are told the same
-# way whoever recorded, so that both sides' recordings of one session look alike. The requests by
-# which one handler asks in rounds are one story, and each says which round it is.
-
+# A row connects its record with others: a response with its request and the time between them, a
+# cancellation with what it cancels, and the requests by which one call is retried with each other.
+# Directions are the same whichever side recorded, so that both sides' recordings of one session
+# look alike.
 
 Direction = Literal["to server", "to client"]
 Outcome = Literal["error", "cancelled"]
@@ -158,7 +146,7 @@ _OPPOSITE: Final[Mapping[Direction, Direction]] = {
     "to server": "to client",
     "to client": "to server",
 }
-# Whether the client recorded, and the kind of record. A proxy records from the server's side.
+# By whether the client recorded, and the kind of record. A proxy records like the server.
 _DIRECTIONS: Final[Mapping[tuple[bool, str], Direction]] = {
     (False, "in"): "to server",
     (False, "out"): "to client",
@@ -168,16 +156,29 @@ _DIRECTIONS: Final[Mapping[tuple[bool, str], Direction]] = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a timeline.
+    """One row of a timeline.
 
-    `record` is the record's number, `ms` its time, `channel` which of several sessions it belongs
-    to. `request` is the record of the request that the row is about, and `method` its method, or
-    the notification's. `took_ms` is the time since that request, for a row that answers or ends it.
-    `story` is the record of the first request of several rounds, and `round` the number of the
-    round; the first request itself does not know yet that there will be more. `protocol_version` is
-    the one that a modern request is made under, or that a handshake has agreed on; `client` is who
-    says to have made the modern request that the row is about. A flaw of the file has a row without
-    a record.
+    Attributes:
+        record: The record's number; None for damage of the file.
+        ms: The time since the recording began.
+        kind: The kind of record, or of damage.
+        channel: The session, in a recording of several.
+        lane: The lane of the record.
+        request: The record of the request that the row is about.
+        method: That request's method, or the notification's.
+        direction: Which way a message went.
+        what: What the row is about.
+        id: The id of the request or response.
+        size_bytes: The size of the record's message or batch.
+        took_ms: The time since the request, for a row that answers or ends it.
+        outcome: Whether the row is an error or a cancellation.
+        first_request: The record of the first of several requests that are one call, of which all
+            but the last were answered with a request for input. The first one itself does not have
+            it, because the retries come later.
+        round: The number of the request among these.
+        protocol_version: The version of a stateless request, or that a handshake agreed on.
+        client: The name and version of the client that sent a stateless request.
+        note: Anything else, such as an error's text.
     """
 
     record: int | None = None
@@ -193,33 +194,33 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size_bytes: int | None = None
     took_ms: float | None = None
     outcome: Outcome | None = None
-    story: int | None = None
+    first_request: int | None = None
     round: int | None = None
     protocol_version: str | None = None
     client: str | None = None
     note: str = ""
 
     @property
-    def first(self) -> int | None:
-        """The request that the story of the row begins with, if it is about a request."""
-        return self.request if self.story is None else self.story
+    def call(self) -> int | None:
+        """The record of the first request of the call that the row is about."""
+        return self.request if self.first_request is None else self.first_request
 
 
 @attrs.frozen
-class _Asked:
-    """A request that was seen."""
+class _SentRequest:
+    """A request to which later records refer."""
 
     record: int
     method: str
     what: str
     time_ns: int
-    round: RoundTrip
+    round_trip: RoundTrip
     client: str | None = None
 
 
 @attrs.define
-class Tally:
-    """What a recording holds, counted; and the revisions that were spoken, in their order."""
+class Counts:
+    """What a recording holds, counted; and its protocol versions, in order."""
 
     records: int = 0
     damage: int = 0
@@ -234,185 +235,179 @@ _decoder: Final = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
 
 
 @attrs.define
-class _Seen:
-    """What is known so far of the session that is told."""
+class _Session:
+    """The requests of one session so far."""
 
-    tally: Tally
+    counts: Counts
     by_client: bool = False
-    asked: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
-    asked_by_token: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
-    asked_in_lane: dict[str, _Asked] = attrs.field(factory=dict[str, _Asked])
-    stories: RoundTripTracker = attrs.field(factory=RoundTripTracker)
+    by_id: dict[_RequestKey, _SentRequest] = attrs.field(factory=dict[_RequestKey, _SentRequest])
+    by_progress_token: dict[_RequestKey, _SentRequest] = attrs.field(
+        factory=dict[_RequestKey, _SentRequest]
+    )
+    by_lane: dict[str, _SentRequest] = attrs.field(factory=dict[str, _SentRequest])
+    round_trips: RoundTripTracker = attrs.field(factory=RoundTripTracker)
 
-    def lane_asked(self, record: Record) -> _Asked | None:
-        """The request that the lane of a record handles."""
-        return self.asked_in_lane.get((record.lane or "").split(".")[0])
+    def request_of_lane(self, record: Record) -> _SentRequest | None:
+        """Return the request that the record's lane handles."""
+        return self.by_lane.get((record.lane or "").split(".")[0])
 
 
-def timeline(items: Iterable[Record | Damage], tally: Tally) -> Iterator[Row]:
-    """The rows of a recording, flaws at their places; counts them in `tally`."""
-    seen = _Seen(tally)
-    sessions = {0: seen}
+def timeline(items: Iterable[Record | Damage], counts: Counts) -> Iterator[Row]:
+    """Yield the rows of a recording, in order, and count them in `counts`."""
+    first_session = _Session(counts)
+    sessions = {0: first_session}
     for item in items:
         if isinstance(item, Damage):
-            yield _flaw(seen, item)
+            counts.damage += 1
+            yield Row(kind=item.kind, what=f"line {item.line}", outcome="error", note=item.text)
         else:
-            if item.channel not in sessions:  # its ids are its own
-                sessions[item.channel] = _Seen(tally, by_client=seen.by_client)
-            yield from _rows(sessions[item.channel], item)
+            if item.channel not in sessions:  # request ids are unique within a session only
+                sessions[item.channel] = _Session(counts, by_client=first_session.by_client)
+            yield from _record_rows(sessions[item.channel], item)
 
 
-def _flaw(seen: _Seen, flaw: Damage) -> Row:
-    seen.tally.damage += 1
-    return Row(kind=flaw.kind, what=f"line {flaw.line}", outcome="error", note=flaw.text)
-
-
-def _rows(seen: _Seen, record: Record) -> Iterator[Row]:
-    """The row of a record; of a frame with several messages, one more for each of them."""
-    seen.tally.records += 1
+def _record_rows(session: _Session, record: Record) -> Iterator[Row]:
+    counts = session.counts
+    counts.records += 1
     if record.kind in {"in", "out"}:
-        told = _frame(seen, record)
+        rows = _wire_rows(session, record)
     else:
-        told = [_TELLERS.get(record.kind, _body)(seen, record)]
-    for row in told:
-        yield _row(seen, record, row)
+        rows = [_ROWS_OF_KINDS.get(record.kind, _other_row)(session, record)]
+    for row in rows:
+        if row.request is None:
+            row = _about(row, session.request_of_lane(record))
+        if row.outcome == "error":
+            counts.errors += 1
+        if row.protocol_version is not None:
+            counts.protocol_versions[row.protocol_version] = None
+        yield msgspec.structs.replace(
+            row,
+            record=record.number,
+            ms=round(record.time_ns / _NS_PER_MS, 3),
+            channel=record.channel or None,
+            lane=record.lane,
+        )
 
 
-def _row(seen: _Seen, record: Record, told: Row) -> Row:
-    row: Row = msgspec.structs.replace(
-        told if told.request is not None else _about(told, seen.lane_asked(record)),
-        record=record.number,
-        ms=round(record.time_ns / _NS_PER_MS, 3),
-        channel=record.channel or None,
-        lane=record.lane,
-    )
-    if row.outcome == "error":
-        seen.tally.errors += 1
-    if row.protocol_version is not None:
-        seen.tally.protocol_versions[row.protocol_version] = None
-    return row
-
-
-def _about(row: Row, asked: _Asked | None) -> Row:
-    """The row, with the request that it is about, and the story of that."""
-    if asked is None:
+def _about(row: Row, request: _SentRequest | None) -> Row:
+    """Add the request that the row is about."""
+    if request is None:
         return row
     row = msgspec.structs.replace(
-        row, request=asked.record, method=row.method or asked.method, client=asked.client
+        row, request=request.record, method=row.method or request.method, client=request.client
     )
-    return row if asked.round.before is None else _of_story(row, asked.round)
+    is_retry = request.round_trip.before is not None
+    return _with_round(row, request.round_trip) if is_retry else row
 
 
-def _of_story(row: Row, round_: RoundTrip) -> Row:
-    return msgspec.structs.replace(row, story=round_.first, round=round_.number)
+def _with_round(row: Row, round_trip: RoundTrip) -> Row:
+    return msgspec.structs.replace(row, first_request=round_trip.first, round=round_trip.number)
 
 
-# Records that are no frames.
+# Rows of records that are not messages.
 
 
-def _body(_: _Seen, record: Record) -> Row:
+def _other_row(_: _Session, record: Record) -> Row:
     return Row(kind=record.kind, note=_text(body_bytes(record)))
 
 
-def _open(seen: _Seen, record: Record) -> Row:
+def _open_row(session: _Session, record: Record) -> Row:
     body = decode_body(record, OpenBody)
-    seen.by_client = body.role == "client"
+    session.by_client = body.role == "client"
     what = f"{body.name} {body.version}"
     return Row(kind="open", what=what, note=f"role {body.role}, {body.transport}, {body.started}")
 
 
-def _error(_: _Seen, record: Record) -> Row:
-    return Row(kind="err", outcome="error", note=_text(body_bytes(record)))
+def _error_row(_: _Session, record: Record) -> Row:
+    return Row(kind=record.kind, outcome="error", note=_text(body_bytes(record)))
 
 
-def _gap(_: _Seen, record: Record) -> Row:
-    return Row(kind="gap", outcome="error", note=_text(body_bytes(record)))
-
-
-def _shut(_: _Seen, record: Record) -> Row:
+def _shut_row(_: _Session, record: Record) -> Row:
     return Row(kind="shut", what=str(members_of(body_bytes(record)).get("cause", "")))
 
 
-def _end(_: _Seen, record: Record) -> Row:
+def _end_row(_: _Session, record: Record) -> Row:
     counts = members_of(body_bytes(record)).get("counts")
-    return Row(kind="end", note=_text(msgspec.json.encode(counts)) if counts else "")
+    return Row(kind="end", note=_json(counts) if counts else "")
 
 
-def _mark(_: _Seen, record: Record) -> Row:
+def _mark_row(_: _Session, record: Record) -> Row:
     body = members_of(body_bytes(record))
     value = body.get("value")
-    note = "" if value is None else _text(msgspec.json.encode(value))
+    note = "" if value is None else _json(value)
     return Row(kind="mark", what=str(body.get("name", "")), note=note)
 
 
-def _cancellation(seen: _Seen, record: Record) -> Row:
-    asked = seen.lane_asked(record)
-    unstarted = body_bytes(record) is not None
+def _cancellation_row(session: _Session, record: Record) -> Row:
+    request = session.request_of_lane(record)
+    was_started = body_bytes(record) is None
     return Row(
         kind="cxl",
-        what=_named(asked),
-        took_ms=_ms_since(asked, record),
+        what=_request_text(request),
+        took_ms=_ms_since(request, record),
         outcome="cancelled",
-        note="never started" if unstarted else "",
+        note="" if was_started else "never started",
     )
 
 
-# Frames.
+_ROWS_OF_KINDS: Final[Mapping[str, Callable[[_Session, Record], Row]]] = {
+    "open": _open_row,
+    "err": _error_row,
+    "cxl": _cancellation_row,
+    "mark": _mark_row,
+    "shut": _shut_row,
+    "end": _end_row,
+    "gap": _error_row,
+}
+
+
+# Rows of messages.
 
 
 @attrs.frozen
-class _Place:
-    """Where a message stands: at a place of a record's frame, on its way."""
+class _Position:
+    """The record of a message, its index in a batch, and which way it went."""
 
     record: Record
     index: int
     direction: Direction
 
 
-def _frame(seen: _Seen, record: Record) -> list[Row]:
-    frame, envelope = body_bytes(record) or b"", record.envelope or {}
-    direction = _DIRECTIONS[seen.by_client, record.kind]
-    if frame.strip() and "part" not in envelope:
-        rows = _messages(seen, record, _decoder.messages(frame), direction)
+def _wire_rows(session: _Session, record: Record) -> list[Row]:
+    """Return a row for each message; before those of a batch, one for the batch."""
+    raw, envelope = body_bytes(record) or b"", record.envelope or {}
+    direction = _DIRECTIONS[session.by_client, record.kind]
+    if "part" in envelope:  # a proxy saw a line that is too long, and forwarded it in parts
+        rows = [Row(kind=record.kind, what=f"part {envelope['part']} of a line")]
+    elif not raw.strip():
+        rows = [Row(kind=record.kind, what="a blank line")]
     else:
-        rows = [Row(kind=record.kind, what=_no_frame(envelope))]
-    size_bytes = envelope.get("discarded", len(frame))
-    rows[0] = msgspec.structs.replace(rows[0], size_bytes=size_bytes)
+        rows = [
+            _ROWS_OF_MESSAGES[type(message)](session, message, _Position(record, index, direction))
+            for index, message in enumerate(_decoder.messages(raw))
+        ]
+        if len(rows) > 1:
+            rows.insert(0, Row(kind=record.kind, what=f"a batch of {len(rows)} messages"))
+    rows[0] = msgspec.structs.replace(rows[0], size_bytes=envelope.get("discarded", len(raw)))
     return [msgspec.structs.replace(row, direction=direction) for row in rows]
 
 
-def _messages(
-    seen: _Seen, record: Record, messages: Sequence[Message], direction: Direction
-) -> list[Row]:
-    """A row for each message; those of a batch stand behind one for all of it."""
-    rows = [
-        _MESSAGES[type(message)](seen, message, _Place(record, index, direction))
-        for index, message in enumerate(messages)
-    ]
-    if len(rows) > 1:
-        rows.insert(0, Row(kind=record.kind, what=f"a batch of {len(rows)} messages"))
-    return rows
-
-
-def _no_frame(envelope: Mapping[str, Any]) -> str:
-    """What a proxy has seen on the wire that is no frame of its own."""
-    return f"part {envelope['part']} of a line" if "part" in envelope else "a blank line"
-
-
-def _request(seen: _Seen, message: Request, place: _Place) -> Row:
-    record, params = place.record, members_of(message.params)
+def _request_row(session: _Session, message: Request, position: _Position) -> Row:
+    record, params = position.record, members_of(message.params)
     meta = members_of(params.get("_meta"))
-    round_ = seen.stories.add_request(record.number, message.method, message.params)
-    is_retry = round_.before is not None
-    text = f"{what(message)}, round {round_.number}" if is_retry else what(message)
-    client = _implementation(meta.get(CLIENT_INFO))
-    asked = _Asked(record.number, message.method, text, record.time_ns, round_, client)
-    seen.tally.requests += 1
-    seen.asked[place.direction, message.id] = asked
-    seen.asked_in_lane[f"r{message_name(record.number, place.index)}"] = asked
+    round_trip = session.round_trips.add_request(record.number, message.method, message.params)
+    is_retry = round_trip.before is not None
+    text = message_text(message.method, message.params)
+    if is_retry:
+        text = f"{text}, round {round_trip.number}"
+    client = _client_text(meta.get(CLIENT_INFO))
+    request = _SentRequest(record.number, message.method, text, record.time_ns, round_trip, client)
+    session.counts.requests += 1
+    session.by_id[position.direction, message.id] = request
+    session.by_lane[f"r{message_name(record.number, position.index)}"] = request
     token, protocol_version = meta.get("progressToken"), meta.get(PROTOCOL_VERSION)
     if isinstance(token, int | str):
-        seen.asked_by_token[place.direction, token] = asked
+        session.by_progress_token[position.direction, token] = request
     row = Row(
         kind=record.kind,
         what=text,
@@ -420,182 +415,135 @@ def _request(seen: _Seen, message: Request, place: _Place) -> Row:
         note=responses_text(input_responses_in(message.params)) if is_retry else "",
         protocol_version=protocol_version if isinstance(protocol_version, str) else None,
     )
-    return _about(row, asked)
+    return _about(row, request)
 
 
-def _implementation(info: object) -> str | None:
-    """The name and the version; None for what says no name."""
+def _client_text(info: object) -> str | None:
+    """Return a client's name and version; None without a name."""
     members = members_of(info)
     name, version = (members.get(each) for each in ("name", "version"))
     return f"{name} {version or ''}".rstrip() if isinstance(name, str) else None
 
 
-def _notification(seen: _Seen, message: Notification, place: _Place) -> Row:
-    row = Row(kind=place.record.kind, what=what(message), method=message.method)
-    asker, subscription = _OPPOSITE[place.direction], subscription_of(message.params)
-    if subscription is not None:  # also for a cancellation, which ends it
-        return _about(row, seen.asked.get((asker, subscription)))
+def _notification_row(session: _Session, message: Notification, position: _Position) -> Row:
+    what = message_text(message.method, message.params)
+    row = Row(kind=position.record.kind, what=what, method=message.method)
+    requester, subscription = _OPPOSITE[position.direction], subscription_of(message.params)
+    if subscription is not None:  # also for a cancellation, which ends the subscription
+        return _about(row, session.by_id.get((requester, subscription)))
     if message.method == "notifications/cancelled":
-        return _cancelled(seen, message, place)
+        return _cancelled_row(session, message, position)
     if message.method != "notifications/progress":
         return row
     token = members_of(message.params).get("progressToken")
     token = token if isinstance(token, int | str) else None
-    return _about(row, seen.asked_by_token.get((asker, token)))
+    return _about(row, session.by_progress_token.get((requester, token)))
 
 
-def _cancelled(seen: _Seen, message: Notification, place: _Place) -> Row:
+def _cancelled_row(session: _Session, message: Notification, position: _Position) -> Row:
     params = members_of(message.params)
-    named = params.get("requestId")
-    id_ = named if isinstance(named, int | str) else None
-    asked = seen.asked.get((place.direction, id_))
-    seen.tally.cancelled += 1
+    id_ = params.get("requestId")
+    id_ = id_ if isinstance(id_, int | str) else None
+    request = session.by_id.get((position.direction, id_))
+    session.counts.cancelled += 1
     row = Row(
-        kind=place.record.kind,
-        what=f"cancel {_named(asked)}",
+        kind=position.record.kind,
+        what=f"cancel {_request_text(request)}",
         method=message.method,
         id=id_,
-        took_ms=_ms_since(asked, place.record),
+        took_ms=_ms_since(request, position.record),
         outcome="cancelled",
         note=str(params.get("reason", "")),
     )
-    return _about(row, asked)
+    return _about(row, request)
 
 
-def _response(seen: _Seen, message: Response, place: _Place) -> Row:
+def _response_row(session: _Session, message: Response, position: _Position) -> Row:
     result = members_of(message.result)
-    failed = result.get("isError") is True
-    asked = seen.asked.get((_OPPOSITE[place.direction], message.id))
-    row = _answer(seen, message, place, content_text(result) if failed else None)
-    if asked is None:
+    is_error = result.get("isError") is True
+    request = session.by_id.get((_OPPOSITE[position.direction], message.id))
+    row = _answer_row(session, message, position, tool_text(result) if is_error else None)
+    if request is None:
         return row
-    asking = seen.stories.add_result(asked.round, message.result)
-    if asking is not None:
-        return _of_story(msgspec.structs.replace(row, note=asked_text(asking)), asked.round)
-    agreed = result.get("protocolVersion") if asked.method == INITIALIZE else None
-    return msgspec.structs.replace(row, protocol_version=agreed) if isinstance(agreed, str) else row
+    input_required = session.round_trips.add_result(request.round_trip, message.result)
+    if input_required is not None:
+        row = msgspec.structs.replace(row, note=input_required_text(input_required))
+        return _with_round(row, request.round_trip)
+    version = result.get("protocolVersion") if request.method == INITIALIZE else None
+    if isinstance(version, str):
+        return msgspec.structs.replace(row, protocol_version=version)
+    return row
 
 
-def _error_response(seen: _Seen, message: ErrorResponse, place: _Place) -> Row:
-    failure = f"{message.error.code}: {message.error.message}"
-    return _answer(seen, message, place, failure)
+def _error_response_row(session: _Session, message: ErrorResponse, position: _Position) -> Row:
+    error = f"{message.error.code}: {message.error.message}"
+    return _answer_row(session, message, position, error)
 
 
-def _answer(
-    seen: _Seen,
+def _answer_row(
+    session: _Session,
     message: Response | ErrorResponse,
-    place: _Place,
-    failure: str | None,
+    position: _Position,
+    error: str | None,
 ) -> Row:
-    asked = seen.asked.pop((_OPPOSITE[place.direction], message.id), None)
-    seen.tally.answers += 1
+    request = session.by_id.pop((_OPPOSITE[position.direction], message.id), None)
+    session.counts.answers += 1
     row = Row(
-        kind=place.record.kind,
-        what=f"answer {_named(asked)}",
+        kind=position.record.kind,
+        what=f"answer {_request_text(request)}",
         id=message.id,
-        took_ms=_ms_since(asked, place.record),
-        outcome=None if failure is None else "error",
-        note=failure or "",
+        took_ms=_ms_since(request, position.record),
+        outcome=None if error is None else "error",
+        note=error or "",
     )
-    return _about(row, asked)
+    return _about(row, request)
 
 
-def _malformed(seen: _Seen, message: Malformed, place: _Place) -> Row:
+def _malformed_row(session: _Session, message: Malformed, position: _Position) -> Row:
+    what, record = "malformed message", position.record
     if message.is_request and message.id is not None:
-        number = place.record.number
-        round_ = seen.stories.add_request(number, "", None)
-        asked = _Asked(number, "", "no message", place.record.time_ns, round_)
-        seen.asked[place.direction, message.id] = asked
+        round_trip = session.round_trips.add_request(record.number, "", None)
+        request = _SentRequest(record.number, "", what, record.time_ns, round_trip)
+        session.by_id[position.direction, message.id] = request
     return Row(
-        kind=place.record.kind,
-        what="no message",
+        kind=record.kind,
+        what=what,
         id=message.id,
         outcome="error",
         note=f"{message.code}: {message.message}",
     )
 
 
-def _named(asked: _Asked | None) -> str:
-    return "what was never asked" if asked is None else asked.what
+def _request_text(request: _SentRequest | None) -> str:
+    return "an unknown request" if request is None else request.what
 
 
-def _ms_since(asked: _Asked | None, record: Record) -> float | None:
-    return None if asked is None else round((record.time_ns - asked.time_ns) / _NS_PER_MS, 3)
+def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
+    if request is None:
+        return None
+    return round((record.time_ns - request.time_ns) / _NS_PER_MS, 3)
 
 
 def _text(body: bytes | None) -> str:
     return (body or b"").decode(errors="replace")
 
 
-_MESSAGES: Final[Mapping[type[Message], Callable[[_Seen, Any, _Place], Row]]] = {
-    Request: _request,
-    Notification: _notification,
-    Response: _response,
-    ErrorResponse: _error_response,
-    Malformed: _malformed,
-}
-
-_TELLERS: Final[Mapping[str, Callable[[_Seen, Record], Row]]] = {
-    "open": _open,
-    "err": _error,
-    "cxl": _cancellation,
-    "mark": _mark,
-    "shut": _shut,
-    "end": _end,
-    "gap": _gap,
+_ROWS_OF_MESSAGES: Final[Mapping[type[Message], Callable[[_Session, Any, _Position], Row]]] = {
+    Request: _request_row,
+    Notification: _notification_row,
+    Response: _response_row,
+    ErrorResponse: _error_response_row,
+    Malformed: _malformed_row,
 }
 
 
-# --------------------
-# Which rows of a timeline to show.
+# Which rows to show.
 #
-# Two kinds of choices. A *window* is strict: what lies outside is not shown. A *condition* is about
-# what happened: a row that fulfils all conditions is shown together with the request that it is
-# about and the answer to that, so that neither stands there alone.
-
+# A *window* (channel, kinds, begin, end) hides all rows outside of it. A *condition* (lane, method,
+# id, slower_than, errors) is about what happened: a row that meets all conditions is shown together
+# with the request that it is about, and the response to that.
 
 _MS_PER_SECOND: Final = 1000
-
-
-@attrs.frozen(kw_only=True)
-class Selection:
-    """What was chosen; None and empty: everything."""
-
-    channel: int | None = None
-    lane: str | None = None
-    method: str | None = None
-    id: str | None = None
-    slower_than: float | None = None
-    errors: bool = False
-    kinds: Collection[str] = ()
-    begin: "Bound | None" = None
-    end: "Bound | None" = None
-
-    def rows(self, rows: "Iterable[Row]") -> "Iterator[Row]":
-        """The rows to show, in order."""
-        in_window = [row for row in rows if self._is_in_window(row)]
-        chosen = {place for place, row in enumerate(in_window) if self._fulfils(row)}
-        requests = {in_window[place].first for place in chosen} - {None}
-        for place, row in enumerate(in_window):
-            if place in chosen or (row.first in requests and _is_end_of_exchange(row)):
-                yield row
-
-    def _is_in_window(self, row: "Row") -> bool:
-        return (
-            (self.channel is None or row.channel == self.channel)
-            and (not self.kinds or row.kind in self.kinds)
-            and (self.begin is None or self.begin.value <= self.begin.of(row))
-            and (self.end is None or self.end.of(row) <= self.end.value)
-        )
-
-    def _fulfils(self, row: "Row") -> bool:
-        return (
-            (self.lane is None or _is_in_lane(row, self.lane))
-            and (self.method is None or fnmatchcase(row.method or "", self.method))
-            and (self.id is None or str(row.id) == self.id)
-            and (self.slower_than is None or (row.took_ms or 0.0) > self.slower_than)
-            and (not self.errors or row.outcome == "error")
-        )
 
 
 @attrs.frozen
@@ -605,15 +553,15 @@ class Bound:
     value: float
     is_seconds: bool
 
-    def of(self, row: "Row") -> float:
-        """What of a row is compared with the bound."""
+    def position_of(self, row: Row) -> float:
+        """Return the row's number or seconds, for comparison with `value`."""
         if self.is_seconds:
             return (row.ms or 0.0) / _MS_PER_SECOND
         return row.record or 0
 
 
 def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | None:
-    """The bound that was typed: `12` is a record, `1.5s` a time."""
+    """Parse a bound: `12` is a record, `1.5s` a time."""
     if text is None:
         return None
     number, is_seconds = text.removesuffix("s"), text.endswith("s")
@@ -625,23 +573,59 @@ def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | No
         ) from None
 
 
-def _is_in_lane(row: "Row", lane: str) -> bool:
-    """Return whether a row is of the lane, of a child of it, or a request that it handles."""
-    own = row.lane or ""
-    is_own = own == lane or own.startswith(f"{lane}.")
-    return is_own or lane in {f"r{row.request}", f"r{row.story}"}
+@attrs.frozen(kw_only=True)
+class Selection:
+    """Which rows of a timeline to show; None and empty values select every row."""
+
+    channel: int | None = None
+    lane: str | None = None
+    method: str | None = None
+    id: str | None = None
+    slower_than: float | None = None
+    errors: bool = False
+    kinds: Collection[str] = ()
+    begin: Bound | None = None
+    end: Bound | None = None
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows to show, in order."""
+        in_window = [row for row in rows if self._is_in_window(row)]
+        chosen = {index for index, row in enumerate(in_window) if self._meets_conditions(row)}
+        calls = {in_window[index].call for index in chosen} - {None}
+        for index, row in enumerate(in_window):
+            is_request_or_response = row.id is not None and row.kind in {"in", "out"}
+            if index in chosen or (row.call in calls and is_request_or_response):
+                yield row
+
+    def _is_in_window(self, row: Row) -> bool:
+        return (
+            (self.channel is None or row.channel == self.channel)
+            and (not self.kinds or row.kind in self.kinds)
+            and (self.begin is None or self.begin.value <= self.begin.position_of(row))
+            and (self.end is None or self.end.position_of(row) <= self.end.value)
+        )
+
+    def _meets_conditions(self, row: Row) -> bool:
+        return (
+            (self.lane is None or _is_in_lane(row, self.lane))
+            and (self.method is None or fnmatchcase(row.method or "", self.method))
+            and (self.id is None or str(row.id) == self.id)
+            and (self.slower_than is None or (row.took_ms or 0.0) > self.slower_than)
+            and (not self.errors or row.outcome == "error")
+        )
 
 
-def _is_end_of_exchange(row: "Row") -> bool:
-    """Return whether a row is a request, or its answer: what begins or ends the exchange."""
-    return row.id is not None and row.kind in {"in", "out"}
+def _is_in_lane(row: Row, lane: str) -> bool:
+    """Return whether a row is in the lane or one of its children, or is about its request."""
+    row_lane = row.lane or ""
+    if row_lane == lane or row_lane.startswith(f"{lane}."):
+        return True
+    return lane in {f"r{row.request}", f"r{row.first_request}"}
 
 
-# --------------------
-# The rounds in which handlers asked, each handler's as one story.
+# Calls that took several round trips, because the server asked the client for input.
 
-
-_COLUMNS: Final = (
+_CALL_COLUMNS: Final = (
     Column("record", "right"),
     Column("ms", "right"),
     Column(""),
@@ -651,41 +635,49 @@ _COLUMNS: Final = (
 
 
 @attrs.frozen
-class Story:
-    """One handler's requests with their questions, retries and answers, in order."""
+class MultiRoundTripCall:
+    """The messages of a call: its requests, the server's questions, retries and the result."""
 
     rows: Sequence[Row]
 
     @property
     def heading(self) -> str:
-        """What was asked for, in how many rounds, and how long that took."""
+        """The first request, the number of round trips, and the time that they took."""
         first, last = self.rows[0], self.rows[-1]
         rounds = max(row.round or 1 for row in self.rows)
         took_ms = (last.ms or 0.0) - (first.ms or 0.0)
         return f"{first.what}: {rounds} round{'' if rounds == 1 else 's'} in {took_ms:.1f} ms"
 
 
-def stories(rows: Iterable[Row]) -> list[Story]:
-    """The stories in a timeline, in the order of their beginnings."""
-    messages: dict[tuple[int | None, int | None], list[Row]] = {}
+def multi_round_trip_calls(rows: Iterable[Row]) -> list[MultiRoundTripCall]:
+    """Return the calls of a timeline that took several round trips, in the order they began."""
+    calls: dict[tuple[int | None, int | None], list[Row]] = {}
     for row in rows:
         if row.direction is not None:
-            messages.setdefault((row.channel, row.first), []).append(row)
-    return [Story(each) for each in messages.values() if any(row.story for row in each)]
+            calls.setdefault((row.channel, row.call), []).append(row)
+    return [
+        MultiRoundTripCall(messages)
+        for messages in calls.values()
+        if any(row.first_request for row in messages)
+    ]
 
 
-def print_stories(found: Iterable[Story], arrows: Mapping[Direction | None, str]) -> None:
-    """Print each story under its heading."""
-    for story in found:
-        click.echo(styled(printable(story.heading), bold=True))
-        print_table(_COLUMNS, [Line(_story_cells(row, arrows)) for row in story.rows])
+def print_calls(
+    calls: Iterable[MultiRoundTripCall], arrows: Mapping[Direction | None, str]
+) -> None:
+    """Print the messages of each call below its heading."""
+    for call in calls:
+        click.echo(styled(printable(call.heading), bold=True))
+        print_table(_CALL_COLUMNS, [Line(_call_cells(row, arrows)) for row in call.rows])
         click.echo()
 
 
-def _story_cells(row: Row, arrows: Mapping[Direction | None, str]) -> tuple[str, ...]:
+def _call_cells(row: Row, arrows: Mapping[Direction | None, str]) -> tuple[str, ...]:
     texts = printable(row.what), printable(row.note)
     return str(row.record), f"{row.ms:.1f}", arrows[row.direction], *texts
 
+
+# The summary: counts and times for each method, the slowest requests, and totals.
 
 SLOWEST_MAX: Final = 3
 _WHAT_COLUMNS_MAX: Final = 60
@@ -702,7 +694,7 @@ METHOD_COLUMNS: Final = (
 
 @attrs.define
 class _Exchange:
-    """A request and what became of it."""
+    """A request, and how it ended."""
 
     method: str
     what: str
@@ -713,49 +705,46 @@ class _Exchange:
 
 
 def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
-    """The requests of a timeline, in order; those of a batch are told apart by their ids."""
-    found: dict[int, dict[int | str | None, _Exchange]] = {}
+    """Return the requests of a timeline, in order; those of a batch are distinguished by id."""
+    by_record: dict[int, dict[int | str | None, _Exchange]] = {}
     for row in rows:
         if row.request is None:
             continue
-        same = found.setdefault(row.request, {})
+        by_id = by_record.setdefault(row.request, {})
         if row.record == row.request:
-            same[row.id] = _Exchange(row.method or "", row.what, row.request)
-        elif row.id in same or len(same) == 1:
-            _tell(same.get(row.id) or next(iter(same.values())), row)
-    return [exchange for same in found.values() for exchange in same.values()]
-
-
-def _tell(exchange: _Exchange, row: Row) -> None:
-    if row.outcome == "cancelled":
-        exchange.is_cancelled = True
-    elif row.took_ms is not None:
-        exchange.took_ms = row.took_ms
-        exchange.is_error = row.outcome == "error"
+            by_id[row.id] = _Exchange(row.method or "", row.what, row.request)
+        elif row.id in by_id or len(by_id) == 1:
+            exchange = by_id.get(row.id) or next(iter(by_id.values()))
+            if row.outcome == "cancelled":
+                exchange.is_cancelled = True
+            elif row.took_ms is not None:
+                exchange.took_ms = row.took_ms
+                exchange.is_error = row.outcome == "error"
+    return [exchange for by_id in by_record.values() for exchange in by_id.values()]
 
 
 def method_lines(found: Iterable[_Exchange]) -> list[Line]:
-    """A line for each method, the most frequent first."""
+    """Return a line for each method, the most frequent first."""
     by_method: dict[str, list[_Exchange]] = {}
     for exchange in found:
         by_method.setdefault(exchange.method, []).append(exchange)
-    lists = sorted(by_method.values(), key=len, reverse=True)
-    return [Line(tuple(_method_cells(list_))) for list_ in lists]
+    groups = sorted(by_method.values(), key=len, reverse=True)
+    return [Line(tuple(_method_cells(group))) for group in groups]
 
 
-def _method_cells(same: list[_Exchange]) -> Iterator[str]:
-    answered = [exchange.took_ms for exchange in same if exchange.took_ms is not None]
-    yield printable(same[0].method)
-    yield str(len(same))
-    yield str(len(answered))
-    yield str(sum(exchange.is_error for exchange in same))
-    yield str(sum(exchange.is_cancelled for exchange in same))
-    yield f"{median(answered):.1f}" if answered else ""
-    yield f"{max(answered):.1f}" if answered else ""
+def _method_cells(group: list[_Exchange]) -> Iterator[str]:
+    times = [exchange.took_ms for exchange in group if exchange.took_ms is not None]
+    yield printable(group[0].method)
+    yield str(len(group))
+    yield str(len(times))
+    yield str(sum(exchange.is_error for exchange in group))
+    yield str(sum(exchange.is_cancelled for exchange in group))
+    yield f"{median(times):.1f}" if times else ""
+    yield f"{max(times):.1f}" if times else ""
 
 
 def slowest(found: Iterable[_Exchange]) -> str:
-    """The slowest requests that were answered, in one line; empty if there are none."""
+    """Return the slowest answered requests in one line; empty if there are none."""
     answered = [(each.took_ms, each) for each in found if each.took_ms is not None]
     answered.sort(key=lambda pair: pair[0], reverse=True)
     return "; ".join(
@@ -765,9 +754,11 @@ def slowest(found: Iterable[_Exchange]) -> str:
     )
 
 
-def totals(tally: Tally) -> str:
-    """A tally in one line."""
-    counts = attrs.asdict(tally, filter=lambda _, value: isinstance(value, int))
-    protocol_versions = ", ".join(map(printable, tally.protocol_versions))
-    spoken = (f"revision {protocol_versions}",) if protocol_versions else ()
-    return ", ".join((*(f"{name} {count}" for name, count in counts.items()), *spoken))
+def totals(counts: Counts) -> str:
+    """Return the counts in one line."""
+    numbers = attrs.asdict(counts, filter=lambda _, value: isinstance(value, int))
+    versions = ", ".join(map(printable, counts.protocol_versions))
+    texts = [f"{name} {number}" for name, number in numbers.items()]
+    if versions:
+        texts.append(f"protocol version {versions}")
+    return ", ".join(texts)

@@ -16,7 +16,7 @@ import trio
 from click.testing import CliRunner
 
 from mcp_trio._cli.commands import commands
-from mcp_trio._cli.options import Attempt
+from mcp_trio._cli.options import ListenAttempt
 from mcp_trio._journal.records import RecordEncoder, encode_body
 from tests import ways
 
@@ -106,7 +106,7 @@ def while_listening(invoke, monkeypatch):
     """
     is_running = threading.Event()
     used = []
-    tell = Attempt.told
+    tell = ListenAttempt.report_url
 
     def end(use, url, number):
         try:
@@ -123,7 +123,7 @@ def while_listening(invoke, monkeypatch):
             threads.append(threading.Thread(target=end, args=(use, url, number)))
             threads[0].start()
 
-        monkeypatch.setattr(Attempt, "told", told)
+        monkeypatch.setattr(ListenAttempt, "report_url", told)
         is_running.set()
         try:
             shown = invoke(*arguments)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._cli.call import (
+    parse_arguments,
     prompt_arguments,
-    read_words,
+    schema_types,
     tool_arguments,
     typed_names,
-    wanted_types,
 )
 
 SCHEMA = {
@@ -39,7 +39,7 @@ SCHEMA = {
 
 
 def typed(*words):
-    return tool_arguments(read_words(words), SCHEMA)
+    return tool_arguments(parse_arguments(words), SCHEMA)
 
 
 def rejection(call, *arguments):
@@ -88,10 +88,10 @@ def test_a_value_is_what_the_schema_wants(word, value):
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("count=x", "count: the tool wants integer, not 'x'"),
-        ("count=1.5", "count: the tool wants integer, not '1.5'"),
-        ("maybe=x", "maybe: the tool wants integer or null, not 'x'"),
-        ("flag=1", "flag: the tool wants boolean, not '1'"),
+        ("count=x", "count: the tool expects integer, not 'x'"),
+        ("count=1.5", "count: the tool expects integer, not '1.5'"),
+        ("maybe=x", "maybe: the tool expects integer or null, not 'x'"),
+        ("flag=1", "flag: the tool expects boolean, not '1'"),
         ("count:=x", "count: not JSON: "),
     ],
 )
@@ -101,30 +101,32 @@ def test_a_value_that_the_schema_does_not_want_is_rejected_in_one_line(word, tex
 
 @pytest.mark.parametrize("word", ["city", "=Oslo", ":=1", ""])
 def test_a_word_that_is_no_argument_is_rejected(word):
-    assert rejection(read_words, [word]).startswith(f"{word!r} is not an argument: write key=value")
+    assert rejection(parse_arguments, [word]).startswith(
+        f"{word!r} is not an argument: write key=value"
+    )
 
 
 def test_a_name_that_is_given_twice_is_rejected():
     assert (
-        rejection(read_words, ["a=1", "b=2", "a:=1"])
+        rejection(parse_arguments, ["a=1", "b=2", "a:=1"])
         == "a: given twice; write a list as a:='[...]'"
     )
 
 
 def test_a_single_object_is_all_arguments():
-    assert read_words(['{"a": {"b": 1}}']) == {"a": {"b": 1}}
-    assert read_words([]) == []
+    assert parse_arguments(['{"a": {"b": 1}}']) == {"a": {"b": 1}}
+    assert parse_arguments([]) == []
 
 
 def test_an_object_among_others_is_no_argument():
-    assert "is not an argument" in rejection(read_words, ["a=1", "{}"])
+    assert "is not an argument" in rejection(parse_arguments, ["a=1", "{}"])
 
 
 def test_a_file_can_hold_all_arguments(tmp_path):
     path = tmp_path / "arguments.json"
     path.write_bytes(b'{"a": 1}\n')
-    assert read_words([f"@{path}"]) == {"a": 1}
-    assert rejection(read_words, [f"@{path}.not"]).endswith(
+    assert parse_arguments([f"@{path}"]) == {"a": 1}
+    assert rejection(parse_arguments, [f"@{path}.not"]).endswith(
         "cannot be read: No such file or directory"
     )
 
@@ -133,21 +135,21 @@ def test_stdin_can_hold_all_arguments():
     @click.command()
     @click.argument("words", nargs=-1)
     def command(words):
-        click.echo(read_words(words)["a"])
+        click.echo(parse_arguments(words)["a"])
 
     assert CliRunner().invoke(command, ["-"], input='{"a": "text"}').output == "text\n"
 
 
 @pytest.mark.parametrize("text", ["{", "{}x", '{"a":1', "{" * 5000])
 def test_what_is_no_object_is_rejected(text):
-    assert rejection(read_words, [text]).startswith("the arguments are not a JSON object: ")
+    assert rejection(parse_arguments, [text]).startswith("the arguments are not a JSON object: ")
 
 
 def test_a_prompts_arguments_are_texts():
-    assert prompt_arguments(read_words(["a=1", 'b:="x"'])) == {"a": "1", "b": "x"}
+    assert prompt_arguments(parse_arguments(["a=1", 'b:="x"'])) == {"a": "1", "b": "x"}
     assert prompt_arguments({"a": "1"}) == {"a": "1"}
     assert rejection(prompt_arguments, {"a": 1}) == "a: the arguments of a prompt must be strings"
-    assert rejection(prompt_arguments, read_words(["a:=1"])).startswith("a: ")
+    assert rejection(prompt_arguments, parse_arguments(["a:=1"])).startswith("a: ")
 
 
 def test_the_arguments_of_a_schema_are_named_as_they_are_typed():
@@ -176,5 +178,5 @@ JSON = st.recursive(
 @given(JSON, JSON)
 def test_no_schema_of_a_server_breaks_the_command_line(schema, root):
     root = root if isinstance(root, dict) else {"properties": root}
-    assert all(isinstance(name, str) for name in wanted_types(schema, root))
+    assert all(isinstance(name, str) for name in schema_types(schema, root))
     assert isinstance(typed_names(root), str)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._cli.recordings import records_of
+from mcp_trio._cli.options import records_of
 from mcp_trio.recording import body_bytes
 
 SOME = Path(__file__).with_name("some_server.py")

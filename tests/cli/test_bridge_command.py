@@ -57,7 +57,7 @@ def bridge(*arguments, said=b"", **variables):
             ["ws://127.0.0.1:0", "tcp://x:1", "--allow-cors"],
             "--allow-cors cannot be used with websocket",
         ),
-        (["http://127.0.0.1:0", "http://x/mcp", "--allow-cors"], "says by itself who reads"),
+        (["http://127.0.0.1:0", "http://x/mcp", "--allow-cors"], "sends its own CORS headers"),
         (["ws://127.0.0.1:0", "http://x/mcp", "--token", "${NO_SUCH_ONE}"], "NO_SUCH_ONE"),
         (["ws://127.0.0.1:0", "tcp://x:1", "--token", "a b"], "visible ASCII"),
         (["http://127.0.0.1:0", "tcp://x:1", "--token", "a b"], "visible ASCII"),

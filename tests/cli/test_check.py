@@ -20,14 +20,14 @@ def change(path, old, new):
 def test_a_whole_recording_is_whole(path, invoke):
     shown = invoke("check", path)
     assert shown.exit_code == 0
-    assert shown.output == f"{path}: whole\n4 records: 1 open, 1 in, 1 out, 1 end\n"
+    assert shown.output == f"{path}: complete\n4 records: 1 open, 1 in, 1 out, 1 end\n"
 
 
 def test_a_torn_tail_is_told_from_damage(path, invoke):
     path.write_bytes(path.read_bytes()[:-10])
     shown = invoke("check", path)
     assert shown.exit_code == 1
-    assert "cut in its last line: everything before that line is intact" in shown.output
+    assert "cut in its last line: all earlier lines are intact" in shown.output
     assert "line 4: torn: " in shown.output
 
 
@@ -49,7 +49,7 @@ def test_a_damaged_middle_is_told_with_its_line(path, invoke, old, new, flaw):
     change(path, old, new)
     shown = invoke("check", path)
     assert shown.exit_code == 1
-    assert "damaged: something in the middle was changed or lost" in shown.output
+    assert "damaged: a line in the middle was changed or lost" in shown.output
     assert f"\n{flaw}" in shown.output
 
 
@@ -67,14 +67,14 @@ def test_a_recording_of_a_later_writer_is_told_as_such(write, invoke, old, new):
 def test_a_gap_is_a_loss_though_the_file_is_whole(write, invoke):
     shown = invoke("check", write(("gap", {"reason": "full"}), ("gap", {"count": 1})))
     assert shown.exit_code == 1
-    assert "whole, but with a gap" in shown.output
+    assert "complete, but with a gap" in shown.output
     cut = invoke("check", write(("gap", {"reason": "full"}), end=False))
     assert "cut between two lines: the session was not closed, but with a gap" in cut.output
 
 
 def test_a_gap_that_lost_nothing_is_told_and_the_recording_is_whole(write, invoke):
     shown = invoke("check", write(("gap", {"reason": "slow disk"}), ("gap", {"count": 0})))
-    assert "whole, with a gap that lost nothing" in shown.output
+    assert "complete, with a gap in which nothing was lost" in shown.output
     assert shown.exit_code == 0
 
 

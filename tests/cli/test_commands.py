@@ -117,7 +117,7 @@ def test_the_command_line_is_light_until_it_is_used():
 
 def test_run_imports_nothing_that_only_draws_or_serves_the_web():
     loaded = modules_after(
-        "import mcp_trio._cli.commands, mcp_trio._cli.serve, mcp_trio._cli.targets, mcp_trio._server.stdio"
+        "import mcp_trio._cli.commands, mcp_trio._cli.serve, mcp_trio._cli.options, mcp_trio._server.stdio"
     )
     assert loaded.isdisjoint({"rich", "httpx2", "h11", "hypercorn", "zstandard", "jsonschema"})
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mcp_trio._cli.demo import _next_steps
 from mcp_trio._cli.inspect import read_rows
+from mcp_trio._cli.serve import next_steps
 from mcp_trio.examples import weather
 
 EXAMPLE = "mcp_trio.examples.weather"
@@ -42,8 +42,8 @@ def test_the_demo_records_replays_and_shows_in_a_moment(mcp_trio):
 
 
 def test_the_demo_shows_a_bit_of_everything(kept):
-    rows, tally = read_rows(kept.server)
-    assert (tally.damage, tally.cancelled, tally.errors) == (0, 1, 1)
+    rows, counts = read_rows(kept.server)
+    assert (counts.damage, counts.cancelled, counts.errors) == (0, 1, 1)
     seen = {row.what for row in rows}
     assert seen >= {
         "answer tools/call forecast",
@@ -83,11 +83,11 @@ def test_every_command_that_the_demo_proposes_works(kept, mcp_trio, tmp_path):
 
 
 def test_commands_for_a_folder_with_a_space_in_its_name_are_quoted():
-    assert any("'my folder/weather" in command for command in _next_steps("my folder"))
+    assert any("'my folder/weather" in command for command in next_steps("my folder"))
 
 
 @pytest.mark.parametrize(
-    ("folder", "text"), [("file", "is a file"), ("file/x", "cannot make .*Not a directory")]
+    ("folder", "text"), [("file", "is a file"), ("file/x", "cannot create .*Not a directory")]
 )
 def test_a_folder_that_cannot_be_made_is_named(invoke, tmp_path, folder, text):
     (tmp_path / "file").touch()
@@ -171,7 +171,7 @@ def test_what_cannot_be_replayed_exits_2(kept, invoke, tmp_path):
 
 def test_a_recording_shows_and_checks_alike_from_both_sides(kept, invoke):
     for file in (kept.server, kept.client):
-        assert invoke("check", file).stdout.startswith(f"{file}: whole\n")
+        assert invoke("check", file).stdout.startswith(f"{file}: complete\n")
         shown = invoke("show", "--json", file).stdout.splitlines()
         answers = [row for row in map(msgspec.json.decode, shown) if "took_ms" in row]
         assert len(answers) >= 8

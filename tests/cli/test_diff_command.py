@@ -67,7 +67,7 @@ def test_two_sides_of_a_session_are_compared_by_what_was_on_the_wire(two, invoke
     other = [({"in": "out", "out": "in"}[kind], frame) for kind, frame, *_ in SESSION]
     shown = invoke("diff", *two(SESSION, other, role="client"))
     assert shown.exit_code == 0
-    assert shown.output.endswith("records, what was on the wire: server and client\n")
+    assert shown.output.endswith("records, by the messages of server and client\n")
 
 
 def test_only_the_first_differences_are_shown_unless_all_are_asked_for(two, invoke):

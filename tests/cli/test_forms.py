@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mcp_trio._cli.client_session import answer_of, asked, by_defaults
+from mcp_trio._cli.elicitation import accept_defaults, answer_function, ask
 from mcp_trio.types import ElicitParams
 
 ASKING = Path(__file__).with_name("asking_server.py")
@@ -27,7 +27,7 @@ def form(*required, **properties):
 def typed(params, *lines):
     """What is answered, and what is shown, to somebody who types these lines."""
     with CliRunner().isolation(input="".join(f"{line}\n" for line in (*lines, ""))) as streams:
-        result = asked(params)
+        result = ask(params)
         return result, streams[1].getvalue().decode()
 
 
@@ -74,8 +74,8 @@ def test_what_is_typed_has_the_type_of_its_member(member, line, value):
 @pytest.mark.parametrize(
     ("member", "told"),
     [
-        ({"type": "string", "enum": ["a", "b"], "description": "Pick"}, "(Pick; of a, b)"),
-        ({"type": "array", "items": {"enum": ["a"]}}, "(of a; with commas between them)"),
+        ({"type": "string", "enum": ["a", "b"], "description": "Pick"}, "(Pick; one of a, b)"),
+        ({"type": "array", "items": {"enum": ["a"]}}, "(one of a; separated by commas)"),
         ({"type": "boolean"}, "(y or n)"),
         ({"type": "string", "title": "A\x1b", "description": "d\n"}, "A\\x1b (d\\n)"),
     ],
@@ -123,7 +123,7 @@ def test_a_host_that_may_be_another_is_warned_about(url, host, warns):
     assert f"Open {host} in" in shown
 
 
-# Where nobody is asked.
+# Without a terminal.
 
 
 @pytest.mark.parametrize(
@@ -135,23 +135,23 @@ def test_a_host_that_may_be_another_is_warned_about(url, host, warns):
         (
             ElicitParams(message="", mode="url", url="a:b"),
             None,
-            "there is no terminal on which to confirm a visit to a:b",
+            "only a user at a terminal can confirm opening a:b",
         ),
     ],
 )
 def test_defaults_are_accepted_where_they_suffice(params, content, why, capsys):
-    result = by_defaults(params)
+    result = accept_defaults(params)
     assert (result.action, result.content) == ("decline" if why else "accept", content)
     assert why in capsys.readouterr().err
 
 
 def test_who_is_asked_depends_on_the_terminal(monkeypatch, capsys):
-    assert answer_of(takes_defaults=True) is by_defaults
+    assert answer_function(accepts_defaults=True) is accept_defaults
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert answer_of(takes_defaults=False)(form()).action == "decline"
+    assert answer_function(accepts_defaults=False)(form()).action == "decline"
     assert "stdin is not a terminal; --yes accepts the defaults" in capsys.readouterr().err
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    assert answer_of(takes_defaults=False) is asked
+    assert answer_function(accepts_defaults=False) is ask
 
 
 # The command.
@@ -177,10 +177,7 @@ def test_a_call_takes_the_defaults_if_it_is_told_so(invoke, protocol_version):
 def test_a_url_is_not_visited_by_nobody(invoke, protocol_version):
     done = invoke("call", ASKING, "visit", "--yes", "--protocol-version", protocol_version)
     assert done.stdout == "decline\n"
-    assert (
-        "there is no terminal on which to confirm a visit to https://example.com/sign"
-        in done.stderr
-    )
+    assert "only a user at a terminal can confirm opening https://example.com/sign" in done.stderr
 
 
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)

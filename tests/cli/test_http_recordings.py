@@ -13,7 +13,7 @@ WEATHER = "mcp_trio.examples.weather"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The file of a session, and that of stateless requests, by their revisions."""
+    """The file of a session, and that of stateless requests, by their protocol versions."""
     from click.testing import CliRunner
 
     from mcp_trio._cli.commands import commands
@@ -42,7 +42,9 @@ def test_the_timeline_says_over_what_it_was_recorded_and_under_which_protocol_ve
     assert "role server, http, " in shown
     assert "answer tools/call forecast" in shown
     assert shown.splitlines()[-1].endswith(
-        "revision 2025-11-25" if file == recorded["2025-11-25"] else "revision 2026-07-28"
+        "protocol version 2025-11-25"
+        if file == recorded["2025-11-25"]
+        else "protocol version 2026-07-28"
     )
 
 

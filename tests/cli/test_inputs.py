@@ -154,7 +154,7 @@ def test_what_is_no_recording_is_told_in_a_line(invoke, tmp_path):
         (("--inputs",), "name one server"),
         ((WEATHER, "--", "some"), "name one server"),
         (("--",), "no COMMAND follows --"),
-        ((WEATHER, "--ignore", "$"), "go with --inputs"),
+        ((WEATHER, "--ignore", "$"), "need --inputs"),
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is no JSON path"),
     ],
 )

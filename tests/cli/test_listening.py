@@ -5,7 +5,7 @@ import signal
 import click
 import pytest
 
-from mcp_trio._cli.options import listening, placed, where
+from mcp_trio._cli.options import listen_address, listening, serve_options
 
 SERVER = """
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ def nothing():
 def fail(place, error, *urls):
     with click.Context(nothing), listening(place, "serving") as attempt:
         for url in urls:
-            attempt.told(url)
+            attempt.report_url(url)
         raise error
 
 
@@ -86,12 +86,12 @@ def test_where_nobody_listens_that_is_no_reason():
     ],
 )
 def test_a_place_is_told_as_people_write_it(place, text):
-    assert where(**place) == text
+    assert listen_address(**place) == text
 
 
 def test_what_was_not_said_is_not_told():
     said = {"host": None, "port": 0, "hosts": (), "is_open": False}
-    assert placed("tcp", said) == {"port": 0}
+    assert serve_options("tcp", said) == {"port": 0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -122,8 +122,8 @@ def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (("some.py",), "a server is named with --as client only"),
-        (("--", "some"), "a server is named with --as client only"),
+        (("some.py",), "TARGET, URL, COMMAND and --header need --as client"),
+        (("--", "some"), "TARGET, URL, COMMAND and --header need --as client"),
         (("--as", "client"), "name one server"),
         (("--as", "client", "--pace", "--", "some"), "--pace cannot be used with --as client"),
         (("--channel", "7"), "the recording has no messages on channel 7"),

@@ -7,8 +7,8 @@ from contextlib import redirect_stderr
 import pytest
 import zstandard
 
-from mcp_trio._cli.progress import bars_hidden, call_progress, counted, patience
-from mcp_trio._cli.recordings import lines_of, naming
+from mcp_trio._cli.options import lines_of, naming
+from mcp_trio._cli.output import bars_hidden, busy, call_progress, read_progress
 from mcp_trio.errors import RecordingError
 from mcp_trio.types import ProgressParams
 
@@ -36,7 +36,7 @@ def slow_lines(count):
 @pytest.mark.real_time
 def test_a_long_file_shows_how_far_it_was_read():
     with redirect_stderr(Screen()) as screen:
-        read = list(counted(slow_lines(8), "reading it", total_bytes=8 << 20, seconds=0.05))
+        read = list(read_progress(slow_lines(8), "reading it", total_bytes=8 << 20, seconds=0.05))
     assert len(read) == 8
     assert "reading it" in screen.getvalue()
     assert "/8.4 MB" in screen.getvalue()
@@ -44,24 +44,26 @@ def test_a_long_file_shows_how_far_it_was_read():
 
 @pytest.mark.real_time
 def test_a_long_wait_shows_that_something_runs():
-    with redirect_stderr(Screen()) as screen, patience("replaying", seconds=0.02):
+    with redirect_stderr(Screen()) as screen, busy("replaying", seconds=0.02):
         time.sleep(0.3)
     assert "replaying" in screen.getvalue()
 
 
 def test_what_is_quick_shows_nothing():
     with redirect_stderr(Screen()) as screen:
-        with patience("replaying"):
+        with busy("replaying"):
             pass
-        assert list(counted([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
+        assert list(read_progress([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
     assert screen.getvalue() == ""
 
 
 def test_elsewhere_than_on_a_terminal_nothing_is_shown():
     with redirect_stderr(io.StringIO()) as stderr:
-        with patience("replaying", seconds=0.0):
+        with busy("replaying", seconds=0.0):
             pass
-        assert list(counted([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [b"a\n"]
+        assert list(read_progress([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [
+            b"a\n"
+        ]
     assert stderr.getvalue() == ""
 
 

@@ -147,7 +147,7 @@ def test_a_port_that_is_taken_is_told_in_a_line(invoke):
             "--socket cannot be used with --as client",
         ),
         (("--transport", "unix"), "unix needs --socket PATH"),
-        (("--transport", "tcp", "--host", "0.0.0.0"), "--open allows that"),
+        (("--transport", "tcp", "--host", "0.0.0.0"), "add --open to allow that"),
         (("--transport", "websocket", "--open"), "--open cannot be used with websocket"),
         (
             ("--transport", "websocket", "--allow-cors"),
@@ -162,7 +162,7 @@ def test_a_port_that_is_taken_is_told_in_a_line(invoke):
             "--allow-host cannot be used with --as",
         ),
         (("--transport", "http", "--token", "a b"), "visible ASCII"),
-        (("--header", "X: 1"), "a server is named with --as client only"),
+        (("--header", "X: 1"), "TARGET, URL, COMMAND and --header need --as client"),
     ],
 )
 def test_what_does_not_go_together_is_rejected(invoke, given, text):

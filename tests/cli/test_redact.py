@@ -129,7 +129,7 @@ def test_a_damaged_recording_is_rejected(path, invoke):
     ("arguments", "text"),
     [
         (["-o", "{path}"], "--in-place"),
-        (["-o", "x", "--in-place"], "either"),
+        (["-o", "x", "--in-place"], "cannot be used together"),
         (["--rule", "pin"], "not a JSON path"),
         (["--key", "{path}.none"], "cannot read the key"),
         (["--values", "{path}.none"], "cannot read the values"),

@@ -89,4 +89,4 @@ def test_a_recording_is_said_again_under_another_protocol_version(recorded, invo
 def test_handlers_are_replayed_under_the_protocol_version_that_was_recorded(recorded, invoke):
     rejected = invoke("replay", recorded, SOME, "--protocol-version", "2025-06-18")
     assert rejected.exit_code == 2
-    assert "--protocol-version and --json go with --inputs" in rejected.stderr
+    assert "--protocol-version and --json need --inputs" in rejected.stderr

@@ -29,20 +29,23 @@ REJECTED = {
         ["stateful.py", *HTTP, "--workers", "2"],
         "workers need another store",
     ),
-    "one file over http": (["plain.py", *HTTP, *FILE], "over http sessions are many"),
+    "one file over http": (["plain.py", *HTTP, *FILE], "--transport http serves many sessions"),
     "one file of workers": (
         ["plain.py", *HTTP, "--workers", "2", *FILE],
-        "--record takes a folder",
+        "--record needs an existing folder",
     ),
     "one file over websocket": (
         ["plain.py", "--transport", "websocket", *FILE],
-        "over websocket sessions are many",
+        "--transport websocket serves many sessions",
     ),
     "one file over unix": (
         ["plain.py", "--transport", "unix", "--socket", "s", *FILE],
-        "over unix sessions are many",
+        "--transport unix serves many sessions",
     ),
-    "one file over tcp": (["plain.py", "--transport", "tcp", *FILE], "over tcp sessions are many"),
+    "one file over tcp": (
+        ["plain.py", "--transport", "tcp", *FILE],
+        "--transport tcp serves many sessions",
+    ),
     "a socket at a file": (
         ["plain.py", "--transport", "unix", "--socket", "plain.py"],
         "cannot listen at plain.py: the file exists and is no socket",

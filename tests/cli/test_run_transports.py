@@ -67,7 +67,7 @@ REJECTED = {
     "--token cannot be used with stdio": ["--token", "x"],
     "unix needs --socket": ["--transport", "unix"],
     "unix needs --socket PATH": ["--transport", "unix", "--socket", ""],
-    "--open allows that": ["--transport", "tcp", "--host", "0.0.0.0"],
+    "add --open to allow that": ["--transport", "tcp", "--host", "0.0.0.0"],
     "hosts= takes": ["--transport", "http", "--allow-host", "a b"],
     "origins= takes": ["--transport", "websocket", "--allow-origin", "a"],
     "visible ASCII": ["--transport", "http", "--token", "a b"],

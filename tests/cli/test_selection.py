@@ -84,7 +84,7 @@ def test_progress_belongs_to_the_request_that_gave_the_token(write, invoke):
     [
         (["--from", "soon"], "'soon' is neither a record (12) nor a time in seconds (1.5s)"),
         (["--to", "1.5"], "'1.5' is neither"),
-        (["--kind", "in,inn"], "no kind 'inn'; there are open, in, "),
+        (["--kind", "in,inn"], "no kind 'inn'; the kinds are open, in, "),
     ],
 )
 def test_a_choice_that_cannot_be_is_rejected(write, invoke, options, text):
@@ -113,7 +113,7 @@ def test_the_summary_counts_what_was_cancelled_and_never_answered(write, invoke)
 
 def test_a_selection_says_that_the_figures_are_of_everything(write, invoke):
     lines = invoke("show", "--errors", write(*SESSION)).output.splitlines()
-    assert "shown: 2 of 14 rows; the figures are of all of them" in lines
+    assert "shown: 2 of 14 rows; the summary is of all of them" in lines
     assert lines[-1] == "records 14, damage 0, requests 4, answers 4, cancelled 0, errors 1"
     assert not any(line.startswith("shown") for line in invoke("show", write()).output.splitlines())
 

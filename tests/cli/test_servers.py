@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._cli.client_session import _results
+from mcp_trio._cli.call import recorded_results
 from mcp_trio.errors import RecordingError
 
 SOME = Path(__file__).with_name("some_server.py")
@@ -54,7 +54,7 @@ def test_a_name_of_a_configuration_file_is_a_server(invoke, config):
         (["call", "server.py"], "Missing argument 'TOOL'"),
         (
             ["list", "server.py", "nothing"],
-            "'nothing': behind SERVER stand only tools, resources, templates, prompts",
+            "'nothing' is not one of tools, resources, templates, prompts",
         ),
         (["list", "missing.py"], "missing.py: no such file"),
         (["list", "missing.py", "--timeout", "0"], "--timeout"),
@@ -76,7 +76,7 @@ def test_a_name_that_is_not_in_the_file_is_told_with_those_that_are(invoke, conf
 def test_a_file_and_a_command_are_one_too_many(invoke, config):
     shown = invoke("list", "--config", config, "--", "python")
     assert shown.exit_code == 2
-    assert "--config names the server, and so does the command behind --" in shown.stderr
+    assert "name one server: with --config, or its COMMAND after --" in shown.stderr
 
 
 def test_a_configuration_that_cannot_be_used_is_told_in_one_line(invoke, tmp_path):
@@ -145,7 +145,7 @@ def test_what_a_server_in_this_process_prints_goes_to_stderr(invoke):
 def test_results_that_found_no_room_are_not_made_up(write):
     path = write(("gap", {"reason": "full"}), ("gap", {"count": 3}), role="client")
     with pytest.raises(RecordingError, match="no room for the results in "):
-        _results(path)
+        recorded_results(path)
 
 
 def test_a_command_inherits_the_environment(mcp_trio, tmp_path):

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from mcp_trio._cli.timeline import Row, Tally, timeline
+from mcp_trio._cli.timeline import Counts, Row, timeline
 from mcp_trio.recording import read_recording
 
 
@@ -23,7 +23,7 @@ def result(id_, **members):
 
 def rows_of(path):
     """The rows between `open` and `end`."""
-    rows = list(timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Tally()))
+    rows = list(timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Counts()))
     assert (rows[0].kind, rows[0].what) == ("open", "hand 1")
     return rows[1:-1]
 
@@ -117,8 +117,8 @@ def test_a_cancellation_names_what_it_cancels_and_how_long_that_ran(write):
         *("tools/call queued", None, 3.0, "cancelled"),
         "never started",
     )
-    assert facts(unknown, *names) == ("cancel what was never asked", 9, None, "cancelled", "")
-    assert facts(odd, *names) == ("cancel what was never asked", None, None, "cancelled", "")
+    assert facts(unknown, *names) == ("cancel an unknown request", 9, None, "cancelled", "")
+    assert facts(odd, *names) == ("cancel an unknown request", None, None, "cancelled", "")
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_a_message_is_told_by_its_method_and_what_it_is_about(write, message, wh
 
 def test_what_is_no_message_is_marked_and_its_size_told(write):
     (row,) = rows_of(write(("in", b"not json")))
-    assert facts(row, "what", "outcome", "size_bytes") == ("no message", "error", 8)
+    assert facts(row, "what", "outcome", "size_bytes") == ("malformed message", "error", 8)
     assert row.note.startswith("-32700: ")
 
 
 def test_the_rejection_of_what_is_no_message_is_its_answer(write):
     rejection = {"jsonrpc": "2.0", "id": 7, "error": {"code": -32700, "message": "cut off"}}
     _, answer = rows_of(write(("in", b'{"id":7,"method":"ping"'), ("out", rejection)))
-    assert facts(answer, "what", "took_ms", "outcome") == ("answer no message", 1.0, "error")
+    assert facts(answer, "what", "took_ms", "outcome") == ("answer malformed message", 1.0, "error")
 
 
 def test_an_oversized_frame_is_told_with_its_whole_size(write):
@@ -184,7 +184,7 @@ def test_records_that_are_no_frames_are_told_too(write):
 
 def test_the_counts_of_the_end_are_shown(write):
     path = write(("end", {"counts": {"late_answers": 2}}), end=False)
-    *_, end = timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Tally())
+    *_, end = timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Counts())
     assert end.note == '{"late_answers":2}'
 
 
@@ -268,7 +268,7 @@ def test_flaws_are_shown_at_their_places(write, invoke):
     assert [line.split()[0] for line in shown.output.splitlines()[1:4]] == ["0", "!", "2"]
     assert shown.output.splitlines()[2].split()[1] == "damaged"
     assert "line 2" in shown.output
-    assert "what was never asked" in shown.output
+    assert "an unknown request" in shown.output
     assert "damage 1" in shown.output
 
 

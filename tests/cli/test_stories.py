@@ -1,10 +1,10 @@
-"""Rounds in a timeline: which row belongs to which, and each handler's rounds as one story."""
+"""Rounds in a timeline: which row belongs to which, and each handler's rounds as one call."""
 
 import json
 
 import pytest
 
-from mcp_trio._cli.timeline import Tally, stories, timeline
+from mcp_trio._cli.timeline import Counts, multi_round_trip_calls, timeline
 from mcp_trio.recording import read_recording
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -52,7 +52,7 @@ TWO_ROUNDS = (
 
 
 def rows_of(path):
-    return list(timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Tally()))
+    return list(timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Counts()))
 
 
 def facts(rows, *names):
@@ -61,7 +61,7 @@ def facts(rows, *names):
 
 def test_a_retry_and_its_answer_say_which_round_they_are_and_of_what(write):
     rows = rows_of(write(*TWO_ROUNDS))
-    assert facts(rows[1:-1], "what", "request", "story", "round") == [
+    assert facts(rows[1:-1], "what", "request", "first_request", "round") == [
         ("tools/call plan", 1, None, None),
         ("answer tools/call plan", 1, 1, 1),
         ("tools/call other", 3, None, None),
@@ -80,7 +80,7 @@ def test_the_questions_and_the_answers_to_them_are_told(write):
 
 def test_a_server_that_only_wants_time_is_told_so(write):
     rows = rows_of(write(("in", call(1)), ("out", asks(1, "s")), ("in", call(2, requestState="s"))))
-    assert facts(rows[2:4], "note", "round") == [("asks to come again", 1), ("", 2)]
+    assert facts(rows[2:4], "note", "round") == [("asks to retry the request", 1), ("", 2)]
 
 
 @pytest.mark.parametrize("role", ["server", "client"])
@@ -89,9 +89,9 @@ def test_a_handlers_rounds_are_one_story_in_order(write, role):
     if role == "client":
         other = {"in": "out", "out": "in"}
         told = [(other[kind], body) for kind, body, *_ in TWO_ROUNDS]
-    (story,) = stories(rows_of(write(*told, role=role)))
-    assert [row.record for row in story.rows] == [1, 2, 5, 6, 7]
-    assert story.heading == "tools/call plan: 2 rounds in 6.0 ms"
+    (found,) = multi_round_trip_calls(rows_of(write(*told, role=role)))
+    assert [row.record for row in found.rows] == [1, 2, 5, 6, 7]
+    assert found.heading == "tools/call plan: 2 rounds in 6.0 ms"
 
 
 def test_each_round_has_its_number(write):
@@ -104,14 +104,23 @@ def test_each_round_has_its_number(write):
         ("out", done(3)),
     ]
     rows = rows_of(write(*rounds))[1:-1]
-    assert facts(rows, "story", "round") == [(None, None), (1, 1), (1, 2), (1, 2), (1, 3), (1, 3)]
-    (story,) = stories(rows)
-    assert story.heading == "tools/call plan: 3 rounds in 5.0 ms"
+    assert facts(rows, "first_request", "round") == [
+        (None, None),
+        (1, 1),
+        (1, 2),
+        (1, 2),
+        (1, 3),
+        (1, 3),
+    ]
+    (found,) = multi_round_trip_calls(rows)
+    assert found.heading == "tools/call plan: 3 rounds in 5.0 ms"
 
 
 def test_a_story_that_was_cut_has_one_round(write):
-    (story,) = stories(rows_of(write(("in", call(1)), ("out", asks(1, "s", where=ROOTS)))))
-    assert story.heading == "tools/call plan: 1 round in 1.0 ms"
+    (found,) = multi_round_trip_calls(
+        rows_of(write(("in", call(1)), ("out", asks(1, "s", where=ROOTS))))
+    )
+    assert found.heading == "tools/call plan: 1 round in 1.0 ms"
 
 
 def test_stories_are_told_below_the_timeline_of_what_is_shown(write, invoke):
@@ -141,7 +150,7 @@ def test_the_lane_of_a_handler_has_all_rounds(write, invoke):
 def test_a_stateless_request_says_its_protocol_version(write, invoke):
     path = write(*TWO_ROUNDS)
     assert rows_of(path)[1].protocol_version == "2026-07-28"
-    assert invoke("show", path).output.endswith(", revision 2026-07-28\n")
+    assert invoke("show", path).output.endswith(", protocol version 2026-07-28\n")
 
 
 def test_the_answer_to_a_handshake_says_the_protocol_version_and_a_mix_all_of_them(write, invoke):
@@ -158,7 +167,7 @@ def test_the_answer_to_a_handshake_says_the_protocol_version_and_a_mix_all_of_th
         ("\x1b",),
         (None,),
     ]
-    assert invoke("show", path).output.endswith(", revision 2025-06-18, \\x1b\n")
+    assert invoke("show", path).output.endswith(", protocol version 2025-06-18, \\x1b\n")
 
 
 def test_a_handshake_that_agrees_on_nothing_that_is_known_says_none(write):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from mcp_trio._cli.targets import TargetError, load_server
+from mcp_trio._cli.options import TargetError, load_server
 from mcp_trio.examples import weather
 
 TWO_SERVERS = """
@@ -89,40 +89,40 @@ def test_classes_of_a_file_find_their_module(folder):
 @pytest.mark.usefixtures("folder")
 def test_several_servers_are_listed():
     assert rejection("servers.py") == (
-        "servers.py holds 2 servers, not one: name it as servers.py:object;"
-        " servers in it: one, two, again"
+        "servers.py defines 2 servers; choose one with servers.py:object;"
+        " servers in this module: one, two, again"
     )
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_module_without_a_server_says_so():
-    assert rejection("first") == "first holds no Server at its top level"
+    assert rejection("first") == "first defines no Server at its top level"
 
 
 @pytest.mark.usefixtures("folder")
 def test_an_object_that_is_no_server_is_rejected_with_what_it_is():
     assert rejection("servers.py:name") == (
-        "servers.py:name is no Server: it is a str; servers in it: one, two, again"
+        "servers.py:name is not a Server but an object of type str; servers in this module: one, two, again"
     )
-    assert "there is none of that name" in rejection("servers.py:three")
+    assert "servers.py has no object 'three'; servers in this module:" in rejection(
+        "servers.py:three"
+    )
 
 
 @pytest.mark.usefixtures("folder")
 def test_what_does_not_exist_is_named():
     assert rejection("missing.py") == "missing.py: no such file"
-    assert rejection("missing") == "missing: no such module; the name of a file must end with .py"
+    assert rejection("missing") == "missing: no such module; a file name must end with .py"
     assert (
         rejection("missing.deeper")
-        == "missing.deeper: no such module; the name of a file must end with .py"
+        == "missing.deeper: no such module; a file name must end with .py"
     )
 
 
 @pytest.mark.parametrize("target", ["", ".only", "./only", ":server", "a b"])
 def test_what_can_be_no_modules_name_is_told_so(target):
     place = target.partition(":")[0]
-    assert (
-        rejection(target) == f"{place!r} is not a module name; the name of a file must end with .py"
-    )
+    assert rejection(target) == f"{place!r} is not a module name; a file name must end with .py"
 
 
 @pytest.mark.parametrize("target", ["broken.py", "broken"])

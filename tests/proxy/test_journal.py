@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mcp_trio import Limits
-from mcp_trio._cli.inspect import verdict
+from mcp_trio._cli.inspect import check_summary
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._proxy.journal import LineJournal, MessageJournal, start_line_journal
 from mcp_trio._recorder.writer import Recorder
@@ -209,7 +209,7 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
         ("[Errno 28] No space left on device", None),
         (None, 4),
     ]
-    assert verdict(check(lines)).startswith("whole, but with a gap: ")
+    assert check_summary(check(lines)).startswith("complete, but with a gap: ")
 
 
 async def test_a_file_that_holds_something_is_left_alone(path):

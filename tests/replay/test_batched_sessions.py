@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server
-from mcp_trio._cli.timeline import Tally, timeline
+from mcp_trio._cli.timeline import Counts, timeline
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import diff, drive, open_recording, read_recording, replay, sweep
 
@@ -135,8 +135,8 @@ def test_a_sweep_knows_what_the_batches_asked_and_answered(path):
 
 
 def test_a_timeline_tells_the_batch_and_each_of_its_messages(path):
-    tally = Tally()
-    rows = list(timeline(read_recording(open_recording(path)), tally))
+    counts = Counts()
+    rows = list(timeline(read_recording(open_recording(path)), counts))
     head = next(row for row in rows if row.what == "a batch of 7 messages")
     told = [row for row in rows if row.record == head.record]
     assert [row.what for row in told[1:]] == [
@@ -153,4 +153,4 @@ def test_a_timeline_tells_the_batch_and_each_of_its_messages(path):
     assert (
         answers == ["roots/list", "roots/list", *["answer tools/call greet"] * 2][-len(answers) :]
     )
-    assert tally.records == len({row.record for row in rows})
+    assert counts.records == len({row.record for row in rows})

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server
-from mcp_trio._cli.replay import swept
+from mcp_trio._cli.replay import sweep_summary
 from mcp_trio.errors import BlockedInReplay
 from mcp_trio.recording import UntrackedCall, sweep
 
@@ -184,7 +184,7 @@ def test_the_text_shows_the_first_differences_and_the_untracked_calls(sums, path
     untracked_call = UntrackedCall(
         call="time.time", site="at a.py:3", lane="r5", instead="ctx.now()"
     )
-    text = swept(
+    text = sweep_summary(
         msgspec.structs.replace(report, differences=many, untracked_calls=(untracked_call,)),
         "a",
         "b.py",

@@ -1,0 +1,184 @@
+"""Answer a server's elicitations: on the terminal, with default values, or by declining.
+
+Everything is printed to stderr, because stdout is for results. URLs are shown completely, and never
+opened.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import click
+import trio
+from msgspec import UNSET, UnsetType
+
+from mcp_trio._cli.output import bars_hidden, echo_error, printable
+from mcp_trio._protocol.forms import choices_of, form_errors, with_defaults
+from mcp_trio.types import ElicitParams, ElicitResult
+
+_DECLINED: Final = ElicitResult(action="decline")
+
+
+class ElicitationPrompt:
+    """Answers elicitations, one at a time.
+
+    With `accepts_defaults`, a form is accepted if every required member has a default. Otherwise
+    the user is asked if stdin is a terminal, and everything is declined if it is not.
+    """
+
+    def __init__(self, *, accepts_defaults: bool) -> None:
+        self._answer = answer_function(accepts_defaults=accepts_defaults)
+        self._lock = trio.Lock()
+
+    async def answer(self, params: ElicitParams) -> ElicitResult:
+        """Return the answer to a form or a URL; when cancelled, leave the prompt behind."""
+        async with self._lock:
+            return await trio.to_thread.run_sync(self._answer, params, abandon_on_cancel=True)
+
+
+def answer_function(*, accepts_defaults: bool) -> Callable[[ElicitParams], ElicitResult]:
+    """Return the function that answers elicitations in this process."""
+    if accepts_defaults:
+        return accept_defaults
+    return ask if sys.stdin.isatty() else _decline_without_terminal
+
+
+def _decline_without_terminal(params: ElicitParams) -> ElicitResult:
+    return _declined(params, "stdin is not a terminal; --yes accepts the defaults")
+
+
+def accept_defaults(params: ElicitParams) -> ElicitResult:
+    """Accept a form with its default values; decline a URL, which the user has to confirm."""
+    if params.requested_schema is None:
+        return _declined(params, f"only a user at a terminal can confirm opening {params.url}")
+    content = with_defaults({}, params.requested_schema)
+    errors = form_errors(content, params.requested_schema)
+    if errors:
+        return _declined(params, "; ".join(errors))
+    return ElicitResult(action="accept", content=content)
+
+
+def _declined(params: ElicitParams, reason: str) -> ElicitResult:
+    echo_error(f"the server asks: {params.message}\ndeclined: {reason}")
+    return _DECLINED
+
+
+def ask(params: ElicitParams) -> ElicitResult:
+    """Ask the user on the terminal; the end of the input (Ctrl-D) declines."""
+    with bars_hidden():
+        echo_error(f"the server asks: {params.message} (Ctrl-D declines)")
+        try:
+            if params.requested_schema is None:
+                return _ask_to_open(params.url or "")
+            return _fill_in(params.requested_schema)
+        except click.Abort:
+            click.echo(err=True)
+            return _DECLINED
+
+
+def _ask_to_open(url: str) -> ElicitResult:
+    try:
+        host = urlsplit(url).hostname or "no host"
+    except ValueError:
+        host = "no host"
+    echo_error(url)
+    if "xn--" in host:  # Punycode, whose letters may look like others
+        echo_error("warning: this host name may imitate another one")
+    return _confirm(f"Open {printable(host)} in a browser and continue?")
+
+
+def _fill_in(schema: Mapping[str, Any]) -> ElicitResult:
+    properties = cast("Mapping[str, Any]", schema.get("properties") or {})
+    if not properties:
+        return _confirm("Accept?")
+    required = cast("Sequence[str]", schema.get("required") or ())
+    content: dict[str, Any] = {}
+    for name, member in properties.items():
+        value = _ask_for_member(name, member, is_required=name in required)
+        if value is not UNSET:
+            content[name] = value
+    return _confirm("Send this?", content)
+
+
+def _confirm(question: str, content: dict[str, Any] | None = None) -> ElicitResult:
+    if click.confirm(question, default=True, err=True):
+        return ElicitResult(action="accept", content=content)
+    return _DECLINED
+
+
+def _ask_for_member(name: str, member: Mapping[str, Any], *, is_required: bool) -> Any:
+    """Ask for a member's value until it is valid; UNSET if the user leaves it out."""
+    default = None if is_required else ""
+    if "default" in member:
+        default = _text(member["default"])
+    return click.prompt(
+        _label(name, member),
+        default=default,
+        show_default=bool(default),
+        value_proc=partial(_value, name, member),
+        err=True,
+    )
+
+
+_HINTS: Final = {"array": "separated by commas", "boolean": "y or n"}
+
+
+def _label(name: str, member: Mapping[str, Any]) -> str:
+    """Return the member's title or name, with its description and the values that it allows."""
+    choices = choices_of(member.get("items") if member.get("type") == "array" else member)
+    facts = (
+        member.get("description"),
+        None if choices is None else f"one of {', '.join(map(str, choices))}",
+        _HINTS.get(str(member.get("type"))),
+    )
+    details = "; ".join(str(fact) for fact in facts if fact)
+    label = str(member.get("title") or name)
+    return printable(f"{label} ({details})" if details else label)
+
+
+def _value(name: str, member: Mapping[str, Any], text: str) -> Any | UnsetType:
+    if not text:
+        return UNSET
+    value = _PARSERS.get(str(member.get("type")), str)(text)
+    errors = form_errors({name: value}, {"properties": {name: member}})
+    if errors:
+        raise click.BadParameter(errors[0])
+    return value
+
+
+def _text(default: Any) -> str:
+    """Return a default value as a user would type it."""
+    if isinstance(default, list):
+        return ", ".join(map(str, cast("Sequence[Any]", default)))
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _number(text: str) -> Any:
+    """Return a number; the text itself, which validation rejects, if it is not a number."""
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return text
+
+
+_BOOLEANS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+
+
+def _boolean(text: str) -> Any:
+    return _BOOLEANS.get(text.lower(), text)
+
+
+def _list(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",")]
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "integer": _number,
+    "number": _number,
+    "boolean": _boolean,
+    "array": _list,
+}

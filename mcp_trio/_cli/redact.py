@@ -1,0 +1,281 @@
+"""`mcp-trio redact` replaces secrets in a recording; `mcp-trio scan` looks for remaining ones."""
+
+import fcntl
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from mcp_trio._cli.options import (
+    is_same_recording,
+    naming,
+    read_key,
+    records_of,
+    segments_of,
+)
+from mcp_trio._cli.output import Column, Line, echo_error, print_table, printable
+from mcp_trio._journal.reader import Damage
+from mcp_trio.errors import RecordingError
+
+if TYPE_CHECKING:
+    from mcp_trio._journal.records import Record
+    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio.limits import Limits
+
+
+# `mcp-trio redact`.
+
+
+@click.command(
+    short_help="Replace secrets in a recording.",
+    epilog="""\b
+These are secrets: values under names such as password, token or apiKey; values that a tool's
+schema calls a password; values with the shape of a well-known kind of key; what --name, --rule
+and --values add; and all other occurrences of the same values. Each is replaced by a token of the
+same shape, so that the recording still replays. Check the result with `mcp-trio scan`.
+
+\b
+A JSONPATH is such as $.params.arguments.pin; res:$.body applies to the results (res) of effects,
+and tools/call:$.result.structuredContent.pin to one method.
+
+\b
+Exit status: 0 success; 2 FILE is damaged or not a recording, or OUT cannot be written.
+
+\b
+Examples:
+  mcp-trio redact trip.mcprec.jsonl -o clean.mcprec.jsonl
+  mcp-trio redact trip.mcprec.jsonl --in-place --name "house number"
+  mcp-trio redact trip.mcprec.jsonl --rule '$.params.arguments.pin' --key team.key > c.jsonl
+""",
+)
+@click.argument("file")
+@click.option("-o", "--output", metavar="OUT", help="Write to this file instead of to stdout.")
+@click.option("--in-place", is_flag=True, help="Replace FILE itself; its old content is lost.")
+@click.option("--key", metavar="FILE", help="Make the tokens with the key in this file.")
+@click.option(
+    "--rule",
+    "rules",
+    metavar="JSONPATH",
+    multiple=True,
+    help="Also redact the values at this path.",
+)
+@click.option(
+    "--name", "names", metavar="NAME", multiple=True, help="Also redact the values under this name."
+)
+@click.option(
+    "--values", metavar="FILE", help="Also redact each value listed in this file, one per line."
+)
+def redact_command(
+    file: str, output: str | None, key: str | None, *, in_place: bool, **rules: Any
+) -> None:
+    """Write the recording FILE with its secrets replaced by tokens."""
+    from mcp_trio._journal.redaction import redact_recording
+    from mcp_trio._journal.redaction_tokens import KEY_BYTES
+
+    target = _output_file(file, output, in_place=in_place)
+    redaction = _redaction(**rules)
+    key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
+    try:
+        with naming(file):
+            records = _intact_records(file)
+            lines = list(redact_recording(records, redaction, key=key_bytes, limits=_limits()))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if target is None:
+        click.echo(b"".join(lines), nl=False)
+    else:
+        _write_and_replace(target, lines)
+
+
+def _output_file(file: str, output: str | None, *, in_place: bool) -> str | None:
+    if not in_place:
+        if output and is_same_recording(output, file):
+            raise click.UsageError("OUT is the recording itself: use --in-place to replace it")
+        return output
+    if output is not None:
+        raise click.UsageError("--in-place and -o cannot be used together")
+    if len(segments_of(file)) > 1:
+        raise click.UsageError("--in-place cannot replace a recording of several files: use -o")
+    _reject_open_recording(file)
+    return os.path.realpath(file)  # replace the file with the secrets, not a link to it
+
+
+def _reject_open_recording(file: str) -> None:
+    """Check that no session is being recorded to the file: it would continue in a deleted file."""
+    try:
+        with Path(file).open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            links = os.fstat(opened.fileno()).st_nlink
+    except BlockingIOError as error:
+        raise click.UsageError(f"a session is still being recorded to {file}") from error
+    except OSError:  # reading reports the error, unless this file system has no locks
+        return
+    if links > 1:
+        click.echo(f"note: {file} has another name, a hard link, which keeps the secrets", err=True)
+
+
+def _limits() -> "Limits":
+    """Return limits without a maximum number of secrets, which protects live sessions only."""
+    import attrs
+
+    from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
+
+    return attrs.evolve(
+        DEFAULT_LIMITS,
+        recording=RecordingLimits(secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize),
+    )
+
+
+def _redaction(rules: tuple[str, ...], names: tuple[str, ...], values: str | None) -> "Redaction":
+    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES
+
+    paths: dict[str, list[str]] = {}
+    for rule in rules:
+        scope, dollar, path = rule.partition("$")
+        paths.setdefault(scope.removesuffix(":") or "*", []).append(dollar + path)
+    return Redaction(
+        keys={*DEFAULT_SECRET_NAMES, *names},
+        paths=paths,
+        secrets=[] if values is None else _values(values),
+    )
+
+
+def _values(file: str) -> list[str]:
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read the values in {file}: {error}") from error
+    return [line for line in map(str.strip, lines) if line]
+
+
+def _intact_records(file: str) -> "list[Record]":
+    """Return the records; a last line that was cut is reported and left out.
+
+    Raises:
+        RecordingError: The file is not a recording, or is damaged: new digests would hide that.
+    """
+    records: list[Record] = []
+    for item in records_of(file):
+        if not isinstance(item, Damage):
+            records.append(item)
+        elif item.kind == "torn":
+            echo_error(f"left out: line {item.line}: {item.text}")
+        else:
+            raise RecordingError(f"line {item.line}: {item.kind}: {item.text}")
+    return records
+
+
+def _write_and_replace(target: str, lines: Iterable[bytes]) -> None:
+    """Write a file next to the target, and rename it to the target once it is on the disk."""
+    from mcp_trio._recorder.files import COMPRESSED_SUFFIX, CompressedSink, FileSink
+
+    part = f"{target}.{os.getpid()}.part"
+    try:
+        file = FileSink(part)
+        sink = CompressedSink(file) if target.endswith(COMPRESSED_SUFFIX) else file
+        with closing(sink):
+            for line in lines:
+                sink.write(line)
+        descriptor = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        Path(part).replace(target)
+    except OSError as error:
+        raise RecordingError(f"cannot write {target}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            Path(part).unlink()
+
+
+# `mcp-trio scan`.
+
+# Of a value, this many characters are shown; of a shorter value than the second number, none.
+_SHOWN_CHARS: Final = 4
+_HIDDEN_CHARS_MAX: Final = 12
+
+# Kinds of damage of a line that may hold more than was read.
+_UNREAD_DAMAGE: Final = frozenset({"torn", "damaged", "unknown-key"})
+
+
+@click.command(
+    short_help="Look for likely secrets in recordings.",
+    epilog="""\b
+Finds values under names such as password, values with the shape of a known kind of key, and
+values with high entropy. It can miss a secret, and report a value that is none. The tokens of a
+redacted recording are not reported.
+
+\b
+Exit status: 0 nothing found; 1 a likely secret, or a line that cannot be read completely; 2 a
+file is not a recording.
+
+\b
+Examples:
+  mcp-trio scan recordings/*.mcprec.jsonl
+  mcp-trio scan clean.mcprec.jsonl.zst && git add clean.mcprec.jsonl.zst
+""",
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.pass_context
+def scan_command(context: click.Context, /, files: tuple[str, ...]) -> None:
+    """Look for likely secrets in each recording FILE, and print where they are."""
+    statuses: list[int] = []
+    for file in files:
+        try:
+            statuses.append(_scan(file))
+        except RecordingError as error:
+            echo_error(str(error))
+            statuses.append(2)
+    context.exit(max(statuses))
+
+
+def _scan(file: str) -> int:
+    """Print the likely secrets of a file; returns the exit status for it."""
+    from mcp_trio._journal.records import OpenBody, decode_body
+
+    records: list[Record] = []
+    unread: list[Damage] = []
+    for item in records_of(file):
+        if not isinstance(item, Damage):
+            records.append(item)
+        elif item.kind in _UNREAD_DAMAGE:
+            unread.append(item)
+
+    manifest = decode_body(records[0], OpenBody).redaction
+    found = list(_likely_secrets(records, manifest))
+    if found:
+        click.echo(f"{file}: likely secrets: {len(found)}")
+        columns = [Column("record", "right"), Column("what"), Column("value"), Column("path")]
+        print_table(columns, found)
+    else:
+        click.echo(f"{file}: nothing looks like a secret")
+    if manifest is None:
+        click.echo(f"{file}: note: it was recorded without redaction", err=True)
+    for damage in unread:
+        echo_error(f"{file}: cannot be scanned: line {damage.line}: {damage.text}")
+    return 1 if found or unread else 0
+
+
+def _likely_secrets(records: "list[Record]", manifest: dict[str, object] | None) -> Iterator[Line]:
+    from mcp_trio._journal.records import body_bytes
+    from mcp_trio._journal.redaction import redactor_for_replay
+    from mcp_trio._journal.secret_detection import likely_secrets
+
+    redactor = None if manifest is None else redactor_for_replay(manifest, records)
+    for record in records[1:]:
+        for secret in likely_secrets(body_bytes(record) or b"null"):
+            if redactor is None or not redactor.knows(secret.value):
+                value, path = printable(_masked(secret.value)), printable(secret.path)
+                yield Line((str(record.number), secret.kind, value, path))
+
+
+def _masked(value: str) -> str:
+    shown = "" if len(value) < _HIDDEN_CHARS_MAX else value[:_SHOWN_CHARS]
+    return f"{shown}… ({len(value)} characters)"
