@@ -238,7 +238,7 @@ _UPDATE_BYTES: Final = MIB
 
 # Set while a question is asked on the terminal: bars must not be drawn over it.
 _are_bars_hidden: Final = threading.Event()
-_bars: "Final[set[Progress]]" = set()
+_bars: Final["set[Progress]"] = set()
 
 
 @contextmanager

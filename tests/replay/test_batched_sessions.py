@@ -142,7 +142,7 @@ def test_a_timeline_tells_the_batch_and_each_of_its_messages(path):
     assert [row.what for row in told[1:]] == [
         "notifications/letter",
         "tools/call greet",
-        "no message",
+        "malformed message",
         "tools/call hang",
         "tools/call greet",
         "notifications/letter",

@@ -190,4 +190,4 @@ def test_the_text_shows_the_first_differences_and_the_untracked_calls(sums, path
         "b.py",
     )
     assert f"\nand {len(many) - 10} more\n" in text
-    assert "\nstray: time.time() at a.py:3 in lane r5: use ctx.now()\n" in text
+    assert "\nuntracked call: time.time() at a.py:3 in lane r5: use ctx.now()\n" in text
