@@ -81,7 +81,7 @@ def test_the_command_shows_the_race_and_its_seed_and_the_locked_desk_clean(lucky
     assert told(lucky, f"{TARGET}:desk", "--seed", seed).exit_code == 1
     locked = told(lucky, f"{TARGET}:locked_desk", "--schedules", FORKS)
     assert locked.exit_code == 0
-    assert "every request came to what is recorded" in locked.output
+    assert "every response is the recorded one" in locked.output
 
 
 @pytest.mark.real_time
