@@ -124,13 +124,13 @@ class SessionReplay:
         if not self.replayer.is_over and self._is_quiet(lane):
             await take_turn(self, lane)
 
-    def thread_stands(self) -> None:
+    def thread_waits(self) -> None:
         """Let another thread run: the current one waits for the event loop, or has ended."""
         self.replayer.thread_token.release()
 
     # Operations.
 
-    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
+    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
         """Return the number of the `in` record that was delivered."""
         return self.replayer.delivered
 
@@ -144,7 +144,7 @@ class SessionReplay:
         """Compare a message with its `out` record."""
         self._compare("out", lane, frame)
 
-    def commanded(self, lane: Lane, body: bytes) -> None:
+    def effect_started(self, lane: Lane, body: bytes) -> None:
         """Compare an effect with its `cmd` record."""
         record = self.replayer.position.record
         recorded = body_bytes(record) if record is not None and record.kind == "cmd" else None
@@ -229,7 +229,7 @@ class SessionReplay:
 
     # Immediate values.
 
-    def valued(
+    def read_value(
         self,
         lane: Lane,
         name: str,
@@ -253,7 +253,7 @@ class SessionReplay:
         """Return whether the recorded code took the new branch here."""
         return self._consume_mark(lane, MarkBody(name=PATCHED_MARK, value=name))
 
-    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
+    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """Return whether the fact is recorded, or is observed here.
 
         Recordings from before there was this mark do not contain the fact.
@@ -472,7 +472,7 @@ class OutboundReplay(SessionReplay):
             return trace.is_cancelled_end(key, indexes[-1])
         return not to_come
 
-    def commanded(self, lane: Lane, body: bytes) -> None:
+    def effect_started(self, lane: Lane, body: bytes) -> None:
         """Find the outcome of an effect by its name."""
         key, name, trace = self._key(lane), label_of("cmd", body), self.replayer.trace
         ordinal = lane.next_ordinal()
@@ -502,7 +502,7 @@ class OutboundReplay(SessionReplay):
         else:
             lane.next_ordinal()
 
-    def valued(
+    def read_value(
         self,
         lane: Lane,
         name: str,
@@ -525,7 +525,7 @@ class OutboundReplay(SessionReplay):
         """Return whether the recorded code took the new branch anywhere in this lane."""
         return self._next_named((self._key(lane), "mark", f"{PATCHED_MARK} {name}")) is not None
 
-    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
+    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
         """Return whether the fact is observed here: the code around it may have changed."""
         return is_so
 

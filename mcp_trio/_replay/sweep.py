@@ -492,7 +492,7 @@ class SweepSequencer:
 
     # Messages.
 
-    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
+    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
         """Return the number of the message's record, by which lanes get their recorded names."""
         return self.delivering
 
@@ -547,7 +547,7 @@ class SweepSequencer:
         """Return the time of the schedule's clock."""
         return int(trio.current_time() * NS_PER_SECOND)
 
-    def commanded(self, lane: Lane, body: bytes) -> None:
+    def effect_started(self, lane: Lane, body: bytes) -> None:
         """Start an effect, whose outcome will be the recorded one."""
         command = msgspec.json.decode(body, type=CommandBody)
         self.outcomes.add_command(lane.name, command)
@@ -589,7 +589,7 @@ class SweepSequencer:
         """Let other tasks run."""
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    def valued(
+    def read_value(
         self,
         lane: Lane,
         name: str,
@@ -613,7 +613,7 @@ class SweepSequencer:
         """Return whether the recorded lane took the new branch."""
         return (lane.name, name) in self.trace.patches
 
-    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
+    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
         """Return whether the fact is observed: deadlines pass at other times in a schedule."""
         return is_so
 
@@ -625,7 +625,7 @@ class SweepSequencer:
     async def turn_in_thread(self, lane: Lane) -> None:
         """Do nothing: the calls of a cancelled request are cancelled."""
 
-    def thread_stands(self) -> None:
+    def thread_waits(self) -> None:
         """Let the clock and other threads run."""
         self.clock.is_held = False
         self._thread.release()

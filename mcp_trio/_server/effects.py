@@ -20,7 +20,7 @@ from mcp_trio._journal.records import encode_body
 from mcp_trio._server.base_context import BaseContext
 from mcp_trio._server.introspection import called_function, name_of, returns_awaitable
 from mcp_trio._server.threads import Bridge
-from mcp_trio._session.effects import Effect, perform, perform_in_passing, perform_in_thread
+from mcp_trio._session.effects import Effect, perform, perform_in_thread, perform_without_waiting
 from mcp_trio._session.handlers import INSIDE, Handling
 from mcp_trio.errors import BlockedInReplay
 
@@ -326,7 +326,7 @@ def _blocking(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **keywords)
         made = effect_of(current_context.served, function, args, keywords)
         if current_context.bridge is None:
-            return perform_in_passing(current_context.handling, made)
+            return perform_without_waiting(current_context.handling, made)
         return perform_in_thread(current_context.bridge.call, current_context.handling, made)
 
     return call

@@ -85,7 +85,7 @@ class Bridge:
         try:
             if not self.sequencer.decides_turns:
                 return await self._run(function, is_part=is_part)
-            self.sequencer.thread_stands()
+            self.sequencer.thread_waits()
             try:
                 return await self._run(function, is_part=is_part)
             finally:
@@ -120,7 +120,7 @@ class Bridge:
 
     def _note_return(self, lane: Lane, ordinal_before: int) -> None:
         if lane.ordinal == ordinal_before:
-            self.sequencer.noted(lane, THREAD_RETURNED_MARK, None, is_so=True)
+            self.sequencer.observed(lane, THREAD_RETURNED_MARK, None, is_so=True)
 
     def release(self, release: Callable[[], None]) -> None:
         """Release a lock of the thread: now, or in `end` if its request is cancelled.
@@ -229,7 +229,7 @@ class _ReplayThread(Generic[Result]):
         """Tell the sequencer that the thread stands for good."""
         if not self._has_stopped:
             self._has_stopped = True
-            self.bridge.sequencer.thread_stands()
+            self.bridge.sequencer.thread_waits()
 
 
 async def _run_in_turn(call: Callable[[], Result], bridge: Bridge) -> Result:

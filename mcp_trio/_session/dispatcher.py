@@ -93,7 +93,7 @@ class Dispatcher:
         session = self.session
         event = session.connection.receive(frame)
         is_accepted = getattr(event, "counted", None) not in _NO_MESSAGES
-        number = session.sequencer.took(frame, embed=is_accepted)
+        number = session.sequencer.received(frame, embed=is_accepted)
         self._actions[type(event)](self, event, number)
 
     def lose(self, lost: Lost) -> None:

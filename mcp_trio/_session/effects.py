@@ -1,16 +1,16 @@
-"""Effects: what a handler does outside of the session, and how it comes back.
+"""Effects: calls of a handler to the outside of its session, and their recorded outcomes.
 
-An effect is a command and its outcome. A live session runs it; a replay does not, and gives the
-recorded outcome. Either way the handler gets what `codec` has made of it, so that both are the same
-to it, and so that nothing changes with the first recording.
+An effect is a command and its outcome. A live session runs the effect; a replay returns the
+recorded outcome instead. In both cases the result passes through the `Codec` of the effect, so that
+the handler receives the same value, recorded or not.
 
-What happens while an effect runs is none of the handler's: its tasks have no lane, and its context
-is refused there (see `Handling.current_lane`).
+The code of an effect is not part of the handler: its tasks have no lane, and the handler's context
+raises an error there.
 
-What a handler reads in passing, such as a clock, cannot wait for a turn and is one record; see
-`Sequencer.valued`.
+A value that is read without waiting, such as a clock, has a single record, which
+`Sequencer.read_value` describes.
 
-A handler with a memory does each effect once in all its rounds: the others give what it came to.
+A resumable handler runs each effect once in all its rounds; later rounds return the kept outcome.
 """
 
 import functools
@@ -45,37 +45,34 @@ from mcp_trio._session.journal import (
 )
 from mcp_trio.errors import LocalProtocolError, ReplayedError, RequestAbandoned
 
-# --------------------
-# An effect's exception as a record, and the exception again.
+# Recorded exceptions ----------------------------------------------------------------------------
 #
-# The class is looked for among what is imported already, and its `__init__` is not called: the
-# exception gets its arguments and what it knew beside them, as far as JSON can say that. If it does
-# not come out with the same text, or is not found, `ReplayedError` stands for it. A group is a
-# group again, whatever stands for its members: handlers take it apart, and we do when nobody else
-# does.
-
+# An exception is rebuilt without a call of its `__init__`: it gets the recorded arguments and the
+# attributes that have a JSON form. Its class has to be in a module that is imported already. If the
+# class is not found, or the rebuilt exception has another text, a `ReplayedError` replaces it. An
+# exception group remains a group in any case, because handlers split it.
 
 _CUT_TEXT_CHARS: Final = 300
 
 
 def encoded_error(error: Exception, *, bytes_max: int) -> bytes:
-    """The body of an `err` record; of one that is too large, the class and how the text begins."""
-    told = _told(error)
-    body = encode_body(told)
-    if len(body) <= bytes_max:
-        return body
-    return encode_body(ErrorBody(type=told.type, text=told.text[:_CUT_TEXT_CHARS]))
+    """Return the body of an `err` record; if it is too large, only the class and a shorter text."""
+    error_body = _error_body(error)
+    encoded = encode_body(error_body)
+    if len(encoded) <= bytes_max:
+        return encoded
+    return encode_body(ErrorBody(type=error_body.type, text=error_body.text[:_CUT_TEXT_CHARS]))
 
 
 def rebuilt_error(body: bytes) -> Exception:
-    """The exception that a body tells of."""
-    return _found(msgspec.json.decode(body, type=ErrorBody))
+    """Return the exception that the body of an `err` record describes."""
+    return _rebuilt(msgspec.json.decode(body, type=ErrorBody))
 
 
-def _told(error: Exception) -> ErrorBody:
+def _error_body(error: Exception) -> ErrorBody:
     kind = type(error)
     attributes = {name: value for name, value in vars(error).items() if _is_json(value)}
-    members = [_told(member) for member in _members(error)]
+    members = [_error_body(member) for member in _members(error)]
     args = [error.args[0]] if members else list(_args(error))
     return ErrorBody(
         type=f"{kind.__module__}.{kind.__qualname__}",
@@ -86,24 +83,24 @@ def _told(error: Exception) -> ErrorBody:
     )
 
 
-def _found(told: ErrorBody) -> Exception:
-    for kind in _classes(told.type):
-        error = _rebuilt(kind, told)
+def _rebuilt(body: ErrorBody) -> Exception:
+    for kind in _classes(body.type):
+        error = _rebuilt_as(kind, body)
         if error is not None:
             return error
-    return ReplayedError(told.type, told.text)
+    return ReplayedError(body.type, body.text)
 
 
-def _rebuilt(kind: type[Exception], told: ErrorBody) -> Exception | None:
-    if told.args is None:
+def _rebuilt_as(kind: type[Exception], body: ErrorBody) -> Exception | None:
+    if body.args is None:
         return None
     try:
-        members = () if told.members is None else ([_found(member) for member in told.members],)
-        error = kind.__new__(kind, *told.args, *members)
-        vars(error).update(told.attributes or {})
-    except Exception:  # people's classes may do anything
+        members = () if body.members is None else ([_rebuilt(member) for member in body.members],)
+        error = kind.__new__(kind, *body.args, *members)
+        vars(error).update(body.attributes or {})
+    except Exception:  # A user's class may raise anything.
         return None
-    return error if _text(error) == told.text else None
+    return error if _text(error) == body.text else None
 
 
 def _classes(name: str) -> Iterator[type[Exception]]:
@@ -145,7 +142,7 @@ def _text(error: Exception) -> str:
     """Return the text of an error, with characters that UTF-8 cannot encode escaped."""
     try:
         return str(error).encode(errors="backslashreplace").decode()
-    except Exception:  # the same
+    except Exception:  # The `__str__` of a user's class may raise anything.
         return ""
 
 
@@ -153,12 +150,12 @@ def _is_json(value: object) -> bool:
     """Return whether a value is unchanged by encoding it as JSON and decoding it."""
     try:
         return _is_same(msgspec.json.decode(msgspec.json.encode(value)), value)
-    except Exception:  # as above, for `==`
+    except Exception:  # The `==` of a user's class may raise anything.
         return False
 
 
 def _is_same(read: Any, value: Any) -> bool:
-    """Equal, and of the same types: an enum's member or a named tuple would not come back."""
+    # Equality is not enough: an enum's member or a named tuple equals a value of another type.
     kind = read.__class__
     if kind is not value.__class__:
         return False
@@ -169,39 +166,44 @@ def _is_same(read: Any, value: Any) -> bool:
     return bool(read == value)
 
 
+# Effects ----------------------------------------------------------------------------------------
+
 _NS_PER_SECOND: Final = 1e9
 
 Result = TypeVar("Result")
-Kept_co = TypeVar("Kept_co", covariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Codec(Protocol[Kept_co]):
-    """Between what an effect returned, and what its handler gets and its record holds."""
+class Codec(Protocol[Result_co]):
+    """A conversion between the value of an effect, its record, and the handler's result."""
 
-    def converted(self, value: Any) -> tuple[Kept_co, bytes]:
-        """What the handler gets for `value`, and the record's JSON.
+    def converted(self, value: Any) -> tuple[Result_co, bytes]:
+        """Return the handler's result for `value`, and the JSON for the record.
 
         Raises:
-            TypeError: It does not survive that.
+            TypeError: The value has no JSON form, or would change by being recorded.
         """
         ...
 
-    def decoded(self, body: bytes) -> Kept_co:
-        """What the handler gets for a record's JSON.
+    def decoded(self, body: bytes) -> Result_co:
+        """Return the handler's result for the JSON of a record.
 
         Raises:
-            TypeError: It is not of the form that is expected now.
+            TypeError: The JSON does not match the expected type.
         """
         ...
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Effect(Generic[Result]):
-    """Something to be done outside of the session.
+    """A call to the outside of the session.
 
-    `run` does it, at once or by something to await. `arguments` is asked for only if somebody wants
-    to know, and says them as a JSON object. `again` is what a replay does as well, at the moment at
-    which the effect had succeeded.
+    Attributes:
+        name: The name in the record.
+        arguments: Returns the arguments as a JSON object; called only if they are needed.
+        run: Runs the effect; returns the value or an awaitable of it.
+        codec: Converts the value.
+        again: A part that a replay runs as well, at the point where the effect had succeeded.
     """
 
     name: str
@@ -211,7 +213,7 @@ class Effect(Generic[Result]):
     again: Callable[[], Awaitable[object]] | None = None
 
     def command(self) -> bytes:
-        """The body of its `cmd` record."""
+        """Return the body of the `cmd` record."""
         arguments = msgspec.Raw(self.arguments())
         return encode_body(CommandBody(name=self.name, arguments=arguments))
 
@@ -222,27 +224,28 @@ class Effect(Generic[Result]):
         return self.codec.decoded(outcome.body)
 
 
-# Effects that are waited for.
+# Effects in tasks -------------------------------------------------------------------------------
 
 
 async def perform(handling: Handling, effect: Effect[Result]) -> Result:
-    """Run an effect, or have run it; in any case a check for cancellation.
+    """Run an effect, or return its recorded outcome; check for cancellation in both cases.
 
-    Cancelled: that is the lane's outcome, and what the effect did until then stays done.
+    If this is cancelled, the cancellation is recorded as the outcome. The effect may have been
+    carried out in part.
 
     Raises:
-        LocalProtocolError: The task has no lane, or runs an effect itself.
-        Exception: What the effect raises.
+        LocalProtocolError: The task has no lane, or itself belongs to an effect.
+        Exception: The effect raised it.
     """
     memory = handling.memory
     if memory is None:
         return await perform_once(handling, effect)
-    with _remembered(handling, memory, effect, *_come_to(handling, memory, effect)) as remembered:
+    with _remembered(handling, memory, effect, *_next_step(handling, memory, effect)) as remembered:
         return await perform_once(handling, remembered)
 
 
 async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
-    """`perform`, whatever an earlier round of the handler has done."""
+    """Run an effect as `perform` does, but without regard to earlier rounds of the handler."""
     lane = handling.current_lane()
     outcome = await _begin(handling, effect, lane)
     if outcome is not None:
@@ -254,7 +257,7 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
             value = await value if hasattr(value, "__await__") else value
         result, body = effect.codec.converted(value)
         kind = "res"
-        return result  # noqa: TRY300  read in the order in which it happens
+        return result  # noqa: TRY300 - the order of statements is the order of events
     except Exception as error:
         kind, body = "err", None if lane is None else _encoded(handling, error)
         raise
@@ -264,18 +267,16 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
 
 
 async def _begin(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Outcome | None:
-    """The outcome, if a replay has one; None: the effect is to be run now, and to be ended."""
+    """Record the start of an effect; return its outcome in a replay, None if it has to be run."""
     await command(handling, effect, lane)
     sequencer = handling.session.sequencer
-    return (
-        None
-        if lane is None or not sequencer.decides_turns
-        else await _recorded(sequencer, lane, effect)
-    )
+    if lane is None or not sequencer.decides_turns:
+        return None
+    return await _recorded(sequencer, lane, effect)
 
 
 async def command(handling: Handling, effect: Effect[Any], lane: Lane | None) -> None:
-    """A lane begins an effect, in its turn; a check for cancellation."""
+    """Record that a lane starts an effect, in its turn; check for cancellation."""
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
         return
@@ -289,7 +290,7 @@ async def command(handling: Handling, effect: Effect[Any], lane: Lane | None) ->
     except trio.Cancelled:
         sequencer.resumed(lane, "cxl")
         raise
-    sequencer.commanded(lane, body)
+    sequencer.effect_started(lane, body)
 
 
 async def _recorded(sequencer: Sequencer, lane: Lane, effect: Effect[Any]) -> Outcome:
@@ -311,16 +312,18 @@ async def _recorded(sequencer: Sequencer, lane: Lane, effect: Effect[Any]) -> Ou
 def perform_in_thread(
     call: Callable[..., Any], handling: Handling, effect: Effect[Result]
 ) -> Result:
-    """`perform` for a handler's thread, in which the effect runs; `call` runs the rest in the loop.
+    """Run an effect in the calling thread of a handler, as `perform` does in a task.
+
+    `call` runs a function in the Trio loop, for all steps but the effect itself.
 
     Raises:
-        RequestAbandoned: The request is over; what the effect did stays done.
+        RequestAbandoned: The request is over; the effect may have been carried out.
     """
     memory = handling.memory
     if memory is None:
         return _perform_in_thread(call, handling, effect)
-    at = call(_come_to_in_thread, handling, memory, effect, is_part=True)
-    with _remembered(handling, memory, effect, *at) as remembered:
+    step_id, step = call(_next_step_in_loop, handling, memory, effect, is_part=True)
+    with _remembered(handling, memory, effect, step_id, step) as remembered:
         return _perform_in_thread(call, handling, remembered)
 
 
@@ -356,49 +359,47 @@ async def _end_in_thread(handling: Handling, lane: Lane | None, outcome: Outcome
 
 
 def abandon_effect(handling: Handling) -> None:
-    """The thread of a handler is over, or nobody waits for it any more.
-
-    If an effect runs there, then for the lane it is cancelled.
-    """
+    """Record an effect that still runs in a handler's thread as cancelled: the request is over."""
     lane = handling.current_lane()
     if lane is not None and lane.is_in_effect:
         lane.is_in_effect = False
         handling.session.sequencer.resumed(lane, "cxl")
 
 
-# What is read in passing.
+# Effects and values without waiting -------------------------------------------------------------
 
 
-def perform_in_passing(handling: Handling, effect: Effect[Result]) -> Result:
-    """Run an effect that nobody can wait for: in place, and never cancelled.
+def perform_without_waiting(handling: Handling, effect: Effect[Result]) -> Result:
+    """Run a synchronous effect in place; it is not a checkpoint, and is never cancelled.
 
     Raises:
-        LocalProtocolError: As in `perform`; or this is no task, but a thread.
-        Exception: What the effect raises.
+        LocalProtocolError: The task has no lane, or itself belongs to an effect; or the caller is a
+            thread.
+        Exception: The effect raised it.
     """
     memory = handling.memory
     if memory is None:
-        return _perform_in_passing(handling, effect)
-    with _remembered(handling, memory, effect, *_come_to(handling, memory, effect)) as remembered:
-        return _perform_in_passing(handling, remembered)
+        return _perform_without_waiting(handling, effect)
+    with _remembered(handling, memory, effect, *_next_step(handling, memory, effect)) as remembered:
+        return _perform_without_waiting(handling, remembered)
 
 
-def _perform_in_passing(handling: Handling, effect: Effect[Result]) -> Result:
+def _perform_without_waiting(handling: Handling, effect: Effect[Result]) -> Result:
     lane = _lane_in_loop(handling)
     if lane is None:
         return _run_in_place(handling, effect, None)[0]
-    faults: list[Exception] = []
+    errors: list[Exception] = []
 
     def read() -> Outcome:
         try:
             return Outcome("res", _run_in_place(handling, effect, lane)[1])
         except Exception as error:
-            faults.append(error)
+            errors.append(error)
             return Outcome("err", _encoded(handling, error))
 
-    outcome = handling.session.sequencer.valued(lane, effect.name, effect.arguments(), read)
-    if faults:
-        raise faults[0]
+    outcome = handling.session.sequencer.read_value(lane, effect.name, effect.arguments(), read)
+    if errors:
+        raise errors[0]
     return effect.outcome(outcome)
 
 
@@ -410,12 +411,12 @@ def read_clock(
     if memory is None:
         return _read_clock(handling, name, read, kind)
     _lane_in_loop(handling)
-    place, step = memory.come_to(name, b"")
+    step_id, step = memory.next_step(name, b"")
     if step is not None:
         body = step.body
         return _read_clock(handling, name, lambda: msgspec.json.decode(body, type=kind), kind)
     value = _read_clock(handling, name, read, kind)
-    memory.keep(place, "res", encode_body(value))
+    memory.keep(step_id, "res", encode_body(value))
     return value
 
 
@@ -425,125 +426,127 @@ def _read_clock(
     lane = _lane_in_loop(handling)
     if lane is None:
         return read()
-    value: list[Result] = []
+    values: list[Result] = []
 
-    def say() -> Outcome:
-        value.append(read())
-        return Outcome("res", encode_body(value[0]))
+    def read_live() -> Outcome:
+        values.append(read())
+        return Outcome("res", encode_body(values[0]))
 
-    outcome = handling.session.sequencer.valued(lane, name, None, say)
-    return value[0] if value else msgspec.json.decode(outcome.body, type=kind)
+    outcome = handling.session.sequencer.read_value(lane, name, None, read_live)
+    return values[0] if values else msgspec.json.decode(outcome.body, type=kind)
 
 
 def _lane_in_loop(handling: Handling) -> Lane | None:
-    """The lane of the calling task, for what happens in place.
+    """Return the lane of the calling task.
 
     Raises:
-        LocalProtocolError: As `Handling.current_lane`; or this is no task, but a thread.
+        LocalProtocolError: `Handling.current_lane` raises it, or the caller is a thread.
     """
     if not trio.lowlevel.in_trio_task():
         raise LocalProtocolError(
-            "the context belongs to the handler's task: read what you need before the thread begins"
+            "a thread cannot use this part of the context: use it before the thread starts"
         )
     return handling.current_lane()
 
 
 @contextmanager
 def time_limit(handling: Handling, seconds: float) -> Generator[trio.CancelScope]:
-    """Cancel the block when so many seconds are over.
+    """Cancel the block after this many seconds.
 
-    Where what lies around it is cancelled too before it is left, Trio lets the outer one have it. A
-    replay may come to that by another way than the recording, so the journal tells who had it.
+    If an outer scope is cancelled as well before the block is left, Trio lets the outer scope catch
+    the cancellation. In a replay the two may happen in another order, so the journal records
+    whether this time limit ended the block.
 
     Raises:
-        trio.TooSlowError: At the end of a block that was cancelled by this.
-        ValueError: The seconds are negative, or no number.
+        trio.TooSlowError: The time limit ended the block.
+        ValueError: `seconds` is negative or NaN.
     """
     lane = _lane_in_loop(handling)
     scope = trio.CancelScope(deadline=_deadline(handling, lane, seconds))
-    begun = -1 if lane is None else lane.ordinal
+    start_ordinal = -1 if lane is None else lane.ordinal
 
-    def has_run_out(*, is_caught: bool) -> bool:
+    def has_timed_out(*, is_caught: bool) -> bool:
         if lane is None:
             return is_caught
-        return handling.session.sequencer.noted(lane, TIMED_OUT_MARK, begun, is_so=is_caught)
+        sequencer = handling.session.sequencer
+        return sequencer.observed(lane, TIMED_OUT_MARK, start_ordinal, is_so=is_caught)
 
     try:
         with scope:
             yield scope
     except BaseException as error:
-        if not (_is_cancellation(error) and has_run_out(is_caught=False)):
+        if not (_is_cancellation(error) and has_timed_out(is_caught=False)):
             raise
         raise trio.TooSlowError from None
-    if scope.cancelled_caught and has_run_out(is_caught=True):
+    if scope.cancelled_caught and has_timed_out(is_caught=True):
         raise trio.TooSlowError
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """And nothing else with it."""
+    """Return whether an exception is a cancellation, or a group of cancellations only."""
     return BaseExceptionGroup("", [error]).split(trio.Cancelled)[1] is None
 
 
 def _deadline(handling: Handling, lane: Lane | None, seconds: float) -> float:
-    """The time of the run at which so many seconds are over."""
+    """Return the Trio time at which this many seconds are over, in a replay as recorded."""
     if not seconds >= 0:
         raise ValueError("`seconds` must be non-negative")
     now = trio.current_time()
     if lane is not None:
         sequencer = handling.session.sequencer
 
-        def say() -> Outcome:
+        def read() -> Outcome:
             return Outcome("res", encode_body(sequencer.clock_ns()))
 
-        outcome = sequencer.valued(lane, TIMEOUT, encode_body({"seconds": seconds}), say)
+        outcome = sequencer.read_value(lane, TIMEOUT, encode_body({"seconds": seconds}), read)
         if sequencer.decides_turns:
             now = msgspec.json.decode(outcome.body, type=int) / _NS_PER_SECOND
     return now + seconds
 
 
-# What follows from the seed and the lane.
+# Random numbers and changes of the code ---------------------------------------------------------
 
 
 def randomness(handling: Handling) -> Random:
-    """The calling lane's own generator; while nothing records, the request's."""
+    """Return the random number generator of the calling lane, or of the request if unrecorded."""
     lane = handling.current_lane()
     if handling.memory is not None:
         return handling.memory.randomness()
     if lane is None:
         if handling.random is None:
-            handling.random = Random()  # noqa: S311  not for secrets, as `Context.random` says
+            handling.random = Random()  # noqa: S311 - not for secrets, as documented
         return handling.random
     if lane.random is None:
-        lane.random = Random(f"{handling.session.sequencer.seed}:{lane.name}")  # noqa: S311  the same
+        lane.random = Random(f"{handling.session.sequencer.seed}:{lane.name}")  # noqa: S311
     return lane.random
 
 
 def takes_patch(handling: Handling, name: str) -> bool:
     """Return whether the calling lane takes the new branch at a change of the code."""
     lane, memory = _lane_in_loop(handling), handling.memory
-    keeper = lane if memory is None else memory.here()
-    if keeper is None:
+    patched_lane = lane if memory is None else memory.here()
+    if patched_lane is None:
         return True
-    if keeper.patches is None:
-        keeper.patches = {}
-    if name not in keeper.patches:
-        keeper.patches[name] = _takes_patch(handling, memory, lane, name)
-    return keeper.patches[name]
+    if patched_lane.patches is None:
+        patched_lane.patches = {}
+    if name not in patched_lane.patches:
+        patched_lane.patches[name] = _takes_patch(handling, memory, lane, name)
+    return patched_lane.patches[name]
 
 
 def _takes_patch(handling: Handling, memory: Memory | None, lane: Lane | None, name: str) -> bool:
-    """Both the earlier rounds and a recording must have had it."""
+    # The lane takes the new branch only if both the earlier rounds and the recording did.
     if memory is not None and not memory.takes_patch(f"{PATCHED_MARK} {name}"):
         return False
     return lane is None or handling.session.sequencer.patched(lane, name)
 
 
-# What a handler did in an earlier round.
+# Effects of resumable handlers ------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
-class _Noting(Generic[Result]):
-    """A codec that keeps the last body, or has one already."""
+class _StepCodec(Generic[Result]):
+    """A codec that keeps the body of the result, or starts with the body of an earlier round."""
 
     codec: Codec[Result]
     body: bytes | None
@@ -559,50 +562,43 @@ class _Noting(Generic[Result]):
         return self.codec.decoded(body)
 
 
-def _come_to(handling: Handling, memory: Memory, effect: Effect[Any]) -> tuple[StepId, Step | None]:
-    handling.current_lane()  # refuses it inside of an effect
-    return memory.come_to(effect.name, effect.arguments())
-
-
-async def _come_to_in_thread(
+def _next_step(
     handling: Handling, memory: Memory, effect: Effect[Any]
 ) -> tuple[StepId, Step | None]:
-    return _come_to(handling, memory, effect)
+    handling.current_lane()  # This raises an error inside of an effect.
+    return memory.next_step(effect.name, effect.arguments())
+
+
+async def _next_step_in_loop(
+    handling: Handling, memory: Memory, effect: Effect[Any]
+) -> tuple[StepId, Step | None]:
+    return _next_step(handling, memory, effect)
 
 
 @contextmanager
 def _remembered(
-    handling: Handling, memory: Memory, effect: Effect[Result], place: StepId, step: Step | None
+    handling: Handling, memory: Memory, effect: Effect[Result], step_id: StepId, step: Step | None
 ) -> Generator[Effect[Result]]:
-    """The effect as it is to be performed; what it comes to is remembered.
-
-    One that a replay does as well, such as to take a lock, is done in each round.
-    """
+    """Give the effect, or one that repeats the outcome of `step`; keep the outcome at the end."""
+    # An effect with a part for replays, such as taking a lock, runs in each round.
     if effect.again is not None:
         step = None
-    noting = _Noting(effect.codec, None if step is None or step.kind != "res" else bytes(step.body))
-    run = effect.run if step is None else functools.partial(_recall, step)
-    with _keeping(handling, memory, place, noting):
-        yield attrs.evolve(effect, run=run, codec=noting)
-
-
-@contextmanager
-def _keeping(
-    handling: Handling, memory: Memory, place: StepId, noting: _Noting[Any]
-) -> Generator[None]:
+    body = None if step is None or step.kind != "res" else bytes(step.body)
+    codec = _StepCodec(effect.codec, body)
+    run = effect.run if step is None else functools.partial(_repeat, step)
     try:
-        yield
+        yield attrs.evolve(effect, run=run, codec=codec)
     except (trio.Cancelled, RequestAbandoned):
-        memory.keep(place, "cxl", None)
+        memory.keep(step_id, "cxl", None)
         raise
     except Exception as error:
-        memory.keep(place, "err", _encoded(handling, error))
+        memory.keep(step_id, "err", _encoded(handling, error))
         raise
-    memory.keep(place, "res", noting.body)
+    memory.keep(step_id, "res", codec.body)
 
 
-def _recall(step: Step) -> Any:
-    """Come to the same again: a value is the codec's, and a cancellation comes as it did."""
+def _repeat(step: Step) -> Any:
+    """Repeat an outcome: raise the error, or wait to be cancelled; the codec has a value."""
     if step.kind == "err":
         raise rebuilt_error(bytes(step.body))
     return _wait_for_cancellation() if step.kind == "cxl" else None
@@ -612,7 +608,7 @@ async def _wait_for_cancellation() -> None:
     await trio.sleep_forever()
 
 
-# What runs, and what it raises.
+# Running effects --------------------------------------------------------------------------------
 
 
 def _run_in_place(
@@ -625,7 +621,7 @@ def _run_in_place(
 
 @contextmanager
 def _inside(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Generator[None]:
-    """Meanwhile the caller is no part of the handler."""
+    """Enter a context in which the caller runs an effect, and has no lane of the handler."""
     inside = INSIDE.set(Inside(handling, effect.name))
     innermost = lane if handling.memory is None else lane or handling.memory.here()
     outer = None if innermost is None else LANE.set(innermost.outer)

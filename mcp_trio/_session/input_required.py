@@ -122,7 +122,7 @@ async def _end_round(handling: Handling, memory: Memory) -> None:
 
 
 async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
-    steps = [memory.come_to(each.method, _params_of(each)) for each in asked]
+    steps = [memory.next_step(each.method, _params_of(each)) for each in asked]
     open_ = {place: each for each, (place, step) in zip(asked, steps, strict=True) if step is None}
     if open_:
         await _end_round_with(handling, memory, open_)

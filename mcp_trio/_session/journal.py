@@ -1,16 +1,16 @@
-"""The total order of a session: everything that happens to it passes here, in one synchronous step.
+"""The journal of a session: lanes, the steps of resumable handlers, and the order of events.
 
-The engine calls a sequencer at each of these moments, whether anything is recorded or not. Three
-things implement the protocol: `Unrecorded` (nobody looks), `Recording` (a record each), and the
-replay's player, which compares each call with the record at its cursor.
+The session reports each event to its `Sequencer`, recorded or not: `Unrecorded` ignores them,
+`Recording` writes a record for each, and the sequencer of a replay compares each with the record at
+its position in the recording.
 
-A sequencer that `decides_turns` decides when a lane may go on. Before an operation the lane awaits
-`turn`, which returns when the lane's next record is at the cursor; whatever the operation then does
-up to its record happens in the same step. A live sequencer has no turns: the order in which lanes
-come is the order.
+A sequencer that `decides_turns` also decides when a lane may go on; only a replay does. Before an
+operation the lane awaits `turn`, which returns when the next record is the lane's. All that the
+operation does until its record is written happens in the same synchronous step. In a live session
+there are no turns, and the order of events is the order in which the scheduler runs the lanes.
 
-What a handler reads without waiting, such as a clock, takes no turn either: a replay finds it by
-lane and ordinal, wherever it stands ahead of the cursor.
+A value that a handler reads without waiting, such as a clock, takes no turn: a replay looks it up
+by lane and ordinal, anywhere after its position.
 """
 
 import hashlib
@@ -29,32 +29,35 @@ from mcp_trio._jsonrpc.messages import DecodedMessage, PrincipalMessage
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import LocalProtocolError
 
-# --------------------
-# Lanes: who did it.
+# Lanes ------------------------------------------------------------------------------------------
 #
 # A request's handler has the lane `r` plus the number of the request's `in` record. A child task
-# has its spawner's lane, a dot, and the spawner's spawn count. Both depend on what the code does
-# and not on the order in which the scheduler runs tasks, so that the lanes of a replay are those of
-# the recording. What the session itself does at moments of its own has a lane named for it.
+# has the lane of its parent, a dot, and the number of tasks that the parent spawned before. Both
+# depend on the code and not on the order in which the scheduler runs tasks, so a replay has the
+# same lanes as the recording. A background task of the session has a lane with a name of its own.
 #
-# A handler may hold a session itself: a client that it opened, a server beside it. The tasks of
-# that inner session descend from the handler, and so act in its lane too. So a lane belongs to one
-# total order, and remembers the lane of the outer session in which it came to be: a callback of the
-# inner session has its own lane there, and one below the handler's here.
+# A handler may itself open a client or serve a session. The tasks of that inner session descend
+# from the handler, so they also act in the handler's lane. A lane therefore belongs to one
+# sequencer and refers to the lane of the outer session in which it was created.
 #
-# Spawning is seen through Trio's public `task_spawned` hook. Trio removes an instrument that
-# raises, so this one does nothing that can.
-
+# Spawning is observed with Trio's public `task_spawned` hook. Trio removes an instrument that
+# raises an exception, so this one does nothing that could raise.
 
 START_ORDINAL: Final = 0
 
 
 class Lane(msgspec.Struct, eq=False):
-    """One line of execution; operations on it are numbered from 1, its start is 0.
+    """The path of a task within a session; the operations on it are numbered.
 
-    `order` is the sequencer that it belongs to; `outer` is what else the task is, elsewhere.
-    `random` and `patches` are made at first need: its randomness, and which way it took at each
-    change of the code. `is_in_effect` while one that it has begun runs in a thread.
+    Attributes:
+        name: The path, such as `r5.0`.
+        order: The sequencer that the lane belongs to.
+        outer: The lane of the same task in an outer session.
+        ordinal: The number of the last operation; the start of the lane is 0.
+        children: The number of tasks that the lane has spawned.
+        random: The random number generator of the lane, made on first use.
+        patches: The branch that the lane took at each change of the code, made on first use.
+        is_in_effect: True while an effect of the lane runs in a thread.
     """
 
     name: str
@@ -67,12 +70,12 @@ class Lane(msgspec.Struct, eq=False):
     is_in_effect: bool = False
 
     def next_ordinal(self) -> int:
-        """The number of the operation that happens now."""
+        """Count an operation, and return its number."""
         self.ordinal += 1
         return self.ordinal
 
     def child(self) -> "Lane":
-        """The lane of the next task that this one spawns."""
+        """Return the lane of the next task that this one spawns."""
         outer = None if self.outer is None else self.outer.child()
         lane = Lane(f"{self.name}.{self.children}", self.order, outer)
         self.children += 1
@@ -83,13 +86,13 @@ LANE: Final[ContextVar[Lane | None]] = ContextVar("mcp_trio_lane", default=None)
 
 
 def enter_lane(lane: Lane) -> None:
-    """The calling task is one of `lane` from now on, and remains what it was elsewhere."""
+    """Let the calling task act in `lane`, while keeping its lanes in outer sessions."""
     lane.outer = LANE.get()
     LANE.set(lane)
 
 
 def lane_in(order: object) -> Lane | None:
-    """The calling task's lane in the total order of a sequencer; None if it has none there."""
+    """Return the calling task's lane that belongs to the sequencer `order`, if there is one."""
     lane = LANE.get()
     while lane is not None and lane.order is not order:
         lane = lane.outer
@@ -97,7 +100,7 @@ def lane_in(order: object) -> Lane | None:
 
 
 def as_spawned(context: Context) -> Context:
-    """The context variables of a task that is spawned with these, but begins by other means."""
+    """Return a copy of context variables for a task of the pool, which Trio does not spawn anew."""
     copied = context.copy()
     if LANE in copied:
         _take_child(copied)
@@ -119,36 +122,33 @@ _INSTRUMENT: Final = trio.lowlevel.RunVar[_LaneInstrument | None]("mcp_trio_lane
 
 
 def watch_lanes() -> None:
-    """From now on each task of this Trio run gets its lane; one instrument a run, whoever asks."""
+    """Give each task that this Trio run spawns from now on a lane; repeated calls do nothing."""
     if _INSTRUMENT.get() is None:
         instrument = _LaneInstrument()
         trio.lowlevel.add_instrument(instrument)
         _INSTRUMENT.set(instrument)
 
 
-# --------------------
-# What a resumable handler did in earlier rounds, so that a later one does it again without doing.
+# Steps of resumable handlers --------------------------------------------------------------------
 #
-# Such a handler does not wait for the client's answers: it ends at its questions, and begins anew
-# with the answers. Each operation on its context is a step, known by lane and ordinal, with a lane
-# of the memory's own order: `h` for the handler, `h.0` for its first task, and so on. A step that
-# ended is remembered with its outcome, and is not done again.
+# A resumable handler does not wait for the client's answers. It ends at its questions, and runs
+# again from its beginning when the answers have arrived. Each operation on its context is a step,
+# identified by lane and ordinal; the lanes are those of the memory, `h` for the handler, `h.0` for
+# its first task, and so on. A finished step is kept with its outcome, and is not run again.
 #
-# Code changes. A step that is now another one (another name, or called with something else) cannot
-# have the outcome that is remembered in its place: that is forgotten, and with it all that happened
-# after it.
-
+# The code may change between two rounds. If a step has another name or other arguments than the one
+# kept, the outcome does not apply: that step and all later ones are forgotten, and run again.
 
 HANDLER: Final = "h"
 NOTHING: Final = msgspec.Raw(b"null")
 _DIGEST_BYTES: Final = 8
 
-# Keys of questions: the first is q1.
+# The keys of questions: q1, q2, and so on.
 _QUESTION: Final = "q{}"
 
 
 class StepId(msgspec.Struct, frozen=True, array_like=True):
-    """An operation of a handler: which, and a digest of what it is called with."""
+    """The identity of a step: its lane, ordinal and name, and a digest of its arguments."""
 
     lane: str
     ordinal: int
@@ -157,24 +157,27 @@ class StepId(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """The outcome of an operation: a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
+    """A finished step: a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
 
-    place: StepId
+    id: StepId
     kind: str
     body: msgspec.Raw = NOTHING
 
 
 @attrs.define(eq=False)
 class Memory:
-    """The steps of one handler, those of its earlier rounds first.
+    """The finished steps of one handler, in all its rounds.
 
     Attributes:
-        seed: What its randomness comes from, in every round the same.
-        has_changed: Says whether a step that is another one now is so because the code changed; in
-            the replay of a redacted recording it is not.
-        scope: Ends the handler's run, when it has asked what nobody has answered.
-        questions: What it has asked so, by key.
-        has_asked: Is set when there is a question.
+        seed: The seed of the handler's random numbers, the same in each round.
+        asked: The number of questions in all rounds.
+        has_changed: A function that decides whether a step with another identity means that the
+            code has changed. In the replay of a redacted recording it does not: there the arguments
+            differ because of the redaction.
+        lane: The lane of the handler.
+        scope: The scope of the handler's run, cancelled when the round is over.
+        questions: The questions without an answer, with their steps, by key.
+        has_asked: An event that is set while there is a question.
     """
 
     seed: str
@@ -195,22 +198,22 @@ class Memory:
         self.lane = Lane(HANDLER, self)
 
     def remember(self, steps: Iterable[Step]) -> None:
-        """Learn what happened in earlier rounds."""
+        """Add the steps of earlier rounds."""
         for step in steps:
-            self._steps[step.place.lane, step.place.ordinal] = step
+            self._steps[step.id.lane, step.id.ordinal] = step
 
     @property
     def steps(self) -> list[Step]:
-        """All that is to be remembered in the next round, in order."""
+        """The steps for the next round, in order."""
         return list(self._steps.values())
 
     # Steps.
 
     def here(self) -> Lane:
-        """The lane of the calling task.
+        """Return the lane of the calling task.
 
         Raises:
-            LocalProtocolError: No handler started it.
+            LocalProtocolError: The task does not descend from the handler.
         """
         lane = lane_in(self)
         if lane is None:
@@ -219,93 +222,96 @@ class Memory:
             )
         return lane
 
-    def come_to(self, name: str, arguments: bytes) -> tuple[StepId, Step | None]:
-        """The calling task comes to its next operation; what that was, if it is remembered.
+    def next_step(self, name: str, arguments: bytes) -> tuple[StepId, Step | None]:
+        """Begin the next operation of the calling task; return its outcome in an earlier round.
 
-        What cleans up when the round is over is no step: where it stands, the next round goes on.
+        An operation during clean-up, when the round is over, is not counted as a step: the next
+        round continues at its ordinal.
         """
         lane = self.here()
         digest = hashlib.sha256(arguments).digest()[:_DIGEST_BYTES].hex()
-        place = StepId(lane.name, lane.next_ordinal(), name, digest)
+        step_id = StepId(lane.name, lane.next_ordinal(), name, digest)
         if self.scope.cancel_called:
-            return place, None
-        key = (place.lane, place.ordinal)
+            return step_id, None
+        key = (step_id.lane, step_id.ordinal)
         step = self._steps.get(key)
-        if step is not None and step.place != place and self.has_changed():
+        if step is not None and step.id != step_id and self.has_changed():
             self._forget_from(key)
             step = None
         self._passed.add(key)
-        return place, step
+        return step_id, step
 
     def _forget_from(self, key: tuple[str, int]) -> None:
-        """Forget a step and what came after it, except what this round has already built on."""
+        """Forget a step and the later ones, except those that this round has already used."""
         keys = list(self._steps)
         for later in keys[keys.index(key) :]:
             if later not in self._passed:
                 del self._steps[later]
 
-    def keep(self, place: StepId, kind: str, body: bytes | None) -> None:
-        """A step has ended. What only the end of the round has cancelled, has not."""
+    def keep(self, step_id: StepId, kind: str, body: bytes | None) -> None:
+        """Keep the outcome of a step, unless only the end of the round has cancelled it."""
         if kind == "cxl" and self.scope.cancel_called:
             return
-        key = (place.lane, place.ordinal)
+        key = (step_id.lane, step_id.ordinal)
         if key in self._passed and key not in self._steps:
-            self._steps[key] = Step(place, kind, NOTHING if body is None else msgspec.Raw(body))
+            self._steps[key] = Step(step_id, kind, NOTHING if body is None else msgspec.Raw(body))
 
     @property
     def is_recalling(self) -> bool:
-        """Return whether the calling task has not reached the point of an earlier round."""
+        """Return whether the next operation of the calling task has an outcome already."""
         lane = self.here()
         return (lane.name, lane.ordinal + 1) in self._steps
 
-    # Change, and chance.
+    # Changes of the code, and random numbers.
 
     def takes_patch(self, name: str) -> bool:
         """Return whether the calling task takes the new branch at a change of the code.
 
-        It does where no round has been yet, and where it did in an earlier one.
+        It does if no earlier round has come to this point, and if an earlier round did so.
         """
         lane = self.here()
         step = self._steps.get((lane.name, lane.ordinal + 1))
-        if step is not None and step.place.name != name:
+        if step is not None and step.id.name != name:
             return False
-        place, step = self.come_to(name, b"")
+        step_id, step = self.next_step(name, b"")
         if step is None:
-            self.keep(place, "res", b"true")
+            self.keep(step_id, "res", b"true")
         return True
 
     def randomness(self) -> Random:
-        """The calling task's own generator."""
+        """Return the random number generator of the calling task."""
         lane = self.here()
         if lane.random is None:
-            lane.random = Random(f"{self.seed}:{lane.name}")  # noqa: S311  not for secrets
+            lane.random = Random(f"{self.seed}:{lane.name}")  # noqa: S311 - not for secrets
         return lane.random
 
     # Questions.
 
     def ask(self, questions: Mapping[StepId, Any]) -> None:
-        """Put questions into the round, which is over when everybody has had a turn to ask."""
-        for place, question in questions.items():
+        """Add questions to the round, which ends when all tasks have had a chance to ask."""
+        for step_id, question in questions.items():
             self.asked += 1
-            self.questions[_QUESTION.format(self.asked)] = (place, question)
+            self.questions[_QUESTION.format(self.asked)] = (step_id, question)
         self.has_asked.set()
 
-    def withdraw(self, places: Iterable[StepId]) -> None:
-        """Withdraw questions whose task no longer waits, before the round is over."""
+    def withdraw(self, step_ids: Iterable[StepId]) -> None:
+        """Remove questions whose task no longer waits, before the round is over."""
         if self.scope.cancel_called:
             return
-        gone = set(places)
+        gone = set(step_ids)
         self.questions = {key: it for key, it in self.questions.items() if it[0] not in gone}
         self.has_asked = trio.Event()
         if self.questions:
             self.has_asked.set()
 
 
+# The order of events ----------------------------------------------------------------------------
+
 _encode = msgspec.json.Encoder().encode
 START_BODY: Final = _encode(MarkBody(name="start", value=None))
 UNSTARTED_BODY: Final = b'"unstarted"'
 
-# What a record takes besides its body, about.
+# The approximate size of a record without its body.
 _RECORD_BYTES: Final = 64
 
 
@@ -317,9 +323,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sequencer(Protocol):
-    """The moments of a session; see the module.
+    """The receiver of a session's events, in their order.
 
-    `seed` is what all randomness of the session's handlers comes from; None when nothing records.
+    Attributes:
+        has_lanes: True if operations need a lane, because they are recorded or replayed.
+        decides_turns: True if lanes have to await their turn, in a replay.
     """
 
     has_lanes: bool
@@ -331,226 +339,229 @@ class Sequencer(Protocol):
         ...
 
     def clock_ns(self) -> int:
-        """Nanoseconds since the session began, as its records are dated."""
+        """Return the nanoseconds since the session began, the time of a record written now."""
         ...
 
-    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
-        """The dispatcher takes a frame; returns the number that names a request's lane."""
+    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:
+        """Note that the dispatcher has received a message; return the number of its record."""
         ...
 
     def started(self, lane: Lane) -> None:
-        """A handler begins."""
+        """Note that a handler starts."""
         ...
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
-        """A frame is handed to the writer, by a lane or by the dispatcher."""
+        """Note that a lane, or the dispatcher, has given a message to the writer."""
         ...
 
-    def commanded(self, lane: Lane, body: bytes) -> None:
-        """A lane starts an effect; `body` is an encoded `CommandBody`."""
+    def effect_started(self, lane: Lane, body: bytes) -> None:
+        """Note that a lane starts an effect; `body` is an encoded `CommandBody`."""
         ...
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """A lane has resumed with a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
+        """Note that a lane goes on with a value (`res`), an error (`err`), or cancelled (`cxl`)."""
         ...
 
     def recorded(self, lane: Lane) -> bytes | None:
-        """The body of the record at the cursor, after `turn` has said `res` or `err`.
+        """Return the body of the current record, after `turn` has returned `res` or `err`.
 
-        Called only of a sequencer that gates: an effect is not run there, this is its outcome.
+        Called in a replay only: it is the outcome of an effect, which a replay does not run.
         """
         ...
 
-    def valued(
+    def read_value(
         self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
     ) -> Outcome:
-        """Return what a lane reads without a turn: from `read`, or in a replay from the record.
+        """Return a value that a lane reads without a turn.
 
-        `arguments` is JSON. The outcome is that of (lane, next ordinal) in a replay, and `read` is
-        not called then.
+        A live session calls `read`. A replay does not: it returns the recorded value of the lane
+        and its next ordinal. `arguments` is JSON.
         """
         ...
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """Return whether a lane takes the new branch at a change of the code; once a lane and name.
+        """Return whether a lane takes the new branch at a change of the code.
 
-        True, and a `mark`, in a live session; in a replay whether (lane, next ordinal) is that
-        mark: if not, no ordinal is used.
+        Called once for each lane and name. A live session returns True and records a `mark`. A
+        replay returns whether the record of the lane's next ordinal is that mark; if it is not, no
+        ordinal is used.
         """
         ...
 
-    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        """Return whether a fact holds that a lane observes; `is_so` is what it observes here.
+    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
+        """Return whether a fact holds that a lane observes; `is_so` is the lane's observation.
 
-        A `mark` in a live session, if it is. A replay may come to it in another way, so there it is
-        so as well if (lane, next ordinal) is that mark: where it is not, no ordinal is used.
+        A live session records a `mark` if it does. A replay may reach this point in another way, so
+        there the fact also holds if the record of the lane's next ordinal is that mark; if it is
+        not, no ordinal is used.
         """
         ...
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """A lane ends without an answer."""
+        """Note that a lane ends without an answer."""
         ...
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
-        """A fact worth a record; returns the value that holds: in a replay, the recorded one."""
+        """Note a named fact; return its value, which is the recorded value in a replay."""
         ...
 
     def shut(self, cause: str) -> None:
-        """The dispatcher begins to close."""
+        """Note that the dispatcher begins to close."""
         ...
 
     def flush(self) -> None:
-        """Hand the records so far to the system, before the bytes that they explain are sent."""
+        """Write the records so far to the file, before the bytes that they explain are sent."""
         ...
 
     def close(self, counts: dict[str, int]) -> None:
-        """The session is over."""
+        """Note the end of the session, with the number of messages and errors."""
         ...
 
     async def turn_to_start(self, lane: Lane) -> None:
-        """Wait until the lane's first record is at the cursor."""
+        """Wait until the next record is the first record of the lane."""
         ...
 
     async def turn(self, lane: Lane, *, commands: bool = False) -> str:
-        """Wait until the lane's next record is at the cursor; returns its kind.
+        """Wait until the next record is the lane's; return the kind of the record.
 
-        `commands` says that the lane wants to start an effect.
+        `commands` is True if the lane is about to start an effect.
         """
         ...
 
     async def until_cancelled(self, lane: Lane) -> None:
-        """Wait for the cancellation that the record at the cursor promises; never returns."""
+        """Wait for the cancellation that the current record reports; never return."""
         ...
 
     async def let_thread_run(self, name: str) -> None:
-        """Wait until no other thread of a handler runs; then that of the handler `name` does.
+        """Wait until no other handler's thread runs, and then let that of the handler `name` run.
 
-        Called only of a sequencer that gates, as are `thread_stands` and `turn_in_thread`.
+        Called in a replay only, as are `thread_waits` and `turn_in_thread`.
         """
         ...
 
     async def turn_in_thread(self, lane: Lane) -> None:
-        """A thread comes to a call: if its request is over by the next record, wait for that."""
+        """Let a thread make a call; if its request ends with the next record, wait for that."""
         ...
 
-    def thread_stands(self) -> None:
-        """The thread that ran waits for the loop now, or has ended."""
+    def thread_waits(self) -> None:
+        """Note that the running thread now waits for the Trio loop, or has ended."""
         ...
 
 
 async def take_turn(sequencer: Sequencer, lane: Lane, *, commands: bool = False) -> None:
-    """Wait for the lane's turn to go on; if a cancellation is what comes next, for that."""
+    """Wait for the lane's turn, or for its cancellation if that is the next record."""
     if sequencer.decides_turns and await sequencer.turn(lane, commands=commands) == "cxl":
         await sequencer.until_cancelled(lane)
 
 
 async def resume(sequencer: Sequencer, lane: Lane, kind: str) -> None:
-    """The lane has resumed; a cancellation may have struck before it was its turn."""
+    """Note that a lane goes on."""
+    # A cancellation may have reached the lane before its turn.
     if kind == "cxl" and sequencer.decides_turns:
         await sequencer.turn(lane)
     sequencer.resumed(lane, kind)
 
 
-class _Ungated:
-    """A live session: nobody waits for a turn."""
+class _Live:
+    """The base of the sequencers of live sessions, in which no lane waits for a turn."""
 
     decides_turns = False
 
     async def turn_to_start(self, lane: Lane) -> None:
-        """Go on."""
+        """Return at once."""
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  the protocol's
-        """Go on."""
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002
+        """Return at once."""
         return ""
 
     async def until_cancelled(self, lane: Lane) -> None:
-        """Go on."""
+        """Return at once."""
 
     def recorded(self, lane: Lane) -> bytes | None:
-        """Nothing was."""
+        """Return None: a live session runs the effect."""
 
     async def let_thread_run(self, name: str) -> None:
-        """Go on."""
+        """Return at once."""
 
     async def turn_in_thread(self, lane: Lane) -> None:
-        """Go on."""
+        """Return at once."""
 
-    def thread_stands(self) -> None:
-        """Nobody waits for that."""
+    def thread_waits(self) -> None:
+        """Return at once."""
 
 
-class Unrecorded(_Ungated):
-    """Nobody looks."""
+class Unrecorded(_Live):
+    """The sequencer of a session that is not recorded."""
 
     has_lanes = False
     seed = None
 
     def clock_ns(self) -> int:
-        """Nothing is dated."""
+        """Return 0: nothing has a time."""
         return 0
 
-    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002 (the same)
-        """Nothing is kept, no number needed."""
+    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002
+        """Return 0: nothing is recorded."""
         return 0
 
     def started(self, lane: Lane) -> None:
-        """Nothing is kept."""
+        """Record nothing."""
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
-        """Nothing is kept."""
+        """Record nothing."""
 
-    def commanded(self, lane: Lane, body: bytes) -> None:
-        """Nothing is kept."""
+    def effect_started(self, lane: Lane, body: bytes) -> None:
+        """Record nothing."""
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """Nothing is kept."""
+        """Record nothing."""
 
-    def valued(
+    def read_value(
         self,
-        lane: Lane,  # noqa: ARG002  the protocol's words
+        lane: Lane,  # noqa: ARG002
         name: str,  # noqa: ARG002
         arguments: bytes | None,  # noqa: ARG002
         read: Callable[[], Outcome],
     ) -> Outcome:
-        """Nothing is kept."""
+        """Record nothing."""
         return read()
 
-    def patched(self, lane: Lane, name: str) -> bool:  # noqa: ARG002  the same
-        """Nothing is kept; the code that runs is the newest."""
+    def patched(self, lane: Lane, name: str) -> bool:  # noqa: ARG002
+        """Return True: the code that runs is the newest."""
         return True
 
-    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
-        """Nothing is kept."""
+    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
+        """Record nothing."""
         return is_so
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """Nothing is kept."""
+        """Record nothing."""
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:  # noqa: ARG002
-        """Nothing is kept."""
+        """Record nothing."""
         return value
 
     def shut(self, cause: str) -> None:
-        """Nothing is kept."""
+        """Record nothing."""
 
     def flush(self) -> None:
-        """Nothing is kept."""
+        """Record nothing."""
 
     def close(self, counts: dict[str, int]) -> None:
-        """Nothing is kept."""
+        """Record nothing."""
 
 
 UNRECORDED: Final = Unrecorded()
-"""The one of all sessions that nobody records."""
+"""The sequencer of all sessions that are not recorded."""
 
 
 @attrs.define(eq=False)
-class Recording(_Ungated):
-    """Writes a record for each moment.
+class Recording(_Live):
+    """A sequencer that writes a record for each event.
 
-    The start of a handler is a record of its own only if something else happens before the lane's
-    first record; `_begun` remembers the one that was not written yet, and when it was. Records are
-    written out before the bytes that they explain, and early if nothing is sent for a long time.
+    The start of a handler has a record of its own only if the next record is not the lane's first
+    one; `_begun` is the lane whose start has not been recorded. Records are written to the file
+    before the bytes that they explain are sent, or when many have accumulated.
     """
 
     has_lanes = True
@@ -563,7 +574,7 @@ class Recording(_Ungated):
 
     @property
     def is_nearly_full(self) -> bool:
-        """Return whether the recording is full, so that another may follow."""
+        """Return whether the recording is nearly full, so that another file should follow."""
         return not self.channel and self.recorder.is_nearly_full
 
     @property
@@ -572,10 +583,10 @@ class Recording(_Ungated):
         return self.recorder.seed
 
     def clock_ns(self) -> int:
-        """The recorder's clock."""
+        """Return the time of the recorder's clock."""
         return self.recorder.clock_ns()
 
-    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
+    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
         if self._begun is not None:
             self._write_start(self._begun)
@@ -593,14 +604,12 @@ class Recording(_Ungated):
         return number
 
     def started(self, lane: Lane) -> None:
-        """Record a start mark, unless the very next record is the lane's own.
-
-        Among several sessions that is not known: another one's may come between.
-        """
+        """Record a start mark, unless the next record is the lane's own."""
         if self._begun is not None:
             self._write_start(self._begun)
         self._begun = lane
         self._begun_ns = self.recorder.clock_ns()
+        # Several sessions share the recording: a record of another session may come next.
         if self.channel:
             self._write_start(lane)
 
@@ -608,7 +617,7 @@ class Recording(_Ungated):
         """Record `out`."""
         self._record("out", frame, lane)
 
-    def commanded(self, lane: Lane, body: bytes) -> None:
+    def effect_started(self, lane: Lane, body: bytes) -> None:
         """Record `cmd`."""
         self._record("cmd", body, lane)
 
@@ -616,7 +625,7 @@ class Recording(_Ungated):
         """Record the outcome."""
         self._record(kind, body, lane)
 
-    def valued(
+    def read_value(
         self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
     ) -> Outcome:
         """Record `val`."""
@@ -630,7 +639,7 @@ class Recording(_Ungated):
         self.marked(PATCHED_MARK, name, lane)
         return True
 
-    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
+    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """Record `mark`."""
         if is_so:
             self.marked(name, value, lane)
@@ -650,7 +659,7 @@ class Recording(_Ungated):
         self._record("shut", _encode(ShutBody(cause=cause)), None)
 
     def flush(self) -> None:
-        """One write of everything recorded since the last."""
+        """Write the records since the last flush to the file."""
         self._unwritten_bytes = 0
         self.recorder.flush()
 

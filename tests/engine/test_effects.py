@@ -16,8 +16,8 @@ from mcp_trio._session.effects import (
     Effect,
     encoded_error,
     perform,
-    perform_in_passing,
     perform_in_thread,
+    perform_without_waiting,
     read_clock,
     takes_patch,
     time_limit,
@@ -265,7 +265,7 @@ async def test_a_task_that_no_handler_started_has_no_effects_while_something_rec
 
 async def test_an_effect_in_passing_is_one_record(handle, recording, story):
     async def handler(handling):
-        return perform_in_passing(handling, effect(lambda: 5))
+        return perform_without_waiting(handling, effect(lambda: 5))
 
     assert await handle(handler, sequencer=recording) == {"decoded": 5}
     assert story() == {"r5": [("val", b'{"name":"fetch","arguments":{"what":1},"value":5}')]}
@@ -287,7 +287,7 @@ async def test_a_failing_effect_in_passing_raises_the_original(handle, recording
         raise fault
 
     async def handler(handling):
-        return perform_in_passing(handling, effect(fail))
+        return perform_without_waiting(handling, effect(fail))
 
     assert await handle(handler, sequencer=recording) is fault
     ((kind, body),) = story()["r5"]
@@ -301,7 +301,7 @@ async def test_a_failing_effect_in_passing_raises_the_original(handle, recording
 
 async def test_an_effect_in_passing_without_a_recording(handle):
     async def handler(handling):
-        return perform_in_passing(handling, effect(lambda: 5))
+        return perform_without_waiting(handling, effect(lambda: 5))
 
     assert await handle(handler) == 5
 
@@ -377,20 +377,20 @@ class Scripted(Unrecorded):
     def recorded(self, lane):
         return self.body
 
-    def commanded(self, lane, body):
+    def effect_started(self, lane, body):
         self.told.append(("cmd", body))
 
     def resumed(self, lane, kind, body=None):
         self.told.append((kind, body))
 
-    def valued(self, lane, name, arguments, read):
+    def read_value(self, lane, name, arguments, read):
         return Outcome("res", self.body)
 
     def patched(self, lane, name):
         self.told.append(("patched", name))
         return False
 
-    def noted(self, lane, name, value, *, is_so):
+    def observed(self, lane, name, value, *, is_so):
         self.told.append((name, is_so))
         return True
 
@@ -449,7 +449,7 @@ async def test_a_replay_gives_what_was_read(handle):
     async def handler(handling):
         with time_limit(handling, 2) as scope:
             return [
-                perform_in_passing(handling, effect(pytest.fail)),
+                perform_without_waiting(handling, effect(pytest.fail)),
                 read_clock(handling, "tick", pytest.fail, int),
                 scope.deadline,
                 takes_patch(handling, "a"),

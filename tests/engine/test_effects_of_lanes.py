@@ -58,7 +58,7 @@ async def test_a_thread_is_told_to_read_before_it_begins(handle, recording):
 
     found = await handle(handler, sequencer=recording)
     assert isinstance(found, LocalProtocolError)
-    assert "before the thread begins" in str(found)
+    assert "before the thread starts" in str(found)
 
 
 # What follows from the seed and the lane.

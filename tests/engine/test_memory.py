@@ -24,21 +24,21 @@ def do(memory, *names):
     """Come to steps by these names; those that are remembered, and then all that are."""
     known = []
     for name in names:
-        place, step = memory.come_to(name, b"")
+        place, step = memory.next_step(name, b"")
         if step is not None:
             known.append(name)
         memory.keep(place, "res", b"1")
-    return known, [step.place.name for step in memory.steps]
+    return known, [step.id.name for step in memory.steps]
 
 
 async def test_a_step_is_known_by_its_place_name_and_arguments(handler):
     first = handler()
-    place, step = first.come_to("price", b"[1]")
+    place, step = first.next_step("price", b"[1]")
     first.keep(place, "res", b"30")
     assert step is None
 
-    again = handler(first.steps).come_to("price", b"[1]")
-    other = handler(first.steps).come_to("price", b"[2]")
+    again = handler(first.steps).next_step("price", b"[1]")
+    other = handler(first.steps).next_step("price", b"[2]")
     assert bytes(again[1].body) == b"30"
     assert other[1] is None
 
@@ -63,7 +63,7 @@ async def test_what_a_round_has_built_on_is_not_forgotten(handler):
 
     do(second, "B")
 
-    assert [step.place.name for step in second.steps] == ["a", "B"]
+    assert [step.id.name for step in second.steps] == ["a", "B"]
 
 
 async def test_where_nothing_has_changed_a_step_is_what_it_was_whatever_it_looks_like(handler):
@@ -77,15 +77,15 @@ async def test_where_nothing_has_changed_a_step_is_what_it_was_whatever_it_looks
 
 async def test_a_cancellation_by_the_end_of_the_round_is_no_outcome(handler):
     memory = handler()
-    place, _ = memory.come_to("slow", b"")
+    place, _ = memory.next_step("slow", b"")
     memory.keep(place, "cxl", None)
-    later, _ = memory.come_to("slower", b"")
-    last, _ = memory.come_to("slowest", b"")
+    later, _ = memory.next_step("slower", b"")
+    last, _ = memory.next_step("slowest", b"")
     memory.scope.cancel()
     memory.keep(later, "cxl", None)
     memory.keep(last, "res", b"1")
 
-    assert [step.place.name for step in memory.steps] == ["slow", "slowest"]
+    assert [step.id.name for step in memory.steps] == ["slow", "slowest"]
 
 
 async def test_what_begins_when_the_round_is_over_is_no_step(handler):
@@ -119,4 +119,4 @@ def test_a_task_that_no_handler_started_has_no_steps(handler):
     LANE.set(None)
 
     with pytest.raises(LocalProtocolError, match="no lane"):
-        memory.come_to("price", b"")
+        memory.next_step("price", b"")

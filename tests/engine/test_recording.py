@@ -304,7 +304,7 @@ class Gating(Unrecorded):
     async def until_cancelled(self, lane):
         await trio.sleep_forever()
 
-    def took(self, frame, *, embed):
+    def received(self, frame, *, embed):
         return next(self.numbers)
 
     def sent(self, frame, lane):

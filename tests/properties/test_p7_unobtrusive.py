@@ -221,9 +221,9 @@ RACE = ([[(sleep, 1), (effect, 2), (tell, 1)]], [(4, 0, True)])
 class Slow(Recording):
     """Each record takes time in the loop."""
 
-    def commanded(self, lane, body):
+    def effect_started(self, lane, body):
         trio.lowlevel.current_clock().jump(0.004)
-        super().commanded(lane, body)
+        super().effect_started(lane, body)
 
 
 def test_a_recorder_that_takes_time_is_felt(stage):

@@ -28,7 +28,7 @@ async def test_sessions_have_different_channels(tmp_path):
         assert not path.exists()
         one, two = begin(shared), begin(shared, transport="stdio")
         assert one.seed == two.seed
-        numbers = [one.took(b"{}", embed=True), two.took(b"{}", embed=True)]
+        numbers = [one.received(b"{}", embed=True), two.received(b"{}", embed=True)]
         assert numbers == [3, 4]
         one.shut("eof")
         one.close({"faults": 1})
@@ -57,9 +57,9 @@ async def test_a_handler_always_has_its_start_where_others_may_come_between(tmp_
     path = tmp_path / "x.mcprec.jsonl"
     with SharedRecording(path) as shared:
         one, two = begin(shared), begin(shared)
-        lane = Lane(f"r{one.took(b'{}', embed=True)}")
+        lane = Lane(f"r{one.received(b'{}', embed=True)}")
         one.started(lane)
-        two.took(b"{}", embed=True)
+        two.received(b"{}", embed=True)
         one.sent(b"{}", lane)
     assert (1, "mark", "start") in story(path)
     assert [kind for _, kind, _ in story(path)][3:7] == ["in", "mark", "in", "out"]
@@ -69,7 +69,7 @@ async def test_what_a_session_wrote_is_there_before_the_others_go_on(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     shared = SharedRecording(path)
     one, two = begin(shared), begin(shared)
-    one.took(b"{}", embed=True)
+    one.received(b"{}", embed=True)
     two.flush()
     assert (1, "in", "") in story(path)
     shared.close()
@@ -91,7 +91,7 @@ async def test_a_session_that_goes_on_too_long_is_cut_and_the_recording_not_whol
     with SharedRecording(RecordOptions(path)) as shared:
         begin(shared).close({})
         session = begin(shared)
-    session.took(b"{}", embed=True)
+    session.received(b"{}", embed=True)
     session.close({})
     begun = [(1, "mark", "session"), (1, "mark", "ended"), (2, "mark", "session")]
     assert story(path)[1:] == begun

@@ -406,7 +406,7 @@ async def test_a_thread_that_the_handler_started_itself_has_no_effects(
             return str(error)
 
     asker = (await record(server))[0] if is_recorded else await serve(server)
-    assert "before the thread begins" in await asker.call("run")
+    assert "before the thread starts" in await asker.call("run")
 
 
 def test_generators_are_no_effects():

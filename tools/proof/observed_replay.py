@@ -95,10 +95,10 @@ class Tee:
         """See `Sequencer`, as all of these."""
         self._call("started", "mark", lane, lane)
 
-    def took(self, frame: Any, *, embed: bool) -> int:
+    def received(self, frame: Any, *, embed: bool) -> int:
         """Delivered: the position has moved already."""
         self._keep("in", None)
-        number: int = self.replay.took(frame, embed=embed)
+        number: int = self.replay.received(frame, embed=embed)
         return number
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
@@ -106,7 +106,7 @@ class Tee:
         self._call("sent", "out", lane, frame, lane)
         self.story.frames.append(frame)
 
-    def commanded(self, lane: Lane, body: bytes) -> None:
+    def effect_started(self, lane: Lane, body: bytes) -> None:
         """An effect starts."""
         self._call("commanded", "cmd", lane, lane, body)
 
@@ -130,10 +130,10 @@ class Tee:
         """The session is over."""
         self._call("close", "end", None, counts)
 
-    def valued(self, lane: Lane, *args: Any) -> Any:
+    def read_value(self, lane: Lane, *args: Any) -> Any:
         """Something is read without waiting; it counts if it was recorded."""
         before = lane.ordinal
-        outcome = self.replay.valued(lane, *args)
+        outcome = self.replay.read_value(lane, *args)
         if lane.ordinal > before:
             self.story.read.append(Moment("val", lane.name, lane.ordinal))
         return outcome
@@ -142,9 +142,9 @@ class Tee:
         """The same."""
         return self._marked(lane, lambda: self.replay.patched(lane, name))
 
-    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
+    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """The same."""
-        return self._marked(lane, lambda: self.replay.noted(lane, name, value, is_so=is_so))
+        return self._marked(lane, lambda: self.replay.observed(lane, name, value, is_so=is_so))
 
     def _marked(self, lane: Lane, ask: Callable[[], bool]) -> bool:
         before = lane.ordinal
