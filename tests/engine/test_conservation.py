@@ -193,7 +193,7 @@ def check_conservation(calls, outcomes, frames, sessions, applications):
     )
     for role in Role:
         connection = sessions[role].connection
-        assert len(connection.ours) == len(connection.theirs) == 0
+        assert len(connection.outgoing) == len(connection.incoming) == 0
         assert all(count == 1 for count in applications[role].begun.values())
         check_frames(frames[role.peer], frames[role])
         counts = connection.counts
