@@ -37,7 +37,7 @@ def kept(*entries, entries_max=10, bytes_max=10_000):
 
 
 @pytest.mark.requirement("CACHE-05", "CACHE-09", "TRAP-81")
-def test_an_answer_is_fresh_until_its_milliseconds_have_passed():
+def test_a_result_is_valid_for_its_ttl():
     cache = kept((TOOLS, tools("tide", ttl_ms=1500)))
     assert cache.get(TOOLS, 101.499) == tools("tide", ttl_ms=1500)
     assert cache.get(TOOLS, 101.5) is None
@@ -46,14 +46,14 @@ def test_an_answer_is_fresh_until_its_milliseconds_have_passed():
 
 @pytest.mark.requirement("CACHE-05", "CACHE-06", "TRAP-81")
 @pytest.mark.parametrize("ttl_ms", [None, 0, -1, -(10**9)])
-def test_without_time_nothing_is_kept(ttl_ms):
+def test_a_result_without_a_ttl_is_not_cached(ttl_ms):
     cache = kept((TOOLS, tools("tide")))
     cache.put(TOOLS, tools("tide", ttl_ms=ttl_ms), now=100.0, changes=0)
     assert cache.get(TOOLS, 100.0) is None
 
 
 @pytest.mark.requirement("CACHE-07", "TRAP-84")
-def test_an_answer_serves_only_its_own_method_and_params():
+def test_a_cached_result_serves_only_its_method_and_params():
     first, second = cache_key("tools/list", None), cache_key("tools/list", {"cursor": "2"})
     cache = kept((first, tools("tide")))
     for key in (second, cache_key("prompts/list", None), READ):
@@ -76,7 +76,7 @@ def test_a_key_is_the_method_and_all_of_the_params_in_any_order():
 
 
 @pytest.mark.requirement("TRAP-80")
-def test_there_are_six_methods_whose_answers_are_kept():
+def test_results_of_six_methods_are_cacheable():
     def is_kept(method):
         return cache_key(method, None) is not None
 
@@ -95,12 +95,12 @@ def test_there_are_six_methods_whose_answers_are_kept():
         t.ReadResourceParams(uri="a:b", input_responses={}, request_state="s"),
     ],
 )
-def test_the_answer_to_a_retry_has_no_place(retry):
+def test_the_result_of_a_retry_has_no_cache_key(retry):
     assert cache_key("resources/read", retry) is None
 
 
 @pytest.mark.parametrize("params", [{"uri": object()}, {"uri": "\ud800"}])
-def test_what_cannot_be_sent_has_no_place_either(params):
+def test_params_that_cannot_be_encoded_have_no_cache_key(params):
     assert cache_key("resources/read", params) is None
 
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_sent_has_no_place_either(params):
         ("notifications/message", set()),
     ],
 )
-def test_a_list_that_has_changed_is_stale_at_once_with_all_its_pages(notification, stale):
+def test_a_changed_list_is_dropped_with_all_its_pages(notification, stale):
     pages = {
         "tools/list": tools("tide"),
         "prompts/list": t.ListPromptsResult(prompts=[], ttl_ms=1000),
@@ -140,7 +140,7 @@ def test_a_list_that_has_changed_is_stale_at_once_with_all_its_pages(notificatio
         ("tide://oslo", False),
     ],
 )
-def test_a_resource_that_has_changed_or_a_part_of_it_is_stale(updated, is_stale):
+def test_an_updated_resource_is_dropped_and_so_is_its_parent(updated, is_stale):
     cache = kept((READ, read()), (TOOLS, tools("tide")))
     params = t.ResourceUpdatedParams(uri=updated)
     cache.apply("notifications/resources/updated", params)
@@ -149,7 +149,7 @@ def test_a_resource_that_has_changed_or_a_part_of_it_is_stale(updated, is_stale)
 
 
 @pytest.mark.requirement("CACHE-15")
-def test_an_answer_that_was_asked_for_before_a_change_is_not_kept():
+def test_a_result_requested_before_a_change_is_not_cached():
     cache = kept()
     changes = cache.changes
     cache.apply("notifications/tools/list_changed", t.EmptyParams())
@@ -159,7 +159,7 @@ def test_an_answer_that_was_asked_for_before_a_change_is_not_kept():
     assert cache.get(TOOLS, 100.0) is not None
 
 
-def test_whoever_changes_an_answer_changes_it_for_nobody_else():
+def test_a_caller_cannot_change_a_cached_result():
     result = tools("tide")
     cache = kept((TOOLS, result))
     result.tools.clear()
@@ -167,7 +167,7 @@ def test_whoever_changes_an_answer_changes_it_for_nobody_else():
     assert cache.get(TOOLS, 100.0) == tools("tide")
 
 
-def test_an_answer_that_is_too_large_puts_out_no_other():
+def test_an_oversized_result_evicts_no_other():
     cache = kept((TOOLS, tools("tide")), bytes_max=200)
     cache.put(
         READ,
@@ -184,7 +184,7 @@ def test_an_answer_that_is_too_large_puts_out_no_other():
     st.integers(1, 4),
     st.integers(50, 400),
 )
-def test_it_never_holds_more_than_it_may(kept_in_turn, entries_max, bytes_max):
+def test_the_cache_never_exceeds_its_limits(kept_in_turn, entries_max, bytes_max):
     cache = Cache(entries_max=entries_max, bytes_max=bytes_max)
     for cursor, size in kept_in_turn:
         key = cache_key("tools/list", {"cursor": str(cursor)})
@@ -202,7 +202,7 @@ def test_it_never_holds_more_than_it_may(kept_in_turn, entries_max, bytes_max):
 
 
 @pytest.mark.requirement("CACHE-05", "CACHE-07", "CACHE-09", "CACHE-10", "TRAP-84")
-async def test_a_client_asks_again_when_the_time_is_up_and_not_before(autojump_clock, nursery):
+async def test_a_client_requests_again_when_the_ttl_has_passed(autojump_clock, nursery):
 
     pages = {
         None: {"tools": [], "nextCursor": "2", "ttlMs": 5000},
@@ -221,7 +221,7 @@ async def test_a_client_asks_again_when_the_time_is_up_and_not_before(autojump_c
 
 
 @pytest.mark.requirement("CACHE-15")
-async def test_a_change_makes_a_client_ask_again(nursery):
+async def test_a_client_requests_again_after_a_change(nursery):
     answers = {"tools/list": {"tools": [], "ttlMs": 10**6}}
     client, server = await stateless_client(nursery, answers=answers)
     async with client.listen(tools=True):
@@ -236,9 +236,7 @@ async def test_a_change_makes_a_client_ask_again(nursery):
 
 
 @pytest.mark.requirement("CACHE-18", "CACHE-19", "TRAP-84")
-async def test_all_pages_are_asked_for_again_when_a_cursor_has_become_invalid(
-    autojump_clock, nursery
-):
+async def test_all_pages_are_read_again_when_a_cached_cursor_is_invalid(autojump_clock, nursery):
     rest = iter([{"tools": []}, error(-32602), {"tools": []}])
     cursors = iter("234")
 
@@ -257,7 +255,7 @@ async def test_all_pages_are_asked_for_again_when_a_cursor_has_become_invalid(
     await client.aclose()
 
 
-async def test_an_invalid_cursor_of_a_page_that_came_now_is_an_error(nursery):
+async def test_an_invalid_cursor_of_an_uncached_page_is_an_error(nursery):
     answers = {"tools/list": lambda params: error(-32602) if params.get("cursor") else PAGE}
     client, _ = await stateless_client(nursery, answers=answers)
     with pytest.raises(RequestError, match="no"):
@@ -266,7 +264,7 @@ async def test_an_invalid_cursor_of_a_page_that_came_now_is_an_error(nursery):
 
 
 @pytest.mark.requirement("CACHE-08", "TRAP-82")
-async def test_what_a_round_has_led_to_is_not_kept(nursery):
+async def test_the_result_of_a_multi_round_trip_request_is_not_cached(nursery):
     def read(params):
         if params.get("inputResponses"):
             return {"contents": [], "ttlMs": 10**6}
@@ -279,7 +277,7 @@ async def test_what_a_round_has_led_to_is_not_kept(nursery):
     await client.aclose()
 
 
-async def test_a_client_without_a_cache_always_asks(nursery):
+async def test_a_client_without_a_cache_always_sends_the_request(nursery):
     answers = {"tools/list": {"tools": [], "ttlMs": 10**6}}
     client, server = await stateless_client(nursery, answers=answers, cache=False)
     for _ in range(2):
@@ -289,7 +287,7 @@ async def test_a_client_without_a_cache_always_asks(nursery):
 
 
 @pytest.mark.requirement("CACHE-13")
-async def test_clients_share_nothing(nursery):
+async def test_clients_share_no_cache(nursery):
     answers = {"tools/list": {"tools": [], "ttlMs": 10**6, "cacheScope": "private"}}
     for _ in range(2):
         client, server = await stateless_client(nursery, answers=answers)

@@ -52,7 +52,7 @@ async def test_each_notification_goes_to_its_callback(talkative, waits):
     ]
 
 
-async def test_notifications_that_nobody_listens_to_do_no_harm(talkative, caplog):
+async def test_notifications_without_a_callback_are_ignored(talkative, caplog):
     async with Client(talkative, protocol_versions=OLD) as client:
         assert said(await client.call_tool("tell")) == "told"
         await trio.testing.wait_all_tasks_blocked()
@@ -116,7 +116,7 @@ async def test_a_ping_is_answered_before_and_after_the_handshake(scripted, nurse
 
 @pytest.mark.parametrize("method", ["roots/list", "sampling/createMessage"])
 @pytest.mark.requirement("ROOT-08")
-async def test_what_was_not_announced_is_an_unknown_method(scripted, nursery, method):
+async def test_a_request_without_its_capability_is_an_unknown_method(scripted, nursery, method):
     client, server = await connected(scripted, nursery)
     await server.send_request(method, id=1)
     assert (await server.receive())["error"]["code"] == -32601

@@ -200,7 +200,7 @@ async def test_another_session_starts_at_the_first_page(nursery):
         assert asked == [None, "b"]
 
 
-async def test_a_cursor_that_comes_twice_is_the_servers_fault(scripted, nursery):
+async def test_a_repeated_cursor_is_a_protocol_error_of_the_server(scripted, nursery):
     client, server = await connected(scripted, nursery)
     nursery.start_soon(play_pages, server, "tools", TOOL, ["a", "b", "a"])
     with pytest.raises(RemoteProtocolError, match="cursor 'a' twice"):
@@ -208,7 +208,7 @@ async def test_a_cursor_that_comes_twice_is_the_servers_fault(scripted, nursery)
     await client.aclose()
 
 
-async def test_a_list_without_end_is_given_up(scripted, nursery):
+async def test_a_list_with_too_many_pages_raises_an_error(scripted, nursery):
     client, server = await connected(
         scripted, nursery, limits=Limits(requests=RequestLimits(pages_max=3))
     )
@@ -237,7 +237,7 @@ def failing(bench):
     return bench
 
 
-async def test_a_tool_that_fails_raises_with_its_words_and_result(failing):
+async def test_a_failed_tool_raises_an_error_with_its_text_and_result(failing):
     async with Client(failing) as client:
         with pytest.raises(ToolError) as caught:
             await client.call_tool("fail")
@@ -271,7 +271,9 @@ async def test_an_error_answer_is_raised_with_its_code_and_data(bench):
 
 
 @pytest.mark.parametrize("arguments", [{"port": object()}, {"port": "\ud800"}, {1: {2j: 3}}])
-async def test_arguments_that_are_no_json_are_rejected_and_the_session_goes_on(bench, arguments):
+async def test_arguments_that_cannot_be_encoded_are_rejected_and_the_session_goes_on(
+    bench, arguments
+):
     async with Client(bench) as client:
         with pytest.raises(Unencodable):
             await client.call_tool("hello", arguments)
@@ -279,7 +281,7 @@ async def test_arguments_that_are_no_json_are_rejected_and_the_session_goes_on(b
 
 
 @pytest.mark.requirement("TOOL-40")
-async def test_a_result_of_the_wrong_shape_is_the_servers_fault(scripted, nursery):
+async def test_a_malformed_result_is_a_protocol_error_of_the_server(scripted, nursery):
     client, server = await connected(scripted, nursery)
 
     async def play():
@@ -298,7 +300,7 @@ async def test_a_call_takes_no_option_that_it_does_not_know(bench):
 
 
 @pytest.mark.requirement("PROM-04", "PROM-16")
-async def test_arguments_of_a_prompt_that_are_no_text_are_rejected(bench):
+async def test_prompt_arguments_that_are_not_strings_are_rejected(bench):
     async with Client(bench) as client:
         with pytest.raises(
             TypeError, match="the arguments of a prompt must be strings, not days=3"
@@ -306,16 +308,14 @@ async def test_arguments_of_a_prompt_that_are_no_text_are_rejected(bench):
             await client.get_prompt("plan", {"city": "Oslo", "days": 3})
 
 
-async def test_a_method_that_no_client_sends_is_rejected(bench):
+async def test_a_method_that_only_servers_send_is_rejected(bench):
     async with Client(bench) as client:
         with pytest.raises(LocalProtocolError):
             await client.request("roots/list")
 
 
 @pytest.mark.requirement("TOOL-39")
-async def test_a_host_may_look_at_every_request_and_deny_it_before_it_leaves(
-    scripted, nursery, autojump_clock
-):
+async def test_a_subclass_may_inspect_and_deny_every_request(scripted, nursery, autojump_clock):
     asked = []
 
     class Cautious(Client):

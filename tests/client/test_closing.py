@@ -31,7 +31,7 @@ EXTREME = [
 
 
 @pytest.mark.parametrize("error", EXTREME, ids=repr)
-async def test_l02_an_exception_of_the_block_arrives_bare(bench, error):
+async def test_l02_an_exception_of_the_block_is_raised_without_a_group(bench, error):
     """L2: a KeyError arrived as a group in a group."""
     with pytest.raises(type(error)) as caught:
         async with Client(bench):
@@ -58,7 +58,7 @@ async def test_closing_is_not_cut_short_by_a_cancellation(bench):
 
 
 @pytest.mark.requirement("LIFE-20")
-async def test_closing_says_nothing_and_closes_the_channel(scripted, nursery):
+async def test_closing_sends_nothing_and_closes_the_channel(scripted, nursery):
     client, server = await connected(scripted, nursery)
     await client.aclose()
     assert await server.receive_end() == []
@@ -94,7 +94,7 @@ async def test_l13_a_stack_may_be_opened_in_one_task_and_closed_in_another(bench
     assert not client.is_open
 
 
-async def test_calls_in_flight_end_when_somebody_closes(bench, autojump_clock):
+async def test_calls_in_flight_end_when_the_client_is_closed(bench, autojump_clock):
     async with Client(bench) as client:
         async with call_that_is_lost(client.call_tool, "forever", match="closed on this side"):
             await client.aclose()
@@ -113,7 +113,7 @@ async def test_l01_a_lost_server_fails_the_calls_in_flight_and_nothing_else(benc
         await trio.lowlevel.checkpoint()
 
 
-async def test_nothing_is_left_after_many_sessions(bench):
+async def test_no_task_is_left_after_many_sessions(bench):
     tasks, descriptors = running_tasks(), open_descriptors()
     for _ in range(20):
         async with Client(bench) as client:
@@ -122,7 +122,7 @@ async def test_nothing_is_left_after_many_sessions(bench):
     assert open_descriptors() == descriptors
 
 
-def test_a_client_that_nobody_closes_ends_with_the_run(bench):
+def test_an_unclosed_client_ends_with_the_trio_run(bench):
     async def main():
         return await Client(bench).__aenter__()
 
@@ -150,7 +150,7 @@ async def test_a_callback_that_is_shielded_does_not_keep_the_client_from_closing
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_what_has_come_before_a_client_is_closed_is_looked_at(bench, autojump_clock):
+async def test_messages_received_before_closing_are_processed(bench, autojump_clock):
     heard = []
 
     async def log(params):
@@ -194,7 +194,9 @@ class Faulty:
         await self.channel.aclose()
 
 
-async def test_a_fault_that_no_channel_may_have_is_a_loss(bench, nursery, autojump_clock, caplog):
+async def test_an_unexpected_exception_of_a_channel_loses_the_session(
+    bench, nursery, autojump_clock, caplog
+):
     ours, theirs = memory_pair()
     channel = Faulty(ours, RuntimeError("broken transport"))
     nursery.start_soon(bench.serve, theirs)
@@ -205,7 +207,7 @@ async def test_a_fault_that_no_channel_may_have_is_a_loss(bench, nursery, autoju
     assert "broken transport" in caplog.text
 
 
-async def test_an_exit_inside_the_session_is_a_loss(bench, caplog):
+async def test_a_system_exit_inside_the_session_loses_the_session(bench, caplog):
     @bench.tool
     async def leave(handling):
         sys.exit(3)

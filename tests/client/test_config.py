@@ -47,7 +47,7 @@ def test_a_file_of_a_host_is_read_in_its_order(tmp_path, group, bom):
         )
 
 
-def test_a_server_elsewhere_has_a_url_and_headers():
+def test_a_remote_server_has_a_url_and_headers():
     entry = {
         "type": "http",
         "url": "https://${HOST:-example.org}/mcp",
@@ -70,7 +70,7 @@ def test_a_server_elsewhere_has_a_url_and_headers():
         ("${EMPTY}", ""),
     ],
 )
-def test_references_become_values(text, value):
+def test_references_to_variables_are_replaced(text, value):
     assert read_one({"command": "true", "args": [text]}).args == [value]
 
 
@@ -80,13 +80,13 @@ def test_variables_are_those_of_the_environment_by_default(monkeypatch):
     assert read["it"].command == "Bergen"
 
 
-def test_the_type_decides_where_there_are_both_a_command_and_a_url():
+def test_the_type_decides_between_a_command_and_a_url():
     entry = {"command": "true", "url": "https://example.org", "env": {"A": "b"}}
     assert read_one({**entry, "type": "stdio"}) == ServerConfig(command="true", env={"A": "b"})
     assert read_one({**entry, "type": "sse"}).command is None
 
 
-def test_members_that_are_null_are_not_there():
+def test_null_members_are_ignored():
     entry = {"command": "true", "url": None, "cwd": None, "env": None, "type": None}
     assert read_one(entry) == ServerConfig(command="true")
 
@@ -140,12 +140,12 @@ def test_an_error_names_the_file_in_one_line(tmp_path, content, complaint):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
         read_config(tmp_path / "mcp.json")
 
 
-def test_what_is_shown_of_a_server_holds_no_secrets():
+def test_the_repr_of_a_server_config_holds_no_secrets():
     config = read_one({"command": "true", "args": ["${TOKEN}"], "env": {"A": "${TOKEN}"}})
     assert repr(config) == "ServerConfig(command='true', cwd=None, disabled=False)"
     config = read_one({"url": "https://${TOKEN}", "headers": {"A": "${TOKEN}"}})
@@ -155,7 +155,9 @@ def test_what_is_shown_of_a_server_holds_no_secrets():
 # As a target
 
 
-async def test_a_configured_command_is_started_as_it_says(program, tmp_path, monkeypatch):
+async def test_a_configured_command_gets_its_arguments_and_environment(
+    program, tmp_path, monkeypatch
+):
     monkeypatch.setenv("SECRET_TOKEN", "x")
     command, *args = program
     config = ServerConfig(command=command, args=args, env={"A": "1", "B": "2"}, cwd=str(tmp_path))
@@ -165,7 +167,7 @@ async def test_a_configured_command_is_started_as_it_says(program, tmp_path, mon
     assert "SECRET_TOKEN" not in variables
 
 
-async def test_the_folder_of_a_configured_command_may_be_overruled(program, tmp_path):
+async def test_the_working_directory_of_a_configured_command_may_be_overridden(program, tmp_path):
     command, *args = program
     config = ServerConfig(command=command, args=args, cwd=str(tmp_path / "none"))
     async with Client(config, cwd=tmp_path):
@@ -174,7 +176,7 @@ async def test_the_folder_of_a_configured_command_may_be_overruled(program, tmp_
         await Client(config).__aenter__()
 
 
-async def test_a_server_elsewhere_is_sent_its_headers():
+async def test_a_remote_server_gets_its_configured_headers():
     heard = []
 
     async def hear(exchange):
@@ -199,7 +201,7 @@ def test_a_disabled_server_needs_none_of_its_variables():
     assert found["off"].command == "${NOWHERE}"
 
 
-async def test_a_group_of_a_file_leaves_out_what_is_disabled(program):
+async def test_a_group_skips_disabled_servers(program):
     command, *args = program
     entry = {"command": command, "args": args}
     source = {"mcpServers": {"on": entry, "off": {**entry, "disabled": True}}}

@@ -55,7 +55,7 @@ async def test_a_client_of_a_server_object_knows_its_server(bench):
 
 
 @pytest.mark.requirement("LIFE-01", "LIFE-02", "LIFE-03", "LIFE-04", "LIFE-11")
-async def test_the_handshake_is_the_first_thing_said(scripted, nursery):
+async def test_the_handshake_is_sent_first(scripted, nursery):
     channel, server = scripted
     nursery.start_soon(partial(connect_client, channel, nursery, protocol_versions=OLD))
     request = await server.receive()
@@ -72,7 +72,7 @@ async def test_the_handshake_is_the_first_thing_said(scripted, nursery):
 
 
 @pytest.mark.requirement("LIFE-02", "ROOT-01", "SAMP-01")
-async def test_a_client_says_who_it_is_and_what_it_has_callbacks_for(scripted, nursery):
+async def test_a_client_announces_its_name_and_the_capabilities_of_its_callbacks(scripted, nursery):
     async def sample(params):
         raise AssertionError
 
@@ -86,7 +86,7 @@ async def test_a_client_says_who_it_is_and_what_it_has_callbacks_for(scripted, n
 
 
 @pytest.mark.requirement("LIFE-12")
-async def test_nothing_is_asked_before_the_handshake(scripted, nursery):
+async def test_calls_before_the_handshake_are_rejected(scripted, nursery):
     channel, server = scripted
     client = Client(channel, protocol_versions=OLD)
     for act in (client.list_tools, client.ping, client.notify_roots_changed):
@@ -103,7 +103,7 @@ async def test_nothing_is_asked_before_the_handshake(scripted, nursery):
 
 
 @pytest.mark.requirement("LIFE-14")
-async def test_what_the_server_does_not_offer_is_not_asked_for(scripted, nursery):
+async def test_a_request_without_the_servers_capability_is_rejected(scripted, nursery):
     channel, server = scripted
     client = Client(channel)
     nursery.start_soon(client.__aenter__)
@@ -115,7 +115,7 @@ async def test_what_the_server_does_not_offer_is_not_asked_for(scripted, nursery
 
 
 @pytest.mark.requirement("LIFE-09", "LIFE-16")
-async def test_a_server_of_an_unknown_protocol_version_is_left(scripted, nursery):
+async def test_a_server_with_an_unknown_protocol_version_is_rejected(scripted, nursery):
     channel, server = scripted
 
     async def play():
@@ -144,7 +144,7 @@ async def test_a_rejected_handshake_is_the_servers_error(scripted, nursery):
 
 
 @pytest.mark.requirement("LIFE-16", "LIFE-17", "TIME-01", "CANC-03", "TRAP-21")
-async def test_l12_a_server_that_never_answers_is_given_up(scripted, autojump_clock):
+async def test_l12_connecting_to_a_silent_server_times_out(scripted, autojump_clock):
     """L12: no connect timeout of its own; the caller's limit was overrun."""
     channel, server = scripted
     before = trio.current_time()
@@ -197,7 +197,7 @@ async def test_a_client_connects_once(bench):
         assert client.is_open
 
 
-async def test_a_server_object_that_fails_says_why(caplog):
+async def test_an_exception_of_a_server_object_is_the_reason_of_the_loss(caplog):
     class Broken:
         async def serve(self, _channel):
             async with trio.open_nursery():
@@ -208,7 +208,7 @@ async def test_a_server_object_that_fails_says_why(caplog):
     assert "the server object failed" in caplog.text
 
 
-async def test_a_server_object_that_fails_says_why_also_if_it_closes_its_channel_first(caplog):
+async def test_an_exception_of_a_server_object_counts_even_if_it_closes_its_channel_first(caplog):
     @contextlib.asynccontextmanager
     async def lifespan(server):
         raise ValueError("no database")
@@ -228,7 +228,7 @@ async def test_a_server_object_that_returns_has_closed_the_session():
         await Client(Bored()).__aenter__()
 
 
-async def test_a_server_object_that_does_not_stop_is_stopped(bench, autojump_clock):
+async def test_a_server_object_that_does_not_stop_is_cancelled(bench, autojump_clock):
     class Stubborn(Bench):
         async def serve(self, channel):
             await super().serve(channel)
@@ -240,7 +240,7 @@ async def test_a_server_object_that_does_not_stop_is_stopped(bench, autojump_clo
     assert running_tasks() == tasks
 
 
-async def test_the_handlers_of_a_server_object_see_the_callers_context(bench):
+async def test_handlers_of_a_server_object_run_in_the_callers_context(bench):
     from contextvars import ContextVar
 
     mood = ContextVar("mood")
@@ -255,7 +255,7 @@ async def test_the_handlers_of_a_server_object_see_the_callers_context(bench):
 
 
 @pytest.mark.parametrize("target", ["python server.py", "server.py", "ftp://example.org", ""])
-async def test_what_is_no_url_is_rejected(target):
+async def test_an_invalid_url_is_rejected(target):
     with pytest.raises(ValueError, match="begins with http:// or https://"):
         await Client(target).__aenter__()
 
@@ -270,14 +270,14 @@ async def test_what_is_no_url_is_rejected(target):
     ],
     ids=["headers", "http", "token", "ssl_context"],
 )
-async def test_what_only_a_url_understands_is_rejected(bench, program, options):
+async def test_web_options_for_other_targets_are_rejected(bench, program, options):
     for target in (bench, memory_pair()[0], program):
         with pytest.raises(TypeError, match="for URLs only"):
             await Client(target, **options).__aenter__()
 
 
 @pytest.mark.parametrize("target", [b"x", 7, object()])
-async def test_what_is_no_target_is_rejected(target):
+async def test_an_unknown_kind_of_target_is_rejected(target):
     with pytest.raises(TypeError, match="a client connects to"):
         await Client(target).__aenter__()
 
@@ -285,13 +285,13 @@ async def test_what_is_no_target_is_rejected(target):
 @pytest.mark.parametrize(
     "options", [{"env": {}}, {"inherit_env": True}, {"cwd": "."}, {"stderr": "inherit"}]
 )
-async def test_what_only_a_command_understands_is_rejected(bench, options):
+async def test_process_options_for_other_targets_are_rejected(bench, options):
     for target in (bench, memory_pair()[0]):
         with pytest.raises(TypeError, match="for commands only"):
             await Client(target, **options).__aenter__()
 
 
-def test_functions_that_pass_options_on_know_all_of_them():
+def test_client_options_lists_all_options_of_client():
     modules = {"httpx": httpx, "httpx2": httpx2, "ssl": ssl}
     types = typing.get_type_hints(Client, localns=modules)
     fields = {field.name: types[field.name] for field in attrs.fields(Client) if field.init}
@@ -330,7 +330,7 @@ async def test_a_lost_server_does_not_end_the_nursery(bench):
         assert not nursery.cancel_scope.cancel_called
 
 
-async def test_a_nursery_that_was_cancelled_before_is_no_place_for_a_session(bench):
+async def test_a_cancelled_nursery_gets_no_session(bench):
     async with trio.open_nursery() as nursery:
         nursery.cancel_scope.cancel()
         with trio.fail_after(5, shield=True), pytest.raises(ConnectionLost):
@@ -338,7 +338,7 @@ async def test_a_nursery_that_was_cancelled_before_is_no_place_for_a_session(ben
 
 
 @pytest.mark.real_time
-async def test_a_nursery_that_is_over_is_no_place_for_a_session(program):
+async def test_a_closed_nursery_gets_no_session(program):
     descriptors, tasks = open_descriptors(), running_tasks()
     async with trio.open_nursery() as nursery:
         pass
@@ -350,7 +350,7 @@ async def test_a_nursery_that_is_over_is_no_place_for_a_session(program):
     assert open_descriptors() == descriptors
 
 
-async def test_what_is_shown_of_a_client_holds_no_secrets(bench, program):
+async def test_the_repr_of_a_client_holds_no_secrets(bench, program):
     client = Client(bench, name="me")
     assert repr(client) == "<Client 'me' of '', not connected>"
     async with client:
@@ -376,7 +376,7 @@ async def test_a_session_is_recorded_by_one_argument(bench, tmp_path):
     assert records[-1].kind == "end"
 
 
-async def test_a_recording_that_cannot_be_made_leaves_nothing(program, tmp_path):
+async def test_a_recording_that_cannot_be_created_leaves_no_session(program, tmp_path):
     descriptors = open_descriptors()
     with pytest.raises(RecordingError, match="cannot record"):
         await Client(program, record=tmp_path / "no" / "folder.jsonl").__aenter__()

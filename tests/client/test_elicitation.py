@@ -64,7 +64,7 @@ async def test_a_client_announces_the_modes_that_it_has_a_callback_for(
     await client.aclose()
 
 
-async def test_without_a_callback_nothing_is_announced(connect):
+async def test_without_a_callback_elicitation_is_not_announced(connect):
     client, _, capabilities = await connect(elicitation_modes=BOTH)
     assert capabilities == {}
     await client.aclose()
@@ -72,7 +72,7 @@ async def test_without_a_callback_nothing_is_announced(connect):
 
 @pytest.mark.requirement("ELIC-03")
 @pytest.mark.parametrize("modes", [(), ("form", "voice")])
-def test_a_client_without_a_mode_that_there_is_cannot_be_made(scripted, modes):
+def test_unknown_or_missing_elicitation_modes_are_rejected(scripted, modes):
     with pytest.raises(ValueError, match="elicitation_modes must contain 'form', 'url', or both"):
         Client(scripted[0], elicitation_modes=modes)
 
@@ -111,19 +111,19 @@ class Stay:
         ),
     ],
 )
-async def test_what_was_filled_in_goes_to_the_server_with_the_forms_defaults(answer, said, result):
+async def test_the_content_of_a_form_is_sent_with_its_defaults(answer, said, result):
     assert await answer(ASKED, said) == {"action": "accept", "content": result}
 
 
 @pytest.mark.requirement("ELIC-14")
-async def test_agreeing_to_a_form_fills_in_its_defaults(answer):
+async def test_accepting_a_form_sends_its_defaults(answer):
     form = {"type": "object", "properties": {"nights": {"type": "integer", "default": 2}}}
     asked = {"message": "Moor?", "requestedSchema": form}
     assert await answer(asked, True) == {"action": "accept", "content": {"nights": 2}}
 
 
 @pytest.mark.requirement("ELIC-14", "ELIC-18")
-async def test_a_client_of_june_2025_fills_in_a_form_too(answer):
+async def test_a_client_of_2025_06_18_fills_in_a_form(answer):
     said = {"ship": "Ada", "nights": 2}
     result = await answer(ASKED, said, protocol_version=C)
     assert result == {"action": "accept", "content": said}
@@ -144,7 +144,7 @@ async def test_a_user_may_decline_or_cancel_at_any_time(answer, said, action):
 
 
 @pytest.mark.requirement("ELIC-15", "ELIC-51")
-async def test_a_callback_that_says_that_the_user_rejects_declines(connect):
+async def test_a_callback_that_raises_user_rejected_declines(connect):
     async def elicitation(_params):
         raise UserRejected
 
@@ -169,13 +169,13 @@ async def test_a_callback_that_says_that_the_user_rejects_declines(connect):
         (object(), "must return an ElicitResult"),
     ],
 )
-async def test_a_form_that_is_filled_in_wrong_never_leaves(answer, caplog, said, why):
+async def test_invalid_content_of_a_form_is_never_sent(answer, caplog, said, why):
     assert (await answer(ASKED, said))["code"] == -32603
     assert why in caplog.text
 
 
 @pytest.mark.requirement("ELIC-37", "ELIC-52")
-async def test_the_callback_gets_all_that_is_asked_and_may_change_the_answer(connect):
+async def test_the_callback_gets_the_whole_request_and_may_change_the_answer(connect):
     heard = []
 
     async def elicitation(params):
@@ -208,12 +208,12 @@ async def test_the_callback_gets_all_that_is_asked_and_may_change_the_answer(con
         (BOTH, {"message": "Pay", "mode": "url"}, -32602),
     ],
 )
-async def test_a_mode_that_was_not_announced_or_is_none_is_rejected(answer, modes, params, code):
+async def test_an_unannounced_or_unknown_mode_is_rejected(answer, modes, params, code):
     result = await answer(params, False, elicitation_modes=modes)
     assert result.get("code") == code
 
 
-async def test_a_client_that_announced_nothing_is_not_asked(connect):
+async def test_a_client_without_elicitation_gets_no_request(connect):
     client, server, _ = await connect()
     await server.send_request("elicitation/create", ASKED, id="e")
     assert (await server.receive())["error"]["code"] == -32601
@@ -234,20 +234,18 @@ async def test_a_client_that_announced_nothing_is_not_asked(connect):
         (t.ElicitResult(action="cancel"), {"action": "cancel"}),
     ],
 )
-async def test_to_a_visit_one_agrees_or_not_and_fills_in_nothing(answer, said, result):
+async def test_a_url_elicitation_is_accepted_or_declined_without_content(answer, said, result):
     assert await answer(VISIT, said, elicitation_modes=BOTH) == result
 
 
 @pytest.mark.requirement("ELIC-17")
-async def test_what_is_filled_in_for_a_visit_never_leaves(answer, caplog):
+async def test_content_for_a_url_elicitation_is_never_sent(answer, caplog):
     assert (await answer(VISIT, {"card": "4"}, elicitation_modes=BOTH))["code"] == -32603
     assert "the answer to a URL elicitation must have no content" in caplog.text
 
 
 @pytest.mark.requirement("ELIC-37", "ELIC-38", "ELIC-39", "ELIC-40", "ELIC-41", "TRAP-93")
-async def test_a_url_is_handed_to_the_callback_whole_and_nothing_else_is_done_with_it(
-    connect, monkeypatch
-):
+async def test_a_url_is_passed_to_the_callback_unchanged_and_never_opened(connect, monkeypatch):
     heard = []
 
     def barred(*_args, **_options):
@@ -273,7 +271,7 @@ async def test_a_url_is_handed_to_the_callback_whole_and_nothing_else_is_done_wi
 
 
 @pytest.mark.requirement("ELIC-33", "ELIC-35")
-async def test_the_callback_hears_once_that_a_visit_is_over_and_of_no_others(connect):
+async def test_the_completion_callback_gets_each_known_elicitation_once(connect):
     heard = []
     client, server, _ = await connect(
         elicitation=lambda _params: True, elicitation_modes=BOTH, elicitation_complete=heard.append
@@ -296,7 +294,7 @@ async def test_the_callback_hears_once_that_a_visit_is_over_and_of_no_others(con
 
 
 @pytest.mark.requirement("ELIC-33")
-async def test_without_a_callback_the_end_of_a_visit_is_no_news(connect, caplog):
+async def test_completion_without_a_callback_is_ignored(connect, caplog):
     client, server, _ = await connect(
         elicitation=lambda _params: True,
         elicitation_modes=BOTH,
@@ -319,7 +317,7 @@ async def test_without_a_callback_the_end_of_a_visit_is_no_news(connect, caplog)
 
 
 @pytest.mark.requirement("ELIC-50")
-async def test_a_server_that_asks_too_much_at_once_is_rejected(connect):
+async def test_too_many_elicitations_at_once_are_rejected(connect):
     release = trio.Event()
 
     async def elicitation(_params):

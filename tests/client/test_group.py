@@ -109,7 +109,7 @@ async def test_all_pages_are_read_of_all_servers(ports):
     assert names == ["bergen_a", "bergen_b", "oslo_tide"]
 
 
-async def test_a_server_is_not_asked_for_what_it_does_not_offer(ports):
+async def test_a_server_without_a_capability_is_not_asked_for_its_list(ports):
     ports["oslo"] = Bench(capabilities=TOOLS_ONLY, answers=ports["oslo"].answers)
     async with ClientGroup(ports) as group:
         assert [prompt.name for prompt in await group.list_prompts()] == ["bergen_plan"]
@@ -117,7 +117,7 @@ async def test_a_server_is_not_asked_for_what_it_does_not_offer(ports):
         assert len(await group.list_tools()) == 2
 
 
-async def test_a_list_that_fails_says_of_which_server_it_was(ports):
+async def test_the_error_of_a_failed_list_names_its_server(ports):
     ports["oslo"].answers["tools/list"] = t.ListPromptsResult(prompts=[])
     async with ClientGroup(ports) as group:
         with pytest.raises(RemoteProtocolError) as caught:
@@ -140,21 +140,21 @@ async def test_a_server_that_has_ended_is_left_out_of_lists_and_fails_its_own_ca
 # Calls
 
 
-async def test_a_prefix_says_whose_tool_or_prompt_is_meant(ports):
+async def test_a_prefix_chooses_the_server_of_a_tool_or_prompt(ports):
     async with ClientGroup(ports) as group:
         assert said(await group.call_tool("oslo_tide", {"hours": 3})) == "Oslo"
         prompt = await group.get_prompt("bergen_plan", {"day": "today"})
         assert prompt.description == "Bergen plan {'day': 'today'}"
 
 
-async def test_the_separator_is_a_choice_and_names_may_hold_it(ports):
+async def test_the_separator_can_be_chosen_and_names_may_contain_it(ports):
     ports["new_york"] = port("New York")
     async with ClientGroup(ports, separator="__") as group:
         assert [tool.name for tool in await group.list_tools()][-1] == "new_york__tide"
         assert said(await group.call_tool("new_york__tide")) == "New York"
 
 
-async def test_a_name_that_means_no_server_is_rejected(ports):
+async def test_a_name_without_a_known_prefix_is_rejected(ports):
     async with ClientGroup(ports) as group:
         for call in (group.call_tool, group.get_prompt):
             with pytest.raises(
@@ -186,11 +186,11 @@ def test_prefixes_that_begin_alike_are_rejected(names, separator):
     ("names", "separator"),
     [(["a", "ab"], "_"), (["a_b", "a_c"], "_"), (["a", "b"], ""), ([], "_")],
 )
-def test_prefixes_that_tell_names_apart_are_fine(names, separator):
+def test_unambiguous_prefixes_are_accepted(names, separator):
     ClientGroup(dict.fromkeys(names, ("true",)), separator=separator)
 
 
-def test_a_server_needs_a_name():
+def test_an_empty_server_name_is_rejected():
     with pytest.raises(ValueError, match="must not be empty"):
         ClientGroup({"": ["true"]})
 
@@ -215,7 +215,7 @@ async def test_the_options_of_a_call_reach_the_client(ports, autojump_clock):
     assert len(reports) == 1
 
 
-async def test_the_result_of_a_tool_becomes_a_value_of_the_type_that_is_wanted(ports):
+async def test_result_type_converts_the_result_of_a_tool(ports):
     @ports["oslo"].tool
     async def depth(handling):
         return t.CallToolResult(content=[t.TextContent(text="7")])
@@ -231,13 +231,13 @@ async def read(group, uri, **options):
     return (await group.read_resource(uri, **options)).contents[0].text
 
 
-async def test_a_resource_is_read_where_it_is_listed(ports):
+async def test_a_resource_is_read_from_the_server_that_lists_it(ports):
     async with ClientGroup(ports) as group:
         assert await read(group, "tide://oslo") == "Oslo"
         assert await read(group, "tide://bergen") == "Bergen"
 
 
-async def test_a_resource_that_nobody_lists_is_asked_for_where_a_template_begins_like_it(ports):
+async def test_an_unlisted_resource_is_read_from_servers_with_a_matching_template(ports):
     ports["oslo"] = port("Oslo", templates=["tide://oslo/{day}"], readable=["tide://oslo/today"])
     ports["bergen"] = port(
         "Bergen", templates=["{any}", "tide://{day}/bergen"], readable=["tide://oslo/bergen"]
@@ -250,20 +250,20 @@ async def test_a_resource_that_nobody_lists_is_asked_for_where_a_template_begins
             await group.read_resource("tide://oslo/tomorrow")
 
 
-async def test_a_resource_that_no_list_knows_is_rejected(ports):
+async def test_a_resource_without_a_matching_server_is_rejected(ports):
     async with ClientGroup(ports) as group:
         with pytest.raises(LookupError, match=r"a template that begins like it$"):
             await group.read_resource("buoy://9")
 
 
-async def test_a_resource_whose_server_has_ended_may_be_why_no_list_knows_it(ports):
+async def test_the_error_for_an_unlisted_resource_names_lost_servers(ports):
     async with ClientGroup(ports) as group:
         ports["oslo"].sessions[0].shut("closed")
         with pytest.raises(LookupError, match=r"begins like it; not connected: 'oslo'$"):
             await group.read_resource("buoy://oslo")
 
 
-async def test_a_resource_that_several_list_is_read_where_the_caller_says(ports):
+async def test_the_caller_chooses_among_several_servers_of_a_resource(ports):
     ports["bergen"] = port("Bergen", uris=["tide://oslo"])
     async with ClientGroup(ports) as group:
         with pytest.raises(
@@ -275,7 +275,7 @@ async def test_a_resource_that_several_list_is_read_where_the_caller_says(ports)
             await group.read_resource("tide://oslo", server="cork")
 
 
-async def test_with_a_server_named_nobody_else_is_asked(ports):
+async def test_with_a_named_server_no_other_is_asked(ports):
     ports["bergen"].answers["resources/list"] = None
     async with ClientGroup(ports) as group:
         assert await read(group, "tide://oslo", server="oslo") == "Oslo"
@@ -294,7 +294,7 @@ async def test_with_a_server_named_nobody_else_is_asked(ports):
         ("tide://oslo/{day}", {"server": "oslo"}, "Oslo"),
     ],
 )
-async def test_an_argument_is_completed_by_whom_it_belongs_to(ports, ref, options, who):
+async def test_an_argument_is_completed_by_its_own_server(ports, ref, options, who):
     async with ClientGroup(ports) as group:
         result = await group.complete(ref, "day", "to", **options)
     assert result.completion.values == [who, "to"]
@@ -303,7 +303,7 @@ async def test_an_argument_is_completed_by_whom_it_belongs_to(ports, ref, option
 # Servers of this package
 
 
-async def test_a_group_of_real_servers_does_it_all():
+async def test_a_group_works_with_real_servers():
     def harbour(name):
         server = Server(name, version="1")
 

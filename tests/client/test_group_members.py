@@ -112,14 +112,14 @@ async def test_a_server_that_cannot_be_reached_is_named_and_the_others_are_close
     assert open_descriptors() == descriptors
 
 
-async def test_what_is_no_target_closes_nothing_and_opens_nothing():
+async def test_an_invalid_target_opens_no_server():
     tasks = running_tasks()
     with pytest.raises(TypeError, match="a client connects to"):
         await ClientGroup({"good": Bench(), "bad": 7}).__aenter__()
     assert running_tasks() == tasks
 
 
-async def test_an_exception_of_the_block_arrives_bare():
+async def test_an_exception_of_the_block_is_raised_without_a_group():
     with pytest.raises(KeyError) as caught:
         async with ClientGroup({"a": Bench(), "b": Bench()}):
             raise KeyError("mine")
@@ -127,7 +127,7 @@ async def test_an_exception_of_the_block_arrives_bare():
 
 
 @pytest.mark.real_time
-async def test_the_limit_of_a_caller_is_kept_while_it_connects(program):
+async def test_a_callers_timeout_is_kept_while_the_group_connects(program):
     tasks, descriptors = running_tasks(), open_descriptors()
     group = ClientGroup(
         {"deaf": python(DEAF), "good": program},
@@ -154,7 +154,7 @@ async def test_a_group_that_was_cancelled_while_it_opened_is_closed():
 
 
 @pytest.mark.real_time
-async def test_closing_waits_for_what_a_cancelled_addition_had_started(program):
+async def test_closing_waits_for_the_server_of_a_cancelled_addition(program):
     tasks, descriptors = running_tasks(), open_descriptors()
     async with ClientGroup(
         {"good": program}, limits=Limits(shutdown=ShutdownLimits(close_seconds=0.5))
@@ -195,7 +195,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("when", ["opening", "closing"])
-def test_an_interrupt_arrives_bare(when):
+def test_an_interrupt_is_raised_without_a_group(when):
     async def main():
         async with ClientGroup({"a": Bench(), "b": Interrupting(when)}):
             pass
@@ -294,7 +294,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_group_that_was_never_opened_says_so(call):
+async def test_calls_of_an_unopened_group_are_rejected(call):
     with pytest.raises(LocalProtocolError, match="the group is not open"):
         await call(ClientGroup({"a": Bench()}))
 
@@ -379,7 +379,7 @@ async def test_a_callback_may_close_the_whole_group(autojump_clock):
     assert running_tasks() == tasks
 
 
-async def test_the_stderr_of_each_command_is_told_with_its_name(program):
+async def test_lines_of_stderr_carry_the_name_of_their_server(program):
     lines = []
 
     def listen(name, line):
@@ -402,7 +402,7 @@ async def test_the_stderr_of_each_command_is_told_with_its_name(program):
     ]
 
 
-async def test_a_channel_is_a_member_like_any_other(nursery):
+async def test_a_channel_can_be_a_member_of_a_group(nursery):
     ours, theirs = memory_pair()
     nursery.start_soon(talkative("c").serve, theirs)
     async with ClientGroup({"c": ours}) as group:

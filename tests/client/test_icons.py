@@ -14,7 +14,7 @@ HOSTS = {"harbour.example"}
 
 @pytest.mark.requirement("ICON-02", "ICON-03")
 @pytest.mark.parametrize("kind", ["png", "jpeg", "jpg", "svg+xml", "webp"])
-def test_pictures_of_the_usual_types_are_shown(kind):
+def test_icons_of_the_usual_image_types_are_showable(kind):
     mime_type = f"image/{kind}"
     icons = [
         t.Icon(src=f"data:{mime_type};base64,AAAA"),
@@ -41,7 +41,7 @@ def test_pictures_of_the_usual_types_are_shown(kind):
         "",
     ],
 )
-def test_an_icon_of_an_unsafe_scheme_is_not_shown(src):
+def test_an_icon_with_an_unsafe_scheme_is_not_showable(src):
     shown = t.Icon(src=HTTPS)
     assert showable_icons([t.Icon(src=src), shown], hosts=HOSTS) == [shown]
 
@@ -56,14 +56,14 @@ def test_an_icon_of_an_unsafe_scheme_is_not_shown(src):
         "https:///i.png",
     ],
 )
-def test_an_icon_of_a_host_that_nobody_trusts_is_not_shown(src):
+def test_an_icon_from_an_untrusted_host_is_not_showable(src):
     assert showable_icons([t.Icon(src=src)], hosts=HOSTS) == []
     assert showable_icons([t.Icon(src=HTTPS), t.Icon(src=PNG)]) == [t.Icon(src=PNG)]
 
 
 @pytest.mark.requirement("ICON-05")
 @pytest.mark.parametrize("user", ["ann@", "ann:secret@", "@"])
-def test_an_icon_is_not_fetched_with_a_password(user):
+def test_an_icon_url_with_credentials_is_not_showable(user):
     assert showable_icons([t.Icon(src=f"https://{user}harbour.example/i.png")], hosts=HOSTS) == []
 
 
@@ -79,7 +79,7 @@ def test_an_icon_is_not_fetched_with_a_password(user):
         t.Icon(src=PNG + "A" * 100),
     ],
 )
-def test_what_is_no_picture_or_too_large_is_not_shown(icon):
+def test_an_icon_that_is_no_image_or_too_large_is_not_showable(icon):
     assert (
         showable_icons(
             [icon], hosts=HOSTS, limits=Limits(messages=MessageLimits(icon_chars_max=60))
@@ -88,5 +88,5 @@ def test_what_is_no_picture_or_too_large_is_not_shown(icon):
     )
 
 
-def test_without_icons_there_is_nothing_to_show():
+def test_without_icons_nothing_is_showable():
     assert showable_icons(None) == []

@@ -75,7 +75,7 @@ async def lose(client):
 
 @pytest.mark.real_time
 @pytest.mark.requirement("TRAP-133", "HTTP-52", "SUB-16")
-async def test_calls_in_flight_are_lost_and_the_next_ones_find_the_server_that_came_back():
+async def test_calls_in_flight_are_lost_and_later_ones_reach_the_new_server():
     changed = trio.Event()
     with trio.fail_after(60), started() as (process, base):
         port = int(base.rpartition(":")[2])

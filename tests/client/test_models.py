@@ -26,7 +26,7 @@ def preferring(*hints, **priorities):
     ],
 )
 @pytest.mark.requirement("SAMP-13")
-def test_the_first_hint_that_is_a_part_of_a_name_decides(preferences, chosen):
+def test_the_first_hint_contained_in_a_name_decides(preferences, chosen):
     assert choose_model(MODELS, preferences) == chosen
 
 
@@ -46,15 +46,15 @@ def test_hints_come_before_the_priorities(preferences, chosen):
 
 
 @pytest.mark.requirement("SAMP-15")
-def test_a_hint_may_mean_the_model_of_another_provider():
+def test_a_hint_may_name_the_model_of_another_provider():
     assert choose_model(MODELS, preferring("gull")) == "quay-1"
 
 
 @pytest.mark.parametrize("preferences", [None, t.ModelPreferences(), preferring("unheard-of")])
-def test_without_preferences_the_first_is_taken(preferences):
+def test_without_preferences_the_first_model_is_chosen(preferences):
     assert choose_model(MODELS, preferences) == "harbour-large-2"
 
 
-def test_without_models_there_is_no_choice():
+def test_without_models_an_error_is_raised():
     with pytest.raises(ValueError, match="no models"):
         choose_model({}, None)

@@ -72,7 +72,7 @@ async def test_a_call_in_flight_is_not_made_again_by_itself(nursery, protocol_ve
     nursery.cancel_scope.cancel()
 
 
-async def test_how_the_connection_stands_is_told(nursery):
+async def test_the_state_of_the_connection_is_reported(nursery):
     server, _ = make_server()
     told = []
     url, _ = await nursery.start(serve, server, 0)

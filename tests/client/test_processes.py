@@ -34,7 +34,7 @@ async def until_gone(pid):
 
 
 @pytest.mark.requirement("STDIO-01", "TRAN-01", "LIFE-21")
-async def test_a_command_is_started_talked_to_and_stopped(program):
+async def test_a_command_is_started_called_and_stopped(program):
     tasks, descriptors = running_tasks(), open_descriptors()
     async with Client(program) as client:
         assert client.server_info.name == "program"
@@ -47,7 +47,7 @@ async def test_a_command_is_started_talked_to_and_stopped(program):
 
 @pytest.mark.real_time
 @pytest.mark.requirement("STDIO-07")
-async def test_a_server_reads_messages_and_nothing_else(tmp_path):
+async def test_only_messages_are_written_to_a_servers_stdin(tmp_path):
     path = tmp_path / "stdin"
     code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
     limits = Limits(requests=RequestLimits(initialize_seconds=0.3))
@@ -79,7 +79,7 @@ async def test_l01_a_killed_server_fails_the_calls_in_flight_and_the_block_goes_
 
 
 @pytest.mark.requirement("STDIO-09")
-async def test_l11_a_lost_call_tells_the_exit_status_and_the_last_words(program):
+async def test_l11_a_lost_call_reports_exit_status_and_stderr(program):
     """L11: "connection closed", and nothing about exit status or stderr."""
     async with Client(program) as client:
         with pytest.raises(ConnectionLost, match="exited with status 3") as caught:
@@ -89,7 +89,7 @@ async def test_l11_a_lost_call_tells_the_exit_status_and_the_last_words(program)
 
 
 @pytest.mark.requirement("LIFE-16")
-async def test_l11_a_server_that_exits_at_once_says_why():
+async def test_l11_the_error_of_a_server_that_exits_at_once_has_its_stderr():
     """L11: "connection closed", and nothing about exit status or stderr."""
     tasks, descriptors = running_tasks(), open_descriptors()
     command = python("import sys; sys.exit('no licence')")
@@ -101,14 +101,14 @@ async def test_l11_a_server_that_exits_at_once_says_why():
     assert open_descriptors() == descriptors
 
 
-async def test_a_command_that_is_not_there_says_so():
+async def test_a_missing_command_is_reported():
     with pytest.raises(ConnectionLost, match="not found on PATH"):
         await Client(["no-such-program-anywhere"]).__aenter__()
 
 
 @pytest.mark.real_time
 @pytest.mark.requirement("LIFE-17", "LIFE-21", "TIME-01")
-async def test_l12_a_server_that_never_answers_is_given_up_and_swept(tmp_path):
+async def test_l12_a_silent_server_times_out_and_is_stopped(tmp_path):
     """L12: no connect timeout of its own."""
     tasks, descriptors = running_tasks(), open_descriptors()
     path = tmp_path / "pid"
@@ -123,7 +123,7 @@ async def test_l12_a_server_that_never_answers_is_given_up_and_swept(tmp_path):
 
 
 @pytest.mark.real_time
-async def test_a_server_that_does_not_shake_hands_is_given_up_with_its_last_words():
+async def test_a_handshake_timeout_reports_the_servers_stderr():
     command = python("import sys, time; print('no licence', file=sys.stderr); time.sleep(600)")
     with pytest.raises(RequestTimeout, match=r"last lines of its stderr:\nno licence$") as caught:
         await Client(
@@ -139,7 +139,7 @@ async def test_a_server_that_does_not_shake_hands_is_given_up_with_its_last_word
 
 @pytest.mark.real_time
 @pytest.mark.requirement("TRAP-130")
-async def test_l12_the_limit_of_a_caller_is_kept(tmp_path, nursery):
+async def test_l12_a_callers_timeout_is_kept(tmp_path, nursery):
     """L12: a caller's 8 s limit took 10 s because of the kill grace."""
     path = tmp_path / "pid"
     client = Client(
@@ -161,7 +161,7 @@ async def test_l12_the_limit_of_a_caller_is_kept(tmp_path, nursery):
 
 
 @pytest.mark.requirement("TRAP-130")
-async def test_l06_what_a_server_started_goes_with_it(program):
+async def test_l06_the_children_of_a_server_are_killed_with_it(program):
     """L6: the grandchild lived on."""
     async with Client(program) as client:
         grandchild = int(said(await client.call_tool("spawn")))
@@ -181,7 +181,7 @@ async def test_l13_clients_of_commands_may_be_closed_in_opened_order_from_any_ta
 
 @pytest.mark.real_time
 @pytest.mark.requirement("LIFE-17", "LIFE-21")
-async def test_a_server_that_does_not_leave_is_stopped_in_time():
+async def test_a_server_that_does_not_exit_is_killed_in_time():
     stubborn = "import time\ntry:\n    exec(PROGRAM)\nfinally:\n    time.sleep(600)"
     command = python(f"PROGRAM = {PROGRAM!r}\n{stubborn}")
     started = trio.current_time()
@@ -191,7 +191,7 @@ async def test_a_server_that_does_not_leave_is_stopped_in_time():
     assert trio.current_time() - started < 5
 
 
-async def test_l10_junk_on_stdout_names_the_server_once_and_nothing_is_answered(program, caplog):
+async def test_l10_junk_on_stdout_is_logged_once_and_not_answered(program, caplog):
     """L10: junk was dropped without a log line that the host could see."""
     async with Client(program) as client:
         assert said(await client.call_tool("junk")) == "after the junk"
@@ -204,7 +204,7 @@ async def test_l10_junk_on_stdout_names_the_server_once_and_nothing_is_answered(
     assert "a print to stdout" in naming[0]
 
 
-async def test_junk_before_a_failure_is_named_too(caplog):
+async def test_junk_before_a_failed_handshake_is_logged_too(caplog):
     command = python("print('Welcome!', flush=True)")
     with pytest.raises(ConnectionLost):
         await Client(command).__aenter__()
@@ -212,9 +212,7 @@ async def test_junk_before_a_failure_is_named_too(caplog):
 
 
 @pytest.mark.requirement("STDIO-09")
-async def test_the_environment_the_folder_and_stderr_are_the_callers_choice(
-    program, tmp_path, monkeypatch
-):
+async def test_the_caller_chooses_environment_directory_and_stderr(program, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "x")
     lines = []
     async with Client(program, env={"PORT": "Bergen"}, cwd=tmp_path, stderr=lines.append) as client:

@@ -46,7 +46,7 @@ class Mortal:
 
 @pytest.mark.requirement("STDIO-20", "TRAP-133", "VER-08")
 @pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
-async def test_the_next_call_finds_a_living_server(protocol_version, caplog):
+async def test_the_next_call_starts_the_server_again(protocol_version, caplog):
     server = Mortal()
     async with Client(server, protocol_versions=[protocol_version], restart=True) as client:
         for life in range(1, 4):
@@ -113,7 +113,7 @@ class Scripted:
         (lambda client: client.read_resource("a:b"), {"resources/read": {"contents": []}}),
     ],
 )
-async def test_what_only_reads_is_asked_again_when_it_was_lost(call, answer):
+async def test_a_lost_read_is_repeated(call, answer):
     server = Scripted(answer)
     async with Client(server, protocol_versions=[STATELESS], restart=True) as client:
         await call(client)
@@ -124,7 +124,7 @@ async def test_what_only_reads_is_asked_again_when_it_was_lost(call, answer):
 @pytest.mark.parametrize(
     "call", [lambda client: client.call_tool("t"), lambda client: client.get_prompt("p")]
 )
-async def test_what_may_have_acted_is_lost(call):
+async def test_a_lost_call_with_effects_is_not_repeated(call):
     answers = {"tools/call": {"content": []}, "prompts/get": {"messages": []}}
     server = Scripted(answers)
     async with Client(server, protocol_versions=[STATELESS], restart=True) as client:
@@ -135,7 +135,7 @@ async def test_what_may_have_acted_is_lost(call):
 
 
 @pytest.mark.requirement("STDIO-20")
-async def test_what_was_known_of_the_dead_server_is_forgotten():
+async def test_the_cache_and_schemas_of_the_dead_server_are_forgotten():
     schema = {"type": "object", "required": ["a"]}
     tool = {"name": "t", "inputSchema": {}, "outputSchema": schema}
     answers = {
@@ -156,7 +156,7 @@ async def test_what_was_known_of_the_dead_server_is_forgotten():
 
 
 @pytest.mark.requirement("VER-08", "VER-09")
-async def test_a_server_that_shook_hands_is_not_asked_for_its_era_again():
+async def test_a_legacy_server_is_not_discovered_again_after_a_restart():
     server = Mortal(protocol_versions=LEGACY)
     async with Client(server, protocol_versions=ALL_PROTOCOL_VERSIONS, restart=True) as client:
         assert client._connection.outgoing.next_id() == 3  # the discovery, the handshake, this
@@ -167,7 +167,7 @@ async def test_a_server_that_shook_hands_is_not_asked_for_its_era_again():
 
 
 @pytest.mark.requirement("VER-09")
-async def test_an_era_that_proves_wrong_is_found_out_again():
+async def test_a_server_that_changed_its_kind_is_negotiated_with_again():
     server = Mortal()
     async with Client(server, protocol_versions=ALL_PROTOCOL_VERSIONS, restart=True) as client:
         assert client.protocol_version == STATELESS
@@ -191,7 +191,7 @@ async def test_a_server_that_cannot_be_started_again_is_tried_with_each_call():
         assert said(await client.call_tool("count")) == "4"
 
 
-async def test_a_call_that_is_cancelled_while_it_starts_the_server_leaves_that_to_the_next():
+async def test_a_cancelled_restart_is_left_to_the_next_call():
     server = Mortal()
     async with Client(server, restart=True) as client:
         await server.die()
@@ -201,7 +201,7 @@ async def test_a_call_that_is_cancelled_while_it_starts_the_server_leaves_that_t
 
 
 @pytest.mark.parametrize("target", ["channel", "command"])
-def test_only_what_can_be_started_is_started_again(target):
+def test_restart_is_rejected_for_a_channel(target):
     if target == "channel":
         with pytest.raises(ValueError, match="commands, server objects and URLs"):
             Client(memory_pair()[0], restart=True)
@@ -226,7 +226,7 @@ async def test_a_command_that_was_killed_is_started_again(program):
         assert int(said(await client.call_tool("pid"))) not in {pid, other}
 
 
-async def test_each_life_has_a_recording_of_its_own_in_a_folder(tmp_path):
+async def test_each_restart_has_its_own_recording_in_a_folder(tmp_path):
     server = Mortal()
     with SharedRecording(tmp_path / "all.mcprec.jsonl") as shared:
         for record in (tmp_path, f"{tmp_path}/new/", shared):
@@ -240,7 +240,7 @@ async def test_each_life_has_a_recording_of_its_own_in_a_folder(tmp_path):
     assert len(list((tmp_path / "new").iterdir())) == 2
 
 
-async def test_a_recording_of_one_file_tells_all_lives_as_one_story(tmp_path):
+async def test_one_recording_file_holds_all_restarts(tmp_path):
     server = Mortal()
     file = tmp_path / "one.mcprec.jsonl"
     async with Client(server, restart=True, record=file) as client:
@@ -266,7 +266,7 @@ class Mute:
 
 
 @pytest.mark.parametrize("stays", [False, True])
-async def test_a_recording_ends_with_a_connecting_that_failed_or_was_cancelled(
+async def test_a_recording_ends_when_connecting_fails_or_is_cancelled(
     stays, tmp_path, autojump_clock
 ):
     file = tmp_path / "one.mcprec.jsonl"

@@ -39,12 +39,12 @@ async def roots_later():
 
 @pytest.mark.parametrize("roots", [ROOTS, tuple(ROOTS), lambda: ROOTS, roots_later])
 @pytest.mark.requirement("ROOT-01", "ROOT-05", "ROOT-09")
-async def test_a_server_is_told_the_roots_and_no_other_place(curious, roots):
+async def test_a_server_gets_exactly_the_roots(curious, roots):
     async with Client(curious, roots=roots) as client:
         assert await told(client) == "file:///sea=None file:///land=land"
 
 
-async def test_a_path_becomes_the_uri_of_the_place_that_it_leads_to(curious, tmp_path, monkeypatch):
+async def test_a_path_becomes_the_uri_of_its_resolved_target(curious, tmp_path, monkeypatch):
     (tmp_path / "sea bed").mkdir()
     (tmp_path / "alias").symlink_to(tmp_path / "sea bed")
     monkeypatch.chdir(tmp_path)
@@ -55,7 +55,7 @@ async def test_a_path_becomes_the_uri_of_the_place_that_it_leads_to(curious, tmp
 
 
 @pytest.mark.requirement("ROOT-06")
-async def test_a_change_of_the_list_is_told_and_the_new_ones_are_listed(curious):
+async def test_a_change_of_the_roots_is_notified_and_the_new_ones_are_listed(curious):
     roots = []
     async with Client(curious, roots=roots) as client:
         assert await told(client) == ""
@@ -66,14 +66,14 @@ async def test_a_change_of_the_list_is_told_and_the_new_ones_are_listed(curious)
 
 
 @pytest.mark.requirement("ROOT-06")
-async def test_roots_that_are_replaced_are_told_and_listed(curious):
+async def test_set_roots_notifies_the_server_and_lists_the_new_ones(curious):
     async with Client(curious, roots=["file:///sea"]) as client:
         await client.set_roots(lambda: ["file:///land"])
         assert await told(client) == "file:///land=None"
     assert curious.notifications.count(CHANGED) == 1
 
 
-async def test_roots_that_are_none_do_not_replace_those_that_are(curious):
+async def test_invalid_roots_do_not_replace_the_old_ones(curious):
     async with Client(curious, roots=["file:///sea"]) as client:
         with pytest.raises(TypeError, match="roots must be a list, or a function"):
             await client.set_roots("file:///land")
@@ -81,7 +81,7 @@ async def test_roots_that_are_none_do_not_replace_those_that_are(curious):
     assert CHANGED not in curious.notifications
 
 
-async def test_a_client_without_roots_cannot_get_any(curious):
+async def test_set_roots_needs_a_client_with_roots(curious):
     client = Client(curious)
     with pytest.raises(LocalProtocolError, match="not connected"):
         await client.set_roots([])
@@ -93,7 +93,7 @@ async def test_a_client_without_roots_cannot_get_any(curious):
 
 
 @pytest.mark.parametrize("roots", ["file:///sea", b"file:///sea", Path("/sea"), 7])
-def test_one_root_is_no_list_of_roots(roots):
+def test_a_single_root_is_rejected_as_a_list(roots):
     with pytest.raises(
         TypeError, match="roots must be a list, or a function that returns one, not"
     ):
@@ -113,7 +113,7 @@ def test_one_root_is_no_list_of_roots(roots):
     ],
 )
 @pytest.mark.requirement("ROOT-05", "ROOT-08", "ROOT-09")
-async def test_what_is_no_root_is_never_told(curious, caplog, root, complaint):
+async def test_an_invalid_root_is_never_sent(curious, caplog, root, complaint):
     roots = ["file:///sea"]
     async with Client(curious, roots=roots) as client:
         with pytest.raises((TypeError, ValueError), match=re.escape(complaint)):
@@ -126,12 +126,12 @@ async def test_what_is_no_root_is_never_told(curious, caplog, root, complaint):
     assert complaint in caplog.text
 
 
-def test_what_is_no_root_is_rejected_at_once():
+def test_an_invalid_root_is_rejected_by_the_constructor():
     with pytest.raises(ValueError, match="must start with file://, unlike '/sea'"):
         Client((), roots=["/sea"])
 
 
-async def test_a_function_that_gives_one_root_gives_no_list(curious, caplog):
+async def test_a_function_that_returns_a_single_root_is_an_error(curious, caplog):
     async with Client(curious, roots=lambda: "file:///sea") as client:
         with pytest.raises(RequestError, match="internal error"):
             await told(client)
@@ -139,7 +139,7 @@ async def test_a_function_that_gives_one_root_gives_no_list(curious, caplog):
 
 
 @pytest.mark.requirement("ROOT-08")
-async def test_a_function_that_fails_is_an_internal_error_and_no_more(curious, caplog):
+async def test_an_exception_of_the_roots_function_is_an_internal_error(curious, caplog):
     def roots():
         raise OSError("the disk is gone")
 
@@ -152,7 +152,7 @@ async def test_a_function_that_fails_is_an_internal_error_and_no_more(curious, c
 
 
 @pytest.mark.requirement("ROOT-11")
-async def test_a_user_is_asked_before_the_roots_are_told(scripted, nursery):
+async def test_a_roots_function_may_ask_the_user_first(scripted, nursery):
     async def roots():
         raise UserRejected
 

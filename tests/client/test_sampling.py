@@ -51,7 +51,7 @@ async def later(_params):
 
 @pytest.mark.parametrize("sampling", [later, lambda _params: SAMPLED])
 @pytest.mark.requirement("SAMP-01", "SAMP-09", "SAMP-10", "SAMP-12")
-async def test_a_server_may_ask_the_clients_model(scripted, nursery, sampling):
+async def test_a_server_can_request_sampling(scripted, nursery, sampling):
     client, server = await connected(scripted, nursery, sampling=sampling)
     await server.send_request("sampling/createMessage", ASKED, id="s")
     assert await server.receive() == {"jsonrpc": "2.0", "id": "s", "result": ANSWERED}
@@ -59,7 +59,7 @@ async def test_a_server_may_ask_the_clients_model(scripted, nursery, sampling):
 
 
 @pytest.mark.requirement("SAMP-11")
-async def test_the_callback_learns_all_that_the_server_asks_for_and_most_of_all_its_limit(asking):
+async def test_the_callback_gets_the_whole_request_with_max_tokens(asking):
     heard = []
 
     def sampling(params):
@@ -73,7 +73,7 @@ async def test_the_callback_learns_all_that_the_server_asks_for_and_most_of_all_
 
 
 @pytest.mark.requirement("SAMP-27")
-async def test_a_person_may_change_what_was_asked_and_what_is_answered(asking):
+async def test_the_callback_may_change_request_and_answer(asking):
     async def sampling(params):
         params.messages[0].content.text = "Flow?"
         return t.CreateMessageResult(
@@ -88,7 +88,7 @@ async def test_a_person_may_change_what_was_asked_and_what_is_answered(asking):
 
 @pytest.mark.parametrize("rejection", [UserRejected(), UserRejected("not today")])
 @pytest.mark.requirement("ERR-18", "SAMP-25", "SAMP-27", "TRAP-88")
-async def test_a_user_who_says_no_is_code_minus_one(scripted, nursery, rejection):
+async def test_user_rejected_is_sent_as_code_minus_one(scripted, nursery, rejection):
     async def sampling(params):
         raise rejection
 
@@ -104,7 +104,7 @@ async def test_a_user_who_says_no_is_code_minus_one(scripted, nursery, rejection
 
 
 @pytest.mark.requirement("SAMP-10")
-async def test_a_model_that_gives_something_else_is_an_internal_error(asking, caplog):
+async def test_a_callback_that_returns_another_type_is_an_internal_error(asking, caplog):
     async def sampling(params):
         return "hm"
 
@@ -116,7 +116,7 @@ async def test_a_model_that_gives_something_else_is_an_internal_error(asking, ca
 
 
 @pytest.mark.requirement("SAMP-29")
-async def test_what_a_model_fails_with_is_not_for_the_server(scripted, nursery, caplog):
+async def test_an_error_of_the_model_is_not_sent_to_the_server(scripted, nursery, caplog):
     def sampling(params):
         raise ValueError("key sk-123 is not valid")
 
@@ -136,7 +136,7 @@ async def test_what_a_model_fails_with_is_not_for_the_server(scripted, nursery, 
     ],
 )
 @pytest.mark.requirement("SAMP-09", "SAMP-28")
-async def test_a_message_that_is_none_never_reaches_the_model(scripted, nursery, message):
+async def test_a_malformed_message_never_reaches_the_model(scripted, nursery, message):
     client, server = await connected(scripted, nursery, sampling=later)
     asked = {"messages": [MESSAGE, message], "maxTokens": 1}
     await server.send_request("sampling/createMessage", asked, id="s")
@@ -145,7 +145,7 @@ async def test_a_message_that_is_none_never_reaches_the_model(scripted, nursery,
 
 
 @pytest.mark.requirement("SAMP-28")
-async def test_a_server_that_asks_for_too_much_at_once_is_rejected(scripted, nursery):
+async def test_too_many_sampling_requests_at_once_are_rejected(scripted, nursery):
     release = trio.Event()
 
     async def sampling(params):
@@ -165,7 +165,7 @@ async def test_a_server_that_asks_for_too_much_at_once_is_rejected(scripted, nur
 
 
 @pytest.mark.requirement("CANC-06")
-async def test_a_server_may_cancel_what_it_asked(scripted, nursery):
+async def test_a_server_may_cancel_its_sampling_request(scripted, nursery):
     cancelled = trio.Event()
 
     async def sampling(params):

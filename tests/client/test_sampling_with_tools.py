@@ -43,7 +43,7 @@ def ask(reply):
     ("options", "announced"),
     [({}, {"sampling": {}}), ({"sampling_tools": True}, {"sampling": {"tools": {}}})],
 )
-async def test_a_client_announces_tools_if_its_model_may_have_some(connect, options, announced):
+async def test_sampling_tools_announces_the_capability(connect, options, announced):
     client, _, capabilities = await connect(sampling=lambda _params: said(TEXT), **options)
     assert capabilities == announced
     await client.aclose()
@@ -51,7 +51,7 @@ async def test_a_client_announces_tools_if_its_model_may_have_some(connect, opti
 
 @pytest.mark.requirement("SAMP-05", "TRAP-87")
 @pytest.mark.parametrize("params", [{"tools": [TIDE]}, {"tools": []}, {"toolChoice": {}}])
-async def test_tools_that_were_not_announced_are_rejected_and_never_reach_the_model(ask, params):
+async def test_tools_without_the_capability_are_rejected(ask, params):
     heard = []
     answer = await ask(heard.append, allows=False, **params)
     assert answer == {
@@ -62,7 +62,7 @@ async def test_tools_that_were_not_announced_are_rejected_and_never_reach_the_mo
 
 
 @pytest.mark.requirement("SAMP-09", "SAMP-10", "SAMP-23", "TRAP-85")
-async def test_a_model_gets_tools_and_their_results_with_all_that_they_carry(ask):
+async def test_a_model_gets_tools_and_their_results_unchanged(ask):
     heard = []
 
     def model(params):
@@ -100,7 +100,7 @@ async def test_a_model_gets_tools_and_their_results_with_all_that_they_carry(ask
         ),
     ],
 )
-async def test_results_that_are_missing_or_mixed_are_rejected(ask, messages, why):
+async def test_missing_or_mixed_tool_results_are_rejected(ask, messages, why):
     heard = []
     answer = await ask(heard.append, messages=messages, tools=[TIDE])
     assert answer["code"] == -32602
@@ -118,9 +118,7 @@ async def test_results_that_are_missing_or_mixed_are_rejected(ask, messages, why
         ("none", said(TEXT), None),
     ],
 )
-async def test_a_model_that_uses_tools_as_it_must_not_is_not_believed(
-    ask, caplog, mode, result, why
-):
+async def test_a_forbidden_tool_use_of_the_model_is_not_sent(ask, caplog, mode, result, why):
     answer = await ask(result, tools=[TIDE], toolChoice={"mode": mode})
     if why is None:
         assert answer["model"] == "m"

@@ -28,7 +28,7 @@ def make_server(*rejections):
 
 
 @pytest.mark.requirement("HDR-32", "TRAP-52")
-async def test_the_tools_are_listed_anew_and_the_call_is_made_again():
+async def test_a_header_mismatch_lists_the_tools_and_repeats_the_call():
     server, asked = make_server(HEADER_MISMATCH)
     async with Client(server) as client:
         await client.list_tools()
@@ -37,7 +37,7 @@ async def test_the_tools_are_listed_anew_and_the_call_is_made_again():
 
 
 @pytest.mark.requirement("HDR-32", "TRAP-52")
-async def test_but_once():
+async def test_a_call_is_repeated_only_once():
     server, asked = make_server(HEADER_MISMATCH, HEADER_MISMATCH)
     async with Client(server) as client:
         with pytest.raises(RequestError, match="the head does not say"):
@@ -45,7 +45,7 @@ async def test_but_once():
     assert asked == ["call", "list", "call"]
 
 
-async def test_no_other_rejection_is_questioned():
+async def test_other_rejections_are_not_repeated():
     server, asked = make_server(INVALID_PARAMS)
     async with Client(server) as client:
         with pytest.raises(RequestError, match="the head does not say"):

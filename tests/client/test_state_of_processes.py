@@ -28,7 +28,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.requirement("STATE-04")
-async def test_a_process_outlives_the_tasks_and_the_calls_that_use_it(nursery):
+async def test_a_process_outlives_the_tasks_and_calls_that_use_it(nursery):
     client = Client(python(STATELESS_PROGRAM), protocol_versions=[STATELESS])
     await nursery.start(_open, client)
     pids = set()

@@ -58,7 +58,7 @@ def about(server, method):
 
 @pytest.mark.requirement("TIME-01", "TIME-02", "TIME-03", "STDIO-14", "CANC-13")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_who_waits_too_long_cancels_once_and_goes_on(
+async def test_a_timeout_cancels_the_request_once_and_the_session_goes_on(
     nursery, autojump_clock, protocol_version
 ):
     client, server = await connected(nursery, protocol_version)
@@ -77,7 +77,7 @@ async def test_who_waits_too_long_cancels_once_and_goes_on(
 
 @pytest.mark.requirement("TIME-04", "PROG-10")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_progress_renews_one_budget_and_not_the_other(
+async def test_progress_restarts_the_idle_timeout_but_not_the_total(
     nursery, autojump_clock, protocol_version
 ):
     client, server = await connected(nursery, protocol_version)
@@ -148,7 +148,7 @@ async def test_a_process_serves_one_task_after_the_other_and_ends_with_its_clien
 @pytest.mark.real_time
 @pytest.mark.requirement("STDIO-17", "TRAP-130")
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_stateless_process_that_stays_is_ended_by_force_also_under_cancellation(
+async def test_a_stateless_process_that_does_not_exit_is_killed_even_under_cancellation(
     is_cancelled,
 ):
     stubborn = "import time\ntry:\n    exec(PROGRAM)\nfinally:\n    time.sleep(600)"

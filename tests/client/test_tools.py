@@ -35,7 +35,7 @@ def gives(structured=..., **members):
 
 
 @pytest.mark.requirement("TOOL-14")
-def test_people_see_the_title_or_that_of_the_annotations_or_the_name():
+def test_the_display_name_is_the_title_the_annotated_title_or_the_name():
     annotations = t.ToolAnnotations(title="In the annotations")
     tool = t.Tool(name="tide", input_schema={})
     assert display_name(tool) == "tide"
@@ -51,7 +51,7 @@ def test_people_see_the_title_or_that_of_the_annotations_or_the_name():
 
 
 @pytest.mark.requirement("TOOL-13")
-def test_hints_that_are_not_given_are_those_of_the_specification():
+def test_missing_hints_have_the_defaults_of_the_specification():
     usual = ToolHints(read_only=False, destructive=True, idempotent=False, open_world=True)
     for annotations in (None, t.ToolAnnotations()):
         tool = t.Tool(name="tide", input_schema={}, annotations=annotations)
@@ -80,7 +80,7 @@ def test_hints_that_are_not_given_are_those_of_the_specification():
         (gives(), "has an output schema, but its result has no structuredContent"),
     ],
 )
-async def test_a_result_is_checked_against_the_schema_that_was_listed(nursery, result, fault):
+async def test_a_result_is_checked_against_the_listed_schema(nursery, result, fault):
     answers = {"tools/list": {"tools": [TIDE]}, "tools/call": result}
     client, _ = await stateless_client(nursery, answers=answers)
     await client.call_tool("tide")  # what was not listed is not known
@@ -95,7 +95,7 @@ async def test_a_result_is_checked_against_the_schema_that_was_listed(nursery, r
 
 @pytest.mark.requirement("TRAP-71")
 @pytest.mark.parametrize("structured", [..., {}, {"metres": "deep"}])
-async def test_a_result_that_tells_of_an_error_is_not_checked(nursery, structured):
+async def test_an_error_result_is_not_checked(nursery, structured):
     answers = {"tools/list": {"tools": [TIDE]}, "tools/call": gives(structured, isError=True)}
     client, _ = await stateless_client(nursery, answers=answers)
     await client.list_tools()
@@ -128,7 +128,7 @@ async def test_a_new_list_brings_new_schemas_and_an_old_one_is_forgotten(nursery
     await client.aclose()
 
 
-async def test_a_legacy_server_tells_of_a_new_list_too(nursery):
+async def test_a_legacy_server_can_change_its_list_too(nursery):
     answers = {"tools/list": {"tools": [TIDE]}, "tools/call": gives("deep")}
     client, server = await legacy_client(nursery, answers=answers)
     await client.list_tools()
@@ -145,9 +145,7 @@ async def test_a_legacy_server_tells_of_a_new_list_too(nursery):
     "schema",
     [{"$schema": "https://example.com/own"}, {"$ref": "https://example.com/x.json"}, {"type": 7}],
 )
-async def test_a_schema_that_cannot_be_used_is_told_once_and_checks_nothing(
-    nursery, caplog, schema
-):
+async def test_an_unusable_schema_is_logged_once_and_checks_nothing(nursery, caplog, schema):
     tools = [{**TIDE, "outputSchema": schema}]
     answers = {"tools/list": {"tools": tools}, "tools/call": gives(7)}
     client, _ = await stateless_client(nursery, answers=answers)
@@ -195,7 +193,7 @@ class DictTide(typing.TypedDict):
         (str, "", ""),
     ],
 )
-async def test_a_result_is_a_value_of_the_type_that_is_asked_for(nursery, kind, structured, value):
+async def test_result_type_converts_the_structured_content(nursery, kind, structured, value):
     client, _ = await stateless_client(nursery, answers={"tools/call": gives(structured)})
     assert await client.call_tool("tide", {}, result_type=kind) == value
     await client.aclose()
@@ -211,7 +209,7 @@ async def test_a_result_is_a_value_of_the_type_that_is_asked_for(nursery, kind, 
         (str, '"7"', '"7"'),
     ],
 )
-async def test_a_server_without_structured_content_gives_the_value_as_text(
+async def test_result_type_parses_text_without_structured_content(
     scripted, nursery, kind, text, value
 ):
     client, server = await connected(scripted, nursery)
@@ -235,14 +233,14 @@ async def test_a_server_without_structured_content_gives_the_value_as_text(
         (gives(content=[TEXT, TEXT]), "it has no structured content, and \\d texts"),
     ],
 )
-async def test_a_result_that_is_no_such_value_is_the_servers_fault(nursery, result, why):
+async def test_a_result_that_does_not_fit_result_type_is_a_protocol_error(nursery, result, why):
     client, _ = await stateless_client(nursery, answers={"tools/call": result})
     with pytest.raises(RemoteProtocolError, match=f"the tool tide is no Tide: {why}"):
         await client.call_tool("tide", result_type=Tide)
     await client.aclose()
 
 
-async def test_an_error_is_no_value_and_so_is_always_raised(nursery):
+async def test_result_type_always_raises_tool_errors(nursery):
     answers = {"tools/call": gives({"metres": 1.5}, isError=True)}
     client, _ = await stateless_client(nursery, answers=answers, raise_tool_errors=False)
     with pytest.raises(ToolError, match="ebb"):
@@ -252,7 +250,7 @@ async def test_an_error_is_no_value_and_so_is_always_raised(nursery):
 
 @pytest.mark.requirement("TRAP-70")
 @pytest.mark.parametrize("structured", [..., None, {}, [], 0])
-async def test_null_is_structured_content_and_nothing_is_none(nursery, structured):
+async def test_null_is_structured_content(nursery, structured):
     client, _ = await stateless_client(nursery, answers={"tools/call": gives(structured)})
     result = await client.call_tool("tide")
     expected = msgspec.UNSET if structured is ... else structured
@@ -279,7 +277,7 @@ async def test_null_is_structured_content_and_nothing_is_none(nursery, structure
         (-32603, {"uri": "a:b"}, False),
     ],
 )
-async def test_a_missing_resource_is_told_from_other_errors(
+async def test_a_missing_resource_raises_resource_not_found(
     nursery, protocol_version, code, data, is_missing
 ):
     info = {"serverInfo": {"name": "n", "version": "0"}, "capabilities": {"resources": {}}}

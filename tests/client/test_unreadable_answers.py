@@ -39,7 +39,7 @@ async def outcome_of(client, name, into):
 
 
 @pytest.mark.parametrize("framed", [id_first, id_last])
-async def test_an_answer_over_the_limit_is_told_at_once_and_the_session_goes_on(
+async def test_an_answer_over_the_size_limit_fails_at_once_and_the_session_goes_on(
     ends, autojump_clock, framed
 ):
     client, server = ends
@@ -59,7 +59,7 @@ async def test_an_answer_over_the_limit_is_told_at_once_and_the_session_goes_on(
     assert told["small"] == "fine"
 
 
-async def test_beside_it_another_call_goes_on(ends, autojump_clock):
+async def test_another_call_goes_on_beside_an_unreadable_answer(ends, autojump_clock):
     client, server = ends
     told = {}
     async with trio.open_nursery() as nursery:
@@ -74,7 +74,7 @@ async def test_beside_it_another_call_goes_on(ends, autojump_clock):
     assert told["two"] == "fine"
 
 
-async def test_half_an_emoji_in_an_answer_fails_its_call_alone(ends, autojump_clock):
+async def test_a_lone_surrogate_in_an_answer_fails_only_its_call(ends, autojump_clock):
     """L17, the other way round: the caller waited for its timeout."""
     client, server = ends
     began, told = trio.current_time(), {}
@@ -88,9 +88,7 @@ async def test_half_an_emoji_in_an_answer_fails_its_call_alone(ends, autojump_cl
     assert client.counts == {"unreadable answer": 1}
 
 
-async def test_an_answer_that_the_servers_death_cuts_off_is_the_loss_of_the_connection(
-    ends, autojump_clock
-):
+async def test_an_answer_cut_off_by_the_servers_death_is_a_lost_connection(ends, autojump_clock):
     client, server = ends
     told = {}
     async with trio.open_nursery() as nursery:

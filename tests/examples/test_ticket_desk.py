@@ -77,7 +77,9 @@ def test_the_command_shows_the_race_and_its_seed_and_the_locked_desk_clean(lucky
     assert racing.exit_code == 1
     assert 'tools/call "tickets_left" (lane r' in racing.output
     seed = sweep(lucky, make_desk, schedules=FORKS).failing_seeds[0]
-    assert f"to repeat the first: mcp-trio sweep {lucky} {TARGET}:desk --seed {seed}" in racing.output
+    assert (
+        f"to repeat the first: mcp-trio sweep {lucky} {TARGET}:desk --seed {seed}" in racing.output
+    )
     assert told(lucky, f"{TARGET}:desk", "--seed", seed).exit_code == 1
     locked = told(lucky, f"{TARGET}:locked_desk", "--schedules", FORKS)
     assert locked.exit_code == 0

@@ -39,7 +39,7 @@ async def test_a_rejection_that_names_our_protocol_version_is_asked_again(nurser
 
 
 @pytest.mark.requirement("VER-20")
-async def test_a_rejection_in_stateless_terms_is_no_reason_to_shake_hands(nursery):
+async def test_an_error_of_stateless_servers_leads_to_no_handshake(nursery):
     server, asked = make_picky(rejections=9)
     url = await nursery.start(serve, server)
     with pytest.raises(RequestError, match=str(UNSUPPORTED)):

@@ -28,7 +28,7 @@ class Report:
     ("kind", "result"),
     [(Found, Found(["Oslo"])), (Report, Report(["Oslo"])), (dict, {"names": ["Oslo"]})],
 )
-async def test_a_method_of_ones_own_has_a_typed_result(scripted, nursery, kind, result):
+async def test_a_custom_method_has_a_typed_result(scripted, nursery, kind, result):
     client, server = await connected(scripted, nursery, methods={"acme/search": kind})
     results = []
 
@@ -44,7 +44,7 @@ async def test_a_method_of_ones_own_has_a_typed_result(scripted, nursery, kind, 
     await client.aclose()
 
 
-async def test_its_result_may_be_of_the_wrong_shape(scripted, nursery):
+async def test_a_malformed_result_of_a_custom_method_is_rejected(scripted, nursery):
     client, server = await connected(scripted, nursery, methods={"acme/search": Found})
 
     async def play():
@@ -56,7 +56,7 @@ async def test_its_result_may_be_of_the_wrong_shape(scripted, nursery):
     await client.aclose()
 
 
-async def test_it_reports_progress_like_any_other(scripted, nursery):
+async def test_a_custom_method_reports_progress(scripted, nursery):
     client, server = await connected(scripted, nursery, methods={"acme/search": dict})
     reports = []
 
@@ -75,7 +75,7 @@ async def test_it_reports_progress_like_any_other(scripted, nursery):
 
 
 @pytest.mark.parametrize("method", ["acme/moored", "notifications/acme/moored"])
-async def test_a_notification_of_ones_own_is_sent(scripted, nursery, method):
+async def test_a_custom_notification_is_sent(scripted, nursery, method):
     client, server = await connected(scripted, nursery, methods={method: None})
     await client.notify(method, {"port": "Oslo"})
     told = await server.receive()
@@ -83,7 +83,7 @@ async def test_a_notification_of_ones_own_is_sent(scripted, nursery, method):
     await client.aclose()
 
 
-async def test_a_method_that_was_not_made_known_is_rejected(bench):
+async def test_an_unknown_method_is_rejected(bench):
     async with Client(bench) as client:
         with pytest.raises(LocalProtocolError, match="no such request: 'acme/search'"):
             await client.request("acme/search")

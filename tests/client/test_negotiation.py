@@ -52,7 +52,9 @@ def hail(protocol_versions):
 @pytest.mark.requirement("VER-05", "VER-06", "VER-12", "VER-13", "VER-15", "VER-17", "DISC-06")
 @pytest.mark.requirement("LIFE-04", "TRAP-18", "TRAP-26")
 @pytest.mark.parametrize(("ours", "theirs", "expected"), MATRIX)
-async def test_every_pair_of_eras_comes_to_what_is_expected(ours, theirs, expected):
+async def test_each_pair_of_client_and_server_negotiates_the_expected_version(
+    ours, theirs, expected
+):
     client = Client(hail(ERAS[theirs]), protocol_versions=ERAS[ours])
     if not isinstance(expected, str):
         with pytest.raises(expected) as caught:
@@ -69,7 +71,7 @@ async def test_every_pair_of_eras_comes_to_what_is_expected(ours, theirs, expect
 
 @pytest.mark.requirement("LIFE-04", "LIFE-06", "VER-13")
 @pytest.mark.parametrize("protocol_version", ALL_PROTOCOL_VERSIONS)
-async def test_the_newest_protocol_version_that_both_speak_is_spoken(protocol_version):
+async def test_the_newest_common_protocol_version_is_chosen(protocol_version):
     older = ALL_PROTOCOL_VERSIONS[ALL_PROTOCOL_VERSIONS.index(protocol_version) :]
     for ours, theirs in [
         (ALL_PROTOCOL_VERSIONS, older),
@@ -81,13 +83,13 @@ async def test_the_newest_protocol_version_that_both_speak_is_spoken(protocol_ve
 
 
 @pytest.mark.parametrize("protocol_versions", [[], ["1999-01-01"], [STATELESS, ""]])
-def test_protocol_versions_that_nobody_knows_are_rejected(protocol_versions):
+def test_unknown_protocol_versions_are_rejected(protocol_versions):
     with pytest.raises(ValueError, match="unknown protocol versions"):
         Client(["server"], protocol_versions=protocol_versions)
 
 
 @pytest.mark.requirement("VER-12", "VER-01", "META-11", "META-12", "META-13")
-async def test_the_first_thing_a_client_of_both_eras_says_is_what_it_wants_to_know(nursery):
+async def test_a_client_with_stateless_versions_sends_discover_first(nursery):
     client, server = await stateless_client(nursery, name="me", version="3")
     (asked,) = server.requests
     assert asked["method"] == "server/discover"
@@ -110,7 +112,7 @@ async def test_the_first_thing_a_client_of_both_eras_says_is_what_it_wants_to_kn
         ({}, "the server"),
     ],
 )
-async def test_what_a_stateless_server_is_called_changes_nothing(nursery, said_in_meta, name):
+async def test_the_name_of_a_stateless_server_changes_nothing(nursery, said_in_meta, name):
     discovered = {**DISCOVERED, "_meta": said_in_meta, "instructions": "be kind"}
     client, _ = await stateless_client(nursery, answers={"server/discover": discovered})
     assert client.is_open
@@ -153,7 +155,7 @@ async def shake_hands(nursery, answer, *, protocol_versions=ALL_PROTOCOL_VERSION
 
 @pytest.mark.requirement("VER-15", "VER-16", "ERR-09", "TRAP-23", "TRAP-24")
 @pytest.mark.parametrize("answer", LEGACY_ANSWERS)
-async def test_whatever_else_a_server_answers_it_is_asked_for_a_handshake(nursery, answer):
+async def test_any_other_answer_to_discover_leads_to_a_handshake(nursery, answer):
     client, methods = await shake_hands(nursery, answer)
     assert methods == ["server/discover", "initialize"]
     assert client.protocol_version == LEGACY[0]
@@ -192,7 +194,7 @@ async def test_a_legacy_protocol_version_in_common_is_agreed_on_by_a_handshake(n
 
 
 @pytest.mark.requirement("VER-03", "VER-13", "DISC-06", "TRAP-19")
-async def test_a_server_that_discovers_legacy_protocol_versions_only_is_asked_for_a_handshake(
+async def test_a_discovered_server_with_legacy_versions_only_gets_a_handshake(
     nursery,
 ):
     discovered = {**DISCOVERED, "supportedVersions": ["2030-01-01", LEGACY[1]]}
@@ -210,22 +212,20 @@ async def test_a_server_that_discovers_legacy_protocol_versions_only_is_asked_fo
         error(-32022, data={"supported": ["2030-01-01"], "requested": STATELESS}),
     ],
 )
-async def test_a_server_without_a_protocol_version_in_common_is_left(nursery, answer):
+async def test_a_server_without_a_common_protocol_version_is_rejected(nursery, answer):
     with pytest.raises(RemoteProtocolError, match=r"the protocol versions (2030-01-01|none); this"):
         await shake_hands(nursery, answer)
 
 
 @pytest.mark.requirement("VER-17")
 @pytest.mark.parametrize("answer", LEGACY_ANSWERS)
-async def test_a_client_of_stateless_protocol_versions_only_tells_why_it_cannot_go_on(
-    nursery, answer
-):
+async def test_a_stateless_only_client_reports_why_a_legacy_server_is_rejected(nursery, answer):
     with pytest.raises(RemoteProtocolError, match=f"the server does not support {STATELESS}: "):
         await shake_hands(nursery, answer, protocol_versions=[STATELESS])
 
 
 @pytest.mark.requirement("VER-15", "TRAP-22", "TIME-01")
-async def test_silence_means_legacy_and_a_late_answer_means_nothing(
+async def test_a_silent_server_is_legacy_and_its_late_answer_is_ignored(
     nursery, autojump_clock, scripted
 ):
     channel, server = scripted
@@ -310,7 +310,7 @@ async def test_a_stateless_server_that_was_slow_is_asked_again_when_it_rejects_t
         {"result": {**DISCOVERED, "supportedVersions": ["2030-01-01"]}},
     ],
 )
-async def test_a_server_that_rejects_both_ways_is_left_with_its_rejection_of_the_handshake(
+async def test_if_both_ways_are_rejected_the_error_of_the_handshake_is_raised(
     nursery, autojump_clock, scripted, answer
 ):
     rejection = error(-32020, "no handshakes")
@@ -324,7 +324,7 @@ async def test_a_server_that_rejects_both_ways_is_left_with_its_rejection_of_the
     assert not client.is_open
 
 
-async def test_a_silent_server_that_rejects_as_a_legacy_one_does_is_not_asked_again(
+async def test_a_silent_server_with_a_legacy_rejection_is_not_asked_again(
     nursery, autojump_clock, scripted
 ):
     rejection = error(-32603, "no room")
@@ -336,9 +336,7 @@ async def test_a_silent_server_that_rejects_as_a_legacy_one_does_is_not_asked_ag
 
 
 @pytest.mark.requirement("VER-17", "TRAP-22")
-async def test_a_client_of_stateless_protocol_versions_only_has_more_patience(
-    nursery, autojump_clock
-):
+async def test_a_stateless_only_client_waits_for_the_full_timeout(nursery, autojump_clock):
     begun = trio.current_time()
     limits = Limits(requests=RequestLimits(probe_seconds=3, initialize_seconds=20))
     with pytest.raises(
@@ -363,7 +361,7 @@ async def test_a_client_that_is_cancelled_while_it_asks_is_closed(nursery):
 
 
 @pytest.mark.requirement("VER-08", "TRAP-26")
-async def test_what_was_found_out_holds_for_all_requests(nursery):
+async def test_the_negotiated_version_holds_for_all_requests(nursery):
     client, server = await stateless_client(nursery, answers={"tools/list": {"tools": []}})
     for _ in range(2):
         await client.list_tools()
@@ -373,7 +371,7 @@ async def test_what_was_found_out_holds_for_all_requests(nursery):
 
 
 @pytest.mark.requirement("TRAP-16")
-async def test_a_server_that_rejects_our_offer_by_an_error_gets_another_one(nursery):
+async def test_a_handshake_rejected_with_supported_versions_is_repeated(nursery):
     offered = []
 
     def initialize(params):
@@ -391,7 +389,7 @@ async def test_a_server_that_rejects_our_offer_by_an_error_gets_another_one(nurs
 
 @pytest.mark.requirement("LIFE-09", "LIFE-16", "TRAP-17")
 @pytest.mark.parametrize("protocol_version", ["1999-01-01", STATELESS, LEGACY[-1]])
-async def test_a_server_that_chooses_what_is_not_spoken_here_is_left(nursery, protocol_version):
+async def test_a_server_that_chooses_an_unsupported_version_is_rejected(nursery, protocol_version):
     answer = {**HANDSHAKE, "protocolVersion": protocol_version}
     channel, server = played(nursery, initialize=answer)
     with pytest.raises(RemoteProtocolError, match=protocol_version):
@@ -401,7 +399,7 @@ async def test_a_server_that_chooses_what_is_not_spoken_here_is_left(nursery, pr
 
 
 @pytest.mark.requirement("VER-11", "TRAP-28")
-async def test_a_legacy_client_hears_which_protocol_versions_a_stateless_server_speaks():
+async def test_the_error_of_a_legacy_client_names_the_stateless_servers_versions():
     with pytest.raises(RequestError, match=STATELESS) as caught:
         await Client(hail([STATELESS]), protocol_versions=LEGACY).__aenter__()
     assert caught.value.data["supported"] == [STATELESS]
@@ -410,7 +408,7 @@ async def test_a_legacy_client_hears_which_protocol_versions_a_stateless_server_
 @pytest.mark.parametrize(
     ("protocol_versions", "spoken"), [(LEGACY, LEGACY[0]), ([STATELESS], STATELESS)]
 )
-async def test_a_recording_tells_what_was_agreed_on(tmp_path, protocol_versions, spoken):
+async def test_a_recording_holds_the_negotiated_version(tmp_path, protocol_versions, spoken):
     path = tmp_path / "trip.mcprec.jsonl"
     async with Client(
         hail(ALL_PROTOCOL_VERSIONS), protocol_versions=protocol_versions, record=path
@@ -443,7 +441,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.requirement("VER-15", "TRAP-22")
-async def test_a_server_that_dies_of_the_question_is_started_again_for_the_handshake():
+async def test_a_command_that_exits_at_discover_is_started_again_for_the_handshake():
     async with Client(
         python(FRAGILE), protocol_versions=ALL_PROTOCOL_VERSIONS, limits=QUICK
     ) as client:
@@ -452,12 +450,12 @@ async def test_a_server_that_dies_of_the_question_is_started_again_for_the_hands
 
 
 @pytest.mark.requirement("VER-17")
-async def test_it_is_not_started_again_for_nothing():
+async def test_a_command_is_not_started_again_without_a_handshake_to_try():
     with pytest.raises(ConnectionLost, match="what is a server/discover"):
         await Client(python(FRAGILE), protocol_versions=[STATELESS], limits=QUICK).__aenter__()
 
 
-async def test_a_channel_that_ends_at_the_question_has_no_second_life(nursery):
+async def test_a_channel_that_ends_at_discover_is_lost(nursery):
     ours, theirs = memory_pair()
 
     async def play():
@@ -470,7 +468,7 @@ async def test_a_channel_that_ends_at_the_question_has_no_second_life(nursery):
         await Client(ours, protocol_versions=ALL_PROTOCOL_VERSIONS).__aenter__()
 
 
-async def test_a_server_object_that_returns_at_the_question_is_asked_once_more(nursery):
+async def test_a_server_object_that_returns_at_discover_is_served_again(nursery):
     begun = []
 
     class Fragile:

@@ -118,7 +118,7 @@ def test_the_memory_is_bounded_and_forgets_what_was_noted_first():
 
 
 @pytest.mark.requirement("VER-08", "TRAP-26")
-async def test_a_legacy_server_is_asked_for_its_era_once():
+async def test_a_legacy_server_is_asked_for_its_versions_once():
     async with reached(Legacy()) as (script, connect):
         assert await connect() == "2025-11-25"
         assert script.began() == [PROBE, "initialize", "GET"]
@@ -126,13 +126,13 @@ async def test_a_legacy_server_is_asked_for_its_era_once():
         assert script.began() == ["initialize", "GET"]
 
 
-async def test_what_a_stateless_server_says_of_itself_is_needed_each_time():
+async def test_a_stateless_server_is_discovered_by_each_client():
     async with reached(Modern()) as (script, connect):
         assert [await connect(), await connect()] == ["2026-07-28"] * 2
         assert script.began() == [PROBE] * 2
 
 
-async def test_a_silent_server_is_waited_for_once(autojump_clock):
+async def test_the_probe_timeout_of_a_silent_server_is_spent_once(autojump_clock):
     server = Legacy()
 
     async def silent(seen):
@@ -149,7 +149,7 @@ async def test_a_silent_server_is_waited_for_once(autojump_clock):
 
 
 @pytest.mark.requirement("VER-08", "SSE-10")
-async def test_a_server_of_the_old_transport_is_asked_for_that_at_once():
+async def test_a_remembered_http_sse_server_is_connected_to_directly():
     async with reached(Sse()) as (script, connect):
         assert await connect(protocol_versions=("2026-07-28", "2024-11-05")) == "2024-11-05"
         assert script.began() == [PROBE, "initialize", "GET", "initialize"]
@@ -157,7 +157,7 @@ async def test_a_server_of_the_old_transport_is_asked_for_that_at_once():
         assert script.began() == ["GET", "initialize"]
 
 
-async def test_another_server_is_asked_anew():
+async def test_a_server_at_another_address_is_asked_anew():
     async with reached(Legacy()) as (script, connect), httpx2.AsyncClient(transport=script) as http:
         await connect()
         for other in (
@@ -170,7 +170,7 @@ async def test_another_server_is_asked_anew():
             assert script.began()[0] == PROBE
 
 
-async def test_a_memory_may_be_one_s_own_or_none():
+async def test_a_client_may_have_its_own_memory_or_none():
     async with reached(Legacy()) as (script, connect):
         await connect(version_memory=VersionMemory(servers_max=0))
         await connect(version_memory=VersionMemory(servers_max=0))
@@ -184,7 +184,7 @@ async def test_a_memory_may_be_one_s_own_or_none():
 
 
 @pytest.mark.parametrize(("servers_max", "questions"), [(9, 1), (0, 2)])
-async def test_a_group_remembers_too(nursery, servers_max, questions):
+async def test_the_clients_of_a_group_share_the_memory(nursery, servers_max, questions):
     server, asked = Legacy(), []
 
     async def answer(seen):
@@ -200,7 +200,7 @@ async def test_a_group_remembers_too(nursery, servers_max, questions):
     nursery.cancel_scope.cancel()
 
 
-def test_another_run_of_trio_knows_nothing_of_it():
+def test_each_trio_run_has_its_own_memory():
     async def main():
         memory = version_memory_of_this_run()
         known = memory.recall(None)
@@ -211,7 +211,7 @@ def test_another_run_of_trio_knows_nothing_of_it():
     assert [trio.run(main), trio.run(main)] == [None, None]
 
 
-async def test_a_recording_of_one_file_has_room_for_a_second_beginning(tmp_path):
+async def test_a_recording_file_has_room_for_a_second_negotiation(tmp_path):
     file = tmp_path / "one.mcprec.jsonl"
     async with reached(Legacy()) as (script, connect):
         await connect()
@@ -228,7 +228,7 @@ async def test_a_recording_of_one_file_has_room_for_a_second_beginning(tmp_path)
 
 @pytest.mark.requirement("VER-09")
 @pytest.mark.parametrize("newer", [Modern(), reject], ids=["error", "status"])
-async def test_a_server_that_is_not_as_it_was_is_found_out_anew(newer):
+async def test_a_server_that_changed_its_kind_is_negotiated_with_anew(newer):
     async with reached(Legacy()) as (script, connect):
         await connect()
         script.began()
@@ -239,7 +239,7 @@ async def test_a_server_that_is_not_as_it_was_is_found_out_anew(newer):
         assert script.began() == [PROBE]
 
 
-async def test_an_old_server_that_learnt_something_is_found_out_anew():
+async def test_an_upgraded_server_is_negotiated_with_anew():
     async with reached(Sse()) as (script, connect):
         options = {"protocol_versions": ("2025-11-25", "2024-11-05")}
         await connect(**options)
@@ -250,7 +250,7 @@ async def test_an_old_server_that_learnt_something_is_found_out_anew():
         assert script.began() == ["GET", "initialize", "GET", "initialize", "GET"]
 
 
-async def test_everything_is_tried_once_more_and_not_twice():
+async def test_a_wrong_memory_leads_to_one_more_try_only():
     async def reject_all(seen):
         return error(seen, -32000, "not today", status=400)
 
@@ -264,7 +264,7 @@ async def test_everything_is_tried_once_more_and_not_twice():
 
 
 @pytest.mark.parametrize("trouble", [401, 403, 503, "away"])
-async def test_a_server_that_is_away_or_does_not_know_us_has_not_changed(trouble):
+async def test_an_unreachable_or_unauthorized_server_keeps_its_kind(trouble):
     async def answer(seen):
         if trouble == "away":
             raise httpx2.ConnectError("rejected")
@@ -283,7 +283,7 @@ async def test_a_server_that_is_away_or_does_not_know_us_has_not_changed(trouble
 
 
 @pytest.mark.requirement("VER-09")
-async def test_a_client_whose_server_became_a_stateless_one_goes_on():
+async def test_a_client_goes_on_when_its_server_becomes_stateless():
     async def said(seen):
         return result(seen, content=[], resultType="complete")
 

@@ -75,9 +75,7 @@ CALLS = [
 @pytest.mark.requirement("TOOL-15", "RES-04", "PROM-04", "COMP-03", "COMP-08")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(("call", "sent", "answer"), CALLS)
-async def test_a_call_is_one_request_with_what_it_needs(
-    connect, protocol_version, call, sent, answer
-):
+async def test_a_call_sends_one_complete_request(connect, protocol_version, call, sent, answer):
     method, params = sent
     client, server = await connect(protocol_version, {method: answer})
     await call(client)
@@ -88,7 +86,9 @@ async def test_a_call_is_one_request_with_what_it_needs(
 @pytest.mark.requirement("PROM-04", "PROM-16", "TRAP-75")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("value", [3, True, None, ["a"], {}])
-async def test_arguments_of_a_prompt_that_are_no_text_never_leave(connect, protocol_version, value):
+async def test_prompt_arguments_that_are_not_strings_are_never_sent(
+    connect, protocol_version, value
+):
     client, server = await connect(protocol_version, {})
     with pytest.raises(TypeError):
         await client.get_prompt("plan", {"days": value})
@@ -98,7 +98,7 @@ async def test_arguments_of_a_prompt_that_are_no_text_never_leave(connect, proto
 
 @pytest.mark.requirement("PROM-15", "LIFE-14")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_server_is_asked_for_what_it_declares(connect, protocol_version):
+async def test_only_declared_capabilities_are_requested(connect, protocol_version):
     info = {"capabilities": {}, "serverInfo": {"name": "n", "version": "1"}}
     answers = {
         "initialize": {"protocolVersion": protocol_version, **info},
@@ -128,7 +128,7 @@ async def test_a_server_is_asked_for_what_it_declares(connect, protocol_version)
         ([1, 4, 1, 0], [None, " 1 ", '{"p": 1}', "é\n"]),
     ],
 )
-async def test_a_list_is_read_to_its_end_and_each_time_from_its_beginning(
+async def test_a_list_is_read_from_its_first_page_to_its_last(
     connect, protocol_version, pages, cursors
 ):
     def answer(params):
@@ -151,7 +151,7 @@ async def test_a_list_is_read_to_its_end_and_each_time_from_its_beginning(
 
 @pytest.mark.requirement("TOOL-33", "TOOL-29", "TOOL-34")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_host_gets_all_that_a_model_has_to_hear_of_an_error(connect, protocol_version):
+async def test_a_tool_error_carries_its_complete_result(connect, protocol_version):
     content = [TEXT, {"type": "text", "text": "no wind"}]
     answers = {
         "tools/call": lambda params: (
@@ -196,9 +196,7 @@ async def test_a_host_gets_all_that_a_model_has_to_hear_of_an_error(connect, pro
         ),
     ],
 )
-async def test_a_result_of_the_wrong_shape_reaches_nobody(
-    connect, protocol_version, call, method, result
-):
+async def test_a_malformed_result_is_rejected(connect, protocol_version, call, method, result):
     client, _ = await connect(protocol_version, {method: result})
     with pytest.raises(RemoteProtocolError, match=method):
         await call(client)
@@ -207,7 +205,7 @@ async def test_a_result_of_the_wrong_shape_reaches_nobody(
 
 @pytest.mark.requirement("TOOL-40")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_call_has_an_end(connect, autojump_clock, protocol_version):
+async def test_a_call_times_out(connect, autojump_clock, protocol_version):
     client, server = await connect(protocol_version, {"tools/call": None})
     with pytest.raises(RequestTimeout):
         await client.call_tool("tide", total_seconds=5)
@@ -231,7 +229,7 @@ SCHEMA = {"type": "object", "properties": {"metres": {"type": "number"}}, "requi
         ({"isError": True}, True),
     ],
 )
-async def test_a_structured_result_is_what_its_schema_says(
+async def test_a_structured_result_is_checked_against_its_schema(
     connect, protocol_version, change, is_believed
 ):
     answers = {
@@ -253,7 +251,7 @@ async def test_a_structured_result_is_what_its_schema_says(
 
 @pytest.mark.requirement("TOOL-12", "TOOL-13", "TOOL-14")
 @pytest.mark.parametrize("protocol_version", [B, C, D, E])
-async def test_what_a_server_says_of_its_tools_is_told_and_nothing_else(connect, protocol_version):
+async def test_tool_hints_are_reported_as_the_server_sent_them(connect, protocol_version):
     said = {"title": "Safe", "readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
     tools = [{**TIDE, "annotations": said}, {**TIDE, "name": "flood"}]
     client, server = await connect(
@@ -271,9 +269,7 @@ async def test_what_a_server_says_of_its_tools_is_told_and_nothing_else(connect,
 
 @pytest.mark.requirement("TOOL-39", "TOOL-12")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_host_may_deny_a_call_whatever_the_server_says_of_it(
-    connect, protocol_version, monkeypatch
-):
+async def test_a_host_may_deny_a_call_whatever_its_hints(connect, protocol_version, monkeypatch):
     seen = []
     usual = Client.request
 
@@ -332,7 +328,7 @@ SRCS = [
 @pytest.mark.requirement("ICON-01", "ICON-02", "ICON-03", "ICON-04", "ICON-05", "ICON-06")
 @pytest.mark.parametrize("protocol_version", [D, E])
 @pytest.mark.parametrize("mime_type", ["image/png", "image/jpeg", "image/svg+xml", "image/webp"])
-async def test_an_icon_is_handed_on_as_it_came_and_never_fetched(
+async def test_an_icon_is_returned_unchanged_and_never_fetched(
     connect, protocol_version, monkeypatch, mime_type
 ):
     for name in ("socket.getaddrinfo", "webbrowser.open", "urllib.request.urlopen"):
@@ -366,7 +362,7 @@ async def test_an_icon_is_handed_on_as_it_came_and_never_fetched(
 
 @pytest.mark.requirement("ROOT-13", "SAMP-30", "LIFE-14")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_client_announces_nothing_that_its_host_has_not_chosen(connect, protocol_version):
+async def test_a_client_announces_only_what_its_options_enable(connect, protocol_version):
     client, server = await connect(protocol_version, {"tools/call": DONE})
     await client.call_tool("tide")
     hello = server.requests[0]["params"]
@@ -376,7 +372,7 @@ async def test_a_client_announces_nothing_that_its_host_has_not_chosen(connect, 
 
 
 @pytest.mark.requirement("CACHE-06", "CACHE-10", "CACHE-11")
-async def test_nothing_is_asked_again_by_the_client_itself(connect, autojump_clock):
+async def test_a_client_never_repeats_a_failed_call_by_itself(connect, autojump_clock):
     answers = {"tools/list": {"tools": [], "ttlMs": 50}, "resources/read": {"contents": []}}
     client, server = await connect(E, answers)
     await client.list_tools()

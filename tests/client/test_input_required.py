@@ -45,7 +45,9 @@ def in_turn(*answers):
 
 @pytest.mark.requirement("MRTR-10", "MRTR-12", "MRTR-13", "MRTR-14", "TRAP-98", "TRAP-99")
 @pytest.mark.parametrize(("call", "method", "done"), CALLS)
-async def test_a_call_that_needs_input_is_sent_again_with_the_answers(nursery, call, method, done):
+async def test_a_call_that_requires_input_is_sent_again_with_the_responses(
+    nursery, call, method, done
+):
     client, server = await stateless_client(
         nursery,
         answers={method: in_turn(needs("s1", here=ROOTS, there=SAMPLE, form=ELICIT), done)},
@@ -67,7 +69,7 @@ async def test_a_call_that_needs_input_is_sent_again_with_the_answers(nursery, c
     await client.aclose()
 
 
-async def test_the_answers_are_in_the_words_of_the_servers_protocol_version(nursery):
+async def test_responses_are_encoded_for_the_servers_protocol_version(nursery):
     filled = t.ElicitResult(
         action="accept", content={"city": "Oslo"}, result_type="complete", meta={"a/b": 1}
     )
@@ -83,7 +85,7 @@ async def test_the_answers_are_in_the_words_of_the_servers_protocol_version(nurs
 
 
 @pytest.mark.requirement("MRTR-17", "TRAP-98", "VER-01", "META-11", "META-12")
-async def test_each_time_it_is_a_new_request_that_says_all_about_itself(nursery):
+async def test_each_retry_is_a_new_request_with_its_own_metadata(nursery):
     answers = {"tools/call": in_turn(needs(a=ROOTS), needs(b=ROOTS), DONE)}
     client, server = await stateless_client(nursery, answers=answers, roots=[])
     await client.call_tool("tide", progress=lambda _params: None)
@@ -102,7 +104,7 @@ STATES = ["", " ", "eyJhIjoxfQ==", '{"a": 1}', "\u00e9\0\n\u2028", "%20+/", "x" 
 
 
 @pytest.mark.requirement("MRTR-09", "MRTR-14", "MRTR-15", "MRTR-16", "TRAP-97")
-async def test_the_state_goes_back_as_it_came_and_only_that_of_the_latest_round(nursery):
+async def test_only_the_latest_state_is_sent_back_unchanged(nursery):
     rounds = [{**needs(a=ROOTS), "requestState": state} for state in STATES]
     answers = {"tools/call": in_turn(*rounds, needs(b=ROOTS), DONE)}
     client, server = await stateless_client(nursery, answers=answers, roots=[])
@@ -119,7 +121,7 @@ async def test_the_state_goes_back_as_it_came_and_only_that_of_the_latest_round(
 
 
 @pytest.mark.requirement("MRTR-18", "TRAP-97")
-async def test_calls_at_the_same_time_keep_their_rounds_apart(nursery):
+async def test_concurrent_calls_keep_their_rounds_apart(nursery):
     def call(params):
         if "requestState" not in params:
             return needs(f"state of {params['name']}", **{params["name"]: ROOTS})
@@ -142,7 +144,9 @@ async def test_calls_at_the_same_time_keep_their_rounds_apart(nursery):
 
 @pytest.mark.requirement("MRTR-11", "TRAP-100")
 @pytest.mark.parametrize("questions", [{}, {"inputRequests": {}}])
-async def test_a_state_alone_is_sent_back_later_and_later(nursery, autojump_clock, questions):
+async def test_a_result_with_a_state_alone_is_retried_with_growing_pauses(
+    nursery, autojump_clock, questions
+):
     times = []
 
     def call(_params):
@@ -163,7 +167,7 @@ async def test_a_state_alone_is_sent_back_later_and_later(nursery, autojump_cloc
 
 @pytest.mark.requirement("MRTR-28", "TRAP-100")
 @pytest.mark.parametrize("question", [{"a": ROOTS}, {}])
-async def test_there_is_an_end_to_it(nursery, autojump_clock, question):
+async def test_the_number_of_rounds_is_limited(nursery, autojump_clock, question):
     asked = []
     client, server = await stateless_client(
         nursery,
@@ -181,7 +185,7 @@ async def test_there_is_an_end_to_it(nursery, autojump_clock, question):
 
 
 @pytest.mark.parametrize("questions", [{}, {"inputRequests": {}}])
-async def test_a_round_that_asks_for_nothing_is_a_breach(nursery, questions):
+async def test_a_result_without_requests_and_state_is_a_protocol_error(nursery, questions):
     client, _ = await stateless_client(nursery, answers={"tools/call": {**needs(), **questions}})
     with pytest.raises(
         RemoteProtocolError, match="the server requires input, but its result has neither"
@@ -191,7 +195,7 @@ async def test_a_round_that_asks_for_nothing_is_a_breach(nursery, questions):
 
 
 @pytest.mark.requirement("BASE-39", "TRAP-95")
-async def test_no_other_method_can_ask_for_input(nursery):
+async def test_results_of_other_methods_cannot_require_input(nursery):
     answers = {"completion/complete": needs(a=ROOTS), "tools/list": needs(a=ROOTS)}
     client, server = await stateless_client(nursery, answers=answers, roots=[])
     for call in (lambda: client.complete("plan", "city", ""), client.list_tools):
@@ -202,7 +206,7 @@ async def test_no_other_method_can_ask_for_input(nursery):
 
 
 @pytest.mark.requirement("BASE-38", "TRAP-13")
-async def test_to_a_legacy_server_the_kind_of_a_result_means_nothing(nursery):
+async def test_the_result_type_of_a_legacy_server_is_ignored(nursery):
     answers = {
         "initialize": {
             "protocolVersion": LEGACY[0],
@@ -221,7 +225,7 @@ async def test_to_a_legacy_server_the_kind_of_a_result_means_nothing(nursery):
     ("kind", "is_known"),
     [("complete", True), (..., True), ("task", False), ("", False), (7, False), (None, False)],
 )
-async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_data(
+async def test_a_missing_result_type_means_complete_and_an_unknown_one_is_an_error(
     nursery, kind, is_known
 ):
     client, _ = await stateless_client(
@@ -247,7 +251,7 @@ async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_dat
         ({**SAMPLE, "params": {}}, "not announced"),
     ],
 )
-async def test_what_a_server_must_not_ask_ends_the_call_here(nursery, question, why):
+async def test_a_forbidden_input_request_ends_the_call(nursery, question, why):
     answers = {"tools/call": needs("s", fine=ROOTS, bad=question)}
     asked = []
     client, server = await stateless_client(
@@ -273,9 +277,7 @@ async def test_what_a_server_must_not_ask_ends_the_call_here(nursery, question, 
         ),
     ],
 )
-async def test_what_callbacks_reject_is_the_servers_breach_and_no_error_that_it_sent(
-    nursery, question, why
-):
+async def test_an_input_request_rejected_by_the_client_is_a_protocol_error(nursery, question, why):
     client, server = await stateless_client(
         nursery,
         answers={"tools/call": needs(bad=question)},
@@ -290,7 +292,7 @@ async def test_what_callbacks_reject_is_the_servers_breach_and_no_error_that_it_
 
 @pytest.mark.requirement("TRAP-88", "TRAP-103", "ERR-18", "ERR-12")
 @pytest.mark.parametrize("fault", [UserRejected("no"), ZeroDivisionError("by zero")])
-async def test_what_a_callback_raises_ends_the_call_and_arrives_as_it_is(nursery, fault):
+async def test_an_exception_of_a_callback_ends_the_call_and_is_raised_unchanged(nursery, fault):
     def sampling(_params):
         raise fault
 
@@ -305,7 +307,7 @@ async def test_what_a_callback_raises_ends_the_call_and_arrives_as_it_is(nursery
     await client.aclose()
 
 
-async def test_the_questions_of_a_round_are_asked_at_the_same_time(nursery, autojump_clock):
+async def test_input_requests_of_a_round_are_answered_concurrently(nursery, autojump_clock):
     async def sampling(_params):
         await trio.sleep(10)
         return SAMPLED
@@ -320,7 +322,7 @@ async def test_the_questions_of_a_round_are_asked_at_the_same_time(nursery, auto
     await client.aclose()
 
 
-async def test_leaving_a_call_leaves_its_callbacks_too(nursery):
+async def test_cancelling_a_call_cancels_its_callbacks(nursery):
     left = []
 
     async def sampling(_params):
@@ -350,7 +352,7 @@ async def test_leaving_a_call_leaves_its_callbacks_too(nursery):
     ("options", "setting"),
     [({"total_seconds": 10}, "total_seconds"), ({}, "limits.requests.total_seconds")],
 )
-async def test_the_total_is_that_of_the_server_in_all_rounds(
+async def test_the_total_timeout_covers_all_rounds_without_the_answers(
     nursery, autojump_clock, options, setting
 ):
     """The answers take their time, but none of the server's."""
@@ -377,7 +379,7 @@ async def test_the_total_is_that_of_the_server_in_all_rounds(
     await client.aclose()
 
 
-async def test_the_idle_budget_is_each_rounds_own(nursery, autojump_clock):
+async def test_the_idle_timeout_applies_to_each_round(nursery, autojump_clock):
     answers = {"tools/call": in_turn(needs(a=ROOTS), None)}
     client, _ = await stateless_client(nursery, answers=answers, roots=[])
     with pytest.raises(RequestTimeout) as caught:
@@ -386,7 +388,7 @@ async def test_the_idle_budget_is_each_rounds_own(nursery, autojump_clock):
     await client.aclose()
 
 
-async def test_one_callback_hears_of_the_progress_of_all_rounds(nursery):
+async def test_one_callback_gets_the_progress_of_all_rounds(nursery):
     heard = []
     channel, server = played(nursery)
 
@@ -407,7 +409,7 @@ async def test_one_callback_hears_of_the_progress_of_all_rounds(nursery):
 
 
 @pytest.mark.requirement("MRTR-12", "MRTR-16")
-async def test_a_request_of_ones_own_words_has_rounds_too(nursery):
+async def test_a_request_with_mapping_params_has_rounds_too(nursery):
     answers = {"tools/call": in_turn(needs("s2", a=ROOTS), needs(b=ROOTS), DONE)}
     client, server = await stateless_client(nursery, answers=answers, roots=[])
     params = {"name": "tide", "requestState": "s1", "_meta": {"a/b": 1}}
@@ -422,7 +424,7 @@ async def test_a_request_of_ones_own_words_has_rounds_too(nursery):
     await client.aclose()
 
 
-async def test_whoever_wants_to_answer_alone_gets_the_questions(nursery):
+async def test_with_rounds_false_the_input_required_result_is_returned(nursery):
     answers = {"tools/call": needs("s", a=SAMPLE)}
     client, server = await stateless_client(nursery, answers=answers)
     result = await client.request("tools/call", {"name": "tide"}, rounds=False)
@@ -433,7 +435,7 @@ async def test_whoever_wants_to_answer_alone_gets_the_questions(nursery):
     await client.aclose()
 
 
-async def test_an_error_in_a_later_round_is_the_servers(nursery):
+async def test_an_error_in_a_later_round_is_raised(nursery):
     answers = {"tools/call": in_turn(needs(a=ROOTS), error(-32602, "the state is not valid"))}
     client, _ = await stateless_client(nursery, answers=answers, roots=[])
     with pytest.raises(RequestError, match="the state is not valid"):
@@ -441,7 +443,7 @@ async def test_an_error_in_a_later_round_is_the_servers(nursery):
     await client.aclose()
 
 
-async def test_a_server_that_is_lost_between_rounds_is_lost(nursery):
+async def test_a_server_lost_between_rounds_raises_connection_lost(nursery):
     client, server = await stateless_client(
         nursery, answers={"tools/call": needs(a=SAMPLE)}, sampling=lambda _params: close()
     )

@@ -69,7 +69,7 @@ def client_of(way, base):
     return Client(base + path, protocol_versions=(protocol_version,))
 
 
-async def test_the_next_call_after_a_server_is_back_succeeds(harbour, way):
+async def test_the_first_call_after_a_restart_succeeds(harbour, way):
     base = await harbour.start()
     with trio.fail_after(20):
         async with client_of(way, base) as client:

@@ -11,7 +11,7 @@ from mcp_trio import Limits, UserRejected
 from mcp_trio import types as t
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.limits import RequestLimits
-from tests.client.questions import asked, check_rejected
+from tests.client.server_requests import asked, check_rejected
 from tests.client.stateless import legacy_client
 
 *_, C, D, E = PROTOCOL_VERSIONS
@@ -81,7 +81,7 @@ async def test_a_form_is_filled_in_or_not(ask, protocol_version, mode, said, res
 
 @pytest.mark.requirement("ELIC-35", "ELIC-37", "ELIC-51", "ELIC-52")
 @pytest.mark.parametrize("protocol_version", FORMS)
-async def test_a_user_sees_what_is_asked_and_may_say_no(ask, protocol_version):
+async def test_a_user_sees_the_request_and_may_decline(ask, protocol_version):
     heard = []
 
     async def elicitation(params):
@@ -108,7 +108,7 @@ async def test_a_user_sees_what_is_asked_and_may_say_no(ask, protocol_version):
         "Ada",
     ],
 )
-async def test_a_form_that_is_filled_in_wrong_never_leaves(ask, protocol_version, said):
+async def test_invalid_content_of_a_form_is_never_sent(ask, protocol_version, said):
     answer = await ask(
         protocol_version, "elicitation/create", SHIP, elicitation=lambda _params: said
     )
@@ -134,7 +134,7 @@ async def test_a_mode_that_was_not_announced_is_rejected(ask, protocol_version, 
 
 @pytest.mark.requirement("ELIC-50")
 @pytest.mark.parametrize("protocol_version", [C, D])
-async def test_a_server_that_asks_too_much_at_once_is_rejected(nursery, protocol_version):
+async def test_too_many_elicitations_at_once_are_rejected(nursery, protocol_version):
     async def elicitation(_params):
         await trio.sleep_forever()
 
@@ -171,7 +171,7 @@ def barred(*_args, **_options):
         (t.ElicitResult(action="cancel"), {"action": "cancel"}),
     ],
 )
-async def test_a_url_is_handed_to_the_user_whole_and_nothing_else_is_done_with_it(
+async def test_a_url_is_passed_to_the_user_unchanged_and_never_opened(
     ask, monkeypatch, protocol_version, said, result
 ):
     monkeypatch.setattr(socket, "getaddrinfo", barred)
@@ -197,7 +197,7 @@ async def test_a_url_is_handed_to_the_user_whole_and_nothing_else_is_done_with_i
 
 @pytest.mark.requirement("ELIC-17")
 @pytest.mark.parametrize("protocol_version", MODES)
-async def test_what_is_filled_in_for_a_visit_never_leaves(ask, protocol_version):
+async def test_content_for_a_url_elicitation_is_never_sent(ask, protocol_version):
     answer = await ask(
         protocol_version,
         "elicitation/create",

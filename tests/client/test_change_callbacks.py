@@ -18,7 +18,7 @@ def stateless(target, **options):
 
 @pytest.mark.requirement("TOOL-36", "RES-14", "RES-15", "PROM-12")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_callbacks_hear_of_changes_in_both_eras(server, protocol_version):
+async def test_callbacks_get_changes_of_stateless_and_legacy_servers(server, protocol_version):
     heard = []
     async with Client(
         server,
@@ -55,7 +55,7 @@ async def test_a_callback_may_subscribe(server, protocol_version):
     assert heard == ["tools"]
 
 
-async def test_a_resource_that_is_not_told_of_cannot_be_subscribed(server):
+async def test_subscribing_to_an_unacknowledged_resource_raises_not_found(server):
     async with stateless(server) as client:
         await client.subscribe("harbour://oslo")
         with pytest.raises(ResourceNotFound, match="none:1") as caught:
@@ -66,14 +66,14 @@ async def test_a_resource_that_is_not_told_of_cannot_be_subscribed(server):
         assert listener.uris == ["harbour://oslo"]
 
 
-async def test_a_server_without_subscriptions_is_not_asked_for_one():
+async def test_a_server_without_subscriptions_gets_no_subscribe_request():
     async with stateless(Server("harbour")) as client:
         with pytest.raises(LocalProtocolError, match=r"resources\.subscribe"):
             await client.subscribe("x:1")
 
 
 @pytest.mark.requirement("SUB-17", "STDIO-21")
-async def test_a_server_that_is_started_again_is_listened_to_again(server):
+async def test_a_restarted_server_is_subscribed_to_again(server):
     heard = []
     async with Client(
         server,
@@ -92,7 +92,7 @@ async def test_a_server_that_is_started_again_is_listened_to_again(server):
 
 
 @pytest.mark.requirement("SUB-18", "TRAP-108")
-async def test_what_was_kept_before_a_subscription_began_is_stale():
+async def test_the_start_of_a_subscription_empties_the_cache():
     server = Server("harbour", offers={"tools"}, list_ttl_seconds=1000)
     async with stateless(server) as client:
         assert await client.list_tools() == []

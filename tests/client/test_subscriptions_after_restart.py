@@ -45,7 +45,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
-async def test_an_update_is_heard_after_a_restart(protocol_version, autojump_clock):
+async def test_resource_updates_arrive_after_a_restart(protocol_version, autojump_clock):
     mortal, heard = Mortal(), []
     options = {"restart": True, "resource_updated": lambda told: heard.append(told.uri)}
     async with Client(mortal, protocol_versions=[protocol_version], **options) as client:
@@ -57,7 +57,7 @@ async def test_an_update_is_heard_after_a_restart(protocol_version, autojump_clo
     assert heard == [URI]
 
 
-async def test_what_is_not_there_any_more_is_logged(autojump_clock, caplog):
+async def test_a_resource_that_is_gone_after_a_restart_is_logged(autojump_clock, caplog):
     mortal = Mortal()
     async with Client(mortal, protocol_versions=[LEGACY[-1]], restart=True) as client:
         await client.subscribe(URI)

@@ -107,7 +107,7 @@ async def test_changes_are_iterated(server):
 
 
 @pytest.mark.requirement("SUB-06", "SUB-07")
-async def test_what_the_server_leaves_out_is_known(server):
+async def test_left_out_holds_what_the_server_did_not_acknowledge(server):
     server = Server("harbour", offers={"tools"})
     async with (
         stateless(server) as client,
@@ -118,9 +118,7 @@ async def test_what_the_server_leaves_out_is_known(server):
 
 
 @pytest.mark.requirement("SUB-12")
-async def test_leaving_the_block_cancels_the_request_once_and_exceptions_leave_bare(
-    by_hand, nursery
-):
+async def test_leaving_the_block_cancels_the_request_once(by_hand, nursery):
     client, hand = await by_hand()
     nursery.start_soon(hand.acknowledge)
     listening = client.listen(tools=True)
@@ -133,7 +131,7 @@ async def test_leaving_the_block_cancels_the_request_once_and_exceptions_leave_b
 
 
 @pytest.mark.requirement("SUB-09", "SUB-10", "STDIO-13")
-async def test_each_notification_goes_to_the_subscription_that_it_names(by_hand, nursery):
+async def test_each_notification_goes_to_its_own_subscription(by_hand, nursery):
     client, hand = await by_hand()
     nursery.start_soon(hand.acknowledge)
     async with client.listen(tools=True) as one:
@@ -155,7 +153,7 @@ async def _note(ids, hand):
     ids.append(await hand.acknowledge())
 
 
-async def test_a_change_that_is_told_twice_before_anybody_looks_counts_once(by_hand, nursery):
+async def test_a_change_reported_twice_before_it_is_read_counts_once(by_hand, nursery):
     client, hand = await by_hand(limits=Limits(messages=MessageLimits(progress_queued_max=2)))
     ids = []
     nursery.start_soon(_note, ids, hand)
@@ -167,9 +165,7 @@ async def test_a_change_that_is_told_twice_before_anybody_looks_counts_once(by_h
         assert [change.uri for change in heard] == ["x:3", "x:1"]
 
 
-async def test_changes_that_nobody_takes_are_dropped_from_the_oldest_and_logged_once(
-    by_hand, nursery, caplog
-):
+async def test_unread_changes_are_dropped_oldest_first_and_logged_once(by_hand, nursery, caplog):
     client, hand = await by_hand(limits=Limits(messages=MessageLimits(progress_queued_max=1)))
     ids = []
     nursery.start_soon(_note, ids, hand)
@@ -212,7 +208,7 @@ async def test_a_wait_for_the_acknowledgement_that_is_cancelled_cancels_the_requ
 
 
 @pytest.mark.requirement("SUB-04", "SUB-05")
-async def test_what_comes_before_the_acknowledgement_is_not_taken(by_hand, nursery):
+async def test_notifications_before_the_acknowledgement_are_ignored(by_hand, nursery):
     client, hand = await by_hand()
 
     async def say():
@@ -234,7 +230,7 @@ async def test_what_comes_before_the_acknowledgement_is_not_taken(by_hand, nurse
 @pytest.mark.requirement("SUB-14", "TRAP-104", "CANC-18")
 @pytest.mark.parametrize("ends", [["result"], ["cancelled"], ["result", "cancelled"]])
 @pytest.mark.parametrize("is_reversed", [False, True])
-async def test_whatever_comes_first_is_the_end_and_the_rest_is_ignored(
+async def test_after_the_end_of_a_subscription_all_else_is_ignored(
     by_hand, nursery, ends, is_reversed
 ):
     client, hand = await by_hand()
@@ -290,9 +286,7 @@ async def test_a_rejected_subscription_raises_the_rejection(by_hand, nursery):
             pass
 
 
-async def test_a_subscription_that_ends_before_its_acknowledgement_is_the_servers_fault(
-    by_hand, nursery
-):
+async def test_a_subscription_that_ends_unacknowledged_is_a_protocol_error(by_hand, nursery):
     client, hand = await by_hand()
 
     async def end():
@@ -306,7 +300,7 @@ async def test_a_subscription_that_ends_before_its_acknowledgement_is_the_server
 
 
 @pytest.mark.requirement("SUB-16")
-async def test_a_lost_connection_is_no_end_but_a_loss(by_hand, nursery):
+async def test_a_lost_connection_raises_an_error_in_the_loop(by_hand, nursery):
     client, hand = await by_hand()
     nursery.start_soon(hand.acknowledge)
     async with client.listen(tools=True) as subscription:
@@ -315,7 +309,7 @@ async def test_a_lost_connection_is_no_end_but_a_loss(by_hand, nursery):
             await anext(subscription)
 
 
-async def test_the_servers_own_end_is_heard(server):
+async def test_the_loop_ends_when_the_server_ends_the_subscription(server):
     async with stateless(server) as client, client.listen(tools=True) as subscription:
         (listener,) = [it for it in server._change_notifier._listeners if hasattr(it, "honoured")]
         listener.end()
@@ -325,7 +319,7 @@ async def test_the_servers_own_end_is_heard(server):
 @pytest.mark.parametrize(
     "protocol_version", [n for n in PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[n].has_handshake]
 )
-async def test_legacy_servers_cannot_be_listened_to(server, protocol_version):
+async def test_listen_rejects_a_legacy_server(server, protocol_version):
     async with Client(server, protocol_versions=[protocol_version]) as client:
         with pytest.raises(LocalProtocolError, match="subscriptions/listen"):
             async with client.listen(tools=True):
@@ -336,18 +330,20 @@ async def test_legacy_servers_cannot_be_listened_to(server, protocol_version):
 
 
 @pytest.mark.requirement("SUB-02")
-async def test_without_callbacks_and_wishes_nothing_is_asked_for(by_hand):
+async def test_without_callbacks_no_subscription_is_opened(by_hand):
     _, hand = await by_hand()
     assert await hand.wire.receive_available() == []
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"tools": {}}])
-async def test_lists_that_do_not_change_are_not_listened_to(by_hand, capabilities):
+async def test_lists_without_the_list_changed_capability_are_not_subscribed_to(
+    by_hand, capabilities
+):
     _, hand = await by_hand(capabilities=capabilities, list_changed=ignore)
     assert await hand.wire.receive_available() == []
 
 
-async def test_only_one_subscription_stands_and_the_new_one_comes_first(by_hand, nursery):
+async def test_a_new_subscription_is_opened_before_the_old_one_is_cancelled(by_hand, nursery):
     client, hand = await by_hand()
     for uris in (["x:1"], ["x:1", "x:2"]):
         nursery.start_soon(client.subscribe, uris[-1])
@@ -364,14 +360,14 @@ async def test_only_one_subscription_stands_and_the_new_one_comes_first(by_hand,
     assert methods == ["notifications/cancelled"] * 2
 
 
-async def test_a_subscription_may_have_less_time(by_hand, autojump_clock):
+async def test_subscribe_takes_a_timeout_for_the_acknowledgement(by_hand, autojump_clock):
     client, _ = await by_hand()
     with pytest.raises(RequestTimeout, match="idle_seconds"):
         await client.subscribe("x:1", idle_seconds=3, total_seconds=7)
     assert trio.current_time() < 5
 
 
-async def test_a_server_that_rejects_to_tell_is_a_server_all_the_same(by_hand, caplog):
+async def test_a_rejected_callback_subscription_does_not_end_the_session(by_hand, caplog):
     client, hand = await by_hand(list_changed=ignore)
     id_, _ = await hand.next_listen()
     await hand.wire.send({"id": id_, "error": {"code": -32601, "message": "what?"}})
@@ -381,7 +377,7 @@ async def test_a_server_that_rejects_to_tell_is_a_server_all_the_same(by_hand, c
 
 
 @pytest.mark.requirement("SUB-07")
-async def test_what_is_left_out_of_the_callbacks_wishes_is_logged(by_hand, caplog):
+async def test_changes_that_the_server_does_not_report_are_logged(by_hand, caplog):
     caplog.set_level(logging.INFO, logger="mcp_trio")
     _, hand = await by_hand(list_changed=ignore)
     id_, _ = await hand.next_listen()

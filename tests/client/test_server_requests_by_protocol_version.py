@@ -11,7 +11,7 @@ from mcp_trio import types as t
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.hosts import ModelTraits, choose_model
-from tests.client.questions import asked, check_rejected
+from tests.client.server_requests import asked, check_rejected
 from tests.client.stateless import legacy_client, stateless_client
 
 *_, D, E = PROTOCOL_VERSIONS
@@ -44,7 +44,7 @@ def ask(nursery):
 
 @pytest.mark.requirement("ROOT-01", "ROOT-02", "ROOT-05", "ROOT-07", "ROOT-09", "TRAP-94")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_server_is_told_the_roots_and_no_other_place(ask, protocol_version):
+async def test_a_server_gets_exactly_the_roots(ask, protocol_version):
     roots = ["file:///sea", t.Root(uri="file:///land", name="land")]
     answer = await ask(protocol_version, "roots/list", roots=roots)
     assert answer.announced == {"roots": {} if protocol_version == E else {"listChanged": True}}
@@ -58,7 +58,7 @@ async def test_a_server_is_told_the_roots_and_no_other_place(ask, protocol_versi
 @pytest.mark.parametrize(
     "root", ["https://example.org", "/sea", "file:///sea/../etc", "file:///sea/%2e%2e/etc", 7]
 )
-async def test_what_is_no_root_is_never_told(ask, protocol_version, root):
+async def test_an_invalid_root_is_never_sent(ask, protocol_version, root):
     answer = await ask(protocol_version, "roots/list", roots=lambda: ["file:///sea", root])
     check_rejected(answer, protocol_version, INTERNAL_ERROR, (TypeError, ValueError))
 
@@ -69,7 +69,7 @@ async def test_what_is_no_root_is_never_told(ask, protocol_version, root):
     ("method", "params", "option"),
     [("roots/list", None, "roots"), ("sampling/createMessage", ASKED, "sampling")],
 )
-async def test_a_user_may_say_no(ask, protocol_version, method, params, option):
+async def test_a_user_may_reject_a_request(ask, protocol_version, method, params, option):
     def reject(*_params):
         raise UserRejected
 
@@ -83,7 +83,7 @@ async def test_a_user_may_say_no(ask, protocol_version, method, params, option):
     ("method", "params"),
     [("roots/list", None), ("sampling/createMessage", ASKED), ("elicitation/create", SHIP)],
 )
-async def test_what_was_not_announced_is_not_answered(ask, protocol_version, method, params):
+async def test_a_request_without_its_capability_is_rejected(ask, protocol_version, method, params):
     answer = await ask(protocol_version, method, params)
     assert answer.announced == {}
     check_rejected(answer, protocol_version, NOT_FOUND)
@@ -91,7 +91,9 @@ async def test_what_was_not_announced_is_not_answered(ask, protocol_version, met
 
 @pytest.mark.requirement("ROOT-06", "ROOT-07", "TRAP-94")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_new_roots_are_told_where_there_is_a_word_for_it(nursery, protocol_version):
+async def test_new_roots_are_notified_if_the_version_has_the_notification(
+    nursery, protocol_version
+):
     options = {"roots": ["file:///sea"]}
     if protocol_version == E:
         client, server = await stateless_client(nursery, **options)
@@ -113,7 +115,7 @@ async def test_new_roots_are_told_where_there_is_a_word_for_it(nursery, protocol
 
 @pytest.mark.requirement("SAMP-01", "SAMP-02", "SAMP-08", "SAMP-09", "SAMP-10")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_server_asks_the_model_of_a_client(ask, protocol_version):
+async def test_a_server_can_request_sampling(ask, protocol_version):
     answer = await ask(
         protocol_version, "sampling/createMessage", ASKED, sampling=lambda _params: SAMPLED
     )
@@ -123,7 +125,7 @@ async def test_a_server_asks_the_model_of_a_client(ask, protocol_version):
 
 @pytest.mark.requirement("SAMP-11", "SAMP-12", "SAMP-13", "SAMP-14", "SAMP-27", "SAMP-28")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_host_learns_all_that_is_asked_and_decides(ask, protocol_version):
+async def test_the_sampling_callback_gets_the_whole_request(ask, protocol_version):
     heard = []
     models = {"gull-large": ModelTraits(), "gull-small": ModelTraits(cheapness=1)}
 
@@ -159,7 +161,7 @@ async def test_a_host_learns_all_that_is_asked_and_decides(ask, protocol_version
         {"modelPreferences": {"costPriority": 1.1}},
     ],
 )
-async def test_a_malformed_question_never_reaches_the_model(ask, protocol_version, change):
+async def test_a_malformed_sampling_request_never_reaches_the_model(ask, protocol_version, change):
     heard = []
     answer = await ask(
         protocol_version, "sampling/createMessage", {**ASKED, **change}, sampling=heard.append
@@ -171,7 +173,7 @@ async def test_a_malformed_question_never_reaches_the_model(ask, protocol_versio
 @pytest.mark.requirement("SAMP-29", "SAMP-10")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("is_crash", [True, False])
-async def test_what_a_model_fails_with_is_not_for_the_server(
+async def test_an_error_of_the_model_is_not_sent_to_the_server(
     ask, caplog, protocol_version, is_crash
 ):
     def sampling(_params):
@@ -192,7 +194,7 @@ RESULT = {"type": "tool_result", "toolUseId": "a", "content": [TEXT], "_meta": {
 @pytest.mark.requirement("SAMP-03", "SAMP-05", "TRAP-87")
 @pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize("params", [{"tools": [TOOL]}, {"tools": []}, {"toolChoice": {}}])
-async def test_tools_need_a_word_of_the_client(ask, protocol_version, params):
+async def test_sampling_with_tools_needs_the_capability(ask, protocol_version, params):
     asked, heard = {**ASKED, **params}, []
     answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=heard.append)
     assert answer.announced == {"sampling": {}}
@@ -211,7 +213,7 @@ async def test_tools_need_a_word_of_the_client(ask, protocol_version, params):
 
 @pytest.mark.requirement("SAMP-09", "SAMP-23", "TRAP-85")
 @pytest.mark.parametrize("protocol_version", MODES)
-async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, protocol_version):
+async def test_tool_uses_and_results_are_passed_unchanged(ask, protocol_version):
     heard = []
 
     def sampling(params):
@@ -255,7 +257,7 @@ async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, pro
         [MESSAGE, {"role": "user", "content": [RESULT]}],
     ],
 )
-async def test_results_that_are_missing_or_mixed_are_rejected(ask, protocol_version, said):
+async def test_missing_or_mixed_tool_results_are_rejected(ask, protocol_version, said):
     heard = []
     asked = {**ASKED, "messages": said, "tools": [TOOL]}
     answer = await ask(
@@ -272,7 +274,7 @@ async def test_results_that_are_missing_or_mixed_are_rejected(ask, protocol_vers
 @pytest.mark.requirement("SAMP-21")
 @pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize("mode", ["none", "required"])
-async def test_a_model_uses_tools_as_it_was_told(ask, caplog, protocol_version, mode):
+async def test_a_forbidden_tool_use_of_the_model_is_not_sent(ask, caplog, protocol_version, mode):
     use = t.ToolUseContent(id="b", name="tide", input={})
     content = t.TextContent(text="hm") if mode == "required" else [use]
     said = t.CreateMessageResult(role="assistant", content=content, model="m")

@@ -30,7 +30,7 @@ def stands(client):
     return client.state, client.state_reason
 
 
-async def test_a_client_of_a_server_object_stands_as_it_was_told():
+async def test_the_state_with_a_server_object_is_the_one_last_reported():
     told = []
     client = Client(Server("harbour"), state_changed=lambda *news: told.append(news))
     assert stands(client) == ("connecting", "")
@@ -39,7 +39,7 @@ async def test_a_client_of_a_server_object_stands_as_it_was_told():
     assert stands(client) == told[-1] == ("closed", "closed on this side")
 
 
-async def test_who_is_told_of_nothing_can_still_look():
+async def test_the_state_can_be_read_without_a_callback():
     async with Client(Server("harbour")) as client:
         assert client.state == "open"
         client._session.shut("lost", ConnectionLost("cut"))
@@ -47,7 +47,7 @@ async def test_who_is_told_of_nothing_can_still_look():
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_whose_call_is_lost_finds_that_told_already(restart, nursery):
+async def test_a_loss_is_reported_before_the_call_fails(restart, nursery):
     told = []
     server = Server("harbour")
     called = trio.Event()
@@ -69,7 +69,7 @@ async def test_whose_call_is_lost_finds_that_told_already(restart, nursery):
         assert stands(client) == told[-1] == ("retrying" if restart else "closed", "sunk")
 
 
-async def test_a_client_of_a_url_stands_as_it_was_told_also_in_its_next_session():
+async def test_the_state_with_a_url_is_the_one_last_reported_in_each_session():
     server = Forgetful(answers={"tools/call": said})
     async with asked(server) as (client, told), client:
         assert stands(client) == ("open", "")
@@ -80,7 +80,7 @@ async def test_a_client_of_a_url_stands_as_it_was_told_also_in_its_next_session(
     assert stands(client) == told[-1] == ("closed", "closed on this side")
 
 
-async def test_a_server_that_cannot_be_reached_is_one_that_is_tried_again():
+async def test_an_unreachable_server_has_the_state_retrying():
     server, is_away = Legacy(answers={"tools/call": said}), False
 
     async def answer(seen):
@@ -101,7 +101,7 @@ async def test_a_server_that_cannot_be_reached_is_one_that_is_tried_again():
 
 
 @pytest.mark.parametrize("url", [URL, "http://user:secret@mcp.test/mcp?token=secret"])
-async def test_a_server_that_never_answers_is_named_without_what_is_secret(autojump_clock, url):
+async def test_the_timeout_error_names_the_server_without_secrets(autojump_clock, url):
     async def answer(_seen):
         await trio.sleep_forever()
 
@@ -115,7 +115,7 @@ async def test_a_server_that_never_answers_is_named_without_what_is_secret(autoj
     assert stands(client) == ("closed", str(caught.value))
 
 
-async def test_a_client_that_could_not_connect_says_why():
+async def test_a_client_that_could_not_connect_has_a_state_reason():
     client = Client("http://")
     with pytest.raises(ValueError, match="begins with http://") as caught:
         await client.__aenter__()

@@ -21,7 +21,7 @@ NEEDS = [
 
 @pytest.mark.requirement("PROM-15", "RES-10", "LOG-04", "LIFE-14")
 @pytest.mark.parametrize(("need", "call"), NEEDS)
-async def test_what_a_server_has_not_declared_is_not_asked_for(
+async def test_requests_without_the_servers_capability_are_not_sent(
     scripted, nursery, autojump_clock, need, call
 ):
     everything = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
@@ -34,7 +34,7 @@ async def test_what_a_server_has_not_declared_is_not_asked_for(
 
 
 @pytest.mark.requirement("COMP-02")
-async def test_completion_needs_no_capability(scripted, nursery):
+async def test_completion_of_older_versions_needs_no_capability(scripted, nursery):
     client, server = await connected(scripted, nursery, capabilities={})
     nursery.start_soon(client.complete, "plan", "city", "O")
     assert (await server.receive())["method"] == "completion/complete"
@@ -43,7 +43,9 @@ async def test_completion_needs_no_capability(scripted, nursery):
 
 @pytest.mark.requirement("TOOL-15")
 @pytest.mark.parametrize("arguments", [["Bergen"], "Bergen", 7])
-async def test_arguments_of_a_tool_are_an_object(scripted, nursery, autojump_clock, arguments):
+async def test_tool_arguments_that_are_no_object_are_rejected(
+    scripted, nursery, autojump_clock, arguments
+):
     client, server = await connected(scripted, nursery, capabilities={"tools": {}})
     with pytest.raises(Unencodable, match="arguments is not an object"):
         await client.call_tool("tide", arguments)

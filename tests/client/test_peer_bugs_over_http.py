@@ -103,7 +103,7 @@ async def test_l01_a_killed_server_fails_the_calls_in_flight_and_the_block_goes_
             assert await client.call_tool("answer", result_type=str) == "answered"
 
 
-def test_streams_that_are_open_keep_no_server_from_stopping(process):
+def test_open_streams_do_not_keep_a_server_from_stopping(process):
     """Others wait for their clients (python-sdk#514)."""
     base = process.start()
 
@@ -146,7 +146,7 @@ async def base(nursery, request):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("error", [KeyError("theirs"), KeyboardInterrupt()], ids=type)
-async def test_l02_an_exception_of_the_block_arrives_bare(base, way, error):
+async def test_l02_an_exception_of_the_block_is_raised_without_a_group(base, way, error):
     caught = None
     with trio.fail_after(SECONDS):
         try:
@@ -183,7 +183,7 @@ async def test_l16_a_lone_surrogate_in_a_result_fails_that_call_alone(base, way)
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_l17_half_an_emoji_in_an_argument_is_our_own_fault_and_goes_nowhere(base, way):
+async def test_l17_a_lone_surrogate_in_an_argument_is_rejected_before_sending(base, way):
     with trio.fail_after(SECONDS):
         async with client_of(way, base) as client:
             with pytest.raises(ValueError, match="cannot be encoded"):
@@ -191,7 +191,7 @@ async def test_l17_half_an_emoji_in_an_argument_is_our_own_fault_and_goes_nowher
             assert await client.call_tool("echo", {"text": "yes"}, result_type=str) == "yes"
 
 
-async def test_l17_half_an_emoji_in_a_request_is_answered(base):
+async def test_l17_a_lone_surrogate_in_a_request_is_answered(base):
     """Others drop the frame, and the client waits for its timeout."""
     headers = {
         "Content-Type": "application/json",
@@ -214,7 +214,7 @@ async def test_l17_half_an_emoji_in_a_request_is_answered(base):
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_l12_a_server_that_never_answers_is_given_up(nursery, way):
+async def test_l12_connecting_to_a_silent_server_times_out(nursery, way):
     async def say_nothing(_stream):
         await trio.sleep_forever()
 

@@ -29,7 +29,7 @@ def answering(server, nursery, *answers):
 
 
 @pytest.mark.requirement("TOOL-05", "TOOL-16", "TOOL-40", "TRAP-10")
-async def test_what_a_newer_server_adds_does_no_harm(scripted, nursery):
+async def test_unknown_members_of_a_newer_server_are_ignored(scripted, nursery):
     client, server = await connected(scripted, nursery)
     schema = {"type": "object", "$defs": {"a": True}, "if": {}, "x-ui": [None]}
     tool = {"name": "tide", "colour": "blue", "inputSchema": schema, "annotations": {"smell": 1}}
@@ -61,7 +61,7 @@ async def test_a_missing_resource_is_an_error_whatever_its_code(scripted, nurser
 
 
 @pytest.mark.requirement("COMP-08", "TOOL-16")
-async def test_what_is_empty_or_zero_is_read_as_it_came(scripted, nursery):
+async def test_empty_and_zero_values_are_kept(scripted, nursery):
     client, server = await connected(scripted, nursery)
     none = {"completion": {"values": [], "total": 0, "hasMore": False}}
     called = {"content": [], "isError": False}
@@ -97,7 +97,7 @@ async def test_pages_have_any_size_and_a_list_any_number_of_them(scripted, nurse
 @pytest.mark.parametrize(
     "cursor", ["", " 1 ", "a=b&c", "eyJwIjoxfQ==", '{"p": 1}', "\u00e9\0\n", "2"]
 )
-async def test_a_cursor_goes_back_as_it_came(scripted, nursery, cursor):
+async def test_a_cursor_is_sent_back_unchanged(scripted, nursery, cursor):
     client, server = await connected(scripted, nursery)
     asked = []
 
@@ -117,7 +117,7 @@ async def test_a_cursor_goes_back_as_it_came(scripted, nursery, cursor):
 
 
 @pytest.mark.requirement("RES-12")
-async def test_an_update_of_a_part_of_what_was_subscribed_to_is_heard(scripted, nursery):
+async def test_an_update_of_a_sub_resource_reaches_the_callback(scripted, nursery):
     heard = []
     client, server = await connected(
         scripted, nursery, resource_updated=lambda params: heard.append(params.uri)
@@ -150,7 +150,7 @@ async def test_an_update_of_a_part_of_what_was_subscribed_to_is_heard(scripted, 
         {"modelPreferences": {"hints": ["large"]}},
     ],
 )
-async def test_a_malformed_question_never_reaches_the_model(scripted, nursery, change):
+async def test_a_malformed_sampling_request_never_reaches_the_model(scripted, nursery, change):
     asked = []
 
     def sampling(params):
@@ -171,7 +171,7 @@ async def test_a_malformed_question_never_reaches_the_model(scripted, nursery, c
 
 @pytest.mark.requirement("SAMP-10")
 @pytest.mark.parametrize("reason", ["endTurn", "stopSequence", "maxTokens", "anything else", None])
-async def test_a_model_stops_for_any_reason(scripted, nursery, reason):
+async def test_any_stop_reason_of_a_model_is_accepted(scripted, nursery, reason):
     result = t.CreateMessageResult(
         role="assistant", content=t.TextContent(text="hm"), model="m", stop_reason=reason
     )

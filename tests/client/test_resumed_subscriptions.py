@@ -111,7 +111,7 @@ async def pause():
 
 
 @pytest.mark.requirement("SUB-16", "SUB-18", "TRAP-108")
-async def test_a_stream_that_breaks_is_begun_again_and_tells_what_may_be_missed(autojump_clock):
+async def test_a_broken_stream_is_opened_again_and_possible_changes_are_reported(autojump_clock):
     server = Telling()
     async with (
         listened(server) as (client, _),
@@ -132,7 +132,7 @@ async def test_a_stream_that_breaks_is_begun_again_and_tells_what_may_be_missed(
     assert len(server.at) == 2
 
 
-async def test_nobody_has_to_look_for_that(autojump_clock):
+async def test_a_broken_stream_is_opened_again_without_a_reader(autojump_clock):
     server, states = Telling(), []
     told = lambda state, why: states.append((state, why))  # noqa: E731
     async with listened(server, state_changed=told) as (client, script):
@@ -152,7 +152,7 @@ async def test_nobody_has_to_look_for_that(autojump_clock):
         assert not subscription.is_open
 
 
-async def test_what_was_told_before_it_broke_is_not_lost(autojump_clock):
+async def test_changes_received_before_the_break_are_not_lost(autojump_clock):
     server = Telling()
     async with (
         listened(server) as (client, _),
@@ -170,7 +170,7 @@ async def test_what_was_told_before_it_broke_is_not_lost(autojump_clock):
 @pytest.mark.parametrize(
     "rejection", [httpx2.ConnectError("away"), httpx2.ReadError("cut"), lambda _: Reply(503)]
 )
-async def test_a_server_that_is_away_is_tried_again_and_again(rejection, autojump_clock):
+async def test_an_unreachable_server_is_tried_with_growing_pauses(rejection, autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         server.rejections = [rejection] * 4
@@ -185,7 +185,7 @@ async def test_a_server_that_is_away_is_tried_again_and_again(rejection, autojum
 
 
 @pytest.mark.requirement("CACHE-11")
-async def test_clients_that_were_cut_off_together_do_not_come_back_so(autojump_clock):
+async def test_the_pauses_of_clients_are_random(autojump_clock):
     server = Telling()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(3):
@@ -198,7 +198,7 @@ async def test_clients_that_were_cut_off_together_do_not_come_back_so(autojump_c
     assert len(set(came_back)) == 3
 
 
-async def test_one_that_stays_away_is_given_up(autojump_clock):
+async def test_a_subscription_is_given_up_after_the_limit_of_tries(autojump_clock):
     server = Telling()
     limits = Limits(http=HttpLimits(reconnects_max=3))
     async with (
@@ -223,7 +223,7 @@ async def test_one_that_stays_away_is_given_up(autojump_clock):
         (lambda seen: error(seen, -32000, "full", status=400), RequestError, "full"),
     ],
 )
-async def test_one_that_rejects_is_not_asked_twice(rejection, kind, match, autojump_clock):
+async def test_a_rejected_subscription_is_not_tried_again(rejection, kind, match, autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         server.rejections = [rejection] * 9
@@ -236,7 +236,7 @@ async def test_one_that_rejects_is_not_asked_twice(rejection, kind, match, autoj
 
 
 @pytest.mark.requirement("SUB-14")
-async def test_what_the_server_has_ended_is_not_begun_again(autojump_clock):
+async def test_a_subscription_ended_by_the_server_is_not_resumed(autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         server.tell("result")
@@ -245,7 +245,7 @@ async def test_what_the_server_has_ended_is_not_begun_again(autojump_clock):
     assert len(server.at) == 1
 
 
-async def test_a_stream_that_always_breaks_at_once_is_begun_ever_less_often(autojump_clock):
+async def test_a_stream_that_breaks_at_once_is_resumed_ever_less_often(autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         for _ in range(20):
@@ -255,7 +255,7 @@ async def test_a_stream_that_always_breaks_at_once_is_begun_ever_less_often(auto
     assert trio.current_time() > 12 * 15
 
 
-async def test_one_that_lived_long_comes_back_soon(autojump_clock):
+async def test_a_stream_that_lasted_is_resumed_soon(autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         for _ in range(10):
@@ -267,7 +267,7 @@ async def test_one_that_lived_long_comes_back_soon(autojump_clock):
 
 
 @pytest.mark.parametrize("when", ["pausing", "asking"])
-async def test_leaving_meanwhile_leaves_nothing_behind(when, autojump_clock):
+async def test_leaving_the_block_during_a_pause_leaves_no_task(when, autojump_clock):
     async def silent(_seen):
         await trio.sleep_forever()
 
@@ -285,7 +285,7 @@ async def test_leaving_meanwhile_leaves_nothing_behind(when, autojump_clock):
     assert len(script.of(LISTEN)) == (1 if when == "pausing" else 2)
 
 
-async def test_closing_meanwhile_ends_it(autojump_clock):
+async def test_closing_the_client_during_a_pause_ends_the_subscription(autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         server.cut()
@@ -302,7 +302,7 @@ async def test_closing_meanwhile_ends_it(autojump_clock):
 
 @pytest.mark.requirement("SUB-16", "SUB-18")
 @pytest.mark.parametrize("how", ["cut", "ended"])
-async def test_callbacks_are_told_once_what_may_be_missed_and_hear_again(how, autojump_clock):
+async def test_callbacks_get_possible_changes_once_and_later_ones_again(how, autojump_clock):
     heard, server = [], Telling()
 
     def changed(kind):
@@ -330,7 +330,7 @@ async def test_callbacks_are_told_once_what_may_be_missed_and_hear_again(how, au
     assert len(server.at) == 3
 
 
-async def test_what_was_given_up_is_tried_again_with_the_next_call(autojump_clock, caplog):
+async def test_the_next_call_resumes_a_subscription_that_was_given_up(autojump_clock, caplog):
     heard, server = [], Telling()
     async with listened(server, list_changed=heard.append) as (client, _):
         server.rejections = [httpx2.ConnectError("away")] * 5
@@ -346,7 +346,7 @@ async def test_what_was_given_up_is_tried_again_with_the_next_call(autojump_cloc
     assert len(server.at) == 7
 
 
-async def test_what_was_given_up_stays_so_in_a_client_that_is_closed(autojump_clock):
+async def test_a_closed_client_resumes_no_subscription(autojump_clock):
     server = Telling()
     async with listened(server, list_changed=print) as (client, _):
         server.rejections = [httpx2.ConnectError("away")] * 5
@@ -358,7 +358,7 @@ async def test_what_was_given_up_stays_so_in_a_client_that_is_closed(autojump_cl
     assert len(server.at) == 6
 
 
-async def test_who_must_not_come_back_is_told_so_once(autojump_clock, caplog):
+async def test_without_reconnects_the_loss_is_logged_once(autojump_clock, caplog):
     server = Telling()
     limits = Limits(http=HttpLimits(reconnects_max=0))
     async with listened(server, list_changed=print, limits=limits) as (client, _):
@@ -370,7 +370,7 @@ async def test_who_must_not_come_back_is_told_so_once(autojump_clock, caplog):
     assert len(server.at) == 1
 
 
-async def test_what_was_rejected_is_not(autojump_clock, caplog):
+async def test_the_next_call_does_not_resume_a_rejected_subscription(autojump_clock, caplog):
     server = Telling()
     async with listened(server, list_changed=print) as (client, _):
         server.rejections = [lambda _: Reply(403)] * 5

@@ -33,7 +33,7 @@ LEVEL = "io.modelcontextprotocol/logLevel"
 
 
 @pytest.mark.requirement("TRACE-01", "TRACE-02", "TRACE-03")
-async def test_each_request_says_which_trace_it_belongs_to(nursery):
+async def test_each_request_carries_its_trace_context(nursery):
     given = [{}, TRACE, {**TRACE, "x-amzn-trace-id": "Root=1"}]
     traces = iter(given)
     client, server = await stateless_client(nursery, answers=LISTED, trace=lambda: next(traces))
@@ -47,7 +47,7 @@ async def test_each_request_says_which_trace_it_belongs_to(nursery):
 
 
 @pytest.mark.requirement("TRACE-04")
-async def test_a_legacy_server_hears_of_the_trace_by_the_same_names(nursery):
+async def test_a_legacy_server_gets_the_trace_context_too(nursery):
     client, server = await legacy_client(nursery, answers=LISTED, trace=lambda: TRACE)
     await client.list_tools()
     assert server.metadata("tools/list") == TRACE
@@ -66,7 +66,7 @@ async def test_a_legacy_server_hears_of_the_trace_by_the_same_names(nursery):
         {"baggage": "a=1\r\nb=2"},
     ],
 )
-async def test_what_is_no_trace_is_not_sent(nursery, bad):
+async def test_keys_that_are_no_trace_context_are_dropped(nursery, bad):
     traces = iter([TRACE, bad])
     client, server = await stateless_client(nursery, trace=lambda: next(traces))
     with pytest.raises(ValueError, match=r"not a valid (traceparent|tracestate|baggage)"):
@@ -79,7 +79,7 @@ async def test_what_is_no_trace_is_not_sent(nursery, bad):
 
 
 @pytest.mark.requirement("EXT-02", "EXT-03", "EXT-05")
-async def test_extensions_are_off_until_somebody_wants_them(nursery):
+async def test_extensions_are_announced_only_if_given(nursery):
     capabilities = "io.modelcontextprotocol/clientCapabilities"
     extensions = {"com.example/maps": {}, "io.modelcontextprotocol/ui": {"mimeTypes": ["text/a"]}}
     for options, said in [({}, {}), ({"extensions": extensions}, {"extensions": extensions})]:
@@ -93,7 +93,7 @@ async def test_extensions_are_off_until_somebody_wants_them(nursery):
     "identifier",
     ["maps", "/maps", "", "com.example", "1com/maps", "com-/maps", "com/-maps", "a b/c"],
 )
-def test_an_extension_without_a_prefix_is_none(identifier):
+def test_an_extension_identifier_without_a_prefix_is_rejected(identifier):
     with pytest.raises(ValueError, match=r"an extension is named like com\.example/name"):
         Client(["server"], extensions={identifier: {}})
 
@@ -102,7 +102,7 @@ def test_an_extension_without_a_prefix_is_none(identifier):
 
 
 @pytest.mark.requirement("META-21")
-async def test_a_stateless_server_hears_with_each_request_what_is_to_be_logged(nursery):
+async def test_a_stateless_server_gets_the_log_level_with_each_request(nursery):
     client, server = await stateless_client(nursery, answers=LISTED, log_level="info")
     await client.list_tools()
     assert server.metadata("tools/list")[LEVEL] == "info"
@@ -113,7 +113,7 @@ async def test_a_stateless_server_hears_with_each_request_what_is_to_be_logged(n
     await client.aclose()
 
 
-async def test_without_a_level_nothing_is_said_of_it(nursery):
+async def test_without_a_log_level_none_is_sent(nursery):
     client, server = await stateless_client(nursery, answers=LISTED)
     await client.list_tools()
     assert LEVEL not in server.metadata("tools/list")
@@ -122,7 +122,7 @@ async def test_without_a_level_nothing_is_said_of_it(nursery):
 
 @pytest.mark.requirement("TRAP-63")
 @pytest.mark.parametrize(("level", "said"), [(None, "debug"), ("error", "error")])
-async def test_who_listens_hears_everything_unless_a_level_is_named(nursery, level, said):
+async def test_a_log_callback_requests_all_levels_by_default(nursery, level, said):
     client, server = await stateless_client(nursery, answers=LISTED, log=print, log_level=level)
     await client.list_tools()
     assert server.metadata("tools/list")[LEVEL] == said
@@ -130,7 +130,7 @@ async def test_who_listens_hears_everything_unless_a_level_is_named(nursery, lev
 
 
 @pytest.mark.requirement("LOG-04")
-async def test_a_legacy_server_hears_it_once(nursery):
+async def test_a_legacy_server_gets_the_log_level_once(nursery):
     answers = {**LISTED, "logging/setLevel": {}}
     client, server = await legacy_client(nursery, answers=answers, log_level="info")
     await client.list_tools()
@@ -140,7 +140,7 @@ async def test_a_legacy_server_hears_it_once(nursery):
     await client.aclose()
 
 
-async def test_a_server_that_rejects_the_level_is_a_server_all_the_same(nursery, caplog):
+async def test_a_rejected_log_level_does_not_end_the_session(nursery, caplog):
     answers = {"logging/setLevel": error(-32602, "no such level")}
     client, _ = await legacy_client(nursery, answers=answers, log_level="info")
     assert client.is_open
@@ -148,7 +148,7 @@ async def test_a_server_that_rejects_the_level_is_a_server_all_the_same(nursery,
     await client.aclose()
 
 
-async def test_a_server_that_does_not_log_is_not_told(nursery):
+async def test_a_server_without_logging_gets_no_log_level(nursery):
     answers = {
         "initialize": {**INITIALIZED, "protocolVersion": LEGACY[0], "capabilities": {}},
     }
@@ -158,7 +158,7 @@ async def test_a_server_that_does_not_log_is_not_told(nursery):
 
 
 @pytest.mark.parametrize("seconds", [3, 10_000], ids=["given up", "too late"])
-async def test_a_level_that_is_never_answered_leaves_no_session(nursery, autojump_clock, seconds):
+async def test_an_unanswered_log_level_closes_the_session(nursery, autojump_clock, seconds):
     handshake = {**INITIALIZED, "protocolVersion": LEGACY[0]}
     channel, server = played(nursery, **{"initialize": handshake, "logging/setLevel": None})
     client = Client(channel, protocol_versions=LEGACY, log_level="debug")
@@ -173,7 +173,7 @@ async def test_a_level_that_is_never_answered_leaves_no_session(nursery, autojum
 # Calls that differ.
 
 
-async def test_a_stateless_server_is_asked_what_it_speaks_to_see_that_it_lives(nursery):
+async def test_a_ping_of_a_stateless_server_is_a_discover_request(nursery):
     discovered = {**DISCOVERED, "ttlMs": 10**6}
     client, server = await stateless_client(nursery, answers={"server/discover": discovered})
     for _ in range(2):
@@ -183,7 +183,7 @@ async def test_a_stateless_server_is_asked_what_it_speaks_to_see_that_it_lives(n
     await client.aclose()
 
 
-async def test_pings_at_intervals_suit_the_server(nursery, autojump_clock):
+async def test_keepalive_pings_suit_the_kind_of_server(nursery, autojump_clock):
     limits = Limits(requests=RequestLimits(ping_interval_seconds=10))
     for connect, method in [(stateless_client, "server/discover"), (legacy_client, "ping")]:
         client, server = await connect(nursery, limits=limits, answers={"ping": {}})
@@ -194,7 +194,7 @@ async def test_pings_at_intervals_suit_the_server(nursery, autojump_clock):
 
 
 @pytest.mark.requirement("TRAP-94")
-async def test_a_stateless_server_is_not_told_that_the_roots_have_changed(nursery):
+async def test_a_stateless_server_gets_no_roots_changed_notification(nursery):
     def call(params):
         if "inputResponses" in params:
             return {"content": [], "structuredContent": params["inputResponses"]["a"]["roots"]}
@@ -213,7 +213,7 @@ async def test_a_stateless_server_is_not_told_that_the_roots_have_changed(nurser
 
 @pytest.mark.requirement("COMP-04")
 @pytest.mark.parametrize("protocol_version", [*LEGACY, STATELESS])
-async def test_what_is_settled_already_helps_to_complete(nursery, protocol_version):
+async def test_completion_sends_the_values_of_other_arguments(nursery, protocol_version):
     answers = {"completion/complete": {"completion": {"values": []}}}
     connect = stateless_client if protocol_version == STATELESS else legacy_client
     if protocol_version != STATELESS:
@@ -229,7 +229,7 @@ async def test_what_is_settled_already_helps_to_complete(nursery, protocol_versi
 
 @pytest.mark.requirement("COMP-02", "LIFE-15")
 @pytest.mark.parametrize("protocol_version", [*LEGACY, STATELESS])
-async def test_completions_that_are_not_offered_are_not_asked_for(nursery, protocol_version):
+async def test_completion_without_the_capability_is_rejected(nursery, protocol_version):
     answers = {"completion/complete": {"completion": {"values": []}}}
     answers["server/discover"] = {**DISCOVERED, "capabilities": {}}
     connect = stateless_client
@@ -251,7 +251,7 @@ async def test_completions_that_are_not_offered_are_not_asked_for(nursery, proto
 
 
 @pytest.mark.requirement("ELIC-33")
-async def test_a_client_listens_for_the_visits_that_an_error_names(nursery):
+async def test_elicitations_named_by_an_error_can_complete(nursery):
     over = []
     url = {"mode": "url", "message": "m", "url": "https://a.example", "elicitationId": "v1"}
     answers = {"tools/call": error(-32042, "visit this", {"elicitations": [url]})}
@@ -289,7 +289,7 @@ async def test_an_empty_cursor_is_not_the_end(nursery):
     await client.aclose()
 
 
-async def test_what_a_stateless_server_asks_by_a_request_nobody_hears(nursery):
+async def test_a_request_of_a_stateless_server_is_ignored(nursery):
     client, server = await stateless_client(nursery, roots=[])
     await server.peer.send_request("roots/list", {}, id="r")
     await trio.testing.wait_all_tasks_blocked()

@@ -56,7 +56,7 @@ def sessions_of(script, method):
 
 
 @pytest.mark.requirement("HTTP-51", "HTTP-52", "TRAP-34")
-async def test_a_call_that_is_told_so_is_made_again_in_another_session():
+async def test_a_call_rejected_with_an_expired_session_is_repeated_in_a_new_one():
     async with served() as (server, client, script):
         server.forget()
         assert (await client.call_tool("add")).content == []
@@ -66,7 +66,7 @@ async def test_a_call_that_is_told_so_is_made_again_in_another_session():
 
 
 @pytest.mark.parametrize("status", [400, 403, 413, 429])
-async def test_a_call_that_is_rejected_for_another_reason_is_not(status):
+async def test_a_call_rejected_for_another_reason_is_not_repeated(status):
     async def reject(_seen):
         return Reply(status)
 
@@ -79,7 +79,7 @@ async def test_a_call_that_is_rejected_for_another_reason_is_not(status):
 
 
 @pytest.mark.requirement("HTTP-52")
-async def test_so_are_all_that_were_on_their_way(autojump_clock):
+async def test_all_calls_in_flight_are_repeated_in_the_new_session(autojump_clock):
     async with served() as (server, client, script):
 
         async def late(seen):
@@ -95,7 +95,7 @@ async def test_so_are_all_that_were_on_their_way(autojump_clock):
     assert script.methods.count("initialize") == 2
 
 
-async def test_one_that_is_not_answered_at_all_is_not_waited_for_long(autojump_clock):
+async def test_an_unanswered_call_is_lost_with_its_session(autojump_clock):
     async def never(seen):
         if seen.message["params"]["name"] == "never":
             await trio.sleep_forever()
@@ -133,7 +133,7 @@ async def test_a_call_whose_answer_had_begun_is_lost_with_its_session():
             await client.call_tool("add")
 
 
-async def test_a_notification_that_is_told_so_is_behind_the_next_call_s_new_session():
+async def test_a_rejected_notification_opens_a_new_session_for_the_next_call():
     async with served() as (server, client, script):
         server.forget()
         await client.notify_roots_changed()
@@ -144,7 +144,7 @@ async def test_a_notification_that_is_told_so_is_behind_the_next_call_s_new_sess
     assert sessions_of(script, "tools/call") == ["s-2"]
 
 
-async def test_the_server_s_own_stream_may_be_told_first(autojump_clock):
+async def test_the_servers_own_stream_may_report_the_expiry_first(autojump_clock):
     cut = trio.Event()
 
     async def listen(seen):
@@ -165,7 +165,7 @@ async def test_the_server_s_own_stream_may_be_told_first(autojump_clock):
     assert sessions_of(script, "GET")[:3] == ["s-1", "s-1", "s-2"]
 
 
-async def test_a_stream_that_is_resumed_may_be_told_and_its_call_is_lost(autojump_clock):
+async def test_a_resumed_stream_may_report_the_expiry_and_its_call_is_lost(autojump_clock):
     async def cut(_seen):
         return events(event(text="", event_id="a-1"))
 
@@ -185,7 +185,7 @@ async def test_a_stream_that_is_resumed_may_be_told_and_its_call_is_lost(autojum
     assert sessions_of(script, "tools/call") == ["s-1", "s-2"]
 
 
-async def test_another_session_is_listened_to_as_the_first_was(autojump_clock):
+async def test_a_new_session_has_the_subscriptions_of_the_first(autojump_clock):
     async def never(_seen):
         await trio.sleep_forever()
 
@@ -199,7 +199,7 @@ async def test_another_session_is_listened_to_as_the_first_was(autojump_clock):
         )  # limits.http.get_stream_seconds
 
 
-async def test_one_file_holds_all_sessions_each_as_a_channel(tmp_path):
+async def test_one_recording_file_holds_each_session_as_a_channel(tmp_path):
     file = tmp_path / "story.mcprec.jsonl"
     async with served(record=file) as (server, client, _script):
         await client.call_tool("add")
@@ -211,7 +211,7 @@ async def test_one_file_holds_all_sessions_each_as_a_channel(tmp_path):
     assert called == [1, 1, 2]  # that of the second session was asked in the first, too
 
 
-async def test_how_it_stands_is_told_from_the_beginning_each_time():
+async def test_the_states_of_each_session_are_reported_from_its_beginning():
     states = []
     server = Forgetful(answers={"tools/call": said})
     async with (
@@ -230,7 +230,7 @@ async def test_how_it_stands_is_told_from_the_beginning_each_time():
     assert states == [*begun, over, *begun, ("closed", "closed on this side")]
 
 
-async def test_a_server_that_forgets_each_session_at_once_is_not_asked_for_ever():
+async def test_a_server_that_expires_every_session_is_not_retried_forever():
     async with served() as (server, client, script):
 
         async def forgetting(seen):
@@ -246,7 +246,7 @@ async def test_a_server_that_forgets_each_session_at_once_is_not_asked_for_ever(
     assert len(script.of("tools/call")) == 2
 
 
-async def test_a_beginning_that_is_cancelled_leaves_a_whole_recording(tmp_path, autojump_clock):
+async def test_a_cancelled_reconnect_leaves_a_complete_recording(tmp_path, autojump_clock):
     async def never(_seen):
         await trio.sleep_forever()
 

@@ -61,7 +61,9 @@ async def test_a_late_answer_is_counted_and_the_server_told_once(scripted, nurse
     ],
 )
 @pytest.mark.requirement("TIME-01", "LIFE-16")
-async def test_a_call_has_two_budgets(bench, autojump_clock, budget, limits, options):
+async def test_a_call_has_an_idle_and_a_total_timeout(
+    bench, autojump_clock, budget, limits, options
+):
     async with Client(bench, limits=limits) as client:
         before = trio.current_time()
         with pytest.raises(RequestTimeout) as caught:
@@ -90,7 +92,7 @@ EVERY_CALL = {
 
 @pytest.mark.parametrize("name", EVERY_CALL)
 @pytest.mark.requirement("TIME-01", "TOOL-40")
-async def test_every_call_takes_budgets_and_a_progress_callback(
+async def test_every_call_takes_timeouts_and_a_progress_callback(
     scripted, nursery, autojump_clock, name
 ):
     client, server = await connected(scripted, nursery)
@@ -114,7 +116,7 @@ async def test_every_call_takes_budgets_and_a_progress_callback(
 
 
 @pytest.mark.requirement("COMP-08")
-async def test_who_types_on_drops_the_request_for_what_stood_there_before(scripted, nursery):
+async def test_a_new_completion_may_cancel_the_previous_one(scripted, nursery):
     client, server = await connected(scripted, nursery)
     with trio.CancelScope() as typing:
         async with trio.open_nursery() as inner:
@@ -152,7 +154,7 @@ def reporting(bench):
 
 
 @pytest.mark.requirement("PROG-04", "PROG-07")
-async def test_progress_is_told_in_order_in_the_callers_task(reporting, autojump_clock):
+async def test_progress_is_reported_in_order_in_the_callers_task(reporting, autojump_clock):
     caller = trio.lowlevel.current_task()
     reports = []
 
@@ -166,7 +168,7 @@ async def test_progress_is_told_in_order_in_the_callers_task(reporting, autojump
 
 
 @pytest.mark.requirement("PROG-01", "PROG-02", "PROG-10")
-async def test_each_call_hears_of_its_own_progress(scripted, nursery):
+async def test_each_call_gets_its_own_progress(scripted, nursery):
     client, server = await connected(scripted, nursery)
     reports = {"a": [], "b": []}
 
@@ -192,14 +194,14 @@ async def test_each_call_hears_of_its_own_progress(scripted, nursery):
     await client.aclose()
 
 
-async def test_a_call_without_a_callback_asks_for_no_progress(scripted, nursery):
+async def test_a_call_without_a_callback_requests_no_progress(scripted, nursery):
     client, server = await connected(scripted, nursery)
     nursery.start_soon(client.call_tool, "tide")
     assert "_meta" not in (await server.receive())["params"]
     nursery.cancel_scope.cancel()
 
 
-async def test_progress_keeps_an_idle_budget_alive(reporting, autojump_clock):
+async def test_progress_restarts_the_idle_timeout(reporting, autojump_clock):
     async with Client(reporting) as client:
         called = await client.call_tool("climb", progress=lambda _: None, idle_seconds=5)
         assert said(called) == "up"
@@ -215,14 +217,14 @@ async def test_a_client_may_have_one_progress_callback_for_all_calls(reporting, 
     assert (len(ours), len(own)) == (3, 3)
 
 
-async def test_a_call_may_do_without_the_callback_for_all_calls(reporting, autojump_clock):
+async def test_a_call_may_switch_the_client_wide_progress_callback_off(reporting, autojump_clock):
     reports = []
     async with Client(reporting, progress=reports.append) as client:
         await client.call_tool("climb", progress=None)
     assert reports == []
 
 
-async def test_what_a_progress_callback_raises_arrives_at_the_caller(reporting, autojump_clock):
+async def test_an_exception_of_a_progress_callback_is_raised_by_the_call(reporting, autojump_clock):
     def report(params):
         raise KeyError(params.progress)
 
@@ -233,7 +235,7 @@ async def test_what_a_progress_callback_raises_arrives_at_the_caller(reporting, 
 
 
 @pytest.mark.requirement("PROG-10")
-async def test_late_progress_does_no_harm(scripted, nursery):
+async def test_progress_after_the_end_of_a_call_is_ignored(scripted, nursery):
     client, server = await connected(scripted, nursery)
     await server.send_notification("notifications/progress", {"progressToken": 77, "progress": 1})
     await trio.testing.wait_all_tasks_blocked()

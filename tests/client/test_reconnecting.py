@@ -76,7 +76,7 @@ async def ferry_of(way, tmp_path, **options):
 
 @pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_the_next_call_connects_again_and_the_states_are_told(
+async def test_the_next_call_reconnects_and_the_states_are_reported(
     way, protocol_version, tmp_path
 ):
     states = []
@@ -122,7 +122,7 @@ async def test_a_call_in_flight_has_an_unknown_outcome_and_is_not_repeated(way, 
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_what_only_reads_is_repeated_only_if_asked(restart, autojump_clock):
+async def test_a_lost_read_is_repeated_only_with_restart(restart, autojump_clock):
     served = []
 
     class Lists:
@@ -162,7 +162,7 @@ async def test_what_only_reads_is_repeated_only_if_asked(restart, autojump_clock
             assert type(caught.value) is ConnectionLost  # nothing was sent
 
 
-async def test_a_server_that_stays_away_is_tried_with_each_call(tmp_path):
+async def test_each_call_tries_an_unreachable_server_again(tmp_path):
     states = []
 
     def told(state, _why):
@@ -184,7 +184,7 @@ async def test_a_server_that_stays_away_is_tried_with_each_call(tmp_path):
     assert states == ["connecting", "open", "retrying", "open", "closed"]
 
 
-async def test_one_file_holds_the_sessions_of_a_client_as_one_story(tmp_path):
+async def test_one_recording_file_holds_all_sessions_of_a_client(tmp_path):
     file = tmp_path / "story.mcprec.jsonl"
     async with (
         ferry_of("tcp", tmp_path) as (ferry, nursery),
@@ -201,7 +201,7 @@ async def test_one_file_holds_the_sessions_of_a_client_as_one_story(tmp_path):
     assert called == [1, 2]
 
 
-async def test_a_token_goes_along(tmp_path):
+async def test_a_token_is_sent_over_websocket(tmp_path):
     async with ferry_of("websocket", tmp_path, token="sesame") as (ferry, _nursery):
         async with Client(ferry.url, token="sesame") as client:
             await client.call_tool("cross", {"to": "Skye"})
@@ -215,7 +215,7 @@ async def test_a_token_goes_along(tmp_path):
     assert REJECTED in states[1][1]
 
 
-async def test_a_token_goes_along_over_http():
+async def test_a_token_is_sent_over_http():
     server = Server("web")
 
     @server.tool
@@ -236,7 +236,7 @@ async def test_a_token_goes_along_over_http():
         nursery.cancel_scope.cancel()
 
 
-async def test_a_channel_that_ends_is_closed_for_good():
+async def test_a_given_channel_is_not_reconnected():
     states = []
     ours, theirs = memory_pair()
 
