@@ -90,9 +90,12 @@ def invoke(monkeypatch):
     """Run a command in this process; returns click's result, errors not ours raised."""
     monkeypatch.setattr(sys, "path", sys.path[:])
 
-    def invoke(*arguments):
+    def invoke(*arguments, **options):
         return CliRunner().invoke(
-            commands, [os.fspath(argument) for argument in arguments], catch_exceptions=False
+            commands,
+            [os.fspath(argument) for argument in arguments],
+            catch_exceptions=False,
+            **options,
         )
 
     return invoke
