@@ -12,9 +12,14 @@ import attrs
 import msgspec
 
 from mcp_trio._client.subscriptions import notifications_in
-from mcp_trio._protocol.forms import OpenElicitations, form_errors, with_defaults
+from mcp_trio._protocol.client_features import (
+    OpenElicitations,
+    forbidden_tool_use,
+    form_errors,
+    unbalanced_tool_use,
+    with_defaults,
+)
 from mcp_trio._protocol.methods import ACKNOWLEDGED, RESOURCE_UPDATED, Method
-from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
 from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected

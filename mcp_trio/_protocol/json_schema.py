@@ -1,12 +1,14 @@
-"""Validation by JSON Schema, within limits; nothing is fetched.
+"""Validation by JSON Schema within limits. No document is fetched.
 
-The dialects that are understood are those of `DIALECTS`; a schema that names none is of 2020-12, at
-every revision (JSCH-01, TRAP-79). A `$ref` leads to a place in the schema itself, or to what a
-dialect publishes; one that leads elsewhere makes the whole schema useless, and it is refused.
+The supported dialects are those of `DIALECTS`. A schema without `$schema` has dialect 2020-12, for
+every protocol version. A `$ref` must lead to a part of the schema itself, or to a document that a
+dialect publishes; a schema with any other `$ref` is rejected.
 
-Three bounds hold: how deep a schema is, how many objects and arrays it has, and how many keywords
-are looked at for one value. The last is counted by keywords of our own around those of the library,
-because a few references can ask for more work than any computer ever does.
+Three limits hold: the depth of a schema, its number of objects and arrays, and the number of
+keywords that are evaluated for one value. The last is counted by wrapping the library's keywords,
+because a few references can require more work than any computer can do.
+
+https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 """
 
 import copy
@@ -14,7 +16,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
@@ -23,39 +25,9 @@ import attrs
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# How mistakes in a value are told: in short lines, each with its place, and not too many.
-
-
-_ODD_KEY: Final = re.compile(r"[^\w$@:/-]|\A\Z")
-
-
-def path_step(key: str | int) -> str:
-    """How a path goes on to a member, or to an item; keys come from the peer, and may be odd."""
-    if isinstance(key, int):
-        return f"[{key}]"
-    return f"[{json.dumps(key)}]" if _ODD_KEY.search(key) else f".{key}"
-
-
-def shown(lines: Sequence[str], limits: Limits) -> list[str]:
-    """As many of the lines, and as much of each, as `limits` allow, and how many more there are.
-
-    Nobody looks for more than `limits.messages.validation_error_members_max`, so there may be more
-    than these.
-    """
-    kept = [
-        it[: limits.messages.validation_error_chars_max]
-        for it in lines[: limits.messages.validation_errors_max]
-    ]
-    if len(lines) == len(kept):
-        return kept
-    least = "at least " if len(lines) >= limits.messages.validation_error_members_max else ""
-    return [*kept, f"and {least}{len(lines) - len(kept)} more"]
-
-
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-# The library's class for each dialect; an empty fragment at the end of its name says nothing.
+# The library's class for each dialect, whose name may end with an empty fragment.
 DIALECTS: Final = {
     DEFAULT_DIALECT: "Draft202012Validator",
     "https://json-schema.org/draft/2019-09/schema": "Draft201909Validator",
@@ -69,16 +41,16 @@ _REFERENCES: Final = ("$ref", "$dynamicRef")
 
 @attrs.define(eq=False)
 class SchemaValidator:
-    """A schema that somebody gave, ready to check values.
+    """A schema, ready to validate values.
 
     Attributes:
-        given: The schema; it is copied, and stays as it is.
-        of: What lines call the value as a whole.
-        limits: The bounds, and how many lines there may be and how long they are.
+        given: The schema; it is copied, and never changed.
+        of: The name of the value in error texts.
+        limits: The limits on schemas, and on the number and length of error texts.
 
     Raises:
-        SchemaError: It is too large, is no valid schema of its dialect, is of a dialect that is not
-            known here, or refers to what lies outside of it.
+        SchemaError: The schema is too large, is invalid, has an unsupported dialect, or refers to
+            another document.
     """
 
     given: Mapping[str, Any]
@@ -94,14 +66,14 @@ class SchemaValidator:
             raise SchemaError("schema nested too deeply") from None
 
     def check(self, value: Any) -> list[str]:
-        """What is wrong with a plain JSON value: short lines, or none if the schema accepts it."""
+        """Return a line of text for each error in a plain JSON value; none if it is valid."""
         steps = _STEPS_LEFT.set(itertools.count(self.limits.messages.schema_steps_max, -1))
-        mistakes: Iterator[Any] = self._validator.iter_errors(value)
+        errors: Iterator[Any] = self._validator.iter_errors(value)
         try:
             lines = sorted(
                 map(
                     self._line,
-                    itertools.islice(mistakes, self.limits.messages.validation_error_members_max),
+                    itertools.islice(errors, self.limits.messages.validation_error_members_max),
                 )
             )
         except RecursionError:
@@ -113,20 +85,20 @@ class SchemaValidator:
             ]
         finally:
             _STEPS_LEFT.reset(steps)
-        return shown(lines, self.limits)
+        return shortened(lines, self.limits)
 
-    def _line(self, mistake: Any) -> str:
-        """From a `ValidationError` to "days[0]: 'x' is not of type 'integer'"."""
-        path = "".join(map(path_step, mistake.absolute_path)).removeprefix(".") or self.of
-        return " ".join(f"{path}: {mistake.message}".split())
+    def _line(self, error: Any) -> str:
+        # For example: days[0]: 'x' is not of type 'integer'
+        path = "".join(map(path_step, error.absolute_path)).removeprefix(".") or self.of
+        return " ".join(f"{path}: {error.message}".split())
 
 
-# Reading a schema -------------------------------------------------------------------------------
+# Reading a schema.
 
 
 def _check_size(schema: Mapping[str, Any], limits: Limits) -> None:
-    """Refuse what is too large before anybody walks through it by recursion."""
-    for count, (_, depth) in enumerate(_holders(schema), 1):
+    """Check the size of a schema, before other code walks through it by recursion."""
+    for count, (_, depth) in enumerate(_containers(schema), 1):
         if depth > limits.messages.schema_depth_max:
             raise SchemaError(
                 "schema deeper than"
@@ -139,33 +111,33 @@ def _check_size(schema: Mapping[str, Any], limits: Limits) -> None:
             )
 
 
-def _holders(schema: Any) -> Iterator[tuple[Any, int]]:
-    """Every object and array inside, the whole itself first, and how deep it lies."""
-    left = [(schema, 1)]
-    while left:
-        holder, depth = left.pop()
-        yield holder, depth
-        members: Iterable[Any] = holder.values() if hasattr(holder, "values") else holder
-        left += [(it, depth + 1) for it in members if isinstance(it, Mapping | list | tuple)]
+def _containers(schema: Any) -> Iterator[tuple[Any, int]]:
+    """Yield every object and array with its depth, beginning with the schema itself."""
+    remaining = [(schema, 1)]
+    while remaining:
+        container, depth = remaining.pop()
+        yield container, depth
+        members: Iterable[Any] = container.values() if hasattr(container, "values") else container
+        remaining += [(it, depth + 1) for it in members if isinstance(it, Mapping | list | tuple)]
 
 
 def _validator(given: Mapping[str, Any]) -> Any:
-    """The library's validator of a copy of the schema."""
+    """Return the library's validator for a copy of the schema."""
     from referencing.jsonschema import EMPTY_REGISTRY
 
     dialect = _dialect(given.get("$schema", DEFAULT_DIALECT))
     kind, schema = _kind(dialect), copy.deepcopy(dict(given))
     _check_valid(kind, schema)
     validator = kind(schema, registry=EMPTY_REGISTRY)
-    _Reach(dialect, {id(holder) for holder, _ in _holders(schema)}).settle(schema, validator)
+    _prepare_parts(schema, validator, dialect)
     return validator
 
 
 def _dialect(named: Any) -> str:
-    """The name of a dialect as it stands in `DIALECTS`."""
+    """Return the key of a dialect in `DIALECTS`."""
     dialect = named.removesuffix("#") if isinstance(named, str) else ""
     if dialect not in DIALECTS:
-        raise SchemaError(f"unknown dialect {named!r}: one of {', '.join(DIALECTS)}")
+        raise SchemaError(f"unknown dialect {named!r}: choose one of {', '.join(DIALECTS)}")
     return dialect
 
 
@@ -179,42 +151,32 @@ def _check_valid(kind: Any, schema: dict[str, Any]) -> None:
         raise SchemaError(f"invalid schema, at {path}: {error.message}") from error
 
 
-@attrs.frozen(eq=False)
-class _Reach:
-    """All that a check can come to in one schema: its own parts, and what they refer to."""
+def _prepare_parts(schema: dict[str, Any], validator: Any, dialect: str) -> None:
+    """Visit, once, each part of the schema that a validation can reach; check its references.
 
-    dialect: str
-    own: Collection[int]
+    `$schema` is removed from each part, because the library would switch to its own keywords there,
+    which are not counted. References are followed last: looking one up reads all parts.
 
-    def settle(self, schema: dict[str, Any], validator: Any) -> None:
-        """Go through it once, before any check does.
+    Raises:
+        SchemaError: A part has another dialect, or a reference leads nowhere.
+    """
+    from referencing.jsonschema import specification_with
 
-        The name of the dialect is taken out of each part, for the library would go on there by its
-        own keywords, which do not count. References come last, since to look one up is to read all
-        parts.
-
-        Raises:
-            SchemaError: A part is of another dialect, or refers to what is not there.
-        """
-        from referencing.jsonschema import specification_with
-
-        specification: Any = specification_with(self.dialect)
-        settled: set[int] = set()
-        parts: list[tuple[Any, Any]] = [(schema, validator._resolver)]  # noqa: SLF001 - no other way
-        references: list[tuple[str, Any]] = []
-        while parts or references:
-            part, resolver = parts.pop() if parts else _looked_up(*references.pop())
-            if id(part) not in self.own or id(part) in settled:
-                continue
-            settled.add(id(part))
-            self._take_dialect_out(part)
-            resolver = resolver.in_subresource(specification.create_resource(part))
-            parts += [(inner, resolver) for inner in specification.subresources_of(part)]
-            references += [(part[it], resolver) for it in _REFERENCES if it in part]
-
-    def _take_dialect_out(self, part: dict[str, Any]) -> None:
-        if _dialect(part.pop("$schema", self.dialect)) != self.dialect:
-            raise SchemaError(f"a part is of another dialect than the whole, {self.dialect}")
+    specification: Any = specification_with(dialect)
+    own = {id(container) for container, _ in _containers(schema)}
+    visited: set[int] = set()
+    parts: list[tuple[Any, Any]] = [(schema, validator._resolver)]  # noqa: SLF001 - no other way
+    references: list[tuple[str, Any]] = []
+    while parts or references:
+        part, resolver = parts.pop() if parts else _looked_up(*references.pop())
+        if id(part) not in own or id(part) in visited:
+            continue
+        visited.add(id(part))
+        if _dialect(part.pop("$schema", dialect)) != dialect:
+            raise SchemaError(f"a part of the schema has another dialect than {dialect}")
+        resolver = resolver.in_subresource(specification.create_resource(part))
+        parts += [(inner, resolver) for inner in specification.subresources_of(part)]
+        references += [(part[it], resolver) for it in _REFERENCES if it in part]
 
 
 def _looked_up(reference: str, resolver: Any) -> tuple[Any, Any]:
@@ -227,15 +189,15 @@ def _looked_up(reference: str, resolver: Any) -> tuple[Any, Any]:
         raise SchemaError(text) from None
     contents: Any = found.contents
     if not isinstance(contents, dict | bool):
-        raise SchemaError(f"$ref {reference!r} leads to what is no schema")
+        raise SchemaError(f"$ref {reference!r} leads to a value that is not a schema")
     return cast("Any", contents), found.resolver
 
 
-# Counting ---------------------------------------------------------------------------------------
+# Counting the evaluated keywords.
 
 
-class _TooManySteps(Exception):  # noqa: N818 - never seen outside of this file
-    """The check of one value looked at more keywords than `limits.messages.schema_steps_max`."""
+class _TooManySteps(Exception):  # noqa: N818 - caught in this module
+    """The validation of a value has evaluated `limits.messages.schema_steps_max` keywords."""
 
 
 _STEPS_LEFT: Final[ContextVar[Iterator[int]]] = ContextVar("steps_left")
@@ -243,7 +205,7 @@ _STEPS_LEFT: Final[ContextVar[Iterator[int]]] = ContextVar("steps_left")
 
 @functools.cache
 def _kind(dialect: str) -> Any:
-    """The library's class for a dialect, with keywords that count."""
+    """Return the library's class for a dialect, with counted keywords."""
     from jsonschema import validators
 
     library: Any = validators
@@ -253,9 +215,37 @@ def _kind(dialect: str) -> Any:
 
 
 def _counted(keyword: Callable[..., Any]) -> Callable[..., Any]:
-    def count_and_go_on(*arguments: Any) -> Any:
+    def count_and_evaluate(*arguments: Any) -> Any:
         if next(_STEPS_LEFT.get()) <= 0:
             raise _TooManySteps
         return keyword(*arguments)
 
-    return count_and_go_on
+    return count_and_evaluate
+
+
+# Error texts.
+
+_UNUSUAL_KEY: Final = re.compile(r"[^\w$@:/-]|\A\Z")
+
+
+def path_step(key: str | int) -> str:
+    """Return the notation for a member or an item in a path; keys come from the peer."""
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f"[{json.dumps(key)}]" if _UNUSUAL_KEY.search(key) else f".{key}"
+
+
+def shortened(lines: Sequence[str], limits: Limits) -> list[str]:
+    """Return as many lines, and as much of each, as `limits` allow, and the number of the others.
+
+    Callers stop searching at `limits.messages.validation_error_members_max` errors, so there may be
+    more than the returned number.
+    """
+    kept = [
+        it[: limits.messages.validation_error_chars_max]
+        for it in lines[: limits.messages.validation_errors_max]
+    ]
+    if len(lines) == len(kept):
+        return kept
+    least = "at least " if len(lines) >= limits.messages.validation_error_members_max else ""
+    return [*kept, f"and {least}{len(lines) - len(kept)} more"]

@@ -36,10 +36,16 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES, SecretNames
-from mcp_trio._protocol.forms import FORMATS, check_form, form_errors, form_members
+from mcp_trio._protocol.client_features import (
+    FORMATS,
+    check_form,
+    forbidden_tool_use,
+    form_errors,
+    form_members,
+    unbalanced_tool_use,
+)
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
 from mcp_trio._server.introspection import (
     Field,
     bare,

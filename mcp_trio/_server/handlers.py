@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from mcp_trio import types
-from mcp_trio._protocol.forms import OpenElicitations
+from mcp_trio._protocol.client_features import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._server.context import Context, ThreadContext

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import attrs
 import msgspec
 
-from mcp_trio._protocol.json_schema import path_step, shown
+from mcp_trio._protocol.json_schema import path_step, shortened
 from mcp_trio._server.introspection import (
     InvalidValue,
     bare,
@@ -74,7 +74,9 @@ def lines_of(
     can be invalid although the values in it are valid.
     """
     found = _Walk(read, limits).inside(hint, value, "", limits.messages.validation_error_depth_max)
-    return shown([*itertools.islice(found, limits.messages.validation_error_members_max)], limits)
+    return shortened(
+        [*itertools.islice(found, limits.messages.validation_error_members_max)], limits
+    )
 
 
 @attrs.frozen

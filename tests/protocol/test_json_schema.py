@@ -45,14 +45,14 @@ def test_every_dialect_that_is_told_of_is_understood(dialect):
 @pytest.mark.requirement("JSCH-03")
 @pytest.mark.parametrize("named", ["urn:mine", "http://json-schema.org/draft-03/schema#", 7, None])
 def test_an_unknown_dialect_is_rejected_and_the_known_ones_are_named(named):
-    with pytest.raises(SchemaError, match=r"unknown dialect .*: one of https://json-schema\.org"):
+    with pytest.raises(SchemaError, match=r"unknown dialect .*: choose one of https://json-schema\.org"):
         SchemaValidator({"$schema": named})
 
 
 @pytest.mark.requirement("JSCH-03")
 def test_a_part_of_another_dialect_is_rejected():
     part = {"$id": "urn:part", "$schema": DRAFT_7, "type": "string"}
-    with pytest.raises(SchemaError, match="of another dialect than the whole"):
+    with pytest.raises(SchemaError, match="has another dialect than"):
         SchemaValidator({"properties": {"port": part}})
     assert accepts({"properties": {"port": part | {"$schema": DRAFT_2020}}}, {"port": "Oslo"})
 
@@ -99,7 +99,7 @@ def test_a_reference_is_not_one_where_it_is_data():
 
 
 def test_a_reference_to_what_is_no_schema_is_rejected():
-    with pytest.raises(SchemaError, match="leads to what is no schema"):
+    with pytest.raises(SchemaError, match="leads to a value that is not a schema"):
         SchemaValidator({"$ref": "#/x", "x": [3]})
 
 

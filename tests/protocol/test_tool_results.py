@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.sampling import forbidden_tool_use, unbalanced_tool_use
+from mcp_trio._protocol.client_features import forbidden_tool_use, unbalanced_tool_use
 
 TEXT = s.TextContent(text="hm")
 

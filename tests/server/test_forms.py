@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.forms import check_form
+from mcp_trio._protocol.client_features import check_form
 from mcp_trio._server.elicitation import FormError, form_of
 from mcp_trio.errors import LocalProtocolError
 
