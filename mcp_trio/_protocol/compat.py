@@ -1,13 +1,13 @@
 """Compatibility: values downgraded to the protocol version of the peer.
 
-The vocabulary has the members of all revisions. What the one spoken with does not have is left out
-if nothing depends on it, said in other words if it has some, and refused otherwise: a question that
-would mean something else must not be asked. Tables say which: `_MEMBERS` for members, `_OTHERWISE`
-for whole values that may stand where a revision does not expect them. When a method may be sent at
-all stands in its own row.
+The types have the members of all protocol versions. A member that the peer's version does not have
+is left out if nothing depends on it, replaced by an equivalent if there is one, and otherwise
+rejected: a question that would mean something else must not be asked. `_MEMBER_RULES` is the table
+for members, `_VALUE_RULES` for values that may occur where the version does not expect them. The
+methods have their versions in `methods`.
 
-Most values need no change, and are given back as they are. What is to be looked at is found out
-once for each struct and revision.
+Most values need no change, and are returned as they are. The members to change are found once for
+each type and version.
 """
 
 import functools
@@ -22,28 +22,27 @@ from mcp_trio import types
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import LocalProtocolError
 
-# More than there are structs and revisions: a person's own types may come and go.
-_REMEMBERED_MAX: Final = 1024
+# More than there are types and versions; users' own types may come and go.
+_CACHED_MAX: Final = 1024
 
 Value = TypeVar("Value")
 _Change: TypeAlias = Callable[[Any, ProtocolVersion], Any]
-_Fitter: TypeAlias = Callable[[Any, ProtocolVersion], Any]
 
 
 def downgraded(value: Value, protocol_version: ProtocolVersion) -> Value:
-    """The value as the revision can say it; the value itself if it can say all of it.
+    """Return an equivalent value without members that the protocol version does not have.
 
-    What is no struct of the vocabulary is said as it is.
+    The value itself is returned if nothing has to change, and if it is not one of `types`.
 
     Raises:
-        LocalProtocolError: The revision cannot say this, nor anything that means the same.
+        LocalProtocolError: The protocol version has no equivalent.
     """
     kind: type = type(value)
-    fit = _fitter(kind, protocol_version)
-    return value if fit is None else fit(value, protocol_version)
+    change = _change_for(kind, protocol_version)
+    return value if change is None else change(value, protocol_version)
 
 
-# What becomes of a member that a revision does not have; UNSET is one that is not there.
+# Changes of a member; UNSET removes it.
 
 
 def _left_out(_value: Any, _protocol_version: ProtocolVersion) -> Any:
@@ -52,27 +51,27 @@ def _left_out(_value: Any, _protocol_version: ProtocolVersion) -> Any:
 
 def _rejected(what: str) -> _Change:
     def reject(_value: Any, protocol_version: ProtocolVersion) -> Any:
-        raise LocalProtocolError(f"revision {protocol_version.name} has no {what}")
+        raise LocalProtocolError(f"protocol version {protocol_version.name} has no {what}")
 
     return reject
 
 
 @attrs.frozen
 class _Rule:
-    """What is done to a member, or to a whole value, in the revisions for which it is needed."""
+    """A change of a member, or of a value, and the protocol versions for which it is needed."""
 
     is_needed: Callable[[ProtocolVersion], bool]
     change: _Change
 
 
 def _since(name: str, otherwise: _Change = _left_out) -> _Rule:
-    place = PROTOCOL_VERSIONS[name].index
-    return _Rule(lambda protocol_version: protocol_version.index < place, otherwise)
+    first = PROTOCOL_VERSIONS[name].index
+    return _Rule(lambda protocol_version: protocol_version.index < first, otherwise)
 
 
 def _until(name: str) -> _Rule:
-    place = PROTOCOL_VERSIONS[name].index
-    return _Rule(lambda protocol_version: protocol_version.index > place, _left_out)
+    last = PROTOCOL_VERSIONS[name].index
+    return _Rule(lambda protocol_version: protocol_version.index > last, _left_out)
 
 
 # Structured content, and the schemas of tools.
@@ -83,9 +82,9 @@ def _has_narrow_structure(protocol_version: ProtocolVersion) -> bool:
 
 
 def _structure(value: Any, protocol_version: ProtocolVersion) -> Any:
-    """Only objects, or nothing at all (TRAP-69)."""
-    is_sayable = protocol_version.structured_content == "object" and _is_object(value)
-    return value if is_sayable else msgspec.UNSET
+    """Keep structured content only if it is an object, and the version allows objects."""
+    is_allowed = protocol_version.structured_content == "object" and _is_object(value)
+    return value if is_allowed else msgspec.UNSET
 
 
 def _is_object(value: Any) -> bool:
@@ -96,15 +95,15 @@ def _is_object(value: Any) -> bool:
 
 
 def _output_schema(schema: dict[str, Any], protocol_version: ProtocolVersion) -> Any:
-    is_sayable = protocol_version.structured_content == "object" and schema.get("type") == "object"
-    return _object_schema(schema, protocol_version) if is_sayable else msgspec.UNSET
+    is_allowed = protocol_version.structured_content == "object" and schema.get("type") == "object"
+    return _object_schema(schema, protocol_version) if is_allowed else msgspec.UNSET
 
 
 _BOOLEANS: Final[dict[bool, dict[str, Any]]] = {True: {}, False: {"not": {}}}
 
 
 def _object_schema(schema: dict[str, Any], _protocol_version: ProtocolVersion) -> dict[str, Any]:
-    """With an object for each property: not all revisions know `true` and `false` as schemas."""
+    """Replace `true` and `false` as schemas of properties, which older versions do not allow."""
     properties: Any = schema.get("properties")
     if not isinstance(properties, dict):
         return schema
@@ -127,12 +126,12 @@ def _mode(mode: types.ElicitMode, protocol_version: ProtocolVersion) -> Any:
 
 
 def _plain_form(form: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
-    """Without choices of several, titled choices by `enumNames`, and only booleans preset."""
+    """Return a form with `enumNames` for titled choices, and with defaults only for booleans."""
     members: dict[str, dict[str, Any]] = form.get("properties", {})
     try:
         plain = {name: _plain_member(member, protocol_version) for name, member in members.items()}
-    except (AttributeError, KeyError, TypeError) as error:  # what people wrote is no form at all
-        text = f"revision {protocol_version.name} has no such form: {error!r}"
+    except (AttributeError, KeyError, TypeError) as error:  # the user's schema is not a form
+        text = f"protocol version {protocol_version.name} has no such form: {error!r}"
         raise LocalProtocolError(text) from error
     if "$schema" not in form and _is_same(members.values(), plain.values()):
         return form
@@ -162,7 +161,7 @@ def _plain_answers(content: dict[str, Any], protocol_version: ProtocolVersion) -
 
 
 def _form_only(capability: types.ElicitationCapability, _protocol_version: ProtocolVersion) -> Any:
-    """What has modes elsewhere means forms here: who does without them can do nothing (TRAP-89)."""
+    # A version without modes has only forms, so a client that announces only URLs has nothing.
     if capability.form is None and capability.url is None:
         return capability
     return msgspec.UNSET if capability.form is None else types.ElicitationCapability()
@@ -184,7 +183,7 @@ def _one_block(
 def _one_block_each(
     messages: list[types.SamplingMessage], _protocol_version: ProtocolVersion
 ) -> Any:
-    """As many messages as there are blocks: the same words by the same role, one after another."""
+    """Return a message for each block, with the role of its message."""
     if not any(isinstance(message.content, list) for message in messages):
         return messages
     return [
@@ -214,9 +213,9 @@ def _always(_protocol_version: ProtocolVersion) -> bool:
     return True
 
 
-_NOWHERE: Final = _Rule(_always, _left_out)
+_NEVER_SENT: Final = _Rule(_always, _left_out)
 
-_MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
+_MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     types.Result: {"result_type": (_since("2026-07-28"),)},
     types.CacheableResult: {
         "ttl_ms": (_since("2026-07-28"),),
@@ -252,7 +251,7 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     types.CompleteParams: {"context": (_since("2025-06-18"),)},
     types.ProgressParams: {"message": (_since("2025-03-26"),)},
     types.Root: {"meta": (_since("2025-06-18"),)},
-    types.RootsCapability: {"list_changed": (_until("2025-11-25"),)},  # TRAP-94
+    types.RootsCapability: {"list_changed": (_until("2025-11-25"),)},
     types.SamplingCapability: {
         "context": (_since("2025-11-25"),),
         "tools": (_since("2025-11-25"),),
@@ -265,7 +264,7 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
         "completions": (_since("2025-03-26"),),
         "extensions": (_since("2026-07-28"),),
     },
-    types.ListRootsResult: {"meta": (_until("2025-11-25"),), "result_type": (_NOWHERE,)},
+    types.ListRootsResult: {"meta": (_until("2025-11-25"),), "result_type": (_NEVER_SENT,)},
     types.SamplingMessage: {"meta": (_since("2025-11-25"),), "content": _SAMPLING_CONTENT},
     types.ToolResultContent: {"structured_content": (_Rule(_has_narrow_structure, _structure),)},
     types.CreateMessageParams: {
@@ -274,7 +273,7 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
         "tools": (_since("2025-11-25", otherwise=_rejected("tools in sampling")),),
         "tool_choice": (_since("2025-11-25", otherwise=_rejected("choice of tools in sampling")),),
     },
-    types.CreateMessageResult: {"result_type": (_NOWHERE,), "content": _SAMPLING_CONTENT},
+    types.CreateMessageResult: {"result_type": (_NEVER_SENT,), "content": _SAMPLING_CONTENT},
     types.ElicitParams: {
         "meta": (_until("2025-11-25"),),
         "mode": (_since("2025-11-25", otherwise=_mode),),
@@ -284,11 +283,11 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     },
     types.ElicitResult: {
         "meta": (_until("2025-11-25"),),
-        "result_type": (_NOWHERE,),
+        "result_type": (_NEVER_SENT,),
         "content": (_since("2025-11-25", otherwise=_plain_answers),),
     },
 }
-"""The rules of a struct hold for its subclasses, which may have others for the same member."""
+"""The rules for members, which also hold for subclasses, unless these have others."""
 
 
 def _audio_as_resource(
@@ -305,7 +304,7 @@ def _link_as_text(
     return types.TextContent(text=text, annotations=link.annotations)
 
 
-_OTHERWISE: Final[Mapping[type, _Rule]] = {
+_VALUE_RULES: Final[Mapping[type, _Rule]] = {
     types.AudioContent: _since("2025-03-26", otherwise=_audio_as_resource),
     types.ResourceLink: _since("2025-06-18", otherwise=_link_as_text),
     types.ToolUseContent: _since("2025-11-25", otherwise=_rejected("use of tools in sampling")),
@@ -318,23 +317,23 @@ _OTHERWISE: Final[Mapping[type, _Rule]] = {
 }
 
 
-# What is to be done, for each struct and revision.
+# The changes for each type and protocol version.
 
 
 class _Step(NamedTuple):
-    """How to fit one member; `absent` is its value when it is not there."""
+    """The change of one member; `absent` is its value when it is not set."""
 
     name: str
     absent: Any
     change: _Change
 
 
-@functools.lru_cache(maxsize=_REMEMBERED_MAX)
-def _fitter(kind: type, protocol_version: ProtocolVersion) -> _Fitter | None:
-    """What fits the values of a type; None if each of them can be said as it is."""
+@functools.lru_cache(maxsize=_CACHED_MAX)
+def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None:
+    """Return the change for values of a type; None if they need no change."""
     if not issubclass(kind, types.Model):
         return None
-    rule = _OTHERWISE.get(kind)
+    rule = _VALUE_RULES.get(kind)
     if rule is not None and rule.is_needed(protocol_version):
         return lambda value, protocol_version: downgraded(
             rule.change(value, protocol_version), protocol_version
@@ -349,19 +348,19 @@ def _steps(kind: type[types.Model], protocol_version: ProtocolVersion) -> Iterat
         changes = [
             rule.change for rule in rules.get(field.name, ()) if rule.is_needed(protocol_version)
         ]
-        if any(_fitter(inner, protocol_version) for inner in _structs_in(field.type)):
-            changes.append(_inner)
+        if any(_change_for(inner, protocol_version) for inner in _structs_in(field.type)):
+            changes.append(_downgraded_member)
         if changes:
-            yield _Step(field.name, field.default, _one_after_another(changes))
+            yield _Step(field.name, field.default, _combined(changes))
 
 
 def _rules(kind: type) -> dict[str, tuple[_Rule, ...]]:
     bases = reversed(kind.__mro__)
-    return {name: rules for base in bases for name, rules in _MEMBERS.get(base, {}).items()}
+    return {name: rules for base in bases for name, rules in _MEMBER_RULES.get(base, {}).items()}
 
 
 def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
-    """The structs that a member of this type may hold."""
+    """Yield the types of this package that occur in a type hint."""
     if isinstance(hint, type) and issubclass(hint, types.Model):
         yield hint
     for argument in get_args(hint):
@@ -379,8 +378,7 @@ def _downgraded_by(steps: tuple[_Step, ...], value: Any, protocol_version: Proto
     return msgspec.structs.replace(value, **changed) if changed else value
 
 
-def _one_after_another(changes: Sequence[_Change]) -> _Change:
-    """All of them as one; most members have only one."""
+def _combined(changes: Sequence[_Change]) -> _Change:
     if len(changes) == 1:
         return changes[0]
 
@@ -394,8 +392,8 @@ def _one_after_another(changes: Sequence[_Change]) -> _Change:
     return change
 
 
-def _inner(member: Any, protocol_version: ProtocolVersion) -> Any:
-    """A member that is a struct, a list of them, or some by their keys, fitted."""
+def _downgraded_member(member: Any, protocol_version: ProtocolVersion) -> Any:
+    """Downgrade an object, the items of a list, or the values of a mapping."""
     if isinstance(member, list):
         items = cast("Sequence[Any]", member)
         for each in items:
@@ -404,8 +402,8 @@ def _inner(member: Any, protocol_version: ProtocolVersion) -> Any:
         return items
     if isinstance(member, dict):
         named = cast("dict[str, Any]", member)
-        fits = {name: downgraded(each, protocol_version) for name, each in named.items()}
-        return named if _is_same(named.values(), fits.values()) else fits
+        after = {name: downgraded(each, protocol_version) for name, each in named.items()}
+        return named if _is_same(named.values(), after.values()) else after
     return downgraded(member, protocol_version)
 
 

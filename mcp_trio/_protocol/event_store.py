@@ -1,4 +1,7 @@
-"""Stores of sent events, from which a client resumes a broken stream."""
+"""Stores of sent events, from which a client resumes a broken stream.
+
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
+"""
 
 import re
 from collections import deque
@@ -7,30 +10,28 @@ from typing import Final, Protocol, TypeAlias
 
 import attrs
 
-# --------------------
-# What a client of a session may come back for: the interface; `ReplayBuffer` is one in memory.
-
 
 class EventStore(Protocol):
     """The events of one session's streams, by their ids.
 
-    Promised: no id is given twice in a session; an id tells its stream, and what came before it
-    there; what `after` gives has no hole. Not promised: that an event is kept, or for how long.
+    A store promises: an id is given once in a session; an id determines its stream and the events
+    before it; the events that `after` returns have no gap. It does not promise to keep an event for
+    any time.
 
-    Nothing here waits: an event has its id, and is kept, in the very step in which it is sent. Else
-    a client might hold an id that means nothing yet, and each event would cost a wait. So a store
-    for several machines makes the ids here, from the session's own and a count, and writes behind;
-    who comes to another machine before that has arrived gets what it would get for events that are
-    kept no more. When the session has ended, nothing of it is asked any more: see
+    The methods do not wait. An event gets its id and is stored in the same step in which it is
+    sent; otherwise a client could have an id that is not stored yet. A store for several machines
+    therefore makes ids from the session's id and a counter, and writes later. A client that
+    reconnects to another machine before that receives the same answer as for events that are no
+    longer stored. After the end of the session no method is called any more: see
     `SessionStore.forget`.
     """
 
     def open_stream(self) -> int:
-        """The number of a new stream."""
+        """Return the number of a new stream."""
         ...
 
     def keep(self, stream: int, data: bytes) -> str:
-        """The id of the stream's next event, which is kept; no data: it only marks a place.
+        """Store the next event of a stream; return its id. Empty data only marks a position.
 
         Raises:
             KeyError: The stream is not open.
@@ -38,68 +39,72 @@ class EventStore(Protocol):
         ...
 
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
-        """The ids of all events of a new stream that has ended, and before them that of a mark.
+        """Store a new stream that has ended; return the id of its mark and those of its events.
 
-        As if it was opened, the mark and each event were kept, and it was closed; most streams come
-        like that.
+        The effect is that of `open_stream`, `keep` with empty data, `keep` for each event, and
+        `close_stream`. Most streams are stored in this way.
         """
         ...
 
     def after(self, event_id: str) -> tuple[int, Sequence[tuple[str, bytes]]]:
-        """The event's stream, and all that came on it behind the event: ids and data, in order.
+        """Return the number of an event's stream, and the ids and data of all events after it.
 
         Raises:
-            LookupError: No such id was given, or not all that followed it is still kept.
+            LookupError: The id was not given, or not all events after it are still stored.
         """
         ...
 
     def close_stream(self, stream: int) -> None:
-        """The stream has ended: nothing follows on it, and its events may be forgotten first.
+        """End a stream. Its events may be forgotten before those of open streams.
 
         Raises:
-            KeyError: It is not open.
+            KeyError: The stream is not open.
         """
         ...
 
 
-# Numbers as `keep` writes them; longer ones were never given.
+# The stream and the number of an event; longer numbers are never given.
 _EVENT_ID: Final = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
-_UNKNOWN: Final = "that event id is unknown, or its stream is no longer kept"
+_UNKNOWN: Final = "the event id is unknown, or its stream is no longer stored"
 
 
 _Kept: TypeAlias = tuple[int, bytes]
-"""An age, which counts up over all open streams, so that the lowest is the oldest; and data."""
+"""An event: a number that counts all events, and the data. The lowest number is the oldest."""
 
 _Ended: TypeAlias = tuple[int, int, *tuple[bytes, ...]]
-"""An ended stream's number, that of its first event that is kept, and the data from there on.
+"""An ended stream: its number, that of its first stored event, and the data from there on.
 
-Most of what a busy server holds is these, and the garbage collector follows none of them.
+A busy server has many of these; as tuples of atoms they are not visited by the garbage collector.
 """
 
 
 @attrs.define(eq=False)
 class _Stream:
-    """The newest events of a stream, without a gap; `next_number` is that of its next event."""
+    """The newest events of an open stream; `next_number` is the number of its next event."""
 
     next_number: int
     events: list[_Kept]
 
     def ended(self, number: int) -> _Ended:
-        """The stream of that number, if nothing follows."""
+        """Return the stream as an ended one with that number."""
         first = self.next_number - len(self.events)
         return (number, first, *[data for _, data in self.events])
 
 
 @attrs.define(kw_only=True, eq=False)
 class ReplayBuffer:
-    """The latest events of one session's streams, for those who lost a connection.
+    """An event store in memory: the newest events of one session's streams.
 
-    An event's id names its stream, and its number in it; no id is given twice in a session
-    (requirements HTTP-38, HTTP-39). At most `events_max` events and `bytes_max` bytes of data are
-    kept over all streams. Beyond that those of closed streams go first, the longest closed before
-    the others, then the oldest of open ones. An event that is over `bytes_max` alone is not kept,
-    nor are events of a stream that comes whole and is over it; the mark at the beginning of one
-    need not be. An open stream itself is remembered even if nothing of it is kept.
+    The id of an event has the number of its stream and its number in the stream.
+
+    Args:
+        events_max: Events that are stored, of all streams together.
+        bytes_max: Bytes of their data. A larger event is not stored, nor is an ended stream that is
+            larger.
+
+    When a limit is exceeded, the events of ended streams are forgotten first, those of the stream
+    that ended first before the others, then the oldest events of open streams. An open stream
+    stays known even if no event of it is stored.
     """
 
     _events_max: int = attrs.field(alias="events_max")
@@ -109,24 +114,24 @@ class ReplayBuffer:
     _kept_events: int = attrs.field(default=0, init=False)
     _kept_bytes: int = attrs.field(default=0, init=False)
     _open: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
-    # Of thousands that come and go one is looked for, once in a while.
+    # Searched from the beginning, because only few of thousands of streams are ever resumed.
     _closed: deque[_Ended] = attrs.field(factory=deque[_Ended], init=False)
 
     def open_stream(self) -> int:
-        """The number of a new stream."""
+        """Return the number of a new stream."""
         self._streams_opened += 1
         self._open[self._streams_opened] = _Stream(1, [])
         return self._streams_opened
 
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
-        """The ids of all events of a new stream that has ended, and before them that of a mark."""
+        """Store a new stream that has ended; return the id of its mark and those of its events."""
         self._streams_opened = number = self._streams_opened + 1
         size, ids = 0, [_event_id(number, 1)]
         for data in events:
             size += len(data)
             ids.append(_event_id(number, len(ids) + 1))
         if size <= self._bytes_max:
-            is_empty = not events  # what follows the mark says all that it does
+            is_empty = not events  # the mark itself is stored only if nothing follows it
             self._closed.append((number, 1, b"") if is_empty else (number, 2, *map(bytes, events)))
             self._kept_events += len(events) or 1
             self._kept_bytes += size
@@ -134,7 +139,7 @@ class ReplayBuffer:
         return ids
 
     def keep(self, stream: int, data: bytes) -> str:
-        """The id of the stream's next event, which is kept.
+        """Store the next event of a stream; return its id.
 
         Raises:
             KeyError: The stream is not open.
@@ -153,10 +158,10 @@ class ReplayBuffer:
         return event_id
 
     def after(self, event_id: str) -> tuple[int, list[tuple[str, bytes]]]:
-        """The event's stream, and all that came on it behind the event: ids and data, in order.
+        """Return the number of an event's stream, and the ids and data of all events after it.
 
         Raises:
-            LookupError: This session gave no such id, or not all that followed it is still kept.
+            LookupError: The id was not given, or not all events after it are still stored.
         """
         stream, number = _numbers_in(event_id)
         _, first, *events = self._ended(stream)
@@ -164,16 +169,16 @@ class ReplayBuffer:
             raise LookupError(_UNKNOWN)
         if number + 1 < first:
             limits = "limits.http.events_kept_max, limits.http.events_kept_bytes_max"
-            raise LookupError(f"some of what followed that event is no longer kept ({limits})")
+            raise LookupError(f"some events after that event are no longer stored ({limits})")
         return stream, [
             (_event_id(stream, at), data) for at, data in enumerate(events, first) if at > number
         ]
 
     def close_stream(self, stream: int) -> None:
-        """The stream has ended: nothing follows on it, and its events may be forgotten first.
+        """End a stream.
 
         Raises:
-            KeyError: It is not open.
+            KeyError: The stream is not open.
         """
         closed = self._open.pop(stream)
         if closed.events:
@@ -196,7 +201,7 @@ class ReplayBuffer:
                 self._forget_first(min(streams, key=_age))
 
     def _forget_closed(self) -> None:
-        """The oldest event of the longest closed stream; without any it is forgotten itself."""
+        # The oldest event of the stream that ended first; with its last event the stream.
         stream, first, *events = self._closed.popleft()
         if len(events) > 1:
             self._closed.appendleft((stream, first + 1, *events[1:]))
@@ -212,7 +217,7 @@ class ReplayBuffer:
 
 
 def _numbers_in(event_id: str) -> tuple[int, int]:
-    """A stream, and an event on it."""
+    """Return the number of a stream, and of an event in it."""
     if match := _EVENT_ID.fullmatch(event_id):
         return int(match[1]), int(match[2])
     raise LookupError(_UNKNOWN)

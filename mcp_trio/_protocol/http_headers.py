@@ -1,4 +1,12 @@
-"""HTTP headers: requests, parameter headers, and encoding."""
+"""HTTP headers: those of a received request, and those that repeat what a message says.
+
+A stateless POST repeats its protocol version, method and name in headers, so that intermediaries
+can route it without reading the body. A tool can also have arguments sent in headers, by the
+annotation `x-mcp-header` in its input schema. A server rejects a request whose headers and body
+disagree.
+
+https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
+"""
 
 import base64
 import binascii
@@ -10,37 +18,33 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 import attrs
 
-# --------------------
-# What comes before the body of an HTTP request, and what its fields say.
-
-
 Headers: TypeAlias = Sequence[tuple[str, str]]
-"""Names and values of header fields, in the order in which they are sent."""
+"""Names and values of headers, in the order in which they are sent."""
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 
 HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
-"""A host, by name or number, and perhaps a port; in lower case."""
+"""A host name or address in lower case, with an optional port."""
 
 OUTER_SPACE: Final = " \t"
-"""What may stand around a field value without being part of it (HDR-06)."""
+"""White space around a header value, which is not part of it (RFC 9110, section 5.5)."""
 
 
-# With slots, its cached properties would have every attribute looked up twice.
+# Not with slots, because attributes of a class with slots and cached properties are slower.
 @attrs.frozen(slots=False)
 class HttpRequest:
-    """What came before the body of a request.
+    """The request line and the headers of an HTTP request.
 
     Attributes:
-        method: As it came, for instance `POST`.
-        path: As it came, without the query, and without what the application is mounted under.
-        query: What stood behind the question mark.
-        headers: By names in lower case; a field that came several times has its values joined.
-        repeated: The names of those.
+        method: The method as received, for example `POST`.
+        path: The path as received, without the query and the prefix of a mounted application.
+        query: The query, without the question mark.
+        headers: The values by names in lower case; values of repeated headers are joined.
+        repeated: The names of repeated headers.
         scheme: `http` or `https`.
-        client: The address of the peer.
-        principal: Who it has proved to be.
+        client: The address of the client.
+        principal: The client as it has been authenticated.
     """
 
     method: str
@@ -56,12 +60,13 @@ class HttpRequest:
     def of(
         cls, method: str, target: str, headers: Iterable[tuple[bytes, bytes]], **rest: Any
     ) -> Self:
-        """The head of a request for `target`, with the fields as they came over the wire."""
+        """Return a request for `target` with the headers as received."""
         path, _, query = target.partition("?")
         return cls(method, path, query, *decoded_headers(headers), **rest)
 
     def with_header(self, name: str, value: str) -> "HttpRequest":
-        """The same but for one field; a call of its own, as `attrs.evolve` costs ten times that."""
+        """Return a copy with one other header."""
+        # `attrs.evolve` takes ten times as long.
         return HttpRequest(
             self.method,
             self.path,
@@ -74,14 +79,14 @@ class HttpRequest:
         )
 
     def header(self, name: str) -> str | None:
-        """The value of a field, by its name in any case (HDR-05); None if it did not come."""
+        """Return the value of a header, whose name is in any case; None if it is absent."""
         return self.headers.get(name.lower())
 
-    # A client says the same in one request after the other: hosts keep heads, and what they mean.
+    # The HTTP servers cache requests with equal headers, so these properties are computed once.
 
     @functools.cached_property
     def host(self) -> tuple[str, str | None] | None:
-        """Name and port under which the client has found us; None: it said none, or nonsense."""
+        """The name and port in `Host`; None if it is absent, repeated or malformed."""
         if "host" in self.repeated:
             return None
         match = HOST.fullmatch(self.headers.get("host", "").lower())
@@ -89,24 +94,24 @@ class HttpRequest:
 
     @functools.cached_property
     def is_json(self) -> bool:
-        """Return whether the body is said to be JSON."""
+        """Whether the `Content-Type` is JSON."""
         return media_type_of(self.headers.get("content-type")) == JSON
 
     @functools.cached_property
     def accepts_json(self) -> bool:
-        """Return whether the client takes JSON as an answer."""
+        """Whether the client accepts JSON."""
         return accepts(self.headers.get("accept"), JSON)
 
     @functools.cached_property
     def accepts_event_streams(self) -> bool:
-        """Return whether the client takes a stream of events as an answer."""
+        """Whether the client accepts an event stream."""
         return accepts(self.headers.get("accept"), EVENT_STREAM)
 
 
 def decoded_headers(
     headers: Iterable[tuple[bytes, bytes]],
 ) -> tuple[Mapping[str, str], frozenset[str]]:
-    """The `headers` and `repeated` of a head, of the fields as they came over the wire."""
+    """Return the `headers` and `repeated` of an `HttpRequest`, from the headers as received."""
     values: dict[str, str] = {}
     repeated: set[str] = set()
     for raw_name, raw_value in headers:
@@ -119,62 +124,84 @@ def decoded_headers(
     return values, frozenset(repeated)
 
 
-# The elements of a list, where a comma between quotes parts nothing (RFC 9110, section 5.6.1).
+# RFC 9110: a name is a token (section 5.6.2); a value has visible characters, inner spaces and tabs
+# (section 5.5).
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE: Final = re.compile(r"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?")
+
+
+def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return headers as they are sent, with names in lower case.
+
+    Raises:
+        ValueError: A name or value is not allowed in a header, for example because of a line break.
+    """
+    for name, value in headers:
+        if not _FIELD_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a valid name of a header")
+        if not _FIELD_VALUE.fullmatch(value):
+            raise ValueError(f"the value of the header {name} has characters that are not allowed")
+    return [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in headers]
+
+
+@functools.lru_cache(maxsize=1)
+def date_at(second: int) -> bytes:
+    """Return the value of `Date` for a Unix time; made once a second."""
+    return email.utils.formatdate(second, usegmt=True).encode("ascii")
+
+
+# Content negotiation: https://www.rfc-editor.org/rfc/rfc9110#name-accept
+
+# The elements of a list, in which a comma between quotes is no separator (RFC 9110, section 5.6.1).
 _ELEMENT: Final = re.compile(r'(?:[^,"]+|"(?:[^"\\]|\\.)*"?)+')
-_NO_WEIGHT: Final = re.compile(r";[ \t]*q=0(?:\.0*)?[ \t]*(?=;|\Z)", re.IGNORECASE)
-_REMEMBERED_CHARS_MAX: Final = 256
+_ZERO_WEIGHT: Final = re.compile(r";[ \t]*q=0(?:\.0*)?[ \t]*(?=;|\Z)", re.IGNORECASE)
+_CACHED_CHARS_MAX: Final = 256
 
 
 def accepts(accept: str | None, media_type: str) -> bool:
-    """Return whether a client that sent this `Accept` takes an answer of this type (TRAP-31).
+    """Return whether a client with this `Accept` accepts a media type.
 
-    One that sent none, or an empty one, takes all. The narrowest range that fits decides; its
-    parameters, but for a weight of zero, do not matter.
+    A client without `Accept`, or with an empty one, accepts all. The most specific range that
+    matches decides. Parameters of ranges are ignored, except a weight of zero.
     """
     if accept is None:
         return True
-    is_long = len(accept) > _REMEMBERED_CHARS_MAX
-    return (_accepts if is_long else _remembered_accepts)(accept, media_type)
+    is_long = len(accept) > _CACHED_CHARS_MAX
+    return (_accepts if is_long else _cached_accepts)(accept, media_type)
 
 
 def _accepts(accept: str, media_type: str) -> bool:
     ranges = _ranges(accept)
     family = media_type.partition("/")[0]
-    narrowest = (ranges.get(each) for each in (media_type, f"{family}/*", "*/*"))
-    return not ranges or next((said for said in narrowest if said is not None), False)
+    matching = (ranges.get(each) for each in (media_type, f"{family}/*", "*/*"))
+    return not ranges or next((accepted for accepted in matching if accepted is not None), False)
 
 
-_remembered_accepts: Final = functools.lru_cache(maxsize=128)(_accepts)
+_cached_accepts: Final = functools.lru_cache(maxsize=128)(_accepts)
 
 
 def _ranges(accept: str) -> Mapping[str, bool]:
-    """Which ranges of media types are named, and whether they are wanted at all."""
+    """Return the ranges of media types in `Accept`, and whether their weight is not zero."""
     ranges: dict[str, bool] = {}
     for element in _ELEMENT.findall(accept):
         name = media_type_of(element)
         if name:
-            ranges[name] = ranges.get(name, False) or _NO_WEIGHT.search(element) is None
+            ranges[name] = ranges.get(name, False) or _ZERO_WEIGHT.search(element) is None
     return ranges
 
 
 def media_type_of(content_type: str | None) -> str:
-    """The media type in lower case, without parameters; empty if there is none."""
+    """Return the media type in lower case, without parameters; empty if there is none."""
     return "" if content_type is None else content_type.partition(";")[0].strip(" \t").lower()
 
 
-# --------------------
-# Header fields that repeat what the body of a modern request says.
-#
-# Who stands between client and server can then route without reading bodies, and a server refuses
-# what says one thing in its head and another in its body. Some fields are on every request; others
-# mirror those arguments of a tool whose schema asks for it by `x-mcp-header`.
-
+# Headers that repeat what the body of a stateless request says.
 
 PROTOCOL_VERSION: Final = "MCP-Protocol-Version"
 METHOD: Final = "Mcp-Method"
 NAME: Final = "Mcp-Name"
 PARAM: Final = "Mcp-Param-"
-"""What the names of fields that mirror an argument begin with."""
+"""The beginning of the names of parameter headers."""
 
 ANNOTATION: Final = "x-mcp-header"
 
@@ -186,37 +213,37 @@ NAME_MEMBERS: Final[Mapping[str, str]] = {
     "tasks/update": "taskId",
     "tasks/cancel": "taskId",
 }
-"""By method, which of its params `Mcp-Name` repeats; others have none (HDR-03, HDR-04)."""
+"""By method, the member of its params that `Mcp-Name` repeats."""
 
 Paths: TypeAlias = Mapping[str, tuple[str, ...]]
-"""What stands behind `Mcp-Param-` in a field's name, and where its argument is."""
+"""The parameter headers of a tool: the name after `Mcp-Param-`, and the path of the argument."""
 
 _SHOWN_CHARS_MAX: Final = 100
 
 
 class HeaderMismatchError(ValueError):
-    """A value cannot be sent in a header, or headers and body disagree; the text names the field.
+    """A value cannot be sent in a header, or headers and body disagree; the text names the header.
 
     A server answers such a request with 400 and `HEADER_MISMATCH`.
     """
 
 
 class AnnotationError(ValueError):
-    """A tool's schema asks for fields that cannot be; the text says where and why (HDR-16)."""
+    """An annotation of a tool's schema is invalid; the text says where and why."""
 
 
-# Values ------------------------------------------------------------------------------------------
+# The encoding of header values.
 
 _PREFIX: Final = "=?base64?"
 _SUFFIX: Final = "?="
 _PLAIN: Final = re.compile(r"[ -~]*")
-_RECEIVED: Final = re.compile(r"[\t -~]*")  # a tab is legal in a field, though we wrap it (TRAP-48)
+_RECEIVED: Final = re.compile(r"[\t -~]*")  # tabs are allowed, but not sent
 
 
 def encoded_value(value: str) -> str:
-    """The value as a field can carry it: as it is, or as Base64 between markers (HDR-23, HDR-28).
+    """Return the header for a value: unchanged, or as Base64 between markers.
 
-    What looks as if it were wrapped is wrapped too (HDR-24).
+    A value that looks like an encoded one is encoded too.
     """
     is_marked = value.startswith(_PREFIX) and value.endswith(_SUFFIX)
     has_outer_space = value != value.strip(OUTER_SPACE)
@@ -226,14 +253,14 @@ def encoded_value(value: str) -> str:
 
 
 def decoded_value(text: str) -> str:
-    """What a field's text stands for; without both markers, the text itself (HDR-26).
+    """Return the value of a header: the decoded Base64 between markers, or the text itself.
 
     Raises:
-        MirrorError: Between the markers is no Base64 of UTF-8 as `encoded_value` writes it, or a
-            character should have been wrapped (HDR-30).
+        HeaderMismatchError: The text between the markers is not Base64 of UTF-8, or the text has
+            characters that have to be encoded.
     """
     if not _RECEIVED.fullmatch(text):
-        raise HeaderMismatchError("has characters that are sent as Base64 only")
+        raise HeaderMismatchError("has characters that must be sent as Base64")
     inner = text.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     if len(inner) != len(text) - len(_PREFIX + _SUFFIX):
         return text
@@ -243,15 +270,15 @@ def decoded_value(text: str) -> str:
             return value.decode()
     except (binascii.Error, UnicodeDecodeError):
         pass
-    raise HeaderMismatchError("has bad Base64 between its markers")
+    raise HeaderMismatchError("has invalid Base64 between its markers")
 
 
-# Annotations of schemas --------------------------------------------------------------------------
+# The annotations of a tool's input schema.
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _PARAMETER_HEADER_TYPES: Final = frozenset({"string", "integer", "boolean"})
 
-# The keywords whose value is a schema, or an array of them, and those with a schema by each name.
+# The keywords whose value is a schema or an array of schemas, and those with schemas by name.
 _INNER: Final = frozenset(
     {"not", "if", "then", "else", "allOf", "anyOf", "oneOf", "items", "prefixItems", "contains"}
     | {"additionalItems", "unevaluatedItems", "additionalProperties", "unevaluatedProperties"}
@@ -265,10 +292,11 @@ _Path: TypeAlias = tuple[str, ...] | None
 
 
 def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
-    """Return the arguments of a tool that are sent in headers, and the names of these headers.
+    """Return the arguments of a tool that are sent in headers.
 
     Raises:
-        AnnotationError: An annotation breaks a rule (HDR-10 to HDR-13, HDR-15).
+        AnnotationError: An annotation is invalid: its value is not a token, or is used twice, or it
+            is not at a string, integer or boolean that is reached by `properties` only.
     """
     paths: dict[str, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -276,33 +304,33 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
         if ANNOTATION not in schema:
             continue
         if not path:
-            raise AnnotationError(f"{ANNOTATION} where no path of `properties` alone leads")
+            raise AnnotationError(
+                f"{ANNOTATION} at a schema that `properties` alone do not lead to"
+            )
         suffix = _suffix(schema, ".".join(path)[:_SHOWN_CHARS_MAX])
         if suffix.lower() in taken:
-            raise AnnotationError(f"{ANNOTATION} {suffix!r} stands at two properties")
+            raise AnnotationError(f"two properties have the same {ANNOTATION} {suffix!r}")
         taken.add(suffix.lower())
         paths[suffix] = path
     return paths
 
 
-def _suffix(schema: Mapping[str, Any], place: str) -> str:
+def _suffix(schema: Mapping[str, Any], path: str) -> str:
     suffix = schema[ANNOTATION]
     if not isinstance(suffix, str) or not _TOKEN.fullmatch(suffix):
         raise AnnotationError(
-            f"{ANNOTATION} of {place!r} is no token that can be in a field's name"
+            f"{ANNOTATION} of {path!r} is not a token, as names of headers have to be"
         )
     kind = schema.get("type")
     if not isinstance(kind, str) or kind not in _PARAMETER_HEADER_TYPES:
-        raise AnnotationError(
-            f"{place!r} is no string, integer or boolean: {ANNOTATION} is not for it"
-        )
+        raise AnnotationError(f"{path!r} must be a string, integer or boolean to have {ANNOTATION}")
     return suffix
 
 
 def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[_Path, Mapping[str, Any]]]:
-    """Every schema inside, and the names of `properties` that lead there; None: other ways do.
+    """Yield every schema with its path of `properties`; None if other keywords lead to it.
 
-    Values that are no schemas, such as defaults, are not looked into, and nothing is referred to.
+    Values that are not schemas, such as defaults, are skipped, and references are not followed.
     """
     found: list[tuple[_Path, Any]] = [((), root)]
     for path, schema in found:
@@ -327,14 +355,14 @@ def _listed(value: Any) -> Iterable[Any]:
     return cast("Iterable[Any]", value) if isinstance(value, list) else (value,)
 
 
-# What a body says --------------------------------------------------------------------------------
+# The values in the body.
 
 _EXACT_MAX: Final = 2**53 - 1
 _INTEGER: Final = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
 
 
 def _argument(params: Mapping[str, Any] | None, path: tuple[str, ...]) -> Any:
-    """The value at a path; None if there is none (HDR-19)."""
+    """Return the argument at a path; None if it is absent."""
     value: Any = (params or {}).get("arguments")
     for name in path:
         if not isinstance(value, Mapping):
@@ -343,11 +371,11 @@ def _argument(params: Mapping[str, Any] | None, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _rendered(value: Any, field: str) -> str | None:
-    """The text of a value (HDR-22); None for null, and for what the schema does not allow there.
+def _rendered(value: Any, name: str) -> str | None:
+    """Return the text of a value; None for null and for types that the schema does not allow.
 
     Raises:
-        MirrorError: It is an integer that not everybody reads exactly (HDR-14).
+        HeaderMismatchError: The value is an integer that not all JSON parsers read exactly.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -356,7 +384,7 @@ def _rendered(value: Any, field: str) -> str | None:
     if not isinstance(value, int):
         return value if isinstance(value, str) else None
     if abs(value) > _EXACT_MAX:
-        raise HeaderMismatchError(f"{field} mirrors an integer beyond 2^53 - 1")
+        raise HeaderMismatchError(f"{name} cannot carry an integer beyond 2^53 - 1")
     return str(value)
 
 
@@ -365,26 +393,30 @@ def _is_number(value: Any) -> bool:
 
 
 def _named(method: str, params: Mapping[str, Any] | None) -> str | None:
-    """What `Mcp-Name` repeats; None if the method has nothing of that kind, or it did not come."""
+    """Return the value for `Mcp-Name`; None if the method has none, or it is absent."""
     name = (params or {}).get(NAME_MEMBERS.get(method, ""))
     return name if isinstance(name, str) else None
 
 
-# Both sides --------------------------------------------------------------------------------------
+# Sending and checking.
 
 
 def headers_from_body(
     *, version: str, method: str, params: Mapping[str, Any] | None, paths: Paths | None
 ) -> Headers:
-    """What a client sends beside a request (HDR-01 to HDR-04, HDR-09, HDR-19, HDR-25).
+    """Return the headers that a client sends with a stateless request.
 
-    `paths` is what the newest schema of the tool that is called asks for; None if there is none.
+    Args:
+        version: The protocol version.
+        method: The method.
+        params: The params.
+        paths: The parameter headers of the called tool, by its newest schema; None if unknown.
 
     Raises:
-        MirrorError: The method cannot be said in a head, or an integer is too large (HDR-14).
+        HeaderMismatchError: The method cannot be sent in a header, or an integer is too large.
     """
     if not _PLAIN.fullmatch(method) or method != method.strip(OUTER_SPACE):
-        raise HeaderMismatchError(f"{METHOD} cannot repeat {method[:_SHOWN_CHARS_MAX]!r}")
+        raise HeaderMismatchError(f"{METHOD} cannot carry {method[:_SHOWN_CHARS_MAX]!r}")
     headers = [(PROTOCOL_VERSION, version), (METHOD, method)]
     name = _named(method, params)
     if name is not None:
@@ -405,13 +437,13 @@ def check_headers_match(
     paths: Paths | None,
     is_request: bool,
 ) -> None:
-    """Return whether the head of a modern message says what its body says.
+    """Check that the headers of a stateless message repeat what its body says.
 
-    A notification need not repeat its method (TRAP-57). What `paths` do not name is nobody's
-    business here (HDR-31).
+    A notification may lack the header for its method. Parameter headers that are not in `paths` are
+    ignored.
 
     Raises:
-        MirrorError: It does not, or leaves out what it has to repeat (HDR-07, HDR-21).
+        HeaderMismatchError: A header differs from the body, or is missing.
     """
     _check_same(PROTOCOL_VERSION, _sent(request, PROTOCOL_VERSION), version)
     sent = _sent(request, METHOD)
@@ -423,60 +455,35 @@ def check_headers_match(
         _check_argument(request, PARAM + suffix, _argument(params, path))
 
 
-def _sent(request: HttpRequest, field: str) -> str | None:
-    """The text of a field; of one that came twice, others may have read the other text."""
-    if field.lower() in request.repeated:
-        raise HeaderMismatchError(f"{field} came more than once")
-    return request.header(field)
+def _sent(request: HttpRequest, name: str) -> str | None:
+    # An intermediary may have used the other value of a repeated header.
+    if name.lower() in request.repeated:
+        raise HeaderMismatchError(f"{name} was sent more than once")
+    return request.header(name)
 
 
-def _decoded(request: HttpRequest, field: str) -> str | None:
-    text = _sent(request, field)
+def _decoded(request: HttpRequest, name: str) -> str | None:
+    text = _sent(request, name)
     try:
         return None if text is None else decoded_value(text)
     except HeaderMismatchError as error:
-        raise HeaderMismatchError(f"{field} {error}") from None
+        raise HeaderMismatchError(f"{name} {error}") from None
 
 
-def _check_argument(request: HttpRequest, field: str, value: Any) -> None:
-    sent, said = _decoded(request, field), _rendered(value, field)
+def _check_argument(request: HttpRequest, name: str, value: Any) -> None:
+    sent, expected = _decoded(request, name), _rendered(value, name)
     number = _INTEGER.fullmatch(sent) if sent is not None and _is_number(value) else None
-    if number is None or int(number[1]) != value:  # 42.0 is 42 (HDR-29)
-        _check_same(field, sent, said)
+    if number is None or int(number[1]) != value:  # 42.0 equals 42
+        _check_same(name, sent, expected)
 
 
-def _check_same(field: str, sent: str | None, said: str | None) -> None:
-    if sent == said:
+def _check_same(name: str, sent: str | None, expected: str | None) -> None:
+    if sent == expected:
         return
     if sent is None:
-        raise HeaderMismatchError(f"{field} is missing; the body says {_shown(said)}")
-    raise HeaderMismatchError(f"{field} is {_shown(sent)}; the body says {_shown(said)}")
+        raise HeaderMismatchError(f"{name} is missing; the body has {_shown(expected)}")
+    raise HeaderMismatchError(f"{name} is {_shown(sent)}; the body has {_shown(expected)}")
 
 
 def _shown(value: str | None) -> str:
     return "nothing" if value is None else repr(value[:_SHOWN_CHARS_MAX])
-
-
-# RFC 9110: a name is a token (5.6.2); a value has visible characters, inner spaces and tabs (5.5).
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = re.compile(r"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?")
-
-
-def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The fields as they go over the wire, names in lower case.
-
-    Raises:
-        ValueError: A name or value cannot stand in a header, for instance for a line break in it.
-    """
-    for name, value in headers:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} cannot be the name of a header field")
-        if not _VALUE.fullmatch(value):
-            raise ValueError(f"the value of the header field {name} has what no value may have")
-    return [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in headers]
-
-
-@functools.lru_cache(maxsize=1)
-def date_at(second: int) -> bytes:
-    """The value of `Date`, made once a second."""
-    return email.utils.formatdate(second, usegmt=True).encode("ascii")

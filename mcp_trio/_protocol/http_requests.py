@@ -1,8 +1,12 @@
-"""Routing of HTTP requests to the MCP endpoint: a rejection, or the action to take.
+"""Routing of HTTP requests to an MCP endpoint: a rejection, or the action to take.
 
-Each function looks at the head, at the message in the body and at what is known of the session that
-the head names, and returns the one verdict. A server of both eras has one endpoint for both: what
-carries metadata, or names a modern revision in its head, is modern; all else is of a session.
+`Endpoint.route` looks at the headers, at the message in the body, and at the session that the
+headers name. A server of both kinds of protocol versions has one endpoint for both: a request with
+metadata, or with a stateless version in its headers, is stateless; every other one belongs to a
+session.
+
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#streamable-http
+https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
 """
 
 import functools
@@ -48,11 +52,14 @@ from mcp_trio.errors import (
 SESSION_ID: Final = "Mcp-Session-Id"
 LAST_EVENT_ID: Final = "Last-Event-ID"
 
-# As heads have them.
+# As in `HttpRequest.headers`.
 _SESSION_FIELD: Final = SESSION_ID.lower()
 _VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
 
-_COMPLETE: Final = (Request, Notification)  # a union is made anew where it stands
+_SINGLE: Final = (
+    Request,
+    Notification,
+)  # a tuple, as a union would be created by each `isinstance`
 
 _ALLOWED: Final = {True: "GET, POST, DELETE", False: "POST"}
 
@@ -62,12 +69,12 @@ STATUS_OF_ERROR: Final[Mapping[int, int]] = {
     MISSING_CLIENT_CAPABILITY: 400,
     UNSUPPORTED_PROTOCOL_VERSION: 400,
 }
-"""The status of a modern answer that is this error; of any other it is 200 (MHTTP-26, TRAP-53)."""
+"""The HTTP status of a stateless error response, by its code; otherwise the status is 200."""
 
 
 @attrs.frozen(kw_only=True)
 class Rejection:
-    """The request is answered with an error, and nothing else happens."""
+    """The request is rejected with an HTTP status and a JSON-RPC error."""
 
     status: int
     text: str
@@ -77,18 +84,18 @@ class Rejection:
     data: Any = UNSET
 
     def body(self) -> bytes:
-        """The error as JSON-RPC has it; without an id if none was read (HTTP-03, MHTTP-28)."""
+        """Return the encoded error response; without an id if none was read."""
         return encode_error(self.id, self.code, self.text, self.data)
 
 
 class OpenSession(msgspec.Struct, frozen=True):
-    """A session begins with this `initialize`."""
+    """The request is an `initialize` that opens a session."""
 
     request: Request
 
 
 class SessionMessage(msgspec.Struct, frozen=True):
-    """The message is for a session; what is answered on the same connection is named by its ids."""
+    """The message belongs to a session; `awaited` has the ids of the requests to answer."""
 
     session: str
     message: Message | Batch
@@ -96,21 +103,21 @@ class SessionMessage(msgspec.Struct, frozen=True):
 
 
 class StatelessMessage(msgspec.Struct, frozen=True):
-    """A modern message, complete in itself, unless it `is_incomplete`: then it will be refused."""
+    """The message is stateless; one that lacks metadata will be rejected by the connection."""
 
     message: Request | Notification
     is_incomplete: bool = False
 
 
 class OpenStream(msgspec.Struct, frozen=True):
-    """A stream for what belongs to no request of the client, or the rest of one after an event."""
+    """The client opens an event stream, or resumes one after the event `last_event_id`."""
 
     session: str
     last_event_id: str | None
 
 
 class EndSession(msgspec.Struct, frozen=True):
-    """The client is done with its session."""
+    """The client ends its session."""
 
     session: str
 
@@ -121,7 +128,7 @@ RoutingResult: TypeAlias = (
 
 
 class KnownSession(msgspec.Struct, frozen=True):
-    """The facts about a session that routing depends on."""
+    """The facts about a session that routing needs."""
 
     protocol_version: ProtocolVersion | None
     principal: str | None = None
@@ -131,15 +138,15 @@ Find: TypeAlias = Callable[[str], KnownSession | None]
 ParameterPaths: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 
 
-@attrs.frozen(kw_only=True, slots=False)  # as of a `HttpRequest`
+@attrs.frozen(kw_only=True, slots=False)  # as for `HttpRequest`
 class Endpoint:
     """The rules of one MCP endpoint.
 
     Attributes:
-        revisions: Those that the server speaks.
-        decoder: Reads bodies.
-        find: The session of an id; None for one that is not known, or has ended.
-        parameter_paths: Of a tool, by its name, the arguments that are sent in headers.
+        protocol_versions: The names of the supported protocol versions.
+        decoder: The decoder of bodies.
+        find: Return the session with an id; None if there is none, or it has ended.
+        parameter_paths: Return the parameter headers of a tool, by its name.
     """
 
     protocol_versions: Collection[str]
@@ -149,12 +156,12 @@ class Endpoint:
 
     @functools.cached_property
     def has_sessions(self) -> bool:
-        """Return whether legacy revisions are spoken here."""
+        """Whether legacy protocol versions are supported."""
         return any(PROTOCOL_VERSIONS[name].has_handshake for name in self.protocol_versions)
 
     @functools.cached_property
     def is_stateless(self) -> bool:
-        """Return whether modern revisions are spoken here."""
+        """Whether stateless protocol versions are supported."""
         return bool(self._stateless)
 
     @functools.cached_property
@@ -182,16 +189,16 @@ class Endpoint:
     def _not_allowed(self, method: str) -> Rejection:
         allowed = _ALLOWED[self.has_sessions]
         return Rejection(
-            status=405, text=f"{method} is not for this endpoint", headers=[("Allow", allowed)]
+            status=405, text=f"{method} is not allowed here", headers=[("Allow", allowed)]
         )
 
     # POST.
 
     def _post(self, http_request: HttpRequest, body: bytes) -> RoutingResult:
         if not http_request.is_json:
-            return Rejection(status=415, text=f"the Content-Type of a POST is {JSON}")
+            return Rejection(status=415, text=f"the Content-Type of a POST must be {JSON}")
         if not (http_request.accepts_json or http_request.accepts_event_streams):
-            return Rejection(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
+            return Rejection(status=406, text=f"Accept must have {JSON} and {EVENT_STREAM}")
         message = self.decoder.decode(body)
         if type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
@@ -201,15 +208,16 @@ class Endpoint:
         return self._in_session(http_request, message)
 
     def _names_stateless(self, http_request: HttpRequest) -> bool:
-        """Return whether the head alone says that the request is modern."""
+        """Return whether the headers have a stateless protocol version."""
         return http_request.headers.get(_VERSION_FIELD) in self._stateless
 
     def _stateless_request(
         self, http_request: HttpRequest, message: Message | Batch, metadata: Metadata | None
     ) -> RoutingResult:
-        if not isinstance(message, _COMPLETE):
+        if not isinstance(message, _SINGLE):
             return Rejection(
-                status=400, text="the body of a modern POST is one request or one notification"
+                status=400,
+                text="the body of a stateless POST must be one request or one notification",
             )
         request_id = message.id if isinstance(message, Request) else None
         try:
@@ -250,7 +258,7 @@ class Endpoint:
 
     def _in_session(self, http_request: HttpRequest, message: Message | Batch) -> RoutingResult:
         if not self.has_sessions:
-            return self._without_era(message)
+            return self._stateless_only(message)
         if isinstance(message, Request) and message.method == INITIALIZE:
             return self._opening(http_request, message)
         session = self._session(http_request)
@@ -259,34 +267,34 @@ class Endpoint:
         rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
         return rejection or SessionMessage(session[0], message, _awaited(message))
 
-    def _without_era(self, message: Message | Batch) -> Rejection:
-        """What a server that speaks modern revisions only says to anything else (MHTTP-30)."""
+    def _stateless_only(self, message: Message | Batch) -> Rejection:
         return Rejection(
             status=400,
             code=HEADER_MISMATCH,
-            text=f"{PROTOCOL_VERSION} is missing; spoken here: {', '.join(self.protocol_versions)};"
-            " sessions are not (revisions=, workers=1)",
+            text=f"{PROTOCOL_VERSION} is missing; this server has no sessions"
+            " (see its settings protocol_versions= and workers=),"
+            f" and supports {', '.join(self.protocol_versions)}",
             id=_id_of(message),
             data={"supported": [*self.protocol_versions]},
         )
 
     def _opening(self, http_request: HttpRequest, request: Request) -> RoutingResult:
         if http_request.header(SESSION_ID) is not None:
-            text = f"a session begins without {SESSION_ID}"
+            text = f"initialize must be sent without {SESSION_ID}"
             return Rejection(status=400, text=text, id=request.id)
         return OpenSession(request)
 
-    # What names a session.
+    # Requests of a session.
 
     def _session(self, http_request: HttpRequest) -> tuple[str, KnownSession] | Rejection:
-        """The session that a head names (HTTP-48 to HTTP-51, HTTP-58 to HTTP-61)."""
+        """Return the id and the facts of the session that the headers name, or a rejection."""
         session_id = http_request.headers.get(_SESSION_FIELD)
         if session_id is None:
-            return Rejection(status=400, text=f"{SESSION_ID} is missing: initialize comes first")
+            return Rejection(status=400, text=f"{SESSION_ID} is missing: send initialize first")
         known = self.find(session_id)
         if known is None or known.principal != http_request.principal:
             return Rejection(
-                status=404, text="there is no such session: it has ended, or never was"
+                status=404, text="there is no such session: it has ended, or never existed"
             )
         version = http_request.headers.get(_VERSION_FIELD)
         if version is not None and version not in self._legacy:
@@ -300,7 +308,7 @@ class Endpoint:
         if not self.has_sessions or self._names_stateless(http_request):
             return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
         if not http_request.accepts_event_streams:
-            return Rejection(status=406, text=f"Accept of a GET names {EVENT_STREAM}")
+            return Rejection(status=406, text=f"Accept of a GET must have {EVENT_STREAM}")
         session = self._session(http_request)
         if isinstance(session, Rejection):
             return session
@@ -314,11 +322,11 @@ class Endpoint:
 
 
 def _metadata_in(message: Message | Batch) -> Metadata | None:
-    return metadata_of(message.params) if isinstance(message, _COMPLETE) else None
+    return metadata_of(message.params) if isinstance(message, _SINGLE) else None
 
 
 class _Names(TypedDict, total=False):
-    """The members of params that headers repeat for every method (`NAME_MEMBERS`)."""
+    """The members of params that `Mcp-Name` repeats (`NAME_MEMBERS`)."""
 
     name: Any
     uri: Any
@@ -336,12 +344,12 @@ def _names_in(message: Request | Notification) -> Mapping[str, Any]:
 
 
 def _params_of(message: Request | Notification) -> Mapping[str, Any]:
-    """All of them, arguments included, which may be many."""
+    # With the arguments, which may be large, so that it is called only if a header needs them.
     return {} if message.params is None else _decode_params(message.params)
 
 
 def _rejected_batch(batch: Batch, session: KnownSession) -> Rejection | None:
-    """Whole, or not at all: what answers a part without an id belongs to no stream (HTTP-32)."""
+    # One malformed message rejects the batch, because an error without an id belongs to no stream.
     if session.protocol_version is None or not session.protocol_version.has_batches:
         return Rejection(status=400, text="this protocol version has no batches")
     bad = next((each for each in batch.messages if isinstance(each, Malformed)), None)

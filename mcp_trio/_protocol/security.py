@@ -1,8 +1,10 @@
-"""The host and origin check of web transports.
+"""The host and origin check of web transports, against DNS rebinding and cross-site requests.
 
-A page that a browser has loaded from anywhere can send requests to this machine. It cannot hide
-where it comes from (`Origin`), nor under which name it has found us (`Host`); programs that are no
-browsers send no `Origin`, and pass (TRAP-45).
+A page in a browser can send requests to the user's machine, but it can hide neither its own origin
+(`Origin`) nor the name under which it found the server (`Host`). Programs other than browsers send
+no `Origin`, and pass.
+
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#security-warning
 """
 
 import re
@@ -15,10 +17,10 @@ from mcp_trio._protocol.http_headers import HOST, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-"""The names by which a machine reaches itself, and nobody else does."""
+"""The names by which only the machine itself reaches a server on it."""
 
 ANY: Final = "*"
-"""Among `hosts` or `origins`: whatever is sent is allowed."""
+"""In `hosts` or `origins`: every value is allowed."""
 
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing is bound here
 _LOOPBACK: Final = re.compile(r"localhost|::1|127(?:\.[0-9]{1,3}){3}")
@@ -38,14 +40,13 @@ _PREFLIGHT_SECONDS: Final = "600"
 
 @attrs.frozen(kw_only=True)
 class HostCheck:
-    """What is let through to a server.
+    """The hosts and origins whose requests a server accepts.
 
     Attributes:
-        hosts: Values of `Host` that are allowed, as `name:port`, or as `name` for any port; None:
-            all are.
-        origins: Values of `Origin` that are allowed beside those of the server's own pages, as
-            `scheme://host[:port]`; None: all are.
-        allows_cors: Browsers are told that pages of these origins may read what is answered.
+        hosts: The allowed values of `Host`, as `name:port`, or `name` for any port; None for all.
+        origins: The allowed values of `Origin` besides the server's own, as `scheme://host[:port]`;
+            None for all.
+        allows_cors: Whether browsers let pages of allowed origins read responses.
     """
 
     hosts: frozenset[str] | None
@@ -53,20 +54,20 @@ class HostCheck:
     allows_cors: bool = False
 
     def rejection(self, request: HttpRequest) -> Rejection | None:
-        """Why a request is not let through; None if it is (SEC-10, HTTP-02, HTTP-03)."""
+        """Return the rejection of a request; None if it is accepted."""
         if not self._allows_host(request):
             return _rejected(request, "Host", "hosts")
         if not self._allows_origin(request):
             return _rejected(request, "Origin", "origins")
         if not self.allows_cors and is_preflight(request):
-            text = "pages may not read what is answered here: see the server's setting allows_cors="
+            text = "pages may not read responses of this server: see its setting allows_cors="
             return Rejection(status=403, text=text)
         return None
 
     def cors_headers(self, request: HttpRequest) -> Headers:
-        """What is added to an answer, so that a page of an allowed origin may read it.
+        """Return the headers to add to a response, so that an allowed page may read it.
 
-        Nothing, if the request was not let through.
+        There are none if the request is rejected.
         """
         if not self.allows_cors:
             return []
@@ -80,25 +81,28 @@ class HostCheck:
         ]
 
     def preflight(self, request: HttpRequest) -> Headers | None:
-        """The answer to a browser that asks whether a page may send what it wants to send.
+        """Return the headers of the response to a CORS preflight request.
 
-        None: it is no such question, or the answer is no.
+        https://fetch.spec.whatwg.org/#http-cors-protocol
+
+        Returns:
+            None if the request is not a preflight request, or is rejected.
         """
         if not is_preflight(request):
             return None
         allowed = self.cors_headers(request)
         if not allowed:
             return None
-        answer = [
+        headers = [
             *allowed,
             ("Access-Control-Allow-Methods", _METHODS),
             ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         ]
         names = request.header("access-control-request-headers")
         if names is not None and _TOKENS.fullmatch(names):
-            # Parameter headers may have any name, so there is no list to choose from.
-            answer.append(("Access-Control-Allow-Headers", names))
-        return answer
+            # Parameter headers may have any names, so all requested names are allowed.
+            headers.append(("Access-Control-Allow-Headers", names))
+        return headers
 
     def _allows_host(self, request: HttpRequest) -> bool:
         if request.host is None or self.hosts is None:
@@ -116,20 +120,21 @@ class HostCheck:
         return _is_own(origin, request) and self._is_trusted(request)
 
     def _is_trusted(self, request: HttpRequest) -> bool:
-        """Whether a name under which we were found is no trick: where any will do, a number is."""
+        # With DNS rebinding, a page's own name leads to this server. Unless names are checked, only
+        # an address in `Host` is certain to be no such name.
         is_number = request.host is not None and _NUMBER.fullmatch(request.host[0]) is not None
         return self.hosts is not None or is_number
 
 
 def is_preflight(request: HttpRequest) -> bool:
-    """Return whether with this a browser asks what a page may send."""
+    """Return whether a request is a CORS preflight request."""
     if request.method != "OPTIONS":
         return False
     return "access-control-request-method" in request.headers and "origin" in request.headers
 
 
 def _is_own(origin: str, request: HttpRequest) -> bool:
-    """Return whether a page is of this server itself, by either scheme: TLS may end before us."""
+    """Return whether an origin is the server's own, with any scheme: a proxy may terminate TLS."""
     page = _PAGE.fullmatch(origin)
     if page is None or request.host is None:
         return False
@@ -138,10 +143,9 @@ def _is_own(origin: str, request: HttpRequest) -> bool:
 
 
 def _rejected(request: HttpRequest, field: str, setting: str) -> Rejection:
-    """The text shows what came, and says what to do if it ought to be let through."""
     sent = request.header(field)
-    came = "is missing" if sent is None else f"{sent[:_SHOWN_CHARS_MAX]!r} is not allowed here"
-    return Rejection(status=403, text=f"{field} {came}: see the server's setting {setting}=")
+    reason = "is missing" if sent is None else f"{sent[:_SHOWN_CHARS_MAX]!r} is not allowed here"
+    return Rejection(status=403, text=f"{field} {reason}: see the server's setting {setting}=")
 
 
 def host_check_for(
@@ -151,15 +155,19 @@ def host_check_for(
     origins: Collection[str] | None = None,
     allows_cors: bool = False,
 ) -> HostCheck:
-    """The gate of a server that listens at these addresses; none: it does not know where.
+    """Return the check for a server.
 
-    What the server is bound to is always allowed, and `hosts` and `origins` add to it; `*` in one
-    of them switches that check off. Without `hosts`, a server that only its own machine reaches, or
-    that does not know where it listens, is only spoken to under the names of `LOOPBACK`; any other
-    goes by any name.
+    Args:
+        bound: The addresses and ports at which it listens, which are always allowed; empty if they
+            are not known.
+        hosts: Further allowed values of `Host`; `*` allows all. Without `hosts`, a server on
+            loopback addresses or without known addresses allows the names of `LOOPBACK`, and every
+            other server allows all.
+        origins: Further allowed values of `Origin`; `*` allows all.
+        allows_cors: Whether browsers let pages of allowed origins read responses.
 
     Raises:
-        ValueError: One of `hosts` is no `name` or `name:port`, or one of `origins` is no
+        ValueError: One of `hosts` is not `name` or `name:port`, or one of `origins` is not
             `scheme://host` or `scheme://host:port`.
     """
     names = ((name, port) for address, port in bound for name in _names(address))
@@ -183,7 +191,7 @@ def _allowed(
 
 
 def _names(address: str) -> Iterator[str]:
-    """The names by which what is bound to an address is reached, as they stand in `Host`."""
+    """Yield the values of `Host`, without a port, for a server bound to an address."""
     if address in _EVERY_ADDRESS or _LOOPBACK.fullmatch(address):
         yield from map(_bracketed, LOOPBACK)
     if address not in _EVERY_ADDRESS:
@@ -202,15 +210,15 @@ def _own_origins(own: Iterable[tuple[str, int]]) -> Iterator[str]:
 def _given_host(text: str) -> str:
     host = _bracketed(text.lower())
     if HOST.fullmatch(host) is None:
-        raise ValueError(f"hosts= takes name or name:port, unlike {text!r}")
+        raise ValueError(f"hosts= takes name or name:port, not {text!r}")
     return host
 
 
 def _given_origin(text: str) -> str:
-    """As browsers send it: in lower case, and without the port that its scheme has anyway."""
+    """Return an origin as browsers send it: in lower case, without the scheme's default port."""
     page = _PAGE.fullmatch(text.lower())
     if page is not None:
         return page[0].removesuffix(f":{_DEFAULT_PORTS[page['scheme']]}")
     if _ORIGIN_OF_AN_APP.fullmatch(text) is None:
-        raise ValueError(f"origins= takes scheme://host or scheme://host:port, unlike {text!r}")
+        raise ValueError(f"origins= takes scheme://host or scheme://host:port, not {text!r}")
     return text

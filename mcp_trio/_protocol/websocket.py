@@ -1,7 +1,9 @@
 """Rules of MCP over WebSocket: handshake, authentication, close codes.
 
-One text message carries one JSON-RPC message. The specification knows no such transport, so what is
-not said there is as lenient as it can safely be: a client that offers no subprotocol is let in.
+A text message carries one JSON-RPC message. The specification has no such transport, so the rules
+are lenient where that is safe: a client that offers no subprotocol is accepted.
+
+https://www.rfc-editor.org/rfc/rfc6455
 """
 
 import base64
@@ -18,10 +20,10 @@ from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 
-# Subprotocols and tokens --------------------------------------------------------------------------
+# Subprotocols and tokens.
 
 SUBPROTOCOL: Final = "mcp"
-"""What a client offers, and the server chooses."""
+"""The subprotocol that a client offers and the server chooses."""
 
 SUBPROTOCOLS: Final = "Sec-WebSocket-Protocol"
 _TOKEN_PREFIX: Final = "mcp.token."  # noqa: S105  no secret
@@ -30,10 +32,10 @@ _BEARER: Final = "bearer "
 
 
 def checked_token(token: str) -> str:
-    """The token, if it can stand in a header.
+    """Return the token.
 
     Raises:
-        ValueError: It is empty, or has something else in it than visible ASCII.
+        ValueError: It is empty, or has other characters than visible ASCII.
     """
     if not _TOKEN.fullmatch(token):
         raise ValueError("token= takes visible ASCII, at least one character and no space")
@@ -41,33 +43,33 @@ def checked_token(token: str) -> str:
 
 
 def bearer_header(token: str | None) -> dict[str, str]:
-    """The header in which a token goes along with a request; none without a token.
+    """Return the header that carries a token; none without a token.
 
     Raises:
-        ValueError: See `checked_token`.
+        ValueError: The token is empty, or has other characters than visible ASCII.
     """
     return {} if token is None else {"Authorization": f"Bearer {checked_token(token)}"}
 
 
 def offered_subprotocols(token: str | None) -> list[str]:
-    """What a client offers; browsers cannot send a header, and bring their token here."""
+    """Return the subprotocols that a client offers; browsers can send a token only here."""
     return [SUBPROTOCOL] if token is None else [SUBPROTOCOL, token_subprotocol(token)]
 
 
 def token_subprotocol(token: str) -> str:
-    """The token as a subprotocol, which the server never chooses: `mcp.token.` and Base64URL."""
+    """Return a token as a subprotocol, `mcp.token.` and Base64URL, which servers never choose."""
     return _TOKEN_PREFIX + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
 
 def chosen_subprotocol(request: HttpRequest) -> str | None:
-    """What the server answers; None: nothing of what the client offered, if anything."""
+    """Return the subprotocol that the server chooses; None if the client does not offer it."""
     return SUBPROTOCOL if SUBPROTOCOL in _offered(request) else None
 
 
 def with_token_header(request: HttpRequest) -> HttpRequest:
-    """The same head, in which a token that came as a subprotocol stands where all tokens stand.
+    """Return the request with a token from its subprotocols moved to `Authorization`.
 
-    It is taken out of the subprotocols. A header `Authorization` that was sent is left alone.
+    An existing `Authorization` is kept.
     """
     offered = _offered(request)
     tokens = [each for each in offered if each.startswith(_TOKEN_PREFIX)]
@@ -95,38 +97,40 @@ def _decoded(text: str) -> str | None:
 
 
 def has_token(request: HttpRequest, token: str) -> bool:
-    """Whether a head brings this token; that takes as long for a wrong one as for the right one."""
+    """Return whether a request has this token, in a time that does not depend on the token sent."""
     sent = request.header("authorization") or ""
     is_bearer = sent[: len(_BEARER)].lower() == _BEARER
-    brought = sent[len(_BEARER) :].strip() if is_bearer else ""
-    is_equal = hmac.compare_digest(brought.encode(), token.encode())
+    given = sent[len(_BEARER) :].strip() if is_bearer else ""
+    is_equal = hmac.compare_digest(given.encode(), token.encode())
     return is_equal and is_bearer and "authorization" not in request.repeated
 
 
-# The upgrade --------------------------------------------------------------------------------------
+# The upgrade.
 
 _VERSION: Final = "13"
 _KEY_BYTES: Final = 16
 
 
 def is_websocket_upgrade(request: HttpRequest) -> bool:
-    """Return whether a request wants to become a WebSocket, rightly or not."""
+    """Return whether a request asks for an upgrade to WebSocket, valid or not."""
     return "upgrade" in request.headers and "websocket" in _elements(request, "upgrade")
 
 
 def upgrade_rejection(request: HttpRequest, *, path: str) -> Rejection | None:
-    """Why a request that was let through the gate becomes no WebSocket; None if it does."""
+    """Return the rejection of a WebSocket handshake; None if it is valid."""
     if request.path.rstrip("/") != path.rstrip("/"):
-        return Rejection(status=404, text=f"nothing is here; the WebSocket endpoint is {path}")
+        return Rejection(
+            status=404, text=f"there is no such path; the WebSocket endpoint is {path}"
+        )
     if request.method != "GET":
-        text = f"{request.method} is not for this endpoint"
+        text = f"{request.method} is not allowed here"
         return Rejection(status=405, text=text, headers=[("Allow", "GET")])
     if not is_websocket_upgrade(request):
-        return _upgrade_required("this endpoint speaks WebSocket and nothing else")
+        return _upgrade_required("this endpoint accepts only WebSocket")
     if request.header("sec-websocket-version") != _VERSION:
-        return _upgrade_required(f"the version of WebSocket is {_VERSION}")
+        return _upgrade_required(f"the version of WebSocket must be {_VERSION}")
     if "upgrade" not in _elements(request, "connection") or not _has_key(request):
-        return Rejection(status=400, text="this is no handshake of WebSocket")
+        return Rejection(status=400, text="the WebSocket handshake is invalid")
     return None
 
 
@@ -147,49 +151,47 @@ def _has_key(request: HttpRequest) -> bool:
     return len(key) == _KEY_BYTES
 
 
-# Ends ---------------------------------------------------------------------------------------------
+# The end of a connection.
 
 
 class CloseCode(IntEnum):
-    """How a WebSocket ends; the comments say when we send it."""
+    """The close codes of RFC 6455, section 7.4.1, and when this package sends them."""
 
-    DONE = 1000  # the session is over
+    DONE = 1000  # the session has ended
     GOING_AWAY = 1001  # the server stops
-    PROTOCOL_BROKEN = 1002  # a frame that none may send
-    NOT_TEXT = 1003  # a binary message
-    NO_CODE = 1005  # never sent: the peer closed without one
-    BROKEN_OFF = 1006  # never sent: the connection ended without a close
-    NOT_UTF8 = 1007  # text that is none
-    REJECTED = 1008  # never by us: who may not come is refused before the upgrade
-    TOO_LARGE = (
-        1009  # never by us: what is over `limits.messages.bytes_max` is answered by an error
-    )
-    FAILED = 1011  # a defect of ours; a peer that is silent
-    RESTARTING = 1012  # never by us
-    BUSY = 1013  # never by us: who is one too many is refused before the upgrade
+    PROTOCOL_BROKEN = 1002  # the peer sent an invalid frame
+    NOT_TEXT = 1003  # the peer sent a binary message
+    NO_CODE = 1005  # never sent: the peer closed without a code
+    BROKEN_OFF = 1006  # never sent: the connection ended without a close frame
+    NOT_UTF8 = 1007  # the peer sent text that is not UTF-8
+    REJECTED = 1008  # never sent: clients are rejected before the upgrade
+    TOO_LARGE = 1009  # never sent: a message over `limits.messages.bytes_max` is answered
+    FAILED = 1011  # an error in this package, or a peer that does not respond
+    RESTARTING = 1012  # never sent
+    BUSY = 1013  # never sent: clients over a limit are rejected before the upgrade
 
 
 _IS_EOF: Final = frozenset({CloseCode.DONE, CloseCode.GOING_AWAY, CloseCode.NO_CODE})
 
 _MEANINGS: Final[Mapping[int, str]] = {
-    CloseCode.PROTOCOL_BROKEN: "says that we broke the WebSocket protocol",
-    CloseCode.NOT_TEXT: "does not take the kind of message that we sent",
-    CloseCode.BROKEN_OFF: "broke the connection off",
-    CloseCode.NOT_UTF8: "says that our text was no UTF-8",
-    CloseCode.REJECTED: "refuses us",
-    CloseCode.TOO_LARGE: "does not take a message as large as ours",
+    CloseCode.PROTOCOL_BROKEN: "reports an error in the WebSocket protocol",
+    CloseCode.NOT_TEXT: "does not accept this kind of message",
+    CloseCode.BROKEN_OFF: "closed the connection without a close frame",
+    CloseCode.NOT_UTF8: "reports text that is not UTF-8",
+    CloseCode.REJECTED: "rejected the connection",
+    CloseCode.TOO_LARGE: "does not accept a message of this size",
     CloseCode.FAILED: "failed",
-    CloseCode.RESTARTING: "restarts",
-    CloseCode.BUSY: "has too much to do: try again later",
+    CloseCode.RESTARTING: "is restarting",
+    CloseCode.BUSY: "is overloaded: try again later",
 }
 _UNKNOWN: Final = "closed the connection"
 
-_FAULTS: Final[Mapping[int, str]] = {
-    CloseCode.PROTOCOL_BROKEN: "broke the WebSocket protocol",
-    CloseCode.NOT_TEXT: "sent a binary message: MCP goes in text messages",
-    CloseCode.NOT_UTF8: "sent text that is no UTF-8",
+_VIOLATIONS: Final[Mapping[int, str]] = {
+    CloseCode.PROTOCOL_BROKEN: "violated the WebSocket protocol",
+    CloseCode.NOT_TEXT: "sent a binary message; MCP uses text messages",
+    CloseCode.NOT_UTF8: "sent text that is not UTF-8",
     CloseCode.FAILED: (
-        "was silent for too long"
+        "did not respond in time"
         " (limits.websocket.ping_interval_seconds, limits.websocket.pong_seconds)"
     ),
 }
@@ -198,14 +200,16 @@ _SHOWN_CHARS_MAX: Final = _REASON_BYTES_MAX
 
 
 def close_reason(text: str) -> str:
-    """As much of a text as a close frame has room for."""
+    """Return the beginning of a text, as much as a close frame can carry."""
     return text.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def error_of_peer_close(name: str, code: int, reason: str = "") -> ConnectionLost | None:
-    """What the end means that the peer made; None: it is done, and what we sent has arrived.
+    """Return the error for a connection that the peer has closed.
 
-    Any other leaves it open what became of the requests in flight.
+    Returns:
+        None if the peer has closed it normally. After any other end, requests in flight may have
+        been carried out or not.
     """
     if code in _IS_EOF:
         return None
@@ -214,6 +218,6 @@ def error_of_peer_close(name: str, code: int, reason: str = "") -> ConnectionLos
 
 
 def error_of_own_close(name: str, code: CloseCode, detail: str = "") -> ConnectionLost:
-    """What the end means that we make because of what the peer did."""
+    """Return the error for a connection that this side closes because of the peer."""
     said = f": {detail}" if detail else ""
-    return OutcomeUnknown(f"{name} {_FAULTS[code]} (close code {code:d}){said}")
+    return OutcomeUnknown(f"{name} {_VIOLATIONS[code]} (close code {code:d}){said}")

@@ -322,7 +322,7 @@ def test_only_one_protocol_version_has_ids_of_elicitations():
 )
 def test_what_would_mean_something_else_is_rejected(value, protocol_version, missing):
     with pytest.raises(
-        LocalProtocolError, match=f"^revision {protocol_version.name} has no {missing}"
+        LocalProtocolError, match=f"^protocol version {protocol_version.name} has no {missing}"
     ):
         downgraded(value, protocol_version)
     newer = list(PROTOCOL_VERSIONS.values())[protocol_version.index + 1]

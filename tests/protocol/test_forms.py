@@ -146,8 +146,14 @@ def test_a_default_stands_for_what_was_left_out_and_for_nothing_else():
         ({"type": "object"}, '"properties"'),
         (form(it={"type": "object", "properties": {}}), "it: a form has texts.* and no object"),
         (form(it={}), "it: a form has texts.* and no other things"),
-        (form(it={"type": "string", "pattern": "a"}), "it: a field of type string in a form cannot have pattern"),
-        (form(it={"type": "boolean", "minimum": 1}), "it: a field of type boolean in a form cannot have minimum"),
+        (
+            form(it={"type": "string", "pattern": "a"}),
+            "it: a field of type string in a form cannot have pattern",
+        ),
+        (
+            form(it={"type": "boolean", "minimum": 1}),
+            "it: a field of type boolean in a form cannot have minimum",
+        ),
         (form(it={"type": "string", "format": "ipv4"}), "it: a form has no format 'ipv4'"),
         (form(it={"type": "array", "items": {"type": "string"}}), "it: a list in a form"),
         (form(it={"type": "array"}), "it: a list in a form"),
@@ -155,7 +161,10 @@ def test_a_default_stands_for_what_was_left_out_and_for_nothing_else():
         (form(it="string"), "it: a form has texts.* and no other things"),
         (form(it={"type": ["string"]}), "it: a form has texts"),
         (form(it={"type": "string", "format": ["email"]}), "it: a form has no format"),
-        (form(it={"type": "string", 1: 2, "a": 3}), "it: a field of type string in a form cannot have 1, a"),
+        (
+            form(it={"type": "string", 1: 2, "a": 3}),
+            "it: a field of type string in a form cannot have 1, a",
+        ),
         (form(it={"type": "string", "enum": "ab"}), "it: the choices of a form must be texts"),
         (form(it={"type": "string", "enum": [1]}), "it: the choices of a form must be texts"),
         (form(it={"type": "string", "enumNames": None}), "it: the choices of a form must be texts"),

@@ -45,7 +45,9 @@ def test_every_dialect_that_is_told_of_is_understood(dialect):
 @pytest.mark.requirement("JSCH-03")
 @pytest.mark.parametrize("named", ["urn:mine", "http://json-schema.org/draft-03/schema#", 7, None])
 def test_an_unknown_dialect_is_rejected_and_the_known_ones_are_named(named):
-    with pytest.raises(SchemaError, match=r"unknown dialect .*: choose one of https://json-schema\.org"):
+    with pytest.raises(
+        SchemaError, match=r"unknown dialect .*: choose one of https://json-schema\.org"
+    ):
         SchemaValidator({"$schema": named})
 
 

@@ -49,14 +49,14 @@ def test_a_handshake_is_not_rejected():
     ("change", "status", "complaint"),
     [
         ({"path": "/"}, 404, "the WebSocket endpoint is /ws"),
-        ({"method": "POST"}, 405, "POST is not for this endpoint"),
-        ({"upgrade": "h2c"}, 426, "speaks WebSocket and nothing else"),
-        ({"upgrade": None}, 426, "speaks WebSocket and nothing else"),
-        ({"sec-websocket-version": "8"}, 426, "version of WebSocket is 13"),
-        ({"connection": "keep-alive"}, 400, "no handshake"),
-        ({"sec-websocket-key": "AAAA"}, 400, "no handshake"),
-        ({"sec-websocket-key": "ä"}, 400, "no handshake"),
-        ({"sec-websocket-key": None}, 400, "no handshake"),
+        ({"method": "POST"}, 405, "POST is not allowed here"),
+        ({"upgrade": "h2c"}, 426, "accepts only WebSocket"),
+        ({"upgrade": None}, 426, "accepts only WebSocket"),
+        ({"sec-websocket-version": "8"}, 426, "version of WebSocket must be 13"),
+        ({"connection": "keep-alive"}, 400, "handshake is invalid"),
+        ({"sec-websocket-key": "AAAA"}, 400, "handshake is invalid"),
+        ({"sec-websocket-key": "ä"}, 400, "handshake is invalid"),
+        ({"sec-websocket-key": None}, 400, "handshake is invalid"),
     ],
 )
 def test_what_is_no_handshake_is_told_what_it_lacks(change, status, complaint):

@@ -86,7 +86,7 @@ async def test_who_speaks_another_era_than_the_recorded_is_rejected(spoken):
         rejected = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
         assert rejected.status_code == 400
     async with served(mock_server(spoken(*CALLED_TWICE))) as url:
-        with pytest.raises(RequestError, match="spoken here: 2026-07-28"):
+        with pytest.raises(RequestError, match="supports 2026-07-28"):
             async with Client(url, protocol_versions=(LEGACY,)):
                 pass
 

@@ -172,7 +172,7 @@ async def test_a_hub_that_closes_with_a_rejection_is_not_asked_again():
         host = WebSocketHost(admit=admit, handle=handle, limits=QUICK)
         nursery.start_soon(serve_websocket, listeners, host)
         port = listeners[0].socket.getsockname()[1]
-        with pytest.raises(ConnectionLost, match=r"refuses us.*1008") as caught:
+        with pytest.raises(ConnectionLost, match=r"rejected the connection.*1008") as caught:
             await worker().dial(f"ws://127.0.0.1:{port}/")
     assert type(caught.value) is ConnectionLost
 

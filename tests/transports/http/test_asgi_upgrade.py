@@ -320,7 +320,8 @@ def raw(on_hypercorn):
 
 
 @pytest.mark.parametrize(
-    ("code", "complaint"), [(1000, None), (1001, None), (1011, "failed"), (1008, "refuses us")]
+    ("code", "complaint"),
+    [(1000, None), (1001, None), (1011, "failed"), (1008, "rejected the connection")],
 )
 async def test_the_peers_close_code_is_heard(raw, code, complaint):
     peer, channel = await raw()

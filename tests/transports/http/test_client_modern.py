@@ -124,7 +124,7 @@ async def test_an_argument_that_cannot_be_repeated_is_our_own_fault_and_not_sent
         Client(channel) as client,
     ):
         await client.list_tools()
-        with pytest.raises(LocalProtocolError, match="Mcp-Param-A mirrors an integer beyond"):
+        with pytest.raises(LocalProtocolError, match="Mcp-Param-A cannot carry an integer beyond"):
             await client.call_tool("add", {"a": 2**53})
         assert client.is_open
     assert script.of("tools/call") == []

@@ -19,13 +19,13 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
 FAULTS = {
     "binary message": ([(BINARY, FRAME)], 1003, "binary"),
-    "bad UTF-8": ([(TEXT, b'"\xff"')], 1007, "no UTF-8"),
-    "bad UTF-8 in an unfinished character": ([(TEXT, b'"\xc3')], 1007, "no UTF-8"),
-    "unknown opcode": ([(0x3, FRAME)], 1002, "broke the WebSocket protocol"),
-    "unknown control opcode": ([(0xB, b"")], 1002, "broke the WebSocket protocol"),
-    "continuation of nothing": ([(CONTINUATION, FRAME)], 1002, "broke the WebSocket protocol"),
-    "large control frame": ([(PING, b"x" * 126)], 1002, "broke the WebSocket protocol"),
-    "close of one byte": ([(CLOSE, b"\x03")], 1002, "broke the WebSocket protocol"),
+    "bad UTF-8": ([(TEXT, b'"\xff"')], 1007, "not UTF-8"),
+    "bad UTF-8 in an unfinished character": ([(TEXT, b'"\xc3')], 1007, "not UTF-8"),
+    "unknown opcode": ([(0x3, FRAME)], 1002, "violated the WebSocket protocol"),
+    "unknown control opcode": ([(0xB, b"")], 1002, "violated the WebSocket protocol"),
+    "continuation of nothing": ([(CONTINUATION, FRAME)], 1002, "violated the WebSocket protocol"),
+    "large control frame": ([(PING, b"x" * 126)], 1002, "violated the WebSocket protocol"),
+    "close of one byte": ([(CLOSE, b"\x03")], 1002, "violated the WebSocket protocol"),
 }
 
 
@@ -54,7 +54,7 @@ async def test_a_peer_that_violates_the_protocol_gets_a_close_code(raw, name):
 async def test_text_in_an_unmasked_frame_is_against_the_rules(raw):
     peer, channel = await raw()
     await peer.stream.send_all(b"\x81\x02{}")
-    with pytest.raises(OutcomeUnknown, match="broke the WebSocket protocol"):
+    with pytest.raises(OutcomeUnknown, match="violated the WebSocket protocol"):
         await channel.receive()
     await peer.stream.aclose()
 
@@ -120,13 +120,13 @@ async def test_a_message_of_several_lines_arrives_as_one_line(raw):
 CLOSES = {
     1000: None,
     1001: None,
-    1002: "says that we broke",
-    1003: "does not take the kind",
-    1007: "our text was no UTF-8",
-    1008: "refuses us",
-    1009: "as large as ours",
+    1002: "reports an error in the WebSocket protocol",
+    1003: "does not accept this kind of message",
+    1007: "reports text that is not UTF-8",
+    1008: "rejected the connection",
+    1009: "message of this size",
     1011: "failed",
-    1012: "restarts",
+    1012: "is restarting",
     1013: "try again later",
     4000: "closed the connection",
 }
@@ -160,7 +160,9 @@ async def test_a_connection_that_is_cut_leaves_open_what_was_done(raw, begun):
     peer, channel = await raw()
     await peer.stream.send_all(begun)
     await peer.stream.aclose()
-    with pytest.raises(OutcomeUnknown, match=r"127\.0\.0\.1 broke the connection off"):
+    with pytest.raises(
+        OutcomeUnknown, match=r"127\.0\.0\.1 closed the connection without a close frame"
+    ):
         await channel.receive()
 
 
