@@ -69,7 +69,7 @@ async def test_what_is_too_large_is_reported_once_and_the_session_goes_on(raw, n
     for each in range(2):
         nursery.start_soon(peer.frame, TEXT, "ä".encode() * kib * KIB)
         [oversized] = await channel.receive()
-        assert oversized.head == "ä".encode() * 2 * KIB
+        assert oversized.prefix == "ä".encode() * 2 * KIB
         assert 8 * KIB < oversized.size <= 2 * kib * KIB
         await trio.testing.wait_all_tasks_blocked(0.01)
         await peer.frame(TEXT, b"%d" % each, is_last=False)
