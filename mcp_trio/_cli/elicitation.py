@@ -15,7 +15,7 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from mcp_trio._cli.output import bars_hidden, echo_error, printable
-from mcp_trio._protocol.forms import choices_of, form_errors, with_defaults
+from mcp_trio._protocol.client_features import choices_of, form_errors, with_defaults
 from mcp_trio.types import ElicitParams, ElicitResult
 
 _DECLINED: Final = ElicitResult(action="decline")

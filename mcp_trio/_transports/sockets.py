@@ -307,7 +307,9 @@ class SocketHost:
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a new connection until it ends, and close it."""
         if self._count >= self.limits.http.connections_max:
-            logger.warning("connection rejected: too many connections (limits.http.connections_max)")
+            logger.warning(
+                "connection rejected: too many connections (limits.http.connections_max)"
+            )
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
