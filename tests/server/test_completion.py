@@ -59,7 +59,7 @@ async def completion(asker, params):
 
 
 @pytest.mark.requirement("COMP-02", "COMP-07")
-async def test_values_are_proposed_for_what_was_typed_in_the_functions_order(server, serve):
+async def test_values_are_proposed_in_the_order_of_the_function(server, serve):
     @server.completion(sail, "port")
     async def ports(typed: str, ctx: Context) -> list[str]:
         return [f"{typed}slo", f"{typed}ban", ctx.method]
@@ -79,7 +79,7 @@ async def test_values_are_proposed_for_what_was_typed_in_the_functions_order(ser
 
 
 @pytest.mark.parametrize("target", ["sail", "harbour://{port}/{what}"])
-async def test_what_is_completed_may_be_named(server, serve, target):
+async def test_the_target_may_be_a_name_or_a_function(server, serve, target):
     @server.completion(target, "port", thread=False)
     def ports(typed: str):
         return [target]
@@ -115,7 +115,7 @@ async def test_at_most_a_hundred_values_are_sent(server_of, serve, values, expec
 
 
 @pytest.mark.requirement("COMP-05")
-async def test_of_endless_values_the_first_hundred_are_sent(server, serve):
+async def test_only_the_first_hundred_of_endless_values_are_sent(server, serve):
     @server.completion("sail", "port")
     async def ports(typed: str):
         def endless():
@@ -132,7 +132,9 @@ async def test_of_endless_values_the_first_hundred_are_sent(server, serve):
 
 
 @pytest.mark.parametrize("values", ["Oslo", [1], {1, 2}, 3])
-async def test_what_is_no_list_of_texts_is_an_internal_error(server_of, serve, values, caplog):
+async def test_a_value_that_is_no_list_of_strings_is_an_internal_error(
+    server_of, serve, values, caplog
+):
     asker = await serve(server_of(values))
     error = await asker.error("completion/complete", of_prompt("port"))
     assert error == {"code": -32603, "message": "internal error"}
@@ -149,7 +151,9 @@ async def test_what_is_no_list_of_texts_is_an_internal_error(server_of, serve, v
         (of_template("ship"), "unknown argument: ship"),
     ],
 )
-async def test_what_is_not_there_cannot_be_completed(server_of, serve, params, message):
+async def test_unknown_prompts_templates_and_arguments_are_invalid_params(
+    server_of, serve, params, message
+):
     asker = await serve(server_of([]))
     error = await asker.error("completion/complete", params)
     assert error == {"code": INVALID_PARAMS, "message": message}
@@ -164,12 +168,12 @@ async def test_what_is_not_there_cannot_be_completed(server_of, serve, params, m
         of_prompt("port", 7),
     ],
 )
-async def test_a_malformed_question_never_reaches_the_function(server_of, serve, params):
+async def test_a_malformed_request_does_not_reach_the_function(server_of, serve, params):
     asker = await serve(server_of([]))
     assert (await asker.error("completion/complete", params))["code"] == INVALID_PARAMS
 
 
-async def test_an_argument_that_nobody_completes_gets_no_values(server_of, serve):
+async def test_an_argument_without_a_completion_gets_no_values(server_of, serve):
     asker = await serve(server_of(["Oslo"]))
     assert await completion(asker, of_prompt("days")) == {"values": []}
 
@@ -212,7 +216,7 @@ def test_only_arguments_can_be_completed_and_once(server_of):
         server.completion("sail", "port")(nobody)
 
 
-async def test_a_function_that_wants_more_than_text_and_arguments_is_told_so(server, serve, caplog):
+async def test_a_function_with_a_third_parameter_is_rejected(server, serve, caplog):
     @server.completion("sail", "port")
     async def ports(typed: str, settled: dict, more: str, ctx: Context):
         return []
@@ -222,9 +226,7 @@ async def test_a_function_that_wants_more_than_text_and_arguments_is_told_so(ser
     assert "parameter 'more' receives no value" in caplog.text
 
 
-async def test_a_completion_that_is_removed_is_gone_and_the_last_takes_the_method_with_it(
-    server_of, serve
-):
+async def test_without_completions_the_method_is_not_found(server_of, serve):
     server = server_of(["Oslo"])
     server.completion("sail", "days")(three)
     asker = await serve(server)
@@ -237,7 +239,7 @@ async def test_a_completion_that_is_removed_is_gone_and_the_last_takes_the_metho
         server.remove_completion("sail", "port")
 
 
-def test_a_prompt_takes_its_completions_with_it(server_of):
+def test_removing_a_prompt_removes_its_completions(server_of):
     server = server_of(["Oslo"])
     server.completion(look, "port")(nobody)
     server.remove_prompt("sail")

@@ -21,7 +21,7 @@ def told_data(asker):
 # Facts.
 
 
-async def test_a_handler_knows_its_client_and_its_request(server, serve):
+async def test_the_context_has_the_properties_of_client_and_request(server, serve):
     def facts(ctx):
         return [
             ctx.request_id,
@@ -57,7 +57,7 @@ async def test_a_handler_knows_its_client_and_its_request(server, serve):
     assert '"tools/call","t","error",true]' in result["content"][0]["text"]
 
 
-async def test_a_handler_knows_what_a_stateless_request_says_of_itself(server, serve):
+async def test_the_context_has_the_metadata_of_a_stateless_request(server, serve):
     @server.tool
     async def here(ctx: Context) -> list:
         return [
@@ -82,7 +82,7 @@ async def test_a_handler_knows_what_a_stateless_request_says_of_itself(server, s
 
 
 @pytest.mark.requirement("LOG-08", "LOG-09", "LOG-10", "TRAP-63")
-async def test_a_stateless_request_hears_of_what_it_asked_for_and_no_other_does(server, serve):
+async def test_a_stateless_request_gets_log_messages_of_the_level_it_names(server, serve):
     @server.tool
     async def here(ctx: Context) -> str:
         for level in ("debug", "warning", "critical"):
@@ -111,7 +111,7 @@ async def test_a_stateless_request_hears_of_what_it_asked_for_and_no_other_does(
 
 
 @pytest.mark.requirement("PROG-03", "PROG-04", "PROG-06", "PROG-07", "PROG-09")
-async def test_progress_is_told_when_asked_for_and_while_it_grows(server, serve):
+async def test_progress_is_sent_only_if_requested_and_increasing(server, serve):
     left = []
 
     @server.tool
@@ -148,7 +148,7 @@ async def test_progress_is_told_when_asked_for_and_while_it_grows(server, serve)
 
 
 @pytest.mark.requirement("LOG-03", "LOG-05")
-async def test_every_level_is_told_until_the_client_chooses(server, serve):
+async def test_log_messages_of_all_levels_are_sent_until_the_client_sets_a_level(server, serve):
     @server.tool
     async def talk(ctx: Context) -> None:
         await ctx.debug("d")
@@ -182,7 +182,7 @@ async def test_every_level_is_told_until_the_client_chooses(server, serve):
 
 
 @pytest.mark.requirement("LOG-02", "LOG-04", "LOG-06")
-async def test_only_the_chosen_level_and_what_is_more_severe_is_told(server, serve):
+async def test_only_log_messages_of_the_set_level_or_above_are_sent(server, serve):
     levels = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
     @server.tool
@@ -210,7 +210,9 @@ async def test_an_unknown_level_is_invalid_params_and_changes_nothing(server, se
     assert told_data(asker) == [("debug", "d")]
 
 
-async def test_a_handler_that_invents_a_level_is_told_which_there_are(server, serve, caplog):
+async def test_logging_at_an_unknown_level_raises_an_error_with_the_known_levels(
+    server, serve, caplog
+):
     @server.tool
     async def shout(ctx: Context) -> None:
         await ctx.log("warn", "ahoy")
@@ -233,7 +235,7 @@ async def test_the_level_belongs_to_one_session(server, serve):
 
 
 @pytest.mark.parametrize("level", ["debug", "error"])
-async def test_logging_is_a_check_for_cancellation_even_of_what_is_not_told(server, serve, level):
+async def test_logging_is_a_cancellation_point_even_if_nothing_is_sent(server, serve, level):
     started, ended = trio.Event(), trio.Event()
 
     @server.tool
@@ -285,7 +287,7 @@ async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(nur
 
 
 @pytest.mark.requirement("LOG-14")
-async def test_what_a_crash_says_goes_to_our_log_and_not_to_the_client(server, serve, caplog):
+async def test_the_text_of_an_unexpected_error_is_logged_and_not_sent(server, serve, caplog):
     @server.tool
     async def crash(ctx: Context) -> None:
         raise OSError("password=hunter2")

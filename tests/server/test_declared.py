@@ -40,7 +40,7 @@ async def test_resources_come_with_subscriptions_and_changes_with_one_or_with_no
 
 @pytest.mark.requirement("TOOL-35", "PROM-11", "TOOL-01", "PROM-01")
 @pytest.mark.parametrize("kind", ["tools", "prompts"])
-async def test_a_server_that_does_not_declare_changes_tells_of_none(serve, kind):
+async def test_changes_of_undeclared_lists_are_not_sent(serve, kind):
     capabilities = types.ServerCapabilities(
         tools=types.ToolsCapability(), prompts=types.PromptsCapability()
     )
@@ -86,7 +86,7 @@ async def test_a_declared_list_may_be_empty_and_needs_no_params(serve, method, e
 
 @pytest.mark.requirement("ROOT-10", "SAMP-06", "LIFE-14")
 @pytest.mark.parametrize("declared", [{}, {"roots": {}}, {"sampling": {}}])
-async def test_a_client_is_asked_for_what_it_has_declared_alone(serve, autojump_clock, declared):
+async def test_a_client_is_asked_only_for_declared_capabilities(serve, autojump_clock, declared):
     server = Server("harbour")
 
     @server.tool

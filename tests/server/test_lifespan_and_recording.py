@@ -19,7 +19,7 @@ def read(path):
 
 
 @pytest.mark.parametrize("thread", [True, False])
-async def test_what_the_lifespan_yields_is_what_handlers_see(serve, thread):
+async def test_handlers_get_the_value_of_the_lifespan(serve, thread):
     @contextlib.asynccontextmanager
     async def lifespan(server):
         yield f"boats of {server.name}"
@@ -36,7 +36,7 @@ async def test_what_the_lifespan_yields_is_what_handlers_see(serve, thread):
     assert await asker.call("boats") == "boats of harbour"
 
 
-async def test_the_lifespan_is_entered_before_the_handshake_and_left_after_the_session():
+async def test_the_lifespan_surrounds_the_session():
     order = []
 
     @contextlib.asynccontextmanager
@@ -65,7 +65,7 @@ async def test_the_lifespan_is_entered_before_the_handshake_and_left_after_the_s
     assert order == ["entered", "shaken hands", "handled", "cancelled", "left"]
 
 
-async def test_each_session_has_a_lifespan_of_its_own(serve):
+async def test_each_served_channel_enters_the_lifespan(serve):
     entered = []
 
     @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ async def test_each_session_has_a_lifespan_of_its_own(serve):
     assert [await asker.call("which") for asker in (first, second)] == ["1", "2"]
 
 
-async def test_a_lifespan_that_fails_to_begin_raises_bare_and_the_peer_sees_the_end():
+async def test_an_error_before_the_lifespans_yield_is_raised_and_the_channel_closed():
     @contextlib.asynccontextmanager
     async def lifespan(server):
         raise OSError("no harbour")
@@ -95,7 +95,7 @@ async def test_a_lifespan_that_fails_to_begin_raises_bare_and_the_peer_sees_the_
     assert await ours.receive() == []
 
 
-async def test_a_lifespan_that_fails_to_end_raises_bare_after_the_session():
+async def test_an_error_after_the_lifespans_yield_is_raised_after_the_session():
     @contextlib.asynccontextmanager
     async def lifespan(server):
         yield
@@ -194,7 +194,7 @@ async def test_a_recording_that_cannot_be_made_serves_nothing(server, tmp_path):
     assert await ours.receive() == []
 
 
-async def test_a_thread_is_marked_and_acts_in_the_lane_of_its_request(server, tmp_path):
+async def test_a_handler_in_a_thread_is_marked_in_the_lane_of_its_request(server, tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
@@ -216,7 +216,7 @@ async def test_a_thread_is_marked_and_acts_in_the_lane_of_its_request(server, tm
 
 
 @pytest.mark.parametrize("has_lifespan", [True, False])
-async def test_the_recording_says_whether_there_was_a_lifespan(tmp_path, has_lifespan):
+async def test_the_recording_contains_whether_there_was_a_lifespan(tmp_path, has_lifespan):
     @contextlib.asynccontextmanager
     async def lifespan(server):
         yield
@@ -257,7 +257,7 @@ async def test_a_lifespan_that_cannot_be_made_closes_the_channel():
     assert await ours.receive() == []
 
 
-def test_a_bare_generator_is_no_lifespan():
+def test_an_undecorated_generator_is_rejected_as_a_lifespan():
     async def lifespan(server):
         yield
 

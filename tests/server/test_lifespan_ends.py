@@ -17,7 +17,9 @@ async def lifespan(_server):
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_fault_at_the_end_comes_bare_out_of_what_was_cancelled(way, tmp_path):
+async def test_an_error_of_the_lifespan_is_raised_without_a_group_after_a_cancellation(
+    way, tmp_path
+):
     with trio.CancelScope() as scope:
         status = SimpleNamespace(started=lambda _url: scope.cancel())
         with pytest.raises(LookupError) as raised:

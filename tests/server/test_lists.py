@@ -57,7 +57,7 @@ async def test_a_long_list_comes_in_pages_and_the_last_has_no_cursor(server, ser
     assert pages == [["n0", "n1"], ["n2", "n3"], ["n4"]]
 
 
-async def test_a_list_that_fills_its_pages_exactly_has_no_empty_one(serve):
+async def test_a_list_that_fills_its_pages_exactly_has_no_empty_last_page(serve):
     server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=2)))
     offer(server, 0)
     offer(server, 1)
@@ -80,7 +80,7 @@ async def test_a_list_that_fills_its_pages_exactly_has_no_empty_one(serve):
         base64.urlsafe_b64encode(b"tools/list after n1").decode().rstrip("="),
     ],
 )
-async def test_a_cursor_that_we_never_gave_is_invalid_params(server, serve, cursor):
+async def test_an_unknown_cursor_is_invalid_params(server, serve, cursor):
     asker = await serve(server)
     error = await asker.error("tools/list", {"cursor": cursor})
     assert error == {"code": INVALID_PARAMS, "message": "invalid cursor"}
@@ -96,7 +96,7 @@ async def test_a_cursor_belongs_to_one_list(server, serve):
 
 
 @pytest.mark.requirement("PAG-08")
-async def test_a_list_knows_at_once_what_was_registered_and_cursors_stay_good(server, serve):
+async def test_a_new_entry_is_listed_at_once_and_cursors_stay_valid(server, serve):
     asker = await serve(server)
     cursor = (await asker.result("tools/list"))["nextCursor"]
     last = (await asker.result("tools/list", {"cursor": cursor}))["nextCursor"]
@@ -105,7 +105,7 @@ async def test_a_list_knows_at_once_what_was_registered_and_cursors_stay_good(se
     assert names_of(await asker.result("tools/list", {"cursor": last})) == ["n4", "n5"]
 
 
-async def test_a_page_is_made_once_until_something_is_registered(server):
+async def test_a_page_is_encoded_once_until_something_is_registered(server):
     registry = server._registry
     first = registry.page("tools/list", None, OLDEST)
     assert registry.page("tools/list", None, OLDEST) is first
@@ -136,7 +136,7 @@ def test_tools_that_cannot_be_listed_have_no_digest():
 
 
 @pytest.mark.requirement("LIFE-05", "TOOL-01", "RES-01", "PROM-01", "LOG-01", "LIFE-19")
-async def test_what_is_registered_is_announced(serve):
+async def test_registered_kinds_are_declared_as_capabilities(serve):
     server = Server("harbour", version="2.1", instructions="Moor first.")
     assert (await serve(server)).hello == {
         "protocolVersion": "2024-11-05",
@@ -153,7 +153,7 @@ async def test_what_is_registered_is_announced(serve):
     }
 
 
-async def test_what_is_registered_until_the_handshake_is_announced(nursery):
+async def test_entries_registered_before_the_handshake_are_declared(nursery):
     from mcp_trio.testing import WirePeer
     from mcp_trio.transports import memory_pair
 
@@ -166,18 +166,18 @@ async def test_what_is_registered_until_the_handshake_is_announced(nursery):
     assert hello["result"]["capabilities"].keys() == {"logging", "tools", "resources", "prompts"}
 
 
-async def test_what_is_promised_is_announced_and_served_though_nothing_is_there(serve):
+async def test_offers_are_declared_and_served_as_empty_lists(serve):
     asker = await serve(Server("harbour", offers={"tools"}))
     assert asker.hello["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
     assert await asker.result("tools/list") == {"tools": []}
 
 
-def test_only_what_can_be_offered_is_promised():
+def test_an_unknown_offer_is_rejected():
     with pytest.raises(ValueError, match=r"unknown offers \['boats'\]: choose from completions"):
         Server("harbour", offers={"boats", "tools"})
 
 
-async def test_given_capabilities_replace_those_that_follow_from_what_is_offered(serve):
+async def test_given_capabilities_replace_those_of_registered_entries(serve):
     server = Server("harbour", capabilities=types.ServerCapabilities(experimental={"x": {}}))
     offer(server, 0)
     asker = await serve(server)
@@ -189,7 +189,7 @@ async def test_given_capabilities_replace_those_that_follow_from_what_is_offered
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_what_is_removed_is_not_listed_any_more(server, serve, method):
+async def test_removed_entries_are_not_listed(server, serve, method):
     asker = await serve(server)
     assert names_of(await asker.result(method)) == ["n0", "n1"]
     server.remove_tool("n0")
@@ -199,7 +199,7 @@ async def test_what_is_removed_is_not_listed_any_more(server, serve, method):
     assert names_of(await asker.result(method)) == ["n1", "n2"]
 
 
-async def test_what_is_removed_is_not_served_any_more_and_may_come_again(server, serve):
+async def test_removed_entries_are_not_served_and_can_be_registered_again(server, serve):
     asker = await serve(server)
     server.remove_tool("n0")
     server.remove_prompt("n0")
@@ -233,12 +233,12 @@ async def test_a_call_that_runs_survives_the_removal_of_its_tool(serve):
         (lambda server: server.remove_resource("x:1"), "no resource 'x:1' is registered"),
     ],
 )
-def test_what_is_not_there_cannot_be_removed(remove, text):
+def test_removing_an_unknown_entry_raises_lookup_error(remove, text):
     with pytest.raises(LookupError, match=text):
         remove(Server("harbour"))
 
 
-def test_threads_that_register_and_remove_leave_every_list_whole():
+def test_threads_can_register_and_remove_at_the_same_time():
     server = Server("harbour")
     registry = server._registry
     stop = threading.Event()
@@ -268,6 +268,6 @@ def test_threads_that_register_and_remove_leave_every_list_whole():
 
 @pytest.mark.requirement("LIFE-14", "PROM-15")
 @pytest.mark.parametrize("method", METHODS)
-async def test_what_was_not_announced_is_not_served(serve, method):
+async def test_methods_of_undeclared_capabilities_are_not_found(serve, method):
     asker = await serve(Server("harbour"))
     assert (await asker.error(method))["code"] == -32601

@@ -35,7 +35,7 @@ def counted(server):
     return state
 
 
-async def test_one_at_a_time(counted, serve, server, locks):
+async def test_only_one_handler_holds_a_lock(counted, serve, server, locks):
     asker = await serve(server)
     for _ in range(5):
         await asker.begin("tools/call", {"name": "count"})
@@ -44,7 +44,7 @@ async def test_one_at_a_time(counted, serve, server, locks):
     assert locks() == 0
 
 
-async def test_names_are_independent(counted, serve, server):
+async def test_locks_of_different_names_are_independent(counted, serve, server):
     counted["waits"] = trio.Event().wait
     asker = await serve(server)
     for name in "ab":
@@ -53,7 +53,7 @@ async def test_names_are_independent(counted, serve, server):
     assert len(server._sessions.locks._locks) == 2
 
 
-async def test_sessions_share_them(counted, server, locks):
+async def test_sessions_share_locks(counted, server, locks):
     async with Client(server) as one, Client(server) as other, trio.open_nursery() as nursery:
         for client in one, other:
             nursery.start_soon(client.call_tool, "count")
@@ -61,13 +61,15 @@ async def test_sessions_share_them(counted, server, locks):
     assert locks() == 0
 
 
-async def test_taking_it_is_an_effect(counted, record, server):
+async def test_acquiring_a_lock_is_an_effect(counted, record, server):
     asker, told = await record(server)
     await asker.call("count")
     assert told() == [("cmd", {"name": "ctx.lock", "arguments": {"name": "state"}}), ("res", None)]
 
 
-async def test_who_is_cancelled_while_waiting_never_had_it(counted, record, server, locks):
+async def test_a_task_cancelled_while_waiting_does_not_hold_the_lock(
+    counted, record, server, locks
+):
     go = trio.Event()
     counted["waits"] = go.wait
     asker, told = await record(server)
@@ -83,7 +85,7 @@ async def test_who_is_cancelled_while_waiting_never_had_it(counted, record, serv
     assert locks() == 0
 
 
-async def test_it_is_let_go_of_when_its_block_fails(server, serve, locks):
+async def test_a_lock_is_released_when_its_block_raises(server, serve, locks):
     @server.tool
     async def fail(ctx: Context) -> None:
         async with ctx.lock("state"):
@@ -94,7 +96,7 @@ async def test_it_is_let_go_of_when_its_block_fails(server, serve, locks):
     assert locks() == 0
 
 
-async def test_who_holds_it_cannot_wait_for_it(server, serve, locks):
+async def test_a_task_cannot_wait_for_a_lock_that_it_holds(server, serve, locks):
     @server.tool
     async def again(ctx: Context) -> str:
         async with ctx.lock("state"):
@@ -112,7 +114,7 @@ async def test_who_holds_it_cannot_wait_for_it(server, serve, locks):
 # In threads.
 
 
-async def test_threads_take_turns_with_tasks(server, serve, locks):
+async def test_threads_and_tasks_exclude_each_other(server, serve, locks):
     order = []
 
     @server.tool
@@ -138,7 +140,7 @@ async def test_threads_take_turns_with_tasks(server, serve, locks):
     assert locks() == 0
 
 
-async def test_a_thread_that_holds_it_cannot_wait_for_it(server, serve):
+async def test_a_thread_cannot_wait_for_a_lock_that_it_holds(server, serve):
     @server.tool
     def again(ctx: ThreadContext) -> str:
         with ctx.lock("state"):
@@ -151,7 +153,9 @@ async def test_a_thread_that_holds_it_cannot_wait_for_it(server, serve):
     assert "'state' is already held" in await (await serve(server)).call("again")
 
 
-async def test_a_thread_whose_request_is_over_keeps_it_until_its_block_ends(server, serve, locks):
+async def test_a_thread_of_a_cancelled_request_holds_its_lock_until_the_block_ends(
+    server, serve, locks
+):
     inside, go, gone = threading.Event(), threading.Event(), threading.Event()
 
     @server.tool
@@ -176,7 +180,7 @@ async def test_a_thread_whose_request_is_over_keeps_it_until_its_block_ends(serv
     assert locks() == 0
 
 
-async def test_a_thread_that_left_its_block_keeps_it_until_the_cancellation_has_come_to_its_handler(
+async def test_a_lock_is_released_only_when_the_handlers_task_has_been_cancelled(
     server, serve, locks
 ):
     inside, go, left, end = (threading.Event() for _ in range(4))
@@ -213,7 +217,7 @@ async def test_a_thread_that_left_its_block_keeps_it_until_the_cancellation_has_
     assert held == [0]
 
 
-def test_a_thread_that_outlives_the_run_is_let_go(server):
+def test_a_thread_that_outlives_the_trio_run_leaves_its_lock_without_error(server):
     inside, go, gone = threading.Event(), threading.Event(), threading.Event()
 
     @server.tool
@@ -268,7 +272,7 @@ def counting(*, is_locked=True, is_kept=False):
     return server
 
 
-async def test_a_race_for_a_lock_replays(tmp_path):
+async def test_a_race_for_a_lock_replays_in_the_recorded_order(tmp_path):
     path = tmp_path / "race.mcprec.jsonl"
     await race(counting(), path, 4)
     server = counting()
@@ -277,14 +281,14 @@ async def test_a_race_for_a_lock_replays(tmp_path):
     assert not server._sessions.locks._locks
 
 
-async def test_a_replay_whose_lock_is_not_free_has_diverged(tmp_path):
+async def test_a_lock_that_is_taken_at_replay_is_a_divergence(tmp_path):
     path = tmp_path / "race.mcprec.jsonl"
     await race(counting(), path, 2)
     with pytest.raises(ReplayDivergence):
         await trio.to_thread.run_sync(replay, path, counting(is_kept=True))
 
 
-async def test_a_lock_that_is_no_longer_taken_is_a_divergence(tmp_path):
+async def test_a_lock_that_is_no_longer_acquired_is_a_divergence(tmp_path):
     path = tmp_path / "race.mcprec.jsonl"
     await race(counting(), path, 2)
     with pytest.raises(ReplayDivergence):

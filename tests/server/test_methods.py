@@ -47,7 +47,7 @@ async def test_a_new_method_is_handled_with_typed_params_and_a_context(server, s
     }
 
 
-async def test_progress_is_asked_for_whatever_the_type_of_the_params(server, serve):
+async def test_progress_works_with_params_of_any_type(server, serve):
     class Bare(msgspec.Struct):
         text: str
 
@@ -63,7 +63,7 @@ async def test_progress_is_asked_for_whatever_the_type_of_the_params(server, ser
     assert (await asker.error("acme/bare", params))["code"] == -32602
 
 
-async def test_a_handler_need_not_take_anything(server, serve):
+async def test_a_handler_may_have_no_parameters(server, serve):
     @server.method("acme/nothing", thread=False)
     def nothing():
         pass
@@ -78,7 +78,7 @@ async def test_a_handler_need_not_take_anything(server, serve):
     assert await asker.result("acme/anything") == {}
 
 
-async def test_params_that_do_not_fit_are_invalid_in_one_line(server, serve):
+async def test_invalid_params_are_reported_in_one_line(server, serve):
     @server.method("acme/search")
     async def search(params: Search):
         raise AssertionError
@@ -92,7 +92,7 @@ async def test_params_that_do_not_fit_are_invalid_in_one_line(server, serve):
 
 
 @pytest.mark.parametrize("value", [3, "x", [1], object()])
-async def test_what_is_no_object_is_an_internal_error(server, serve, value, caplog):
+async def test_a_return_value_that_is_no_object_is_an_internal_error(server, serve, value, caplog):
     @server.method("acme/odd")
     async def odd():
         return value
@@ -102,7 +102,7 @@ async def test_what_is_no_object_is_an_internal_error(server, serve, value, capl
     assert "in what 'acme/odd' returned" in caplog.text
 
 
-async def test_a_handler_answers_with_errors_of_its_own(server, serve):
+async def test_a_handler_may_raise_a_request_error(server, serve):
     @server.method("acme/no")
     async def no():
         raise RequestError(42, "no", {"why": "tide"})
@@ -111,7 +111,7 @@ async def test_a_handler_answers_with_errors_of_its_own(server, serve):
     assert await asker.error("acme/no") == {"code": 42, "message": "no", "data": {"why": "tide"}}
 
 
-async def test_a_method_may_come_while_a_session_is_open(server, serve):
+async def test_a_method_may_be_registered_while_a_session_is_open(server, serve):
     asker = await serve(server)
     assert (await asker.error("acme/late"))["code"] == -32601
     server.method("acme/late")(lambda: {"late": True})
@@ -171,7 +171,7 @@ async def test_a_server_without_decorators_serves(serve):
 # Notifications.
 
 
-async def test_notifications_are_handed_on_in_order(server, serve):
+async def test_notifications_are_handled_in_order(server, serve):
     heard = []
 
     @server.method("notifications/acme/moored")
@@ -198,7 +198,7 @@ async def test_notifications_are_handed_on_in_order(server, serve):
     assert await asker.wire.receive_available() == []
 
 
-async def test_a_notification_whose_handler_fails_is_logged_and_the_next_comes(
+async def test_an_error_of_a_notifications_handler_is_logged_and_the_next_one_is_handled(
     server, serve, caplog
 ):
     heard = []
@@ -229,14 +229,14 @@ async def test_a_notification_whose_handler_fails_is_logged_and_the_next_comes(
         ("notifications/message", "a client does not send notifications/message"),
     ],
 )
-def test_what_no_handler_can_get_is_rejected(server, name, text):
+def test_a_method_that_no_handler_can_receive_is_rejected(server, name, text):
     with pytest.raises(ValueError, match=text):
         server.method(name)
     with pytest.raises(ValueError, match=text):
         Server("bare", methods={name: lambda: None})
 
 
-def test_a_notification_has_no_context(server):
+def test_a_handler_of_a_notification_cannot_take_a_context(server):
     with pytest.raises(TypeError, match="its handler gets no context"):
 
         @server.method("notifications/acme/x")

@@ -50,7 +50,7 @@ def asking(server):
 
 @pytest.mark.parametrize("tool", ["tool", "nested", "blocking"])
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_a_legacy_model_hears_what_its_client_lacks(
+async def test_a_legacy_tool_result_names_the_missing_capability(
     asking, serve, protocol_version, tool, caplog
 ):
     asker = await serve(asking, protocol_version=protocol_version)
@@ -66,7 +66,7 @@ async def test_a_legacy_model_hears_what_its_client_lacks(
     ids=["prompt", "resource"],
 )
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_a_legacy_client_hears_it_where_there_is_no_result_for_it(
+async def test_other_legacy_methods_respond_with_an_error_for_a_missing_capability(
     asking, serve, protocol_version, asked, caplog
 ):
     asker = await serve(asking, protocol_version=protocol_version)
@@ -77,7 +77,7 @@ async def test_a_legacy_client_hears_it_where_there_is_no_result_for_it(
 
 @pytest.mark.requirement("ERR-14")
 @pytest.mark.parametrize("tool", ["tool", "nested", "blocking"])
-async def test_a_stateless_client_hears_it_by_an_error_of_its_own(asking, serve, tool):
+async def test_a_stateless_client_gets_the_error_for_a_missing_capability(asking, serve, tool):
     asker = await serve(asking, protocol_version=STATELESS)
     error = await asker.error("tools/call", {"name": tool})
     assert (error["code"], error["message"]) == (MISSING_CAPABILITY, TEXT)
@@ -85,7 +85,9 @@ async def test_a_stateless_client_hears_it_by_an_error_of_its_own(asking, serve,
 
 
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_who_says_something_else_of_it_is_heard(asking, serve, protocol_version):
+async def test_a_handler_may_replace_the_error_for_a_missing_capability(
+    asking, serve, protocol_version
+):
     asker = await serve(asking, protocol_version=protocol_version)
     result = await asker.result("tools/call", {"name": "wraps"})
     assert [each["text"] for each in result["content"]] == ["no roots"]

@@ -22,7 +22,7 @@ def serving(server, way, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_lifespan_that_does_not_begin_can_be_cancelled(way, tmp_path, autojump_clock):
+async def test_a_lifespan_that_is_still_starting_can_be_cancelled(way, tmp_path, autojump_clock):
     release, ended, scope, story = trio.Event(), trio.Event(), trio.CancelScope(), []
 
     @contextlib.asynccontextmanager

@@ -145,7 +145,7 @@ async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(se
     assert ran == [kept]
 
 
-async def test_a_context_that_outlives_its_handler_is_rejected(server, serve):
+async def test_calls_of_a_context_after_its_handler_ended_are_rejected(server, serve):
     kept = []
 
     @server.tool
@@ -166,7 +166,7 @@ async def test_a_context_that_outlives_its_handler_is_rejected(server, serve):
 
 
 @pytest.mark.parametrize("is_run_over", [False, True])
-def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(release, is_run_over):
+def test_calls_of_a_thread_that_outlives_its_session_are_rejected(release, is_run_over):
     from mcp_trio.testing import WirePeer
     from mcp_trio.transports import memory_pair
 
@@ -204,7 +204,7 @@ def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(release,
     assert len(caught) == 3
 
 
-async def test_what_a_thread_reads_needs_none_of_the_places_however_far_down(serve):
+async def test_nested_resource_reads_in_threads_do_not_deadlock_at_the_limit(serve):
     server = Server("desk", limits=Limits(requests=RequestLimits(threads_max=1)))
 
     @server.resource("desk://leaf")
@@ -224,7 +224,7 @@ async def test_what_a_thread_reads_needs_none_of_the_places_however_far_down(ser
         assert await asker.call("climb") == "leaf"
 
 
-async def test_a_thread_that_nobody_cancels_may_still_fail_in_its_call(server, serve):
+async def test_an_error_response_of_the_client_is_raised_in_the_thread(server, serve):
     @server.tool
     def ask(ctx: ThreadContext) -> str:
         try:
@@ -240,7 +240,7 @@ async def test_a_thread_that_nobody_cancels_may_still_fail_in_its_call(server, s
     assert answer["result"]["content"][0]["text"] == "RequestError"
 
 
-async def test_a_decorated_handler_that_turns_out_to_be_async_is_told_what_helps(
+async def test_a_def_decorator_around_an_async_def_gets_an_error_that_names_functools_wraps(
     server, serve, caplog
 ):
     def decorated(handler):

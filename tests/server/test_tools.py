@@ -19,7 +19,7 @@ def server():
 
 
 @pytest.mark.requirement("TOOL-02", "TOOL-05", "TOOL-08")
-async def test_a_tool_is_listed_with_its_name_its_words_and_its_schema(server, serve):
+async def test_a_tool_is_listed_with_name_description_and_schema(server, serve):
     @server.tool
     async def tide(port: str, hours: int = 12) -> str:
         """When the water comes.
@@ -75,7 +75,7 @@ async def test_a_tool_is_listed_with_its_name_its_words_and_its_schema(server, s
     }
 
 
-def test_a_decorator_gives_the_function_back(server):
+def test_the_decorator_returns_the_function(server):
     def tide():
         pass
 
@@ -87,7 +87,7 @@ def test_a_decorator_gives_the_function_back(server):
 
 
 @pytest.mark.requirement("TOOL-08")
-def test_a_name_is_given_once(server):
+def test_a_name_can_be_registered_only_once(server):
     @server.tool
     async def tide():
         pass
@@ -148,13 +148,13 @@ def plain(port: str) -> str:
         (Caller.static, "static", "static Oslo"),
     ],
 )
-async def test_whatever_can_be_called_by_names_is_a_tool(server, serve, handler, name, text):
+async def test_any_callable_with_named_parameters_can_be_a_tool(server, serve, handler, name, text):
     server.tool(handler)
     asker = await serve(server)
     assert await asker.call(name, port="Oslo") == text
 
 
-async def test_a_trivial_def_tool_runs_in_place(server, serve):
+async def test_a_def_tool_with_thread_false_runs_in_the_event_loop(server, serve):
     @server.tool(thread=False)
     def where(ctx: Context) -> str:
         return trio.lowlevel.current_task().name and ctx.protocol_version
@@ -164,7 +164,7 @@ async def test_a_trivial_def_tool_runs_in_place(server, serve):
 
 
 @pytest.mark.requirement("TOOL-30", "BASE-34")
-async def test_arguments_are_strict_and_each_fault_is_one_line(server, serve):
+async def test_each_invalid_argument_is_one_line_of_the_error(server, serve):
     ran = []
 
     @server.tool
@@ -204,7 +204,7 @@ async def test_an_unknown_tool_is_invalid_params(server, serve):
 
 
 @pytest.mark.requirement("BASE-12")
-async def test_what_an_error_quotes_is_cut(serve):
+async def test_long_quoted_text_in_an_error_is_shortened(serve):
     server = Server("harbour", limits=Limits(messages=MessageLimits(error_text_chars_max=20)))
     server.tool(plain)
     asker = await serve(server)
@@ -231,7 +231,7 @@ async def test_a_tool_error_is_a_result_for_the_model(server, serve):
 
 
 @pytest.mark.requirement("TOOL-29")
-async def test_a_tool_error_out_of_the_tools_own_nursery_is_the_same(server, serve):
+async def test_a_tool_error_from_a_nursery_of_the_tool_is_a_result_too(server, serve):
     @server.tool
     async def fail():
         async with trio.open_nursery() as nursery, trio.open_nursery() as inner:
@@ -247,7 +247,7 @@ async def test_a_tool_error_out_of_the_tools_own_nursery_is_the_same(server, ser
     assert result["content"][0]["text"] == "the pier is closed"
 
 
-async def test_several_failures_at_once_are_a_crash(server, serve, caplog):
+async def test_several_errors_at_once_are_an_internal_error(server, serve, caplog):
     @server.tool
     async def fail():
         raise ExceptionGroup("two", [ToolError("one"), ToolError("other")])
@@ -260,7 +260,7 @@ async def test_several_failures_at_once_are_a_crash(server, serve, caplog):
 
 @pytest.mark.requirement("BASE-35")
 @pytest.mark.parametrize("thread", [True, False])
-async def test_a_crash_tells_the_peer_nothing_and_the_log_everything(server, serve, caplog, thread):
+async def test_an_unexpected_error_is_logged_and_its_text_not_sent(server, serve, caplog, thread):
     @server.tool(thread=thread)
     def crash():
         raise RuntimeError("password: tuna")
@@ -276,7 +276,7 @@ async def test_a_crash_tells_the_peer_nothing_and_the_log_everything(server, ser
     assert await asker.result("ping") == {}
 
 
-async def test_a_tool_may_answer_with_an_error_of_its_own(server, serve):
+async def test_a_tool_may_raise_a_request_error(server, serve):
     @server.tool
     async def fail():
         raise RequestError(-32050, "high tide", {"metres": 3})
@@ -354,7 +354,7 @@ async def test_results_of_all_kinds_reach_the_wire(server, serve, value, content
     assert await asker.result("tools/call", {"name": "give"}) == {"content": content}
 
 
-async def test_a_result_without_a_json_form_is_a_crash(server, serve, caplog):
+async def test_a_result_without_a_json_form_is_an_internal_error(server, serve, caplog):
     @server.tool
     async def give():
         return object()
@@ -395,7 +395,7 @@ async def test_the_wrong_kind_of_context_is_named_in_the_log(server, serve, capl
     assert text in caplog.text
 
 
-async def test_many_arguments_that_are_wrong_fill_no_answer(serve):
+async def test_the_error_for_many_invalid_arguments_is_bounded(serve):
     server = Server(
         "harbour",
         limits=Limits(
@@ -445,7 +445,7 @@ async def test_many_calls_run_at_the_same_time(server, serve):
     assert [json.loads(answers[id_]["result"]["content"][0]["text"]) for id_ in ids] == [0, 1, 2]
 
 
-async def test_the_log_is_that_of_the_package(server, serve, caplog):
+async def test_errors_are_logged_by_the_logger_of_the_package(server, serve, caplog):
     @server.tool
     async def crash():
         raise RuntimeError

@@ -48,7 +48,9 @@ def server():
 @pytest.mark.requirement("TOOL-07", "PROM-02", "ICON-01", "RES-02", "TRAP-69")
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_rows_say_what_their_protocol_version_has(server, serve, protocol_version, method):
+async def test_list_entries_have_the_members_of_the_protocol_version(
+    server, serve, protocol_version, method
+):
     asker = await serve(server, protocol_version=protocol_version)
     (row,) = (await asker.result(method))[LISTS[method]]
     said = {key: row[key] for key in SHOWN_SENT if key in row}
@@ -57,7 +59,7 @@ async def test_rows_say_what_their_protocol_version_has(server, serve, protocol_
 
 @pytest.mark.requirement("TOOL-07")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_hints_about_a_tool_came_with_the_second_protocol_version(
+async def test_tool_annotations_exist_since_the_second_protocol_version(
     server, serve, protocol_version
 ):
     asker = await serve(server, protocol_version=protocol_version)
@@ -67,7 +69,7 @@ async def test_hints_about_a_tool_came_with_the_second_protocol_version(
 
 @pytest.mark.requirement("RES-18", "TRAP-72")
 @pytest.mark.parametrize("protocol_version", [C, D, E])
-async def test_resources_say_their_size_and_their_annotations(server, serve, protocol_version):
+async def test_resources_are_listed_with_size_and_annotations(server, serve, protocol_version):
     asker = await serve(server, protocol_version=protocol_version)
     (row,) = (await asker.result("resources/list"))["resources"]
     assert row["size"] == 0
@@ -75,7 +77,7 @@ async def test_resources_say_their_size_and_their_annotations(server, serve, pro
 
 
 @pytest.mark.requirement("ICON-01")
-async def test_a_server_says_of_itself_what_the_protocol_version_has(serve):
+async def test_server_info_has_the_members_of_the_protocol_version(serve):
     server = Server(
         "harbour",
         version="1",
@@ -102,13 +104,13 @@ def test_an_unknown_option_is_rejected():
 
 @pytest.mark.requirement("TOOL-09", "TOOL-10")
 @pytest.mark.parametrize("name", ["a b", "a,b", "größe", "a/b", "a" * 129, "a\n"])
-def test_a_name_that_is_none_for_a_tool_is_rejected(name):
+def test_an_invalid_tool_name_is_rejected(name):
     with pytest.raises(ValueError, match="is not a valid name for a tool"):
         Server("harbour").tool(name=name)(nothing)
 
 
 @pytest.mark.requirement("TOOL-09")
-async def test_names_of_tools_keep_their_case(serve):
+async def test_tool_names_keep_their_case(serve):
     server = Server("harbour")
     names = ["Sail", "sail", "a" * 128, "0._-"]
     for name in names:
@@ -141,7 +143,7 @@ async def test_every_client_gets_the_same_list_in_the_order_of_registration(serv
 
 @pytest.mark.requirement("CACHE-01", "CACHE-02", "CACHE-03", "CACHE-16", "TRAP-72")
 @pytest.mark.parametrize("method", LISTS)
-async def test_lists_say_for_how_long_they_hold(serve, method):
+async def test_lists_contain_cache_hints(serve, method):
     server = Server("harbour", list_ttl_seconds=1.5, cache_scope="public")
     plain = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=1)))
     for it in (server, plain):
@@ -164,7 +166,7 @@ async def test_lists_say_for_how_long_they_hold(serve, method):
 
 
 @pytest.mark.requirement("CACHE-01", "CACHE-02", "CACHE-03")
-async def test_what_is_read_says_for_how_long_it_holds(serve):
+async def test_resource_contents_contain_cache_hints(serve):
     server = Server("harbour")
 
     @server.resource("x:{name}", ttl_seconds=60, cache_scope="public")
@@ -184,12 +186,12 @@ async def test_what_is_read_says_for_how_long_it_holds(serve):
 
 
 @pytest.mark.parametrize("options", [{"ttl_seconds": -1}, {"cache_scope": "some"}])
-def test_hints_that_mean_nothing_are_rejected(options):
+def test_invalid_cache_hints_of_resources_are_rejected(options):
     with pytest.raises(ValueError, match=r"ttl_seconds|cache_scope"):
         Server("harbour").resource("x:1", **options)(nothing)
 
 
-def test_hints_for_lists_that_mean_nothing_are_rejected():
+def test_invalid_cache_hints_of_lists_are_rejected():
     with pytest.raises(ValueError, match="ttl_seconds"):
         Server("harbour", list_ttl_seconds=-1)
     with pytest.raises(ValueError, match="cache_scope"):
@@ -201,9 +203,7 @@ def test_hints_for_lists_that_mean_nothing_are_rejected():
 
 @pytest.mark.requirement("TOOL-30", "TOOL-31", "TRAP-65")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_the_model_hears_of_arguments_that_do_not_fit_from_2025_11_25_on(
-    serve, protocol_version
-):
+async def test_invalid_arguments_are_tool_results_since_2025_11_25(serve, protocol_version):
     server = Server("harbour")
 
     @server.tool
@@ -223,7 +223,7 @@ async def test_the_model_hears_of_arguments_that_do_not_fit_from_2025_11_25_on(
 @pytest.mark.requirement("TOOL-32", "TRAP-65", "TRAP-66")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("params", [{"name": "row"}, {}, {"name": "t", "arguments": [1]}])
-async def test_an_unknown_tool_and_a_malformed_call_are_errors_always(
+async def test_an_unknown_tool_and_a_malformed_call_are_always_protocol_errors(
     server, serve, protocol_version, params
 ):
     asker = await serve(server, protocol_version=protocol_version)
@@ -233,7 +233,9 @@ async def test_an_unknown_tool_and_a_malformed_call_are_errors_always(
 @pytest.mark.requirement("ERR-02", "ERR-03", "ERR-04", "ERR-06", "RES-08", "TRAP-67")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("uri", ["x:none", "x:1/nowhere"])
-async def test_a_missing_resource_is_an_error_of_the_protocol_version(serve, protocol_version, uri):
+async def test_a_missing_resource_has_the_error_code_of_the_protocol_version(
+    serve, protocol_version, uri
+):
     server = Server("harbour")
 
     @server.resource("x:1/{port}")
@@ -249,7 +251,7 @@ async def test_a_missing_resource_is_an_error_of_the_protocol_version(serve, pro
 
 
 @pytest.mark.requirement("ERR-06", "TRAP-67")
-async def test_a_resource_that_a_tool_misses_is_an_error_of_the_protocol_version_too(serve):
+async def test_a_resource_missing_in_a_tool_has_the_error_code_of_the_protocol_version(serve):
     server = Server("harbour")
 
     @server.tool
@@ -263,9 +265,7 @@ async def test_a_resource_that_a_tool_misses_is_an_error_of_the_protocol_version
 
 @pytest.mark.requirement("RES-16")
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
-async def test_the_newest_protocol_version_has_no_subscriptions_of_the_old_kind(
-    server, serve, method
-):
+async def test_the_newest_protocol_version_has_no_resources_subscribe(server, serve, method):
     asker = await serve(server, protocol_version=E)
     assert (await asker.error(method, {"uri": "x:1"}))["code"] == -32601
 
@@ -274,7 +274,7 @@ async def test_the_newest_protocol_version_has_no_subscriptions_of_the_old_kind(
 @pytest.mark.parametrize(
     "path", ["../etc/passwd", "a/../../b", "%2e%2e/b", "a%2F..%2F..%2Fb", "..%5Cb", "/etc"]
 )
-async def test_a_path_never_leads_out_of_its_place(serve, path):
+async def test_path_traversal_is_rejected_in_every_protocol_version(serve, path):
     server = Server("harbour")
     server.resource("file:///srv/{+port}")(one)
     asker = await serve(server, protocol_version=E)
@@ -283,12 +283,12 @@ async def test_a_path_never_leads_out_of_its_place(serve, path):
 
 @pytest.mark.requirement("RES-21")
 @pytest.mark.parametrize("uri", ["harbour/now", "1x:now", "a_b:now", ":now", "x"])
-def test_a_uri_begins_with_a_scheme(uri):
+def test_a_uri_without_a_scheme_is_rejected(uri):
     with pytest.raises(ValueError, match="does not begin with a scheme"):
         Server("harbour").resource(uri)(nothing)
 
 
-def test_a_family_of_resources_has_no_size():
+def test_the_size_of_a_resource_template_is_rejected():
     with pytest.raises(ValueError, match="no common size"):
         Server("harbour").resource("x:{port}", size=1)(one)
 
@@ -297,7 +297,7 @@ def test_a_family_of_resources_has_no_size():
 
 
 @pytest.mark.requirement("TOOL-17", "TOOL-18", "PROM-08", "PROM-10")
-async def test_sound_and_links_are_sent_as_such_or_as_what_the_protocol_version_has(serve):
+async def test_audio_and_links_are_replaced_where_the_protocol_version_lacks_them(serve):
     server = Server("harbour")
     link = types.ResourceLink(uri="x:1", name="one")
 
@@ -345,7 +345,7 @@ def completing():
 
 @pytest.mark.requirement("COMP-01", "COMP-02", "TRAP-76")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_completions_are_announced_where_there_is_a_capability(
+async def test_completions_are_declared_where_the_protocol_version_has_the_capability(
     completing, serve, protocol_version
 ):
     asker = await serve(completing, protocol_version=protocol_version)
@@ -358,7 +358,7 @@ async def test_completions_are_announced_where_there_is_a_capability(
 
 @pytest.mark.requirement("COMP-04")
 @pytest.mark.parametrize("protocol_version", [C, D, E])
-async def test_a_completion_hears_of_the_arguments_that_are_settled(
+async def test_a_completion_gets_the_arguments_that_are_already_given(
     completing, serve, protocol_version
 ):
     asker = await serve(completing, protocol_version=protocol_version)
@@ -371,7 +371,9 @@ async def test_a_completion_hears_of_the_arguments_that_are_settled(
 
 @pytest.mark.requirement("COMP-06")
 @pytest.mark.parametrize("protocol_version", [B, C, D, E])
-async def test_what_cannot_be_completed_has_its_error(server, completing, serve, protocol_version):
+async def test_invalid_completion_requests_are_errors_in_every_version(
+    server, completing, serve, protocol_version
+):
     params = {"ref": {"type": "ref/prompt", "name": "sail"}}
     params["argument"] = {"name": "ship", "value": ""}
     asker = await serve(server, protocol_version=protocol_version)
@@ -406,7 +408,7 @@ def asking():
 
 
 @pytest.mark.requirement("RES-17", "CACHE-04")
-async def test_questions_are_never_kept(asking, serve):
+async def test_input_required_results_have_no_cache_hints(asking, serve):
     asker = await serve(asking, protocol_version=E, capabilities={"roots": {}})
     result = await asker.result("resources/read", {"uri": "x:1"})
     assert result["resultType"] == "input_required"
@@ -414,7 +416,7 @@ async def test_questions_are_never_kept(asking, serve):
     assert not result.keys() & {"ttlMs", "cacheScope"}
 
 
-async def test_a_tool_does_not_read_what_asks_by_a_result_of_its_own(asking, serve, caplog):
+async def test_read_resource_rejects_a_resource_that_returns_questions(asking, serve, caplog):
     asker = await serve(asking, protocol_version=E, capabilities={"roots": {}})
     assert (await asker.error("tools/call", {"name": "sail"}))["code"] == -32603
     assert "'x:1' returned questions" in caplog.text

@@ -23,7 +23,7 @@ class SomeWebSocket:
         self.failed_at.append(trio.current_time())
 
 
-async def test_a_clients_time_begins_when_somebody_listens(nursery, autojump_clock):
+async def test_the_handshake_timeout_starts_when_the_session_has_opened(nursery, autojump_clock):
     handshake_timeouts, channel = (
         HandshakeTimeouts(Limits(requests=RequestLimits(first_request_seconds=80))),
         SomeWebSocket(),

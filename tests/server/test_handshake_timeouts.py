@@ -46,7 +46,7 @@ def handshake_timeouts(nursery):
     return handshake_timeouts
 
 
-async def test_who_does_not_begin_is_sent_away_once_and_who_does_stays(
+async def test_only_connections_without_a_first_request_are_closed(
     handshake_timeouts, autojump_clock, caplog
 ):
     silent, busy = SomeSession(), SomeSession()
@@ -62,7 +62,7 @@ async def test_who_does_not_begin_is_sent_away_once_and_who_does_stays(
     assert "asked nothing for 80 s (limits.requests.first_request_seconds)" in caplog.text
 
 
-async def test_a_websocket_is_told_why(handshake_timeouts, autojump_clock):
+async def test_a_websocket_is_closed_with_the_reason(handshake_timeouts, autojump_clock):
     channel, session = SomeWebSocket(), SomeSession()
     handshake_timeouts.welcome(channel).started(session)
     await trio.sleep(100)
@@ -72,7 +72,7 @@ async def test_a_websocket_is_told_why(handshake_timeouts, autojump_clock):
     assert not session.shut_by  # it hears of it by its channel
 
 
-async def test_who_has_ended_or_never_came_to_be_is_forgotten(handshake_timeouts, autojump_clock):
+async def test_connections_that_have_ended_are_forgotten(handshake_timeouts, autojump_clock):
     ended = SomeSession()
     handshake_timeouts.welcome(object()).started(ended)
     handshake_timeouts.welcome(object())
@@ -83,7 +83,7 @@ async def test_who_has_ended_or_never_came_to_be_is_forgotten(handshake_timeouts
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clock):
+async def test_a_silent_connection_is_closed_and_others_continue(way, tmp_path, mock_clock):
     limits = Limits(requests=RequestLimits(first_request_seconds=2))
     server = watched("harbour", limits=limits)
     async with served(server, way, tmp_path) as (url, _scope), contextlib.AsyncExitStack() as stack:
@@ -102,7 +102,7 @@ async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clo
 
 
 @pytest.mark.parametrize("seconds", [86_400.0, math.inf])
-async def test_who_has_left_is_forgotten_however_long_one_may_be_silent(
+async def test_closed_connections_are_forgotten_before_the_timeout(
     nursery, autojump_clock, seconds
 ):
     handshake_timeouts = HandshakeTimeouts(

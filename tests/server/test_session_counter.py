@@ -10,12 +10,12 @@ from mcp_trio.recording import SharedRecording
 FILES = [None, "a folder", SharedRecording("one"), SharedRecording("other")]
 
 
-def test_a_session_alone_counts_nobody():
+def test_a_single_session_counts_no_others():
     assert SessionCounter().opened(None).others() == 0
 
 
 @pytest.mark.parametrize("file", FILES[:2])
-def test_who_was_there_and_who_came_is_counted_also_when_gone(file):
+def test_sessions_open_at_the_same_time_are_counted_even_after_they_close(file):
     session_counter = SessionCounter()
     session_counter.opened(file).closed()
     first = session_counter.opened(file)
@@ -31,7 +31,7 @@ def test_who_was_there_and_who_came_is_counted_also_when_gone(file):
         lambda moves: [*moves, None]
     )
 )
-def test_it_is_as_if_each_had_met_each(moves):
+def test_the_count_equals_the_number_of_overlapping_sessions_in_other_files(moves):
     """A file opens a session recorded there, a number closes one of those that are open."""
     session_counter, open_now, met, counts = SessionCounter(), [], {}, {}
     for number, move in enumerate(moves):
