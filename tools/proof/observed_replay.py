@@ -108,7 +108,7 @@ class Tee:
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """An effect starts."""
-        self._call("commanded", "cmd", lane, lane, body)
+        self._call("effect_started", "cmd", lane, lane, body)
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """An outcome."""
