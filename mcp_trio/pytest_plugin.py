@@ -6,7 +6,7 @@
 
 pytest loads the plugin automatically. All fixtures are synchronous, so they work under pytest-trio,
 under anyio's plugin with its Trio backend, and in plain tests, also in tests that call `trio.run`.
-The engine is imported only when a test uses a fixture.
+The package itself is imported only when a test uses a fixture.
 """
 
 import os
@@ -36,21 +36,24 @@ RecordMode = Literal["none", "once", "new", "all"]
 Result = TypeVar("Result")
 
 _MARK: Final = "mcp_recording"
-_USERS: Final = frozenset({"mcp_replay", "mcp_mock", "mcp_recorder"})
+_FIXTURES: Final = frozenset({"mcp_replay", "mcp_mock", "mcp_recorder"})
 _MODES: Final[tuple[Mode, ...]] = ("strict", "outbound", "inputs")
 _RECORD_MODES: Final[tuple[RecordMode, ...]] = ("none", "once", "new", "all")
 _MARK_HELP: Final = (
     f"{_MARK}(path, mode='strict', ignore=()): the recording that the fixtures mcp_replay, mcp_mock"
     " and mcp_recorder use, relative to the test's file. mode: 'strict', 'outbound' (what was sent"
-    " only), or 'inputs' (asks again, and compares all but the JSON paths in ignore)."
+    " only), or 'inputs' (send the recorded requests to a live server, and compare the answers"
+    " except at the JSON paths in ignore)."
 )
-# What the name of a test's own recording is made of; other tests have other names.
-_ODD: Final = re.compile(r"[^\w.-]", re.ASCII)
-_TELLING: Final = re.compile(r"[\w.-]*(\[[\w.-]*\])?[\w.-]*", re.ASCII)
+# File names of recordings: characters that are replaced, and test names that need no digest.
+_REPLACED_CHARACTER: Final = re.compile(r"[^\w.-]", re.ASCII)
+_UNIQUE_NAME: Final = re.compile(r"[\w.-]*(\[[\w.-]*\])?[\w.-]*", re.ASCII)
 _NAME_CHARACTERS_MAX: Final = 120
 _DIGEST_CHARACTERS: Final = 8
 
-_AGAIN: Final = "record it again with --mcp-record=all, or what is no longer true with new"
+_RECORD_AGAIN: Final = (
+    "record again with --mcp-record=all, or only outdated recordings with --mcp-record=new"
+)
 _RECORD_HELP: Final = (
     "Which recordings the fixture mcp_recorder makes: none (a missing recording fails the test),"
     " once (missing ones), new (missing and outdated ones), all. Default: none."
@@ -83,16 +86,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marker = item.get_closest_marker(_MARK)
     if marker is None:
         return
-    _marked(marker)
-    if not {*_USERS, "request"} & set(getattr(item, "fixturenames", ())):
-        users = ", ".join(sorted(_USERS))
-        pytest.fail(f"the marker {_MARK} does nothing without one of {users}", pytrace=False)
+    _marker_arguments(marker)
+    if not {*_FIXTURES, "request"} & set(getattr(item, "fixturenames", ())):
+        fixtures = ", ".join(sorted(_FIXTURES))
+        text = f"the marker {_MARK} has no effect without one of the fixtures {fixtures}"
+        pytest.fail(text, pytrace=False)
 
 
 # The marker -------------------------------------------------------------------------------------
 
 
-class _Marked:
+class _MarkerArguments:
     """The arguments of a test's marker."""
 
     def __init__(
@@ -107,15 +111,15 @@ class _Marked:
         self.ignore: Sequence[str] = (ignore,) if isinstance(ignore, str) else tuple(ignore)
 
 
-def _marked(marker: pytest.Mark) -> _Marked:
+def _marker_arguments(marker: pytest.Mark) -> _MarkerArguments:
     try:
-        return _Marked(*marker.args, **marker.kwargs)
+        return _MarkerArguments(*marker.args, **marker.kwargs)
     except (TypeError, ValueError) as error:
-        text = str(error).replace("_Marked.__init__()", _MARK)
+        text = str(error).replace("_MarkerArguments.__init__()", _MARK)
         pytest.fail(f"{_MARK}: {text}", pytrace=False)
 
 
-class _Place:
+class _RecordingPaths:
     """The paths of a test's recordings, and the options from its marker."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
@@ -123,37 +127,37 @@ class _Place:
         self._folder: Path = request.path.parent
         self._test: list[str] = request.node.nodeid.split("::")[1:]
         self._file = request.path.stem
-        self._marked = None if marker is None else _marked(marker)
-        self.mode: Mode = "strict" if self._marked is None else self._marked.mode
-        self.ignore: Sequence[str] = () if self._marked is None else self._marked.ignore
+        self._arguments = None if marker is None else _marker_arguments(marker)
+        self.mode: Mode = "strict" if self._arguments is None else self._arguments.mode
+        self.ignore: Sequence[str] = () if self._arguments is None else self._arguments.ignore
 
-    def given(self, path: str | os.PathLike[str] | None) -> Path:
+    def path_or_marker(self, path: str | os.PathLike[str] | None) -> Path:
         """Return `path`, or else the path from the marker, in the folder of the test's file."""
         __tracebackhide__ = True
         if path is not None:
             return self._folder / path
-        if self._marked is None:
+        if self._arguments is None:
             raise AssertionError(
-                f"which recording? give a path, or mark the test with {_MARK}(path)"
+                f"no recording given: pass a path, or mark the test with {_MARK}(path)"
             )
-        return self._folder / self._marked.path
+        return self._folder / self._arguments.path
 
-    def own(self, label: str) -> Path:
+    def path_for_test(self, label: str) -> Path:
         """Return the path from the marker, or else a path named after the test and `label`."""
-        if self._marked is not None and not label:
-            return self._folder / self._marked.path
+        if self._arguments is not None and not label:
+            return self._folder / self._arguments.path
         names = [*self._test, label] if label else self._test
-        return self._folder / "recordings" / self._file / f"{_plain(names)}.mcprec.jsonl"
+        return self._folder / "recordings" / self._file / f"{_file_name(names)}.mcprec.jsonl"
 
 
-def _plain(names: Sequence[str]) -> str:
+def _file_name(names: Sequence[str]) -> str:
     """Return a file name for a test, with a digest if other tests could have the same file name."""
     name = ".".join(names)
-    plain = _ODD.sub("-", name).removesuffix("-")[:_NAME_CHARACTERS_MAX]
-    if len(name) <= _NAME_CHARACTERS_MAX and _TELLING.fullmatch(name):
-        return plain
+    file_name = _REPLACED_CHARACTER.sub("-", name).removesuffix("-")[:_NAME_CHARACTERS_MAX]
+    if len(name) <= _NAME_CHARACTERS_MAX and _UNIQUE_NAME.fullmatch(name):
+        return file_name
     digest = sha256(name.encode(errors="surrogatepass")).hexdigest()
-    return f"{plain}-{digest[:_DIGEST_CHARACTERS]}"
+    return f"{file_name}-{digest[:_DIGEST_CHARACTERS]}"
 
 
 # Fixtures ---------------------------------------------------------------------------------------
@@ -229,7 +233,7 @@ class Replay:
     """The value of the fixture `mcp_replay`; a call replays a recording."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._place = _Place(request)
+        self._paths = _RecordingPaths(request)
         self._node: pytest.Item = request.node
 
     def __call__(
@@ -242,9 +246,9 @@ class Replay:
         be any target of a client, such as a command or the URL of another process.
         """
         __tracebackhide__ = True
-        file, mode = self._place.given(path), self._place.mode
+        file, mode = self._paths.path_or_marker(path), self._paths.mode
         if mode == "inputs":
-            return _drive(file, server, self._place.ignore)
+            return _drive(file, server, self._paths.ignore)
         report = _replay(file, server, mode)
         for untracked_call in report.untracked_calls:
             self._node.warn(UntrackedCallWarning(str(untracked_call)))
@@ -255,7 +259,7 @@ class Mock:
     """The value of the fixture `mcp_mock`; a call makes a mock server from a recording."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._place = _Place(request)
+        self._paths = _RecordingPaths(request)
         self._strict: list[MockServer] = []
 
     def __call__(
@@ -270,7 +274,7 @@ class Mock:
         __tracebackhide__ = True
         from mcp_trio.testing import mock_server
 
-        mock = _or_fail(partial(mock_server, self._place.given(path)))
+        mock = _or_fail(partial(mock_server, self._paths.path_or_marker(path)))
         if strict:
             self._strict.append(mock)
         return mock
@@ -285,7 +289,7 @@ class Recorder:
     """The value of the fixture `mcp_recorder`; a call makes a recorded or a mocked client."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._place = _Place(request)
+        self._paths = _RecordingPaths(request)
         self._mode: RecordMode = request.config.option.mcp_record
         self._used: set[Path] = set()
 
@@ -302,9 +306,11 @@ class Recorder:
         test.
         """
         __tracebackhide__ = True
-        path = self._place.own(label)
+        path = self._paths.path_for_test(label)
         if path in self._used:
-            raise AssertionError(f"{path.name} is in use already: give the second client a label=")
+            raise AssertionError(
+                f"{path.name} is used already: pass a label= for the second client"
+            )
         self._used.add(path)
         return RecordedClient(target, path, self._mode, {**options})
 
@@ -317,7 +323,7 @@ class RecordedClient:
     ) -> None:
         self._target = target
         self._path = path
-        self._part = path.with_name(f".{path.name}")
+        self._temporary_path = path.with_name(f".{path.name}")
         self._mode: RecordMode = mode
         self._options = options
         self._client: Client | None = None
@@ -327,7 +333,7 @@ class RecordedClient:
         """Connect to the target, or to the mock made from its recording."""
         __tracebackhide__ = True
         if self._client is not None:
-            raise RuntimeError("a client connects once: make another, with a label=")
+            raise RuntimeError("a recorded client connects once: make another one, with a label=")
         if await self._is_to_be_recorded():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._client = self._recorded_client()
@@ -336,7 +342,7 @@ class RecordedClient:
         try:
             return await self._client.__aenter__()
         except BaseException:
-            self._part.unlink(missing_ok=True)
+            self._temporary_path.unlink(missing_ok=True)
             raise
 
     async def __aexit__(
@@ -350,10 +356,13 @@ class RecordedClient:
         assert self._client is not None
         await self._client.__aexit__(kind, error, traceback)
         if self._mock is None:
-            _keep(self._part, self._path, is_good=error is None)
+            _keep_or_delete(self._temporary_path, self._path, is_good=error is None)
         elif self._mock.unrecorded and error is None:
             lines = "\n".join(self._mock.unrecorded)
-            raise AssertionError(f"asked what is not recorded in {self._path}:\n{lines}\n{_AGAIN}")
+            raise AssertionError(
+                f"the test made requests that are not recorded in {self._path}:\n{lines}\n"
+                f"{_RECORD_AGAIN}"
+            )
 
     async def _is_to_be_recorded(self) -> bool:
         __tracebackhide__ = True
@@ -366,7 +375,7 @@ class RecordedClient:
                 )
             return True
         if self._mode == "new":
-            return not await self._is_still_true()
+            return not await self._is_up_to_date()
         if self._is_server:
             _replay(self._path, self._server, "strict")
         return False
@@ -381,7 +390,7 @@ class RecordedClient:
     def _server(self) -> "Server":
         return cast("Server", self._target)
 
-    async def _is_still_true(self) -> bool:
+    async def _is_up_to_date(self) -> bool:
         """Return whether the target still gives the recorded answers."""
         from mcp_trio.errors import RecordingError, ReplayDivergence
         from mcp_trio.recording import replay_async, run_inputs
@@ -398,8 +407,8 @@ class RecordedClient:
         from mcp_trio import Client
 
         if self._is_server:
-            return Client(_ServedRecorded(self._server, self._part), **self._options)
-        return Client(self._target, record=self._part, **self._options)
+            return Client(_RecordingServer(self._server, self._temporary_path), **self._options)
+        return Client(self._target, record=self._temporary_path, **self._options)
 
     def _mocked_client(self) -> "Client":
         __tracebackhide__ = True
@@ -410,7 +419,7 @@ class RecordedClient:
         return Client(mock, **self._options)
 
 
-class _ServedRecorded:
+class _RecordingServer:
     """A server object that records its one session."""
 
     def __init__(self, server: "Server", path: Path) -> None:
@@ -464,9 +473,9 @@ def _outside_trio(work: Callable[[], Result]) -> Result:
         return thread.submit(work).result()
 
 
-def _keep(part: Path, path: Path, *, is_good: bool) -> None:
+def _keep_or_delete(temporary: Path, path: Path, *, is_good: bool) -> None:
     """Move the temporary recording of a passed run to its path, or delete that of a failed run."""
     if is_good:
-        part.replace(path)
+        temporary.replace(path)
     else:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

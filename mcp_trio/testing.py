@@ -1,4 +1,4 @@
-"""Test tools: scripted peers, faulty connections, simulated sessions, mock servers, checks."""
+"""Test tools: mock servers, scripted peers, faulty connections, simulations, channel checks."""
 
 from mcp_trio._replay.live import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server

@@ -1,1 +1,1 @@
-"""Fakes and checks for people who test against the engine."""
+"""Test tools: fake channels, faults, scripted peers and simulations."""

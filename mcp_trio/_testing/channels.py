@@ -2,7 +2,7 @@
 
 Each check gets two new ends of one connection and raises AssertionError with the expectation that
 failed. A check of an optional member that a channel lacks returns a text that says so. Checks do
-not hang: an expected event has `PATIENCE_SECONDS` to happen, and a call counts as blocked after
+not hang: they fail after `TIMEOUT_SECONDS`, and a call counts as blocked after
 `QUIET_SECONDS` without an event.
 """
 
@@ -21,15 +21,15 @@ from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 
-PATIENCE_SECONDS: Final = 10.0
+TIMEOUT_SECONDS: Final = 10.0
 QUIET_SECONDS: Final = 0.3
 
-_BIG_FRAME_BYTES: Final = 1 * MIB
+_LARGE_MESSAGE_BYTES: Final = 1 * MIB
 _BUFFERED_BYTES_MAX: Final = 64 * MIB
 _CANCELLED_RECEIVES_MAX: Final = 1000
 
 # After this time a send of more than a connection can buffer is blocked.
-_STUCK_SECONDS: Final = 0.1
+_BLOCKED_SECONDS: Final = 0.1
 _SHOWN_CHARACTERS_MAX: Final = 160
 
 MakePair: TypeAlias = Callable[[], Awaitable[tuple[Channel, Channel]]]
@@ -68,7 +68,7 @@ async def check_channel_for(
     *,
     limits: Limits = DEFAULT_LIMITS,
     ends: Collection[End] = BOTH_ENDS,
-    patience_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> str | None:
     """Run the check called `name`, once from each of `ends`.
 
@@ -80,20 +80,20 @@ async def check_channel_for(
     nothing: str | None = None
     for end in ends:
         pair = await make_pair()
-        nothing = await _run(name, pair[end], pair[1 - end], limits, patience_seconds) or nothing
+        nothing = await _run(name, pair[end], pair[1 - end], limits, timeout_seconds) or nothing
     return nothing
 
 
 async def _run(
-    name: str, one: Channel, other: Channel, limits: Limits, patience_seconds: float
+    name: str, one: Channel, other: Channel, limits: Limits, timeout_seconds: float
 ) -> str | None:
     try:
-        with trio.fail_after(patience_seconds):
+        with trio.fail_after(timeout_seconds):
             return await CHANNEL_CHECKS[name](one, other, limits)
     except trio.TooSlowError as error:
-        wanted = CHANNEL_CHECKS[name].__doc__
+        description = CHANNEL_CHECKS[name].__doc__
         raise AssertionError(
-            f"{name}: not over after {patience_seconds:g} s; it wants: {wanted}"
+            f"{name}: not finished after {timeout_seconds:g} s; the check: {description}"
         ) from error
     except Exception as error:
         raise AssertionError(f"{name}: {_first(error)!r}") from error
@@ -105,7 +105,7 @@ async def _run(
 
 async def _close(channel: Channel) -> None:
     # A close that raises or hangs has a check of its own, and must not hide what failed here.
-    with suppress(Exception), trio.move_on_after(PATIENCE_SECONDS, shield=True):
+    with suppress(Exception), trio.move_on_after(TIMEOUT_SECONDS, shield=True):
         await channel.aclose()
 
 
@@ -116,91 +116,91 @@ def _first(error: Exception) -> Exception:
     return error
 
 
-async def what_is_sent_arrives_unchanged(one: Channel, other: Channel, _limits: Limits) -> None:
+async def messages_arrive_unchanged(one: Channel, other: Channel, _limits: Limits) -> None:
     """Both directions carry bytes verbatim."""
-    frames = [
+    messages = [
         b'{"jsonrpc":"2.0","method":"check"}',
         '{"jsonrpc":"2.0","method":"prüfen","params":{"text":"\\n\u2028\U0001f642"}}'.encode(),
     ]
     for sender, receiver in ((one, other), (other, one)):
-        await _send(sender, frames)
-        _expect(await _receive(receiver, len(frames)), frames, "the frames that were sent")
+        await _send(sender, messages)
+        _expect(await _receive(receiver, len(messages)), messages, "the messages that were sent")
 
 
 async def order_is_kept(one: Channel, other: Channel, _limits: Limits) -> None:
-    """Frames of many sends arrive in the order of the sends."""
-    frames = [_frame(number) for number in range(300)]
+    """Messages of many sends arrive in the order of the sends."""
+    messages = [_message(number) for number in range(300)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_one_by_one, one, frames)
-        _expect(await _receive(other, len(frames)), frames, "all frames in order")
+        nursery.start_soon(_send_one_by_one, one, messages)
+        _expect(await _receive(other, len(messages)), messages, "all messages in order")
 
 
-async def many_frames_go_in_one_send(one: Channel, other: Channel, _limits: Limits) -> None:
-    """One send takes any number of frames, also more than the connection holds."""
-    frames = [_frame(number) for number in range(5_000)]
+async def one_send_takes_many_messages(one: Channel, other: Channel, _limits: Limits) -> None:
+    """One send takes any number of messages, also more than the connection holds."""
+    messages = [_message(number) for number in range(5_000)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send, one, frames)
-        _expect(await _receive(other, len(frames)), frames, "all frames in order")
+        nursery.start_soon(_send, one, messages)
+        _expect(await _receive(other, len(messages)), messages, "all messages in order")
 
 
-async def a_big_frame_arrives_whole(one: Channel, other: Channel, _limits: Limits) -> None:
-    """A frame of one MiB arrives as one, and so does the next."""
-    frames = [_frame(1, size=_BIG_FRAME_BYTES), _frame(2)]
+async def a_large_message_arrives_whole(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A message of one MiB arrives as one, and so does the next."""
+    messages = [_message(1, size=_LARGE_MESSAGE_BYTES), _message(2)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send, one, frames)
-        _expect(await _receive(other, len(frames)), frames, "both frames")
+        nursery.start_soon(_send, one, messages)
+        _expect(await _receive(other, len(messages)), messages, "both messages")
 
 
 async def both_ends_send_at_once(one: Channel, other: Channel, _limits: Limits) -> None:
-    """A send that waits for the peer keeps nobody from receiving."""
-    frames = [_frame(number, size=64 * KIB) for number in range(16)]
+    """A send that waits for the peer does not keep other tasks from receiving."""
+    messages = [_message(number, size=64 * KIB) for number in range(16)]
     async with trio.open_nursery() as nursery:
         for sender, receiver in ((one, other), (other, one)):
-            nursery.start_soon(_send, sender, frames)
-            nursery.start_soon(_receive, receiver, len(frames))
+            nursery.start_soon(_send, sender, messages)
+            nursery.start_soon(_receive, receiver, len(messages))
 
 
-async def an_oversized_frame_is_reported(one: Channel, other: Channel, limits: Limits) -> None:
+async def an_oversized_message_is_reported(one: Channel, other: Channel, limits: Limits) -> None:
     """A message over `limits.messages.bytes_max` is reported once; later ones arrive."""
-    frames = [_frame(1, size=limits.messages.bytes_max + 1), _frame(2)]
+    messages = [_message(1, size=limits.messages.bytes_max + 1), _message(2)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send, one, frames)
-        oversized, following = await _receive(other, len(frames))
-    _require(isinstance(oversized, Oversized), "an Oversized in the place of the first frame")
-    _expect(following, frames[1], "the frame behind it")
+        nursery.start_soon(_send, one, messages)
+        oversized, following = await _receive(other, len(messages))
+    _require(isinstance(oversized, Oversized), "an Oversized in the place of the first message")
+    _expect(following, messages[1], "the message after it")
 
 
 async def closing_is_seen_by_the_peer(one: Channel, other: Channel, _limits: Limits) -> None:
-    """What was sent before the close arrives, then the end, and then the end again."""
-    await _send(one, [_frame(1)])
+    """Messages sent before the close arrive, then the end, and then the end again."""
+    await _send(one, [_message(1)])
     await one.aclose()
-    _expect(await _receive(other, 1), [_frame(1)], "the frame that was sent before the close")
+    _expect(await _receive(other, 1), [_message(1)], "the message that was sent before the close")
     for _ in range(2):
         _require(await _has_ended(other), "an empty receive, or ConnectionLost, after a close")
 
 
 async def sending_to_a_closed_peer_ends(one: Channel, other: Channel, _limits: Limits) -> None:
-    """Each send to a peer that is gone raises or loses its frames; none waits."""
+    """Each send to a closed peer raises an error or loses its messages; none waits."""
     await other.aclose()
     for number in range(64):
         try:
-            await _send(one, [_frame(number, size=4 * KIB)])
+            await _send(one, [_message(number, size=4 * KIB)])
         except _LOST:
             return
 
 
 async def closing_twice_is_closing_once(one: Channel, _other: Channel, _limits: Limits) -> None:
-    """A second close does nothing, also from two tasks at once; afterwards the channel refuses."""
+    """A second close does nothing, also from another task; later calls raise an error."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.aclose)
         nursery.start_soon(one.aclose)
     await one.aclose()
-    for use in (one.receive, partial(_send, one, [_frame(1)])):
+    for use in (one.receive, partial(_send, one, [_message(1)])):
         try:
             await use()
         except trio.ClosedResourceError:
             continue
-        raise AssertionError("expected trio.ClosedResourceError from a channel that we closed")
+        raise AssertionError("expected trio.ClosedResourceError after aclose")
 
 
 async def closing_wakes_a_receive(one: Channel, _other: Channel, _limits: Limits) -> None:
@@ -212,7 +212,7 @@ async def closing_wakes_a_receive(one: Channel, _other: Channel, _limits: Limits
 
 
 async def a_cancelled_close_closes(one: Channel, other: Channel, _limits: Limits) -> None:
-    """Closing in a cancelled scope closes all the same."""
+    """Closing in a cancelled scope closes the channel."""
     with trio.CancelScope() as scope:
         scope.cancel()
         await one.aclose()
@@ -220,49 +220,47 @@ async def a_cancelled_close_closes(one: Channel, other: Channel, _limits: Limits
 
 
 async def a_cancelled_receive_loses_nothing(one: Channel, other: Channel, _limits: Limits) -> None:
-    """Whenever a receive is cancelled, the next one goes on where it was."""
-    frames = [_frame(number, size=10_000) for number in range(100)]
+    """Whenever a receive is cancelled, the next one continues where it was."""
+    messages = [_message(number, size=10_000) for number in range(100)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_one_by_one, one, frames)
+        nursery.start_soon(_send_one_by_one, one, messages)
         received: list[Received] = []
         for turn in range(_CANCELLED_RECEIVES_MAX):
-            if len(received) < len(frames):
+            if len(received) < len(messages):
                 received += await _receive_cancelled(other, passes=turn % 8)
-        received += await _receive(other, len(frames) - len(received))
-    _expect(received, frames, "all frames in order, though receives were cancelled")
+        received += await _receive(other, len(messages) - len(received))
+    _expect(received, messages, "all messages in order, though receives were cancelled")
 
 
 async def a_full_channel_makes_the_sender_wait(
     one: Channel, _other: Channel, _limits: Limits
 ) -> None:
-    """Nobody reads: sooner or later a send waits. Without that, memory is the only bound."""
-    frame = _frame(1, size=256 * KIB)
-    for _ in range(_BUFFERED_BYTES_MAX // len(frame)):
+    """If the peer does not read, a send waits at some time; otherwise memory would be the bound."""
+    message = _message(1, size=256 * KIB)
+    for _ in range(_BUFFERED_BYTES_MAX // len(message)):
         with trio.move_on_after(QUIET_SECONDS) as quiet:
-            await _send(one, [frame])
+            await _send(one, [message])
         if quiet.cancelled_caught:
             return
-    raise AssertionError(
-        f"expected a send to wait before {_BUFFERED_BYTES_MAX} bytes that nobody reads"
-    )
+    raise AssertionError(f"expected a send to wait before {_BUFFERED_BYTES_MAX} bytes are unread")
 
 
 async def closing_wakes_a_send(one: Channel, _other: Channel, _limits: Limits) -> None:
     """A close from another task ends the send that waits for the peer."""
-    frames = [_frame(1, size=256 * KIB)] * (_BUFFERED_BYTES_MAX // (256 * KIB))
+    messages = [_message(1, size=256 * KIB)] * (_BUFFERED_BYTES_MAX // (256 * KIB))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_until_closed, one, frames)
-        await trio.sleep(_STUCK_SECONDS)
+        nursery.start_soon(_send_until_closed, one, messages)
+        await trio.sleep(_BLOCKED_SECONDS)
         await one.aclose()
 
 
-async def a_cancelled_send_leaves_whole_frames(
+async def a_cancelled_send_leaves_whole_messages(
     one: Channel, other: Channel, _limits: Limits
 ) -> None:
-    """Behind a send that was cancelled nothing is torn: more is refused, or arrives in order."""
-    frames, last = [_frame(number, size=64 * KIB) for number in range(256)], _frame(-1)
-    with trio.move_on_after(_STUCK_SECONDS):
-        await _send(one, frames)
+    """After a cancelled send, a later send raises an error or its message arrives whole."""
+    messages, last = [_message(number, size=64 * KIB) for number in range(256)], _message(-1)
+    with trio.move_on_after(_BLOCKED_SECONDS):
+        await _send(one, messages)
     received: list[Received] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_receive_all, other, received)
@@ -270,16 +268,16 @@ async def a_cancelled_send_leaves_whole_frames(
             await _send(one, [last])
         await one.aclose()
     has_gone_on = received[-1:] == [last]
-    whole = received[:-1] if has_gone_on else _without_piece(received, frames)
-    _expect(whole, frames[: len(whole)], "whole frames, and a piece of one at the end at most")
+    whole = received[:-1] if has_gone_on else _without_piece(received, messages)
+    _expect(whole, messages[: len(whole)], "whole messages, and a piece of one at the end at most")
 
 
-async def every_call_lets_others_run(one: Channel, other: Channel, _limits: Limits) -> None:
+async def every_call_is_a_checkpoint(one: Channel, other: Channel, _limits: Limits) -> None:
     """A send and a receive are checkpoints of Trio also where they need not wait."""
-    for frames in ([], [_frame(1)]):
+    for messages in ([], [_message(1)]):
         with trio.testing.assert_checkpoints():
-            await _send(one, frames)
-    await _send(one, [_frame(2)])
+            await _send(one, messages)
+    await _send(one, [_message(2)])
     received: list[Received] = []
     while len(received) < 2:  # noqa: PLR2004  the two that were sent
         with trio.testing.assert_checkpoints():
@@ -287,57 +285,57 @@ async def every_call_lets_others_run(one: Channel, other: Channel, _limits: Limi
 
 
 async def sending_nothing_sends_nothing(one: Channel, other: Channel, _limits: Limits) -> None:
-    """A send of no frames returns, and the peer hears nothing of it."""
+    """A send of no messages returns, and the peer receives nothing."""
     await _send(one, [])
-    await _send(one, [_frame(1)])
-    _expect(await _receive(other, 1), [_frame(1)], "the one frame that was sent")
+    await _send(one, [_message(1)])
+    _expect(await _receive(other, 1), [_message(1)], "the one message that was sent")
 
 
-async def a_direct_send_takes_whole_frames(
+async def send_nowait_takes_whole_messages(
     one: Channel, other: Channel, _limits: Limits
 ) -> str | None:
-    """If there is `send_nowait`: what it says it took arrives whole, and in its place."""
+    """If there is `send_nowait`: the messages that it counts as taken arrive whole, in order."""
     send_nowait: Callable[[Sequence[bytes]], int] | None = getattr(one, "send_nowait", None)
     if send_nowait is None:
         return "it has no send_nowait"
     takes_all = getattr(one, "deliver_to", None) is not None
-    frames = [_frame(number, size=10_000) for number in range(20 if takes_all else 2_000)]
-    taken = send_nowait(_for(one, frames))
+    messages = [_message(number, size=10_000) for number in range(20 if takes_all else 2_000)]
+    taken = send_nowait(_for(one, messages))
     if takes_all:
-        _expect(taken, len(frames), "all frames to be taken by a channel with deliver_to")
+        _expect(taken, len(messages), "all messages to be taken by a channel with deliver_to")
     else:
-        _require(taken < len(frames), "frames to be taken, but not 20 MB of them")
-        taken += send_nowait(_for(one, frames[taken:]))  # may finish a frame, and begin another
-    expected = [*frames[:taken], _frame(-1)]
+        _require(taken < len(messages), "messages to be taken, but not 20 MB of them")
+        taken += send_nowait(_for(one, messages[taken:]))  # may finish a message, and begin another
+    expected = [*messages[:taken], _message(-1)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, one, expected[-1:])
         received = await _receive(other, len(expected))
-    _expect(received, expected, "the frames taken, then the next one")
+    _expect(received, expected, "the messages taken, then the next one")
     is_unfinished = getattr(one, "is_unfinished", False if takes_all else None)
     _expect(is_unfinished, expected=False, what="is_unfinished after a whole send")
     return None
 
 
 async def progress_is_counted(one: Channel, other: Channel, _limits: Limits) -> str | None:
-    """If there is `bytes_sent`: it grows by at least what was sent, already during the send."""
+    """If there is `bytes_sent`: it grows by the sent bytes at least, already during the send."""
     before: int | None = getattr(one, "bytes_sent", None)
     if before is None:
         return "it has no bytes_sent"
-    frame = _frame(1, size=_BIG_FRAME_BYTES)
+    message = _message(1, size=_LARGE_MESSAGE_BYTES)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send, one, [frame, frame])
+        nursery.start_soon(_send, one, [message, message])
         await _receive(other, 1)
         _require(getattr(one, "bytes_sent", 0) > before, "bytes_sent to grow during a send")
         await _receive(other, 1)
     _require(
-        getattr(one, "bytes_sent", 0) >= before + 2 * len(frame),
-        "bytes_sent to grow by what was sent",
+        getattr(one, "bytes_sent", 0) >= before + 2 * len(message),
+        "bytes_sent to grow by the sent bytes",
     )
     return None
 
 
-async def what_arrives_is_delivered(one: Channel, other: Channel, _limits: Limits) -> str | None:
-    """If there is `deliver_to`: it is given what arrives, with nobody receiving, and the end."""
+async def deliver_to_gets_all_messages(one: Channel, other: Channel, _limits: Limits) -> str | None:
+    """If there is `deliver_to`: its function gets all messages and the end, without a receive."""
     deliver_to: Callable[[Take], None] | None = getattr(one, "deliver_to", None)
     if deliver_to is None:
         return "it has no deliver_to"
@@ -350,66 +348,66 @@ async def what_arrives_is_delivered(one: Channel, other: Channel, _limits: Limit
             ended.set()
 
     deliver_to(take)
-    frames = [_frame(number) for number in range(3)]
-    await _send_one_by_one(other, frames)
+    messages = [_message(number) for number in range(3)]
+    await _send_one_by_one(other, messages)
     await other.aclose()
     await ended.wait()
-    _expect(taken, frames, "all frames in order")
+    _expect(taken, messages, "all messages in order")
     return None
 
 
 CHANNEL_CHECKS: Final[dict[str, Check]] = {
     check.__name__: check
     for check in (
-        what_is_sent_arrives_unchanged,
+        messages_arrive_unchanged,
         order_is_kept,
-        many_frames_go_in_one_send,
-        a_big_frame_arrives_whole,
+        one_send_takes_many_messages,
+        a_large_message_arrives_whole,
         both_ends_send_at_once,
-        an_oversized_frame_is_reported,
+        an_oversized_message_is_reported,
         closing_is_seen_by_the_peer,
         sending_to_a_closed_peer_ends,
         closing_twice_is_closing_once,
         closing_wakes_a_receive,
         a_cancelled_close_closes,
         a_cancelled_receive_loses_nothing,
-        a_cancelled_send_leaves_whole_frames,
+        a_cancelled_send_leaves_whole_messages,
         closing_wakes_a_send,
-        every_call_lets_others_run,
+        every_call_is_a_checkpoint,
         sending_nothing_sends_nothing,
         a_full_channel_makes_the_sender_wait,
-        a_direct_send_takes_whole_frames,
+        send_nowait_takes_whole_messages,
         progress_is_counted,
-        what_arrives_is_delivered,
+        deliver_to_gets_all_messages,
     )
 }
 """Every check by its name, so that a test can be parametrised with them."""
 
 
-def _frame(number: int, *, size: int = 0) -> bytes:
-    """A notification of at least `size` bytes."""
-    head = b'{"jsonrpc":"2.0","method":"check","params":{"number":%d,"padding":"' % number
-    return head + b"x" * (size - len(head)) + b'"}}'
+def _message(number: int, *, size: int = 0) -> bytes:
+    """Return a notification of at least `size` bytes."""
+    prefix = b'{"jsonrpc":"2.0","method":"check","params":{"number":%d,"padding":"' % number
+    return prefix + b"x" * (size - len(prefix)) + b'"}}'
 
 
-async def _send_one_by_one(channel: Channel, frames: Sequence[bytes]) -> None:
-    for frame in frames:
-        await _send(channel, [frame])
+async def _send_one_by_one(channel: Channel, messages: Sequence[bytes]) -> None:
+    for message in messages:
+        await _send(channel, [message])
 
 
-async def _send(channel: Channel, frames: Sequence[bytes]) -> None:
-    await channel.send(_for(channel, frames))
+async def _send(channel: Channel, messages: Sequence[bytes]) -> None:
+    await channel.send(_for(channel, messages))
 
 
-def _for(channel: Channel, frames: Sequence[bytes]) -> Sequence[bytes]:
-    """The frames as this channel takes them; if it wants an address, they belong to no request."""
+def _for(channel: Channel, messages: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the messages as this channel takes them: related to no request, if it needs that."""
     if getattr(channel, "is_addressed", False):
-        return [RelatedMessage(frame, None) for frame in frames]
-    return frames
+        return [RelatedMessage(message, None) for message in messages]
+    return messages
 
 
 async def _receive(channel: Channel, count: int) -> list[Received]:
-    """Exactly the next `count` messages."""
+    """Receive exactly the next `count` messages."""
     received: list[Received] = []
     while len(received) < count:
         received += await _some(channel)
@@ -418,13 +416,13 @@ async def _receive(channel: Channel, count: int) -> list[Received]:
 
 
 async def _some(channel: Channel) -> Sequence[Received]:
-    frames = await channel.receive()
-    _require(bool(frames), "messages, and not the end")
-    return frames
+    messages = await channel.receive()
+    _require(bool(messages), "messages, and not the end")
+    return messages
 
 
 async def _receive_cancelled(channel: Channel, *, passes: int) -> list[Received]:
-    """What arrives until the scheduler has run everybody `passes` times."""
+    """Receive until the scheduler has run all tasks `passes` times."""
     received: list[Received] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cancel, nursery.cancel_scope, passes)
@@ -448,32 +446,32 @@ async def _has_ended(channel: Channel) -> bool:
 
 async def _receive_all(channel: Channel, received: list[Received]) -> None:
     with suppress(ConnectionLost):
-        while frames := await channel.receive():
-            received += frames
+        while messages := await channel.receive():
+            received += messages
 
 
-def _without_piece(received: list[Received], frames: Sequence[bytes]) -> list[Received]:
-    """What was received, without a last piece of a frame of which no more came."""
-    place = len(received) - 1
-    is_piece = 0 <= place < len(frames) and frames[place].startswith(_bytes(received[place]))
-    return received[:place] if is_piece else received
+def _without_piece(received: list[Received], messages: Sequence[bytes]) -> list[Received]:
+    """Return the received messages without a last one that is only a piece."""
+    last = len(received) - 1
+    is_piece = 0 <= last < len(messages) and messages[last].startswith(_bytes(received[last]))
+    return received[:last] if is_piece else received
 
 
 def _bytes(message: Received) -> bytes:
     return message if isinstance(message, bytes) else b"no piece"
 
 
-async def _send_until_closed(channel: Channel, frames: Sequence[bytes]) -> None:
+async def _send_until_closed(channel: Channel, messages: Sequence[bytes]) -> None:
     with suppress(*_OVER):
-        await _send(channel, frames)
+        await _send(channel, messages)
 
 
 async def _receive_until_closed(channel: Channel) -> None:
     try:
-        frames = await channel.receive()
+        messages = await channel.receive()
     except (trio.ClosedResourceError, ConnectionLost):
         return
-    _require(not frames, "no message from a channel that was closed")
+    _require(not messages, "no message from a channel that was closed")
 
 
 def _require(holds: bool, what: str) -> None:  # noqa: FBT001 (the one thing an assertion is about)
@@ -525,31 +523,31 @@ class FakeChannel:
 
     @property
     def sent(self) -> list[bytes]:
-        """Every frame that was sent."""
+        """All messages that were sent, in order."""
         return [frame for write in self.writes for frame in write]
 
     def feed(self, *frames: bytes | Oversized) -> None:
-        """Frames arrive, in one batch; none at all is the end."""
+        """Let messages arrive in one batch; no messages are the end of the connection."""
         self._put.send_nowait(list(frames))
 
     def break_down(self, error: Exception) -> None:
-        """The next `receive` raises."""
+        """Let the next `receive` raise an error."""
         self._put.send_nowait(error)
 
     def release(self) -> None:
-        """The peer reads again, or an error that was set comes out."""
+        """Let blocked sends continue, or raise the error that was set."""
         self.is_stuck = False
         self._moved.unpark_all()
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `Channel.receive`."""
+        """Return the next batch of `feed`, or raise the error of `break_down`."""
         item = await self._fed.receive()
         if isinstance(item, Exception):
             raise item
         return item
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`."""
+        """Keep the messages in `writes`, once `is_stuck` is not set."""
         self.sends += 1
         self.is_sending = True
         try:
@@ -561,7 +559,7 @@ class FakeChannel:
             self.is_sending = False
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`."""
+        """Note the close; raise `close_error` if it was set."""
         self.is_closed = True
         if self.close_error is not None:
             raise self.close_error
@@ -577,25 +575,25 @@ class FakeChannel:
 class DirectFakeChannel(FakeChannel):
     """A `FakeChannel` with `send_nowait`.
 
-    A call takes at most `frames_nowait_max` messages; the last of them stays unfinished while
-    `leaves_tail` is set.
+    A call takes at most `messages_nowait_max` messages; the last of them stays unfinished while
+    `leaves_unfinished` is set.
     """
 
-    frames_nowait_max: int = attrs.field(default=1_000_000, init=False)
-    leaves_tail: bool = attrs.field(default=False, init=False)
+    messages_nowait_max: int = attrs.field(default=1_000_000, init=False)
+    leaves_unfinished: bool = attrs.field(default=False, init=False)
     is_unfinished: bool = attrs.field(default=False, init=False)
 
     def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """See `mcp_trio.transports.Channel`."""
+        """Keep up to `messages_nowait_max` messages in `writes`; return how many."""
         assert not self.is_sending, "a direct write while the writer is inside send"
         if self.is_stuck:
             return 0
-        taken = frames[: self.frames_nowait_max]
+        taken = frames[: self.messages_nowait_max]
         self._write(taken)
-        self.is_unfinished = self.leaves_tail
+        self.is_unfinished = self.leaves_unfinished
         return len(taken)
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`."""
+        """Keep the messages in `writes`, and finish an unfinished one."""
         await super().send(frames)
         self.is_unfinished = False

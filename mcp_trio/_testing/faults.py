@@ -18,19 +18,19 @@ FaultKind: TypeAlias = Literal["cut", "drop", "corrupt", "reorder", "delay", "sl
 Direction: TypeAlias = Literal["in", "out"]
 
 # The faults that can affect a message; the first one that the random source draws happens.
-_FRAME_FAULTS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "corrupt", "reorder", "delay")
+_MESSAGE_FAULTS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "corrupt", "reorder", "delay")
 
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
 
 
-def _chance(_: object, attribute: "attrs.Attribute[float]", value: float) -> None:
+def _check_probability(_: object, attribute: "attrs.Attribute[float]", value: float) -> None:
     if not 0 <= value <= 1:
-        raise ValueError(f"{attribute.name} is {value}: a chance lies between 0 and 1")
+        raise ValueError(f"{attribute.name} is {value}: a probability lies between 0 and 1")
 
 
-def _duration(_: object, attribute: "attrs.Attribute[float]", value: float) -> None:
+def _check_duration(_: object, attribute: "attrs.Attribute[float]", value: float) -> None:
     if not 0 <= value < math.inf:
-        raise ValueError(f"{attribute.name} is {value}: a wait is not negative, and it ends")
+        raise ValueError(f"{attribute.name} is {value}: a delay is neither negative nor infinite")
 
 
 @attrs.frozen(kw_only=True)
@@ -53,13 +53,13 @@ class Faults:
             infinite.
     """
 
-    drop: float = attrs.field(default=0.0, validator=_chance)
-    delay: float = attrs.field(default=0.0, validator=_chance)
-    reorder: float = attrs.field(default=0.0, validator=_chance)
-    cut: float = attrs.field(default=0.0, validator=_chance)
-    corrupt: float = attrs.field(default=0.0, validator=_chance)
-    slow_reader: float = attrs.field(default=0.0, validator=_chance)
-    delay_seconds_max: float = attrs.field(default=1.0, validator=_duration)
+    drop: float = attrs.field(default=0.0, validator=_check_probability)
+    delay: float = attrs.field(default=0.0, validator=_check_probability)
+    reorder: float = attrs.field(default=0.0, validator=_check_probability)
+    cut: float = attrs.field(default=0.0, validator=_check_probability)
+    corrupt: float = attrs.field(default=0.0, validator=_check_probability)
+    slow_reader: float = attrs.field(default=0.0, validator=_check_probability)
+    delay_seconds_max: float = attrs.field(default=1.0, validator=_check_duration)
 
 
 NO_FAULTS: Final = Faults()
@@ -67,15 +67,20 @@ NO_FAULTS: Final = Faults()
 
 @attrs.frozen
 class Fault:
-    """A fault that happened: its kind, its direction, and the number of the message (from 1).
+    """A fault that happened.
 
-    Direction "in" is that of messages that the faulty channel receives. A slow read has the number
-    of the message before it. `seconds` is the length of a delay.
+    Attributes:
+        kind: The kind of fault.
+        direction: "in" for messages that the faulty channel receives, "out" for those that it
+            sends.
+        message_number: The number of the message in its direction, from 1; for a slow read, that of
+            the message before.
+        seconds: The length of a delay.
     """
 
     kind: FaultKind
     direction: Direction
-    frame: int
+    message_number: int
     seconds: float = 0.0
 
 
@@ -90,55 +95,59 @@ class FaultSource:
     direction: Direction
     events: list[Fault]
     seed: str
-    _frames: int = attrs.field(default=0, init=False)
-    _of_frames: random.Random = attrs.field(init=False)
-    _of_reads: random.Random = attrs.field(init=False)
+    _message_count: int = attrs.field(default=0, init=False)
+    _message_random: random.Random = attrs.field(init=False)
+    _read_random: random.Random = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._of_frames, self._of_reads = (
-            random.Random(f"{self.seed}:{self.direction}:{thrown_for}")  # noqa: S311  no secret
-            for thrown_for in ("frames", "reads")
+        self._message_random, self._read_random = (
+            random.Random(f"{self.seed}:{self.direction}:{purpose}")  # noqa: S311  no secret
+            for purpose in ("frames", "reads")
         )
 
-    def throw(self) -> Fault | None:
+    def next_message_fault(self) -> Fault | None:
         """Return the fault that affects the next message, if any."""
-        self._frames += 1
-        random_source = self._of_frames
-        drawn = [random_source.random() < getattr(self.faults, kind) for kind in _FRAME_FAULTS]
-        for kind, is_drawn in zip(_FRAME_FAULTS, drawn, strict=True):
+        self._message_count += 1
+        random_source = self._message_random
+        drawn = [random_source.random() < getattr(self.faults, kind) for kind in _MESSAGE_FAULTS]
+        for kind, is_drawn in zip(_MESSAGE_FAULTS, drawn, strict=True):
             if is_drawn:
-                return self._happens(kind, self._waits(random_source) if kind == "delay" else 0.0)
+                return self._add(kind, self._delay(random_source) if kind == "delay" else 0.0)
         return None
 
-    def throw_for_a_read(self) -> Fault | None:
-        """Return whether the next read is slow."""
-        random_source = self._of_reads
+    def next_read_fault(self) -> Fault | None:
+        """Return the fault that delays the next read, if any."""
+        random_source = self._read_random
         is_drawn = random_source.random() < self.faults.slow_reader
-        return self._happens("slow_reader", self._waits(random_source)) if is_drawn else None
+        return self._add("slow_reader", self._delay(random_source)) if is_drawn else None
 
-    def corrupted(self, frame: bytes) -> bytes:
-        """The frame with one byte that is another, and no end of a line; an empty one as it is."""
-        if not frame:
-            return frame
-        place = self._of_frames.randrange(len(frame))
-        other = self._of_frames.choice(_PRINTABLE.replace(frame[place : place + 1], b""))
-        return frame[:place] + bytes([other]) + frame[place + 1 :]
+    def corrupted(self, message: bytes) -> bytes:
+        """Return the message with one byte replaced by another printable character."""
+        if not message:
+            return message
+        index = self._message_random.randrange(len(message))
+        other = self._message_random.choice(_PRINTABLE.replace(message[index : index + 1], b""))
+        return message[:index] + bytes([other]) + message[index + 1 :]
 
-    def _waits(self, random_source: random.Random) -> float:
+    def _delay(self, random_source: random.Random) -> float:
         return random_source.uniform(0, self.faults.delay_seconds_max)
 
-    def _happens(self, kind: FaultKind, seconds: float) -> Fault:
-        fault = Fault(kind, self.direction, self._frames, seconds)
+    def _add(self, kind: FaultKind, seconds: float) -> Fault:
+        fault = Fault(kind, self.direction, self._message_count, seconds)
         self.events.append(fault)
         return fault
 
 
-_CUT_OFF: Final = "the connection was cut by a fault"
+_CUT: Final = "the connection was cut by a fault"
 
 
 @attrs.define
 class _Arrived:
-    """A message that was received, how late it is, and when it comes (once that is known)."""
+    """A message from the wrapped channel.
+
+    `seconds` is its delay, which begins when a receive first waits for it; `due` is the time at
+    which it arrives.
+    """
 
     message: Received
     seconds: float = 0.0
@@ -175,36 +184,37 @@ class FaultyChannel:
     _is_over: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
-        # Dice of its own for each direction: what one does changes nothing for the other.
+        # Each direction has a random source, so that the faults of one do not depend on the other.
         self._out = FaultSource(self.faults, "out", self.events, str(self.seed))
         self._in = FaultSource(self.faults, "in", self.events, str(self.seed))
 
     @property
     def transport(self) -> str:
-        """The name of the transport behind."""
+        """The name of the wrapped transport."""
         return getattr(self.inner, "transport", type(self.inner).__name__)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the connection was lost by a fault."""
+        """True if the connection was cut by a fault."""
         return self._is_cut
 
     # Sending.
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `mcp_trio.transports.Channel`; a frame that is lost counts as sent.
+        """Send messages through the wrapped channel; a message that is lost counts as sent.
 
         Raises:
-            trio.BrokenResourceError: The connection was cut, or what the channel behind raises.
+            trio.BrokenResourceError: The connection was cut.
+            Exception: The errors of the wrapped channel.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         ready: list[bytes] = []
         overtaken: list[bytes] = []
         for frame in frames:
-            fault = self._out.throw()
+            fault = self._out.next_message_fault()
             kind = None if fault is None else fault.kind
             if fault is not None and kind in {"cut", "delay"}:
-                await self._pass_on(ready)
+                await self._forward(ready)
                 ready = []
                 await self._cut_or_wait(fault)
             if kind == "reorder" and not overtaken:
@@ -213,7 +223,7 @@ class FaultyChannel:
                 ready.append(self._out.corrupted(frame) if kind == "corrupt" else frame)
                 ready += overtaken
                 overtaken = []
-        await self._pass_on(ready + overtaken)
+        await self._forward(ready + overtaken)
 
     async def _cut_or_wait(self, fault: Fault) -> None:
         if fault.kind == "cut":
@@ -221,7 +231,7 @@ class FaultyChannel:
             raise _broken()
         await self._pause_until(trio.current_time() + fault.seconds)
 
-    async def _pass_on(self, frames: Sequence[bytes]) -> None:
+    async def _forward(self, frames: Sequence[bytes]) -> None:
         if self._is_cut:
             raise _broken()
         try:
@@ -234,10 +244,11 @@ class FaultyChannel:
     # Receiving.
 
     async def receive(self) -> Sequence[Received]:
-        """See `mcp_trio.transports.Channel`.
+        """Receive messages from the wrapped channel.
 
         Raises:
-            ConnectionLost: The connection was cut, or what the channel behind raises.
+            ConnectionLost: The connection was cut.
+            Exception: The errors of the wrapped channel.
         """
         if self._arrived:
             await trio.lowlevel.checkpoint()
@@ -263,31 +274,31 @@ class FaultyChannel:
         return ready
 
     async def _wait_for(self, late: _Arrived) -> None:
-        # Counts from the first wait: a receive that is given up and tried again waits no longer.
+        # The delay begins at the first wait: a receive after a cancelled one waits no longer.
         late.due = late.due or trio.current_time() + late.seconds
         await self._pause_until(late.due)
         late.seconds = 0.0
 
     async def _read(self) -> None:
-        """One batch from the channel behind, and what happens to it."""
+        """Read a batch from the wrapped channel, and inject faults."""
         if self.faults.slow_reader:
             await self._read_slowly()
         batch = await self._next_batch()
         if not batch:
-            self._let_go()
+            self._release_overtaken()
         for message in batch:
             if not self._is_to_be_cut:
                 self._arrive(message)
 
     async def _read_slowly(self) -> None:
         if self._reads_at is None:
-            slow = self._in.throw_for_a_read()
+            slow = self._in.next_read_fault()
             self._reads_at = trio.current_time() + (0 if slow is None else slow.seconds)
         await self._pause_until(self._reads_at)
         self._reads_at = None
 
     async def _next_batch(self) -> Sequence[Received]:
-        """What arrives next; nothing at the end, or when nothing overtakes what is held back."""
+        """Return the next batch; empty at the end, or if the held message is due before."""
         if self._held is None:
             return await self._receive()
         with trio.move_on_at(self._held.due):
@@ -299,13 +310,13 @@ class FaultyChannel:
             batch = await self.inner.receive()
         except trio.ClosedResourceError:
             if self._is_cut:  # while this receive waited
-                raise _cut_off() from None
+                raise _connection_cut() from None
             raise
         self._has_ended = not batch
         return batch
 
     def _arrive(self, message: Received) -> None:
-        fault = self._in.throw()
+        fault = self._in.next_message_fault()
         kind = None if fault is None else fault.kind
         if kind == "cut":
             self._is_to_be_cut = True
@@ -316,10 +327,10 @@ class FaultyChannel:
             if kind == "corrupt" and isinstance(message, bytes):
                 message = self._in.corrupted(message)
             self._arrived.append(_Arrived(message, 0.0 if fault is None else fault.seconds))
-            self._let_go()
+            self._release_overtaken()
 
-    def _let_go(self) -> None:
-        """What was held back comes now, behind the frame that has overtaken it."""
+    def _release_overtaken(self) -> None:
+        """Let the message arrive that was held back for a later one to overtake it."""
         if self._held is not None:
             self._arrived.append(self._held)
             self._held = None
@@ -327,7 +338,7 @@ class FaultyChannel:
     # Ending.
 
     async def aclose(self) -> None:
-        """See `mcp_trio.transports.Channel`."""
+        """Close the wrapped channel."""
         self._is_over.set()
         await self.inner.aclose()
 
@@ -335,25 +346,25 @@ class FaultyChannel:
         self._is_cut = True
         await self.aclose()
 
-    async def _pause_until(self, moment: float) -> None:
-        """Waits, but not longer than the channel is open."""
-        with trio.move_on_at(moment):
+    async def _pause_until(self, time: float) -> None:
+        """Wait until a time, unless the channel is closed before."""
+        with trio.move_on_at(time):
             await self._is_over.wait()
         self._check_open()
 
     def _check_open(self) -> None:
         if self._is_cut:
-            raise _cut_off()
+            raise _connection_cut()
         if self._is_over.is_set():
-            raise trio.ClosedResourceError("this side of the channel was closed")
+            raise trio.ClosedResourceError("this end of the channel was closed")
 
 
 def _broken() -> trio.BrokenResourceError:
-    return trio.BrokenResourceError(_CUT_OFF)
+    return trio.BrokenResourceError(_CUT)
 
 
-def _cut_off() -> ConnectionLost:
-    return ConnectionLost(_CUT_OFF)
+def _connection_cut() -> ConnectionLost:
+    return ConnectionLost(_CUT)
 
 
 def channel_pair(

@@ -35,18 +35,18 @@ class WirePeer:
 
     Attributes:
         channel: The peer's end of the connection.
-        frames: The received messages, as bytes, in order.
+        received: All received messages, as bytes, in order.
     """
 
     channel: Channel
-    frames: list[bytes | Oversized] = attrs.field(factory=list[bytes | Oversized], init=False)
+    received: list[bytes | Oversized] = attrs.field(factory=list[bytes | Oversized], init=False)
     _unread: deque[bytes | Oversized] = attrs.field(factory=deque[bytes | Oversized], init=False)
 
     # Sending.
 
     async def send(self, *messages: bytes | Mapping[str, Any]) -> None:
         """Send messages as one batch: bytes as they are, mappings as JSON-RPC objects."""
-        await self.channel.send([_frame(message) for message in messages])
+        await self.channel.send([_encode(message) for message in messages])
 
     async def send_request(
         self,
@@ -62,9 +62,9 @@ class WirePeer:
         """Send a notification."""
         await self.send(notification(method, params))
 
-    async def send_result(self, asked: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Answer a request that was received."""
-        await self.send({"id": asked["id"], "result": result})
+    async def send_result(self, request: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Answer a received request with a result."""
+        await self.send({"id": request["id"], "result": result})
 
     async def cancel(
         self,
@@ -76,46 +76,46 @@ class WirePeer:
         await self.send_notification("notifications/cancelled", params)
 
     async def aclose(self) -> None:
-        """Close the channel: the other side sees its end."""
+        """Close the channel."""
         await self.channel.aclose()
 
     # Receiving.
 
     async def receive(self) -> dict[str, Any]:
-        """The next message.
+        """Receive the next message.
 
         Raises:
-            EOFError: The other side has closed.
+            EOFError: The peer has closed the connection.
         """
         while not self._unread:
             batch = await self.channel.receive()
             if not batch:
-                raise EOFError("the other side has closed")
+                raise EOFError("the peer has closed the connection")
             self._keep(batch)
-        return _message(self._unread.popleft())
+        return _decode(self._unread.popleft())
 
     async def receive_many(self, count: int) -> list[dict[str, Any]]:
-        """The next `count` messages.
+        """Receive the next `count` messages.
 
         Raises:
-            EOFError: The other side has closed.
+            EOFError: The peer has closed the connection.
         """
         return [await self.receive() for _ in range(count)]
 
     async def receive_available(self) -> list[dict[str, Any]]:
-        """The messages that are there once every other task waits for something; maybe none."""
+        """Wait until all other tasks are blocked; return the messages received by then."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_receiving)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        messages = [_message(frame) for frame in self._unread]
+        messages = [_decode(data) for data in self._unread]
         self._unread.clear()
         return messages
 
     async def receive_end(self) -> list[dict[str, Any]]:
-        """The messages up to the end of the channel."""
+        """Receive until the end of the connection; return the messages."""
         await self._keep_receiving()
-        messages = [_message(frame) for frame in self._unread]
+        messages = [_decode(data) for data in self._unread]
         self._unread.clear()
         return messages
 
@@ -124,7 +124,7 @@ class WirePeer:
             self._keep(batch)
 
     def _keep(self, batch: Any) -> None:
-        self.frames.extend(batch)
+        self.received.extend(batch)
         self._unread.extend(batch)
 
     # Handshakes.
@@ -135,10 +135,10 @@ class WirePeer:
         protocol_version: str = OLDEST.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Be a client up to `initialized`; returns the server's answer.
+        """Act as a client in the handshake; return the server's answer to `initialize`.
 
         Raises:
-            EOFError: The server has closed.
+            EOFError: The server has closed the connection.
         """
         params = {
             "protocolVersion": protocol_version,
@@ -156,26 +156,26 @@ class WirePeer:
         protocol_version: str = OLDEST.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Be a legacy server up to `initialized`; returns the client's request for `initialize`.
+        """Act as a legacy server in the handshake; return the client's `initialize` request.
 
-        A client of both eras asks for `server/discover` first: a method that is not known here.
+        `server/discover`, with which clients look for a stateless server, is answered by an error.
 
         Raises:
-            EOFError: The client has closed.
+            EOFError: The client has closed the connection.
         """
-        asked = await self.receive()
-        if asked["method"] == DISCOVER:
-            unknown = {"code": METHOD_NOT_FOUND, "message": f"method not found: {DISCOVER}"}
-            await self.send({"id": asked["id"], "error": unknown})
-            asked = await self.receive()
+        request = await self.receive()
+        if request["method"] == DISCOVER:
+            error = {"code": METHOD_NOT_FOUND, "message": f"method not found: {DISCOVER}"}
+            await self.send({"id": request["id"], "error": error})
+            request = await self.receive()
         result = {
             "protocolVersion": protocol_version,
             "capabilities": capabilities or {},
             "serverInfo": {"name": "wire peer", "version": "0"},
         }
-        await self.send_result(asked, result)
+        await self.send_result(request, result)
         await self.receive()
-        return asked
+        return request
 
 
 def request(
@@ -184,22 +184,22 @@ def request(
     *,
     id: int | str,  # noqa: A002  the specification's word
 ) -> dict[str, Any]:
-    """The message of a request."""
+    """Return a request, without the member `jsonrpc`."""
     message: dict[str, Any] = {"id": id, "method": method}
     return message if params is None else {**message, "params": params}
 
 
 def notification(method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The message of a notification."""
+    """Return a notification, without the member `jsonrpc`."""
     return {"method": method} if params is None else {"method": method, "params": params}
 
 
-def _frame(message: bytes | Mapping[str, Any]) -> bytes:
+def _encode(message: bytes | Mapping[str, Any]) -> bytes:
     if isinstance(message, bytes):
         return message
     return msgspec.json.encode({"jsonrpc": "2.0", **message})
 
 
-def _message(frame: bytes | Oversized) -> dict[str, Any]:
-    assert isinstance(frame, bytes), f"a frame over the limit arrived: {frame}"
-    return msgspec.json.decode(frame, type=dict[str, Any])
+def _decode(data: bytes | Oversized) -> dict[str, Any]:
+    assert isinstance(data, bytes), f"a message over the size limit arrived: {data}"
+    return msgspec.json.decode(data, type=dict[str, Any])

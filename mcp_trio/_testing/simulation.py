@@ -8,7 +8,7 @@ order of tasks, the faults, and the times at which clients connect.
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import trio
@@ -18,6 +18,7 @@ from mcp_trio._client.client import Client
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import ParamsToSend
 from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._server.server import Server
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare, seeded_schedule
 from mcp_trio._testing.faults import NO_FAULTS, Fault, Faults, channel_pair
@@ -25,7 +26,7 @@ from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, MCPError, RequestTimeout
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-OPEN: Final = "open"
+_OPEN: Final = "open"
 
 # The outcome of a request, by the exception that its caller got; the first row that fits.
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
@@ -44,14 +45,18 @@ class SimulatedRequest:
     """
 
     method: str
-    outcome: str = OPEN
+    outcome: str = _OPEN
 
 
 @attrs.frozen(kw_only=True)
 class SimulatedSession:
     """A simulated session.
 
-    `end` is "told" if the story returned, or else the error that the engine raised.
+    Attributes:
+        number: The number of the session, from 0.
+        end: "finished" if the scenario returned, or else the name of the `MCPError` that it raised.
+        requests: The client's requests.
+        faults: The faults that happened to its connection.
     """
 
     number: int
@@ -62,7 +67,7 @@ class SimulatedSession:
 
 @attrs.frozen(kw_only=True)
 class SimulationReport:
-    """The result of a simulation; equal for equal seeds, stories, servers and faults.
+    """The result of a simulation; equal for equal seeds, scenarios, servers and faults.
 
     Attributes:
         seed: The seed of the simulation.
@@ -93,25 +98,25 @@ class SimulationReport:
 
     @property
     def ends(self) -> dict[str, int]:
-        """The number of stories with each end."""
+        """The number of scenarios with each end."""
         return dict(sorted(Counter(session.end for session in self.sessions).items()))
 
     def __str__(self) -> str:
         return (
             f"{len(self.sessions)} sessions, {self.requests} requests {self.outcomes},"
-            f" faults {self.faults}, {self.seconds:.1f} s of its own, seed {self.seed!r}"
+            f" faults {self.faults}, {self.seconds:.1f} virtual seconds, seed {self.seed!r}"
         )
 
 
 class CountingClient(Client):
-    """A client that keeps each request and how it ended, as its caller was told."""
+    """A client that keeps its requests and their outcomes."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.requests: list[SimulatedRequest] = []
 
     async def request(self, method: str, params: ParamsToSend | None = None, **options: Any) -> Any:
-        """See `Client.request`."""
+        """Send a request as `Client.request` does, and keep the outcome."""
         request = SimulatedRequest(method)
         self.requests.append(request)
         try:
@@ -124,37 +129,24 @@ class CountingClient(Client):
 
     @property
     def connection(self) -> Connection:
-        """The protocol's state of this end, also after the session."""
+        """The protocol state of this client, also after the session."""
         return self._session.connection
 
 
 def _outcome_of(error: BaseException) -> str:
-    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), OPEN)
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), _OPEN)
 
 
-Story: TypeAlias = Callable[[Client, random.Random], Awaitable[None]]
-"""What a simulated client does: it gets the client, connected, and dice of its own."""
+Scenario: TypeAlias = Callable[[Client, random.Random], Awaitable[None]]
+"""The code of a simulated client, which gets the connected client and a random source."""
 
-_IMPOSSIBLE: Final = ("unknown answer", "duplicate id", "malformed")
-
-
-class Simulable(Protocol):
-    """A server that can live in a simulated world, such as a `Server`."""
-
-    async def serve(
-        self,
-        channel: Channel,
-        *,
-        record: RecordTarget | None = None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serves one session, and reports it."""
-        ...
+# Counters that stay zero in a session without faults.
+_FAULT_COUNTERS: Final = ("unknown answer", "duplicate id", "malformed")
 
 
 def simulate(
-    server: Simulable,
-    story: Story,
+    server: Server,
+    scenario: Scenario,
     *,
     sessions: int = 100,
     seed: int | str = 0,
@@ -164,23 +156,23 @@ def simulate(
     seconds_max: float = 24 * 3600.0,
     record: RecordTarget | None = None,
 ) -> SimulationReport:
-    """Run `sessions` clients against `server`, each telling `story`, on virtual time.
+    """Run `sessions` clients against `server`, each with the code of `scenario`, on virtual time.
 
-        async def story(client: Client, dice: Random) -> None:
-            with trio.move_on_after(dice.uniform(0, 3)):
+        async def scenario(client: Client, random: Random) -> None:
+            with trio.move_on_after(random.uniform(0, 3)):
                 await client.call_tool("forecast", {"city": "Oslo"})
 
-        report = simulate(server, story, sessions=1000, seed=7, faults=Faults(drop=0.01))
+        report = simulate(server, scenario, sessions=1000, seed=7, faults=Faults(drop=0.01))
 
-    An `MCPError` that is raised in a story ends only that story, because faults cause such errors.
-    Stories and servers must not wait for external I/O, and the server must not have `def` handlers,
-    which run in threads: virtual time does not wait for them. This function calls `trio.run`, so it
-    cannot be called inside a Trio program.
+    An `MCPError` raised in a scenario ends only that session, because faults cause such errors.
+    Scenarios and servers must not wait for external I/O, and the server must not have `def`
+    handlers, which run in threads: virtual time does not wait for them. This function calls
+    `trio.run`, so it cannot be called inside a Trio program.
 
     Args:
         server: The server under test. To repeat a simulation exactly, pass a new server.
-        story: The function that each client runs. `seed` and the session's number decide its random
-            numbers.
+        scenario: The function that each client runs. `seed` and the session's number decide its
+            random numbers.
         sessions: The number of clients.
         seed: Decides the order of tasks, the faults, the random numbers and the arrival times.
         faults: The faults of each client's connection.
@@ -193,30 +185,32 @@ def simulate(
     Raises:
         AssertionError: A request did not end exactly once, an end of a session kept a request open,
             a session hangs, or a task is left over; the text names seed and session.
-        BaseException: Any other error of a story, not in an exception group, with a note of seed
+        BaseException: Any other error of a scenario, not in an exception group, with a note of seed
             and session.
         RuntimeError: The order of tasks cannot be controlled in this version of Trio.
     """
-    world = _World(server, story, faults=faults, limits=limits, seed=seed, record=record)
+    simulation = _Simulation(
+        server, scenario, faults=faults, limits=limits, seed=seed, record=record
+    )
     clock = trio.testing.MockClock(autojump_threshold=0)
     with seeded_schedule(f"{seed}"):
         try:
-            trio.run(world.run, sessions, arrival_seconds, seconds_max, clock=clock)
+            trio.run(simulation.run, sessions, arrival_seconds, seconds_max, clock=clock)
         except BaseExceptionGroup as group:
             raise bare(group) from None
     return SimulationReport(
         seed=seed,
-        sessions=tuple(world.ended[number] for number in range(sessions)),
-        seconds=world.seconds,
+        sessions=tuple(simulation.ended[number] for number in range(sessions)),
+        seconds=simulation.seconds,
     )
 
 
 @attrs.define(eq=False)
-class _World:
-    """The sessions of one simulation, and how each has ended."""
+class _Simulation:
+    """The sessions of a simulation that have ended so far."""
 
-    server: Simulable
-    story: Story
+    server: Server
+    scenario: Scenario
     faults: Faults = attrs.field(kw_only=True)
     limits: Limits = attrs.field(kw_only=True)
     seed: int | str = attrs.field(kw_only=True)
@@ -227,24 +221,24 @@ class _World:
     seconds: float = attrs.field(default=0.0, init=False)
 
     async def run(self, sessions: int, arrival_seconds: float, seconds_max: float) -> None:
-        begun, tasks = trio.current_time(), _tasks()
+        begin, tasks = trio.current_time(), _task_count()
         with trio.move_on_after(seconds_max):
             async with trio.open_nursery() as nursery:
                 for number in range(sessions):
                     nursery.start_soon(self._live, number, arrival_seconds)
-        self.seconds = trio.current_time() - begun
-        going_on = set(range(sessions)) - set(self.ended)
-        if going_on:
-            names = ", ".join(map(str, sorted(going_on)))
+        self.seconds = trio.current_time() - begin
+        unfinished = set(range(sessions)) - set(self.ended)
+        if unfinished:
+            names = ", ".join(map(str, sorted(unfinished)))
             raise AssertionError(
-                f"seed {self.seed!r}: not over after {seconds_max:g} s: session {names}"
+                f"seed {self.seed!r}: not finished after {seconds_max:g} s: session {names}"
             )
         await trio.testing.wait_all_tasks_blocked()
-        if _tasks() > tasks:
-            raise AssertionError(f"seed {self.seed!r}: {_tasks() - tasks} tasks are left over")
+        if _task_count() > tasks:
+            raise AssertionError(f"seed {self.seed!r}: {_task_count() - tasks} tasks are left over")
 
     async def _live(self, number: int, arrival_seconds: float) -> None:
-        """One session, from the client's coming until nothing of it is left on either side."""
+        """Run one session until it has ended at both peers."""
         random_source = random.Random(f"{self.seed}:{number}")  # noqa: S311  no secret
         await trio.sleep(random_source.uniform(0, arrival_seconds))
         ours, theirs = channel_pair(
@@ -254,7 +248,7 @@ class _World:
         try:
             async with trio.open_nursery() as nursery:
                 session = await nursery.start(self._serve, theirs)
-                end = await self._tell(client, random_source)
+                end = await self._run_scenario(client, random_source)
             self._check(client.connection, client.requests)
             self._check(session.connection, ())
         except BaseException as error:
@@ -267,34 +261,34 @@ class _World:
     async def _serve(self, channel: Channel, *, task_status: trio.TaskStatus[Session]) -> None:
         await self.server.serve(channel, record=self.record, task_status=task_status)
 
-    async def _tell(self, client: CountingClient, random_source: random.Random) -> str:
+    async def _run_scenario(self, client: CountingClient, random_source: random.Random) -> str:
         try:
             async with client:
-                await self.story(client, random_source)
+                await self.scenario(client, random_source)
         except Exception as error:
-            if not _is_of_the_engine(error):
+            if not _is_mcp_error(error):
                 raise
             return type(bare(error)).__name__
         finally:
             await client.aclose()
-        return "told"
+        return "finished"
 
     def _check(self, connection: Connection, requests: Sequence[SimulatedRequest]) -> None:
-        """Whether this end of a session that is over has nothing open, and heard nothing twice."""
-        still_open = [request.method for request in requests if request.outcome == OPEN]
+        """Check that a peer has no open requests and, without faults, received nothing invalid."""
+        still_open = [request.method for request in requests if request.outcome == _OPEN]
         kept = len(connection.outgoing) + len(connection.incoming)
         still_open += [f"{connection.our_role.name.lower()}'s request"] * kept
         if still_open:
-            raise AssertionError(f"requests that never ended: {', '.join(still_open)}")
-        for name in _IMPOSSIBLE:
+            raise AssertionError(f"requests without an outcome: {', '.join(still_open)}")
+        for name in _FAULT_COUNTERS:
             if connection.counts[name] and self.faults == NO_FAULTS:
-                raise AssertionError(f"{name}, {connection.counts[name]} times, without any fault")
+                raise AssertionError(f"{name}, {connection.counts[name]} times, without faults")
 
 
-def _is_of_the_engine(error: Exception) -> bool:
-    """Return whether nothing but `MCPError` was raised, maybe in groups."""
+def _is_mcp_error(error: Exception) -> bool:
+    """Return whether an error is an `MCPError`, or a group of such errors."""
     return ExceptionGroup("", [error]).split(MCPError)[1] is None
 
 
-def _tasks() -> int:
+def _task_count() -> int:
     return trio.lowlevel.current_statistics().tasks_living

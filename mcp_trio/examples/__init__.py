@@ -1,1 +1,1 @@
-"""Runnable examples; each module is a server of its own."""
+"""Runnable examples: servers, and modules that they use."""

@@ -1,4 +1,4 @@
-"""A transport of one's own in 40 lines: two named pipes, one message a line."""
+"""A user-defined transport in 40 lines: two named pipes, one message a line."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from mcp_trio.transports import LineSplitter, Received
 
 
 class NamedPipes:
-    """The channel at one end of two named pipes, a file descriptor each."""
+    """A channel at one end of two named pipes, each given as a file descriptor."""
 
     transport: str = "pipes"
 
@@ -20,28 +20,28 @@ class NamedPipes:
         self._lines = LineSplitter(message_bytes_max=message_bytes_max)
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`."""
+        """Send messages, one a line."""
         try:
             await self._sink.send_all(b"".join(frame + b"\n" for frame in frames))
         except trio.Cancelled:
-            self._sink.close()  # half a line may have gone: nothing must follow it
+            self._sink.close()  # part of a line may have been sent: nothing may follow it
             raise
 
     async def receive(self) -> Sequence[Received]:
-        """See `Channel.receive`."""
+        """Receive the next messages; an empty list is the end."""
         while chunk := await self._source.receive_some():
             if frames := self._lines.feed(chunk):
                 return frames
         return self._lines.finish()
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`."""
+        """Close both pipes."""
         self._sink.close()
         await self._source.aclose()
 
 
 async def open_named_pipes(folder: Path, *, is_server: bool) -> NamedPipes:
-    """One end of the pipes `to-server` and `to-client` of a folder; waits for the other end."""
+    """Open one end of the pipes `to-server` and `to-client` in a folder; wait for the other end."""
     fds: dict[bool, int] = {}
     with ExitStack() as opened:
         for name, reads in (("to-server", is_server), ("to-client", not is_server)):

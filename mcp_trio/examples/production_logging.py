@@ -1,10 +1,10 @@
-"""Logging for a server that runs for months: rotated, compressed, never in the loop's way.
+"""Logging for servers that run for months: rotated, compressed, without blocking the event loop.
 
     with configure_logging(Path("server.log")):
         ...
 
-Who logs only puts a record into a bounded queue; a thread writes the file. Everything that uses the
-standard `logging` is included, `mcp_trio` itself too.
+A logger only puts its record into a bounded queue, and a thread writes the file. All users of the
+standard module `logging` are included, also `mcp_trio` itself.
 """
 
 import gzip
@@ -32,10 +32,11 @@ def configure_logging(
     files_kept_max: int = FILES_KEPT_MAX,
     records_queued_max: int = RECORDS_QUEUED_MAX,
 ) -> Generator[None]:
-    """Log to stderr what is a warning or worse and, given a `path`, to that file from `level` on.
+    """Log warnings to stderr and, if a `path` is given, records from `level` on to that file.
 
-    A file that would grow beyond `file_bytes_max` becomes `path.1.gz`; so many of these are kept.
-    At the end all that was logged is in the file, and logging is as it was before.
+    A file that would grow beyond `file_bytes_max` is compressed and becomes `path.1.gz`;
+    `files_kept_max` such files are kept. On exit all records are written, and the earlier logging
+    configuration is restored.
 
     Raises:
         ValueError: There is no such level.
@@ -54,7 +55,7 @@ def configure_logging(
         listener = QueueListener(queue, *outlets, respect_handler_level=True)
         listener.start()
         undo.callback(listener.stop)
-        undo.callback(queue.join)  # until all is written: then there is room for `stop`'s own word
+        undo.callback(queue.join)  # `stop` needs a free slot
         undo.callback(handler.close)
         root.addHandler(handler)
         undo.callback(root.removeHandler, handler)
@@ -62,7 +63,7 @@ def configure_logging(
 
 
 class BoundedQueueHandler(QueueHandler):
-    """Never waits and never grows: what finds the queue full is dropped, and counted in the log."""
+    """A handler that drops records while its queue is full, and logs how many."""
 
     def __init__(self, queue: Queue[logging.LogRecord]) -> None:
         super().__init__(queue)
@@ -70,33 +71,33 @@ class BoundedQueueHandler(QueueHandler):
         self._dropped = 0
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Put a record in, behind the news of those that were dropped before it."""
+        """Queue a record, or drop it if the queue is full; first log how many were dropped."""
         try:
             if self._dropped:
-                self._records.put_nowait(self._loss())
+                self._records.put_nowait(self._dropped_record())
                 self._dropped = 0
             self._records.put_nowait(record)
         except Full:
             self._dropped += 1
 
     def close(self) -> None:
-        """Say what was dropped last; waits for room."""
+        """Queue a record about the last dropped records, waiting for a free place."""
         if self._dropped:
-            self._records.put(self._loss())
+            self._records.put(self._dropped_record())
             self._dropped = 0
         super().close()
 
-    def _loss(self) -> logging.LogRecord:
+    def _dropped_record(self) -> logging.LogRecord:
         message = f"{self._dropped} records were dropped: the log file cannot keep up"
         loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
         return logging.makeLogRecord({**loss, "msg": message})
 
 
 class JSONLines(logging.Formatter):
-    """One JSON object a line, which log collectors and `jq` read."""
+    """A formatter that makes one JSON object a line, for log collectors and `jq`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record; the traceback of an exception is a part of its text."""
+        """Return the record as JSON, on one line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname, "logger": record.name}
         return json.dumps({**line, "text": record.getMessage()}, ensure_ascii=False)

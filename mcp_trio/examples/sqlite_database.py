@@ -1,7 +1,8 @@
-"""A SQLite database, opened so that a stranger's statements can be run on it.
+"""A SQLite database that can run untrusted statements.
 
-`Database` is all that the explorer does outside of itself. That it only reads is held twice: the
-file is opened so, and the connection is told. Whatever would lead out of the file is refused.
+`Database` does all external I/O of the explorer. Two settings make it read-only: the mode in which
+the file is opened, and a pragma of the connection. Statements that reach outside of the file are
+rejected.
 """
 
 import functools
@@ -30,7 +31,7 @@ STATEMENT_SECONDS_MAX = 30.0
 BUSY_SECONDS_MAX = 5.0
 STEPS_BETWEEN_CHECKS = 10_000  # of SQLite's virtual machine: a fraction of a millisecond
 
-# What nobody may: other files, and transactions that outlive their statement.
+# No statement may open other files, or begin a transaction that outlives it.
 ACTIONS_REJECTED = {
     sqlite3.SQLITE_ATTACH,
     sqlite3.SQLITE_DETACH,
@@ -38,16 +39,16 @@ ACTIONS_REJECTED = {
     sqlite3.SQLITE_SAVEPOINT,
 }
 FUNCTIONS_REJECTED = {"load_extension", "fts3_tokenizer"}
-PRAGMAS = {  # those that only describe; full text search asks for `data_version`
+PRAGMAS = {  # those that only read; full text search needs `data_version`
     *("table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo"),
     *("foreign_key_list", "data_version"),
 }
-FAULTS = (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError)
+DATABASE_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError)
 
 
 @attrs.frozen
 class Rows:
-    """What a statement gave; `is_cut` says that there were more rows than asked for."""
+    """The result of a statement; `is_cut` is set if there were more rows than requested."""
 
     columns: list[str]
     rows: list[list[Cell]]
@@ -57,7 +58,7 @@ class Rows:
 
 @attrs.define(eq=False)
 class Database:
-    """One connection, one statement at a time: all that this server does outside of itself."""
+    """A database connection that runs one statement at a time."""
 
     _connection: sqlite3.Connection
     statement_seconds_max: float = STATEMENT_SECONDS_MAX
@@ -66,11 +67,11 @@ class Database:
     async def fetch(self, sql: str, parameters: Parameters, *, rows_max: int) -> Rows:
         """Run one statement and read its first rows.
 
-        Cancelled, or out of time: SQLite stops within a moment, and what the statement had changed
-        is undone. Nothing is left behind in a thread.
+        If this call is cancelled or runs out of time, SQLite stops within a moment and undoes the
+        statement's changes; no thread is left running.
 
         Raises:
-            ToolError: The database refuses, in its own words, or the time is over.
+            ToolError: SQLite rejects the statement, or the statement takes too long.
         """
         started = trio.current_time()
         with trio.move_on_after(self.statement_seconds_max):
@@ -86,25 +87,25 @@ class Database:
     def _fetch(self, sql: str, parameters: Parameters, rows_max: int) -> Rows:
         try:
             with closing(self._connection.execute(sql, parameters)) as cursor:
-                rows = [list(map(shown, row)) for row in itertools.islice(cursor, rows_max)]
+                rows = [list(map(json_cell, row)) for row in itertools.islice(cursor, rows_max)]
                 return Rows(
                     columns=[column[0] for column in cursor.description or ()],
                     rows=rows,
                     is_cut=next(cursor, None) is not None,
                     changed_rows=max(cursor.rowcount, 0),
                 )
-        except FAULTS as error:
-            trio.from_thread.check_cancelled()  # stopped because nobody waits: not its fault
-            logger.info("refused, %s: %s", error, sql)
+        except DATABASE_ERRORS as error:
+            trio.from_thread.check_cancelled()  # a cancelled statement is no error of SQLite
+            logger.info("rejected, %s: %s", error, sql)
             raise ToolError(str(error)) from error
 
 
 @contextmanager
 def open_database(path: Path, *, may_write: bool = False) -> Generator[Database]:
-    """A database that exists, to be read or also written.
+    """Open an existing database for reading, or also for writing.
 
     Raises:
-        sqlite3.Error: It cannot be opened, or is none.
+        sqlite3.Error: The file cannot be opened, or is no database.
     """
     uri = f"{path.absolute().as_uri()}?mode={'rw' if may_write else 'ro'}"
     with closing(
@@ -118,18 +119,18 @@ def open_database(path: Path, *, may_write: bool = False) -> Generator[Database]
     ) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute(f"PRAGMA query_only = {'OFF' if may_write else 'ON'}")
-        connection.execute("PRAGMA schema_version")  # the first to find that it is no database
+        connection.execute("PRAGMA schema_version")  # fails if the file is no database
         connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
-        connection.set_authorizer(verdict)
-        connection.set_progress_handler(is_given_up, STEPS_BETWEEN_CHECKS)
+        connection.set_authorizer(authorize)
+        connection.set_progress_handler(is_cancelled, STEPS_BETWEEN_CHECKS)
         yield Database(connection)
 
 
-def verdict(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """What SQLite asks about each part of a statement before it runs: may it?
+def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """Tell SQLite whether a part of a statement is allowed; called before the statement runs.
 
-    Writing is none of its business: virtual tables prepare for it even where they are only read.
+    Writes are not rejected here: virtual tables prepare for them even if they are only read.
     """
     rejected = (
         action in ACTIONS_REJECTED
@@ -139,8 +140,8 @@ def verdict(action: int, first: str | None, second: str | None, *_: str | None) 
     return sqlite3.SQLITE_DENY if rejected else sqlite3.SQLITE_OK
 
 
-def is_given_up() -> bool:
-    """What SQLite asks during a statement, in its thread: does nobody wait for it any more?"""
+def is_cancelled() -> bool:
+    """Tell SQLite whether to stop; called in its thread while a statement runs."""
     try:
         trio.from_thread.check_cancelled()
     except trio.Cancelled:
@@ -148,8 +149,8 @@ def is_given_up() -> bool:
     return False
 
 
-def shown(cell: Cell | bytes) -> Cell:
-    """A cell as a model reads it: blobs as their size, endless texts cut, all of it JSON."""
+def json_cell(cell: Cell | bytes) -> Cell:
+    """Return a cell as JSON for a model: the size of a blob, a long text cut."""
     if isinstance(cell, bytes):
         return f"<{len(cell)} bytes>"
     if isinstance(cell, str) and len(cell) > CELL_CHARS_MAX:
@@ -160,7 +161,7 @@ def shown(cell: Cell | bytes) -> Cell:
 
 
 def quoted(name: str) -> str:
-    """An identifier that no character can break out of."""
+    """Return a name as an SQL identifier, safe for any characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -188,7 +189,7 @@ FROM day;
 
 
 def make_sample(path: Path) -> Path:
-    """Write the sample to a new file."""
+    """Make the sample database in a new file; return its path."""
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(SAMPLE)
     return path

@@ -2,14 +2,14 @@
 
     mcp-trio run mcp_trio.examples.sqlite_explorer
 
-What leads to the database is one effect, so that recorded sessions replay without it.
+All handlers use the database through one effect, so that recorded sessions replay without it.
 
-The environment decides the rest, as hosts set it in their configuration:
+Environment variables configure the server; hosts set them in their configuration of servers:
 
-    SQLITE_EXPLORER_DATABASE    the file; without it, a small sample of a lending library
-    SQLITE_EXPLORER_WRITE       1: statements may change it
+    SQLITE_EXPLORER_DATABASE    the file; by default a small sample of a lending library
+    SQLITE_EXPLORER_WRITE       1 lets statements change the database
     SQLITE_EXPLORER_LOG         a log file, rotated and compressed
-    SQLITE_EXPLORER_LOG_LEVEL   what is logged there; INFO by default
+    SQLITE_EXPLORER_LOG_LEVEL   the level of records in that file; INFO by default
 """
 
 import logging
@@ -45,7 +45,7 @@ RESOURCE_NOT_FOUND = -32002
 
 @asynccontextmanager
 async def lifespan(_: Server) -> AsyncGenerator[Database]:
-    """Log and open the database before anybody is served, close both after the last handler."""
+    """Start logging and open the database before the first session; close both after the last."""
     given, log = os.environ.get("SQLITE_EXPLORER_DATABASE"), os.environ.get("SQLITE_EXPLORER_LOG")
     level = os.environ.get("SQLITE_EXPLORER_LOG_LEVEL", "INFO").upper()
     may_write = os.environ.get("SQLITE_EXPLORER_WRITE") == "1"
@@ -55,7 +55,7 @@ async def lifespan(_: Server) -> AsyncGenerator[Database]:
         ExitStack() as stack,
     ):
         path = Path(given) if given else make_sample(Path(folder, "library.db"))
-        logger.info("opening %s to be %s", path, "written" if may_write else "read")
+        logger.info("opening %s for %s", path, "writing" if may_write else "reading")
         try:
             database = stack.enter_context(open_database(path, may_write=may_write))
         except sqlite3.Error as error:
@@ -77,7 +77,7 @@ server: Server = Server(
 async def fetch(
     database: Database, sql: str, parameters: Parameters = (), *, rows_max: int = ROWS_MAX
 ) -> Rows:
-    """The only way from handlers to the database: a replay needs none, and gives the same rows."""
+    """Run a statement; all handlers use this effect, so a replay needs no database."""
     return await database.fetch(sql, parameters, rows_max=rows_max)
 
 
@@ -167,7 +167,7 @@ async def analyse_table(
 @server.completion(analyse_table, "table")
 @server.completion("sqlite://table/{name}", "name")
 async def table_names(prefix: str, *, ctx: Context) -> list[str]:
-    """The tables and views whose names begin so."""
+    """Return the tables and views whose names begin with `prefix`."""
     found = await fetch(
         ctx.lifespan,
         "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"

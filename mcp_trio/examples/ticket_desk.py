@@ -1,12 +1,13 @@
-"""A ticket desk with a race, and what finds it.
+"""A ticket desk with a race, and a sweep that finds the race.
 
-Two buyers who come at the same moment may get the same ticket: the desk looks how many are left,
-waits for the bank, and then writes one less than it saw. On a lucky day nobody notices. Record one:
+Two buyers at the same time may get the same ticket: the desk reads how many tickets are left, waits
+for the bank, and then writes one less than it had read. In a lucky session that does no harm.
+Record one:
 
     python -m mcp_trio.examples.ticket_desk lucky.mcprec.jsonl
 
-The same buyers under a hundred other schedules; then one that failed, again and again, by the seed
-that the sweep has shown; and then the desk that takes one buyer at a time:
+Run the same requests under a hundred other schedules; then a failing schedule again, by the seed
+that the sweep has printed; then the desk that serves one buyer at a time:
 
     mcp-trio sweep lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:desk
     mcp-trio sweep lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:desk --seed SEED
@@ -24,51 +25,51 @@ from mcp_trio.types import TextContent
 
 
 @attrs.define
-class Drawer:
-    """Where the tickets lie."""
+class Stock:
+    """The state of the desk: the number of tickets that are left."""
 
     tickets: int = 100
 
 
 @effect
 async def charge(buyer: str) -> str:
-    """Have the bank charge a buyer; returns the receipt."""
+    """Let the bank charge a buyer; return the receipt."""
     await trio.sleep(0.010)
     return f"{buyer} has paid"
 
 
 @effect
 async def print_ticket(buyer: str) -> str:
-    """Print a ticket, which is slow; returns its text."""
+    """Print a ticket, which is slow; return its text."""
     await trio.sleep(0.040)
     return f"one ticket for {buyer}"
 
 
 def make_desk(*, is_locked: bool = False) -> Server:
-    """A server with a full drawer; `is_locked` is the desk that serves one buyer at a time."""
+    """Make a server with a full stock; with `is_locked` it serves one buyer at a time."""
     server = Server("ticket-desk", version="1.0")
-    drawer = Drawer()
+    stock = Stock()
 
     async def sell(buyer: str) -> None:
-        before = drawer.tickets
+        before = stock.tickets
         await charge(buyer)
-        drawer.tickets = before - 1
+        stock.tickets = before - 1
 
     @server.tool
     async def buy(buyer: str, *, ctx: Context) -> str:
         """Buy a ticket.
 
         Args:
-            buyer: Whom it is for.
+            buyer: The name of the buyer.
         """
-        async with ctx.lock("drawer") if is_locked else nullcontext():
+        async with ctx.lock("stock") if is_locked else nullcontext():
             await sell(buyer)
         return await print_ticket(buyer)
 
     @server.tool
     async def tickets_left() -> int:
-        """How many tickets are left."""
-        return drawer.tickets
+        """Return the number of tickets that are left."""
+        return stock.tickets
 
     return server
 
@@ -77,8 +78,8 @@ desk: Server = make_desk()
 locked_desk: Server = make_desk(is_locked=True)
 
 
-async def lucky_day(client: Client) -> int:
-    """Two buyers, the second one just after the first has paid; returns how many are left."""
+async def buy_two(client: Client) -> int:
+    """Buy two tickets, the second just after the first is paid; return how many are left."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.call_tool, "buy", {"buyer": "Ann"})
         await trio.sleep(0.025)
@@ -89,10 +90,10 @@ async def lucky_day(client: Client) -> int:
 
 
 async def record(file: str) -> None:
-    """Record a lucky day with the racing desk."""
+    """Record a lucky session with the racing desk."""
     command = [sys.executable, "-m", "mcp_trio", "run", f"{__spec__.name}:desk", "--record", file]
     async with Client(command) as client:
-        print(f"tickets left: {await lucky_day(client)}")
+        print(f"tickets left: {await buy_two(client)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A weather service: two tools, a resource template, a prompt, progress.
 
-The weather is made up, but the same for everybody: it depends on nothing but the city's name.
+The weather is made up; it depends only on the name of the city and the day.
 
     mcp-trio run mcp_trio.examples.weather
 """
@@ -31,7 +31,7 @@ class Day:
 
 
 def weather(city: str, day: int) -> Day:
-    """The weather of a city, `day` days from now."""
+    """Return the weather of a city, `day` days from now."""
     if city not in CITIES:
         raise ToolError(f"no station in {city}; try {', '.join(CITIES)}")
     step = (len(city) * 7 + day * 5) % 11
@@ -50,7 +50,7 @@ async def forecast(
     """
     coming: list[Day] = []
     for day in range(1, days + 1):
-        await trio.sleep(0.005)  # a station answers when it answers
+        await trio.sleep(0.005)  # a slow station
         coming.append(weather(city, day))
         await ctx.progress(day, days)
     return coming

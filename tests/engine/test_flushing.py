@@ -109,7 +109,7 @@ async def test_nothing_is_written_directly_while_the_writer_is_inside_send(serve
 
 async def test_a_direct_write_that_took_a_part_leaves_the_rest_to_the_writer(serve_fake, message):
     _, channel = await serve_fake()
-    channel.frames_nowait_max = 2
+    channel.messages_nowait_max = 2
     channel.feed(*(message(id=number, method="ping") for number in range(5)))
     await trio.testing.wait_all_tasks_blocked()
     assert [ids(write) for write in channel.writes] == [[0, 1], [2, 3, 4]]
@@ -117,7 +117,7 @@ async def test_a_direct_write_that_took_a_part_leaves_the_rest_to_the_writer(ser
 
 async def test_a_frame_that_was_begun_is_finished(serve_fake, message):
     session, channel = await serve_fake()
-    channel.leaves_tail = True
+    channel.leaves_unfinished = True
     channel.feed(message(id=1, method="ping"))
     await trio.testing.wait_all_tasks_blocked()
     assert [ids(write) for write in channel.writes] == [[1], []]

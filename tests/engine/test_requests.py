@@ -375,7 +375,7 @@ async def test_the_handshake_settles_what_is_in_force(dial):
         asked = await peer.answer_initialize(capabilities={"tools": {}})
     assert asked["method"] == "initialize"
     assert asked["params"]["protocolVersion"] == NEWEST_LEGACY.name
-    assert json.loads(peer.frames[1])["method"] == "notifications/initialized"
+    assert json.loads(peer.received[1])["method"] == "notifications/initialized"
     assert session.negotiated.is_set()
     assert session.connection.peer_info.name == "wire peer"
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcp_trio import ToolError
-from mcp_trio.examples.sqlite_database import make_sample, open_database, quoted, shown
+from mcp_trio.examples.sqlite_database import json_cell, make_sample, open_database, quoted
 
 # It counts for minutes.
 ENDLESS = """
@@ -72,9 +72,9 @@ async def test_cells_are_shown_as_what_json_can_say(database):
 
 
 def test_long_texts_are_cut_and_say_so():
-    assert shown("x" * 10_000) == "x" * 10_000
-    assert shown("x" * 10_001) == "x" * 10_000 + "… <10001 characters>"
-    assert shown(-math.inf) == "-inf"
+    assert json_cell("x" * 10_000) == "x" * 10_000
+    assert json_cell("x" * 10_001) == "x" * 10_000 + "… <10001 characters>"
+    assert json_cell(-math.inf) == "-inf"
 
 
 async def test_a_name_cannot_break_out_of_its_quotes(writable):

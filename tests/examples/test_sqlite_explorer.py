@@ -186,7 +186,7 @@ async def test_it_runs_as_a_process_and_logs_to_a_file_that_is_whole_at_the_end(
     assert [text.partition(":")[2] for text in texts if "rows in" in text] == [
         " SELECT count(*) FROM book"
     ]
-    assert any(text.startswith("refused, not authorized: ATTACH") for text in texts)
+    assert any(text.startswith("rejected, not authorized: ATTACH") for text in texts)
 
 
 async def test_a_database_that_cannot_be_opened_is_named_to_the_host_and_in_the_log(tmp_path):

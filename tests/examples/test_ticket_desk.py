@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from mcp_trio import Client
 from mcp_trio._cli.commands import commands
-from mcp_trio.examples.ticket_desk import lucky_day, make_desk
+from mcp_trio.examples.ticket_desk import buy_two, make_desk
 from mcp_trio.recording import replay, sweep
 from mcp_trio.transports import memory_pair
 
@@ -24,7 +24,7 @@ async def day(server, path):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: server.serve(ours, record=path))
         async with Client(theirs) as client:
-            return await lucky_day(client)
+            return await buy_two(client)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def make_locked_desk():
     return make_desk(is_locked=True)
 
 
-def test_a_lucky_day_replays(lucky):
+def test_a_lucky_session_replays(lucky):
     assert replay(lucky, make_desk()).is_complete
 
 
@@ -50,7 +50,7 @@ def test_a_sweep_finds_the_race(lucky):
     assert 0 < len(report.failing_seeds) < SCHEDULES
 
 
-def test_the_seed_of_an_unlucky_day_brings_it_back(lucky):
+def test_the_seed_of_a_failing_schedule_repeats_it(lucky):
     first = sweep(lucky, make_desk, schedules=SCHEDULES).failing_seeds[0]
     for _ in range(5):
         assert sweep(lucky, make_desk, seed=first).failing_seeds == [first]
@@ -87,7 +87,7 @@ def test_the_command_shows_the_race_and_its_seed_and_the_locked_desk_clean(lucky
 
 
 @pytest.mark.real_time
-def test_a_lucky_day_is_recorded_by_the_example_and_swept_in_a_process_of_its_own(tmp_path):
+def test_the_example_records_a_lucky_session_that_a_sweep_in_a_process_can_read(tmp_path):
     path = tmp_path / "lucky.mcprec.jsonl"
     run = subprocess.run(
         [sys.executable, "-m", TARGET, path], capture_output=True, text=True, check=True

@@ -111,7 +111,7 @@ def test_without_marker_and_path_it_asks_for_one(trip):
     test = "def test_it(mcp_replay): mcp_replay(None)"
     text = outcome(run(trip, test_it=test), failed=1)
     assert (
-        "AssertionError: which recording? give a path, or mark the test with mcp_recording(path)"
+        "AssertionError: no recording given: pass a path, or mark the test with mcp_recording(path)"
         in text
     )
 
@@ -157,7 +157,7 @@ def test_a_marker_that_is_wrong_is_an_error_before_the_test(trip, arguments, sai
 def test_a_marker_that_nothing_looks_at_is_an_error(trip):
     test = MARKED.replace("(mcp_replay)", "()").format("pass")
     text = outcome(run(trip, test_it=test), errors=1)
-    assert "does nothing without one of mcp_mock, mcp_recorder, mcp_replay" in text
+    assert "has no effect without one of the fixtures mcp_mock, mcp_recorder, mcp_replay" in text
 
 
 def test_a_test_may_ask_for_the_fixture_later(trip):
@@ -319,7 +319,7 @@ def test_a_miss_that_the_test_does_not_mind_fails_it_all_the_same(desk):
     swallowing, _, _ = swallowing.partition("        assert")
     outcome(run_recorded(desk, "once", swallowing), passed=1)
     text = outcome(run_recorded(desk, "none", swallowing, name="Bob"), failed=1)
-    assert "AssertionError: asked what is not recorded in" in text
+    assert "AssertionError: the test made requests that are not recorded in" in text
     assert "--mcp-record=all" in text
 
 
@@ -392,7 +392,7 @@ def test_two_clients_of_one_test_have_labels_and_one_may_have_the_marker_s_path(
                 await client.ping()
     """
     text = outcome(run(desk, "--mcp-record=once", test_it=test), passed=4, failed=1)
-    assert "give the second client a label=" in text
+    assert "pass a label= for the second client" in text
     assert (desk.path / "mine.mcprec.jsonl").exists()
     assert sorted(path.name for path in recordings.iterdir()) == [
         "test_again.mcprec.jsonl",

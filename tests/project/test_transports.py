@@ -60,10 +60,10 @@ def test_a_replay_that_differs_is_told(tmp_path):
 
 
 async def test_the_matrix_has_a_cell_for_each_check_and_transport(autojump_clock):
-    outcomes = await outcomes_of(["memory"], ["order_is_kept", "what_arrives_is_delivered"])
+    outcomes = await outcomes_of(["memory"], ["order_is_kept", "deliver_to_gets_all_messages"])
     assert [cell(*ends) for ends in outcomes.values()] == ["ok", "-"]
     assert list(remarks(outcomes)) == [
-        "what_arrives_is_delivered: it has no deliver_to: memory (client and server)"
+        "deliver_to_gets_all_messages: it has no deliver_to: memory (client and server)"
     ]
     console = Console(width=80, record=True)
     console.print(table_of(outcomes))

@@ -33,7 +33,7 @@ def play(server, talk, *, record=None, seed=0):
             session = await nursery.start(serve)
             await talk(peer, session)
             await peer.aclose()
-        return peer.frames
+        return peer.received
 
     with seeded_schedule(seed):
         return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))

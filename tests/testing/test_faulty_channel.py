@@ -53,7 +53,7 @@ async def test_the_contract_sees_a_fault():
     async def make_pair():
         return channel_pair(limits=LIMITS, faults=Faults(corrupt=0.1))
 
-    with pytest.raises(AssertionError, match=r"order_is_kept: .*all frames in order"):
+    with pytest.raises(AssertionError, match=r"order_is_kept: .*all messages in order"):
         await check_channel_for("order_is_kept", make_pair, limits=LIMITS)
 
 
@@ -92,7 +92,7 @@ BOTH_WAYS = pytest.mark.parametrize("through", [sent_through, received_through])
 @BOTH_WAYS
 async def test_what_is_dropped_is_what_the_events_say(through, autojump_clock):
     received, events = await through(Faults(drop=0.2))
-    dropped = {event.frame - 1 for event in events}
+    dropped = {event.message_number - 1 for event in events}
     assert 10 < len(dropped) < 100
     assert received == [frame for place, frame in enumerate(FRAMES) if place not in dropped]
     direction = "out" if through is sent_through else "in"
@@ -107,7 +107,7 @@ async def test_a_corrupted_frame_differs_in_one_byte_and_is_still_one_frame(
     received, events = await through(Faults(corrupt=0.9), frames=frames)
     assert len(received) == len(frames)
     differing = [place for place in range(len(frames)) if received[place] != frames[place]]
-    assert differing == [event.frame - 1 for event in events]
+    assert differing == [event.message_number - 1 for event in events]
     for place in differing:
         ours, theirs = frames[place], received[place]
         assert sum(a != b for a, b in zip(ours, theirs, strict=True)) == 1
@@ -180,7 +180,7 @@ async def test_a_cut_while_receiving_comes_behind_what_arrived_before(autojump_c
         one, other = channel_pair(faults=Faults(cut=0.1), seed=seed)
         await other.send(FRAMES)
         with suppress(ConnectionLost):
-            assert await one.receive() == FRAMES[: one.events[0].frame - 1]
+            assert await one.receive() == FRAMES[: one.events[0].message_number - 1]
         with pytest.raises(ConnectionLost):
             await one.receive()
         assert [event.kind for event in one.events] == ["cut"]
@@ -193,7 +193,7 @@ async def test_a_cut_ends_the_send_and_the_receive_that_wait(autojump_clock):
 
     async def wait_in_send():
         with pytest.raises(trio.BrokenResourceError, match="cut by a fault"):
-            await one._pass_on(FRAMES)  # past the dice
+            await one._forward(FRAMES)  # past the dice
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait_in_send)
@@ -298,7 +298,7 @@ async def played_through(seed, at_once):
         nursery.cancel_scope.cancel()
     faults = [event for event in one.events if event.kind != "slow_reader"]
     frames = {direction: sorted(each) for direction, each in arrived.items()}
-    return sorted(faults, key=lambda fault: (fault.direction, fault.frame)), frames
+    return sorted(faults, key=lambda fault: (fault.direction, fault.message_number)), frames
 
 
 def play_through(seed, at_once):

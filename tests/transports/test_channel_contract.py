@@ -31,7 +31,7 @@ async def test_every_transport_of_ours_keeps_the_contract_at_both_ends(nursery, 
         make_pair,
         limits=transport.limits,
         ends=transport.ends(check),
-        patience_seconds=max(transport.patience_seconds, SECONDS),
+        timeout_seconds=max(transport.timeout_seconds, SECONDS),
     )
     nursery.cancel_scope.cancel()
 
@@ -242,31 +242,31 @@ class CountsOnce(Mailboxes):
 
 
 BROKEN = [
-    ("what_is_sent_arrives_unchanged", Mangles, "the frames that were sent"),
-    ("order_is_kept", Reorders, "all frames in order"),
-    ("many_frames_go_in_one_send", Drops, "it wants: One send takes any number"),
-    ("a_big_frame_arrives_whole", Truncates, "both frames"),
-    ("both_ends_send_at_once", TellsTooMany, "not over after"),
-    ("an_oversized_frame_is_reported", TakesAnything, "an Oversized"),
+    ("messages_arrive_unchanged", Mangles, "the messages that were sent"),
+    ("order_is_kept", Reorders, "all messages in order"),
+    ("one_send_takes_many_messages", Drops, "the check: One send takes any number"),
+    ("a_large_message_arrives_whole", Truncates, "both messages"),
+    ("both_ends_send_at_once", TellsTooMany, "not finished after"),
+    ("an_oversized_message_is_reported", TakesAnything, "an Oversized"),
     ("closing_is_seen_by_the_peer", TellsTooMany, "1 messages, and not 2"),
-    ("sending_to_a_closed_peer_ends", WaitsForTheDead, "not over after"),
+    ("sending_to_a_closed_peer_ends", WaitsForTheDead, "not finished after"),
     ("closing_twice_is_closing_once", ClosesOnce, "closed already"),
     ("closing_twice_is_closing_once", StaysOpen, "ClosedResourceError"),
     ("closing_wakes_a_receive", SpeaksAfterClose, "no message from a channel"),
-    ("a_cancelled_close_closes", ForgetsToClose, "not over after"),
-    ("a_cancelled_receive_loses_nothing", LosesWhenCancelled, "not over after"),
-    ("a_cancelled_send_leaves_whole_frames", GoesOnInTheMiddle, "whole frames, and a piece"),
-    ("closing_wakes_a_send", WaitsForAnEndOfItsOwn, "not over after"),
-    ("every_call_lets_others_run", NeverLetsGo, "did not yield"),
-    ("every_call_lets_others_run", SendsNothingInNoTime, "did not yield"),
-    ("sending_nothing_sends_nothing", SaysNothingAloud, "the one frame that was sent"),
-    ("what_arrives_is_delivered", DeliversNothing, "not over after"),
-    ("what_arrives_is_delivered", Doubles, "all frames in order"),
-    ("a_direct_send_takes_whole_frames", Overstates, "not 20 MB"),
-    ("a_direct_send_takes_whole_frames", TakesButDrops, "not over after"),
-    ("a_direct_send_takes_whole_frames", Unfinished, "is_unfinished after"),
+    ("a_cancelled_close_closes", ForgetsToClose, "not finished after"),
+    ("a_cancelled_receive_loses_nothing", LosesWhenCancelled, "not finished after"),
+    ("a_cancelled_send_leaves_whole_messages", GoesOnInTheMiddle, "whole messages, and a piece"),
+    ("closing_wakes_a_send", WaitsForAnEndOfItsOwn, "not finished after"),
+    ("every_call_is_a_checkpoint", NeverLetsGo, "did not yield"),
+    ("every_call_is_a_checkpoint", SendsNothingInNoTime, "did not yield"),
+    ("sending_nothing_sends_nothing", SaysNothingAloud, "the one message that was sent"),
+    ("deliver_to_gets_all_messages", DeliversNothing, "not finished after"),
+    ("deliver_to_gets_all_messages", Doubles, "all messages in order"),
+    ("send_nowait_takes_whole_messages", Overstates, "not 20 MB"),
+    ("send_nowait_takes_whole_messages", TakesButDrops, "not finished after"),
+    ("send_nowait_takes_whole_messages", Unfinished, "is_unfinished after"),
     ("progress_is_counted", CountsNothing, "to grow during a send"),
-    ("progress_is_counted", CountsOnce, "to grow by what was sent"),
+    ("progress_is_counted", CountsOnce, "to grow by the sent bytes"),
 ]
 
 
@@ -291,7 +291,7 @@ async def test_an_end_that_is_never_told_is_caught(autojump_clock):
             self.closed = True
             await trio.lowlevel.checkpoint()
 
-    with pytest.raises(AssertionError, match="not over after"):
+    with pytest.raises(AssertionError, match="not finished after"):
         await check_channel_for("closing_is_seen_by_the_peer", mailboxes_of(NeverTells))
 
 

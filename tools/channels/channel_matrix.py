@@ -61,7 +61,7 @@ async def outcome_of(transport: Transport, check: str, end: End) -> Outcome:
                     make_pair,
                     limits=transport.limits,
                     ends=(end,),
-                    patience_seconds=transport.patience_seconds,
+                    timeout_seconds=transport.timeout_seconds,
                 )
             except AssertionError as error:
                 return Outcome(failure=str(error))

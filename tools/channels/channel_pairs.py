@@ -28,7 +28,7 @@ from mcp_trio._server.http_options import HostKind
 from mcp_trio._server.http_serve import Address, serve_http
 from mcp_trio._server.sockets import bound_websocket
 from mcp_trio._server.subscriptions import ChangeNotifier
-from mcp_trio._testing.channels import BOTH_ENDS, PATIENCE_SECONDS, End, MakePair
+from mcp_trio._testing.channels import BOTH_ENDS, TIMEOUT_SECONDS, End, MakePair
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.descriptors import PolledDescriptor
 from mcp_trio._transports.http_sessions import SessionChannel
@@ -75,13 +75,13 @@ class Transport:
             gives a pair.
         limits: Those of its channels.
         excuses: What the checks cannot ask of it.
-        patience_seconds: For how long a check may take.
+        timeout_seconds: For how long a check may take.
     """
 
     begin: Callable[[trio.Nursery, Path], Awaitable[MakePair]]
     limits: Limits = LIMITS
     excuses: Excuses = attrs.field(factory=dict[tuple[str, End], str])
-    patience_seconds: float = PATIENCE_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
 
     def ends(self, check: str) -> tuple[End, ...]:
         """From which ends a check has something to look at."""
@@ -443,8 +443,8 @@ async def _stateless_http(nursery: trio.Nursery, _folder: Path) -> MakePair:
 # The table ----------------------------------------------------------------------------------------
 
 _OF_HTTP: Final[Excuses] = {
-    ("many_frames_go_in_one_send", 0): "a POST each: so many take their time",
-    ("an_oversized_frame_is_reported", 0): "it is refused with 413 before it is a frame",
+    ("one_send_takes_many_messages", 0): "a POST each: so many take their time",
+    ("an_oversized_message_is_reported", 0): "it is refused with 413 before it is a frame",
     ("a_full_channel_makes_the_sender_wait", 0): "the session takes all at once, and bounds it",
     (
         "a_full_channel_makes_the_sender_wait",
@@ -457,16 +457,16 @@ _NO_END: Final = "there is no connection: what ends is one request"
 _NO_SUCH_NAME: Final = "no header Mcp-Method can repeat a method's name that is not ASCII"
 _OF_STATELESS_HTTP: Final[Excuses] = {
     **_OF_HTTP,
-    ("many_frames_go_in_one_send", 1): "kept for the client up to limits.http.events_kept_max",
-    ("what_is_sent_arrives_unchanged", 0): _NO_SUCH_NAME,
-    ("what_is_sent_arrives_unchanged", 1): _NO_SUCH_NAME,
+    ("one_send_takes_many_messages", 1): "kept for the client up to limits.http.events_kept_max",
+    ("messages_arrive_unchanged", 0): _NO_SUCH_NAME,
+    ("messages_arrive_unchanged", 1): _NO_SUCH_NAME,
     **{
         (check, end): _NO_END
         for end in BOTH_ENDS
         for check in (
             "closing_is_seen_by_the_peer",
             "a_cancelled_close_closes",
-            "a_cancelled_send_leaves_whole_frames",
+            "a_cancelled_send_leaves_whole_messages",
         )
     },
 }
@@ -485,7 +485,7 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "WebSocket": Transport(begin=_websocket),
     "WebSocket, native": Transport(begin=partial(_websocket_at, "native")),
     # Hypercorn switches tasks several times for each of 20,000 messages.
-    "WebSocket, ASGI": Transport(begin=partial(_websocket_at, "hypercorn"), patience_seconds=60),
+    "WebSocket, ASGI": Transport(begin=partial(_websocket_at, "hypercorn"), timeout_seconds=60),
     "Unix": Transport(begin=_unix),
     "TCP": Transport(begin=_tcp),
     "named pipes": Transport(
