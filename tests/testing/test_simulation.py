@@ -225,7 +225,7 @@ def test_a_request_that_never_ended_is_found():
                     task_status.started(session)
 
             await self.server.serve(channel, record=record, task_status=Status())
-            sessions[0].connection.theirs._open["x"] = "kept"
+            sessions[0].connection.incoming._open["x"] = "kept"
 
     with pytest.raises(AssertionError, match="without an outcome: server's request"):
         simulate(Keeping(make_server()), ping, sessions=1)
