@@ -203,7 +203,7 @@ def record_command(
 
 def _check_http_url(url: str) -> None:
     """Check a server's URL; errors do not repeat it, because it may contain a secret."""
-    from mcp_trio._transports.http_client import parsed_url
+    from mcp_trio._transports.http_client_requests import parsed_url
 
     try:
         parsed_url(url)

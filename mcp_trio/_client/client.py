@@ -881,11 +881,11 @@ class Client:
     def _server_kind(self) -> ServerKind:
         if self._is_stateless:
             return "stateless"
-        return "HTTP+SSE" if getattr(self._session.channel, "is_old", False) else "legacy"
+        return "HTTP+SSE" if getattr(self._session.channel, "uses_http_sse", False) else "legacy"
 
     async def _connect_as(self, kind: ServerKind | None) -> None:
         """Open a session and negotiate as with a server of this kind; with None, find it out."""
-        session_task = await self._start_session(is_old=kind == "HTTP+SSE")
+        session_task = await self._start_session(tries_http_sse_first=kind == "HTTP+SSE")
         asks = supports_stateless(self.protocol_versions) and kind in (None, "stateless")
         is_stateless = asks and await self._discover(session_task)
         session_task = self._session_task or session_task  # `_discover` may have replaced it
@@ -896,7 +896,7 @@ class Client:
         else:
             await self._negotiate(session_task, partial(self._subscription.begin, session))
 
-    async def _start_session(self, *, is_old: bool = False) -> SessionTask:
+    async def _start_session(self, *, tries_http_sse_first: bool = False) -> SessionTask:
         """Open a channel and start the task of its session, which has negotiated nothing yet."""
         connected = await open_target(
             self.target,
@@ -909,7 +909,7 @@ class Client:
                 token=self.token,
                 ssl_context=self.ssl_context,
                 on_state=self._set_state if has_url(self.target) else None,
-                is_old=is_old,
+                tries_http_sse_first=tries_http_sse_first,
             ),
             limits=self.limits,
         )

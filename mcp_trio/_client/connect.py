@@ -109,7 +109,7 @@ class WebOptions:
     token: str | None = None
     ssl_context: "ssl.SSLContext | None" = None
     on_state: OnState | None = None
-    is_old: bool = False
+    tries_http_sse_first: bool = False
 
 
 NO_PROCESS_OPTIONS: Final = ProcessOptions()
@@ -213,7 +213,7 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
         headers={**bearer_header(web.token), **(web.headers or {})},
         limits=limits,
         on_state=web.on_state,
-        is_old=web.is_old,
+        tries_http_sse_first=web.tries_http_sse_first,
     )
     return Connected(channel, channel.name)
 

@@ -65,8 +65,13 @@ from mcp_trio._proxy.journal import (
 )
 from mcp_trio._proxy.stdio import until_signal
 from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._transports.http_client import parsed_url
-from mcp_trio._transports.http_client_requests import Link, is_stream, own_client, pieces_of
+from mcp_trio._transports.http_client_requests import (
+    Link,
+    body_pieces,
+    client_for,
+    is_event_stream,
+    parsed_url,
+)
 from mcp_trio._transports.http_response import BodyTooLargeError, Exchange, until_gone
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.sockets import netloc
@@ -379,7 +384,7 @@ class ProxiedExchange:
         try:
             response = await self.link.http.send(self._request(), stream=True)
         except httpx2.RequestError as error:
-            await self._reject(str(self.link.loss_of(error)))
+            await self._reject(str(self.link.loss_from(error)))
             return
         try:
             await self._pass_answer(response)
@@ -419,10 +424,10 @@ class ProxiedExchange:
             return
         self._follow_session(response)
         try:
-            passing = self._pass_stream if is_stream(response) else self._pass_body
+            passing = self._pass_stream if is_event_stream(response) else self._pass_body
             await passing(response, fields)
         except httpx2.RequestError as error:
-            await self._break_off(str(self.link.loss_of(error)))
+            await self._break_off(str(self.link.loss_from(error)))
 
     def _fields(self, response: httpx2.Response) -> Headers:
         """Return the headers for the client; raise `ValueError` if the answer is not valid."""
@@ -465,7 +470,7 @@ class ProxiedExchange:
     async def _pass_body(self, response: httpx2.Response, fields: Headers) -> None:
         held = bytearray()
         parts = 0
-        async with pieces_of(response, is_raw=True) as pieces:
+        async with body_pieces(response, is_raw=True) as pieces:
             async for piece in pieces:
                 held += piece
                 if len(held) > self.limits.messages.bytes_max:
@@ -515,7 +520,7 @@ class ProxiedExchange:
         is_plain = _is_plain(response)
         self._has_begun = True
         await self.exchange.start(response.status_code, fields)
-        async with pieces_of(response, is_raw=True) as pieces:
+        async with body_pieces(response, is_raw=True) as pieces:
             async for piece in pieces:
                 events = parser.feed(piece) if is_plain else ()
                 await self.exchange.send(self._record_events(events, piece))
@@ -790,7 +795,7 @@ async def _run(
     headers: Mapping[str, str],
     limits: Limits,
 ) -> int:
-    link = Link(http=own_client(url), url=url, headers=headers, limits=limits)
+    link = Link(http=client_for(url), url=url, headers=headers, limits=limits)
     async with link.http:
         with recording_for_sessions(record) as recording:
             start = partial(start_message_journal, recording, transport=TRANSPORT, name=url.host)

@@ -11,7 +11,7 @@ import msgspec
 from mcp_trio._journal.records import HTTP, encode_body
 from mcp_trio._server.effects import OPAQUE, active_context
 from mcp_trio._session.effects import Effect, perform
-from mcp_trio._transports.http_client_requests import authorities
+from mcp_trio._transports.http_client_requests import default_ssl_context
 from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
 
 # --------------------
@@ -127,7 +127,7 @@ class EffectTransport(_Transport):
 
     def _sender(self) -> Any:
         if self._inner is None:
-            self._inner = httpx2.AsyncHTTPTransport(verify=authorities())
+            self._inner = httpx2.AsyncHTTPTransport(verify=default_ssl_context())
         return self._inner
 
 

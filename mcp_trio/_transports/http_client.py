@@ -1,15 +1,18 @@
-"""The HTTP client channel: Streamable HTTP and HTTP+SSE.
+"""The HTTP client channel: Streamable HTTP, and HTTP+SSE for servers that know nothing newer.
 
-To the session above it is a channel like any other: frames go in, frames come out. What a message
-says of itself decides how it is sent: a modern one with its headers, in the manner of its revision;
-any other one in the session that `initialize` began. A server that refuses both is asked for the
-transport of 2024-11-05.
+The session writes messages to the channel and reads messages from it, as from any other channel.
+The channel reads the few members of a message that decide how it is sent: a stateless message with
+the headers of its protocol version, a legacy one with the session id that `initialize` was answered
+with. If a server rejects both, the channel tries HTTP+SSE, the transport of 2024-11-05.
+
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#streamable-http
 """
 
 import logging
 import math
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
@@ -49,13 +52,14 @@ from mcp_trio._transports.concurrency import ErrorGroup, contained
 from mcp_trio._transports.connections import OnState, RandomSource, ReportedState, State
 from mcp_trio._transports.http_client_requests import (
     EventStream,
-    HasLeft,
+    HttpSseStream,
     Link,
-    OldStream,
-    Rejected,
-    SessionOver,
-    is_stream,
-    own_client,
+    OnProgress,
+    SessionNotFound,
+    UnexpectedResponse,
+    client_for,
+    is_event_stream,
+    parsed_url,
     session_id_of,
 )
 from mcp_trio._transports.inboxes import Item, ReceivedQueue
@@ -65,12 +69,13 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     import httpx
 
-# --------------------
-# What a client's channel reads in the frames that it carries: as much as the headers need.
-
+logger = logging.getLogger("mcp_trio")
 
 CANCELLED: Final = "notifications/cancelled"
 INITIALIZED: Final = "notifications/initialized"
+LIST_TOOLS: Final = "tools/list"
+
+# Messages to send ---------------------------------------------------------------------------------
 
 
 class _Meta(msgspec.Struct, gc=False):
@@ -78,7 +83,7 @@ class _Meta(msgspec.Struct, gc=False):
 
 
 class _Params(msgspec.Struct, gc=False):
-    """The members of any params that headers, or the channel itself, have a use for."""
+    """The members of `params` that decide how a message is sent."""
 
     meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
     name: Any = UNSET
@@ -87,90 +92,87 @@ class _Params(msgspec.Struct, gc=False):
     request_id: Any = msgspec.field(name="requestId", default=None)
 
 
-_NOTHING: Final = _Params()
+_NO_PARAMS: Final = _Params()
 _decode_params: Final = msgspec.json.Decoder(_Params).decode
 
 
 @attrs.frozen(eq=False)
-class Outgoing:
-    """A frame on its way to the server.
+class OutgoingMessage:
+    """A message to send, with the members that decide how it is sent.
 
-    `id` is there for a request, `method` for a notification too; answers have neither. `version` is
-    the revision that a modern message says it is made under.
+    Attributes:
+        data: The encoded message.
+        id: The id of a request; None for other messages.
+        method: The method of a request or notification; None for a response.
+        version: The protocol version that a stateless message states.
     """
 
-    frame: bytes
+    data: bytes
     id: int | str | None = None
     method: str | None = None
     version: str | None = None
-    _params: Raw | None = None
-    _seen: _Params = _NOTHING
+    _raw_params: Raw | None = None
+    _params: _Params = _NO_PARAMS
 
     @property
     def tool(self) -> str | None:
-        """The name of the tool that is called."""
-        is_call = self.method == "tools/call" and isinstance(self._seen.name, str)
-        return self._seen.name if is_call else None
+        """The name of the tool that is called; None for other messages."""
+        is_call = self.method == "tools/call" and isinstance(self._params.name, str)
+        return self._params.name if is_call else None
 
     @property
-    def cancels(self) -> int | str | None:
-        """The id of the request that is cancelled; what is none passes like everything else."""
-        request_id = self._seen.request_id
+    def cancelled_id(self) -> int | str | None:
+        """The id of the request that is cancelled; None for other messages, and for invalid ids."""
+        request_id = self._params.request_id
         is_id = self.method == CANCELLED and type(request_id) in {int, str}
         return request_id if is_id else None
 
-    def params(self, *, is_whole: bool) -> Mapping[str, Any]:
-        """What headers are made of: all params, or those that have a header of their own."""
-        if is_whole and self._params is not None:
-            params: dict[str, Any] = msgspec.json.decode(self._params)
+    def header_params(self, *, with_arguments: bool) -> Mapping[str, Any]:
+        """Return the params that headers repeat: all of them, if arguments of a tool may be."""
+        if with_arguments and self._raw_params is not None:
+            params: dict[str, Any] = msgspec.json.decode(self._raw_params)
             return params
-        seen = self._seen
-        named = {"name": seen.name, "uri": seen.uri, "taskId": seen.task_id}
+        known = self._params
+        named = {"name": known.name, "uri": known.uri, "taskId": known.task_id}
         return {name: value for name, value in named.items() if value is not UNSET}
 
 
-def outgoing(frame: bytes, decoder: Decoder) -> Outgoing:
-    """Look into one frame, once."""
-    message = decoder.decode(frame)
+def outgoing_message(data: bytes, decoder: Decoder) -> OutgoingMessage:
+    """Decode the members of a message that decide how it is sent."""
+    message = decoder.decode(data)
     if not isinstance(message, Request | Notification):
-        return Outgoing(frame)
-    seen = _NOTHING if message.params is None else _seen(message.params)
-    version = None if seen.meta is UNSET else seen.meta.version
-    return Outgoing(
-        frame,
+        return OutgoingMessage(data)
+    params = _NO_PARAMS
+    if message.params is not None:
+        # The `_meta` of a user's own method may be anything.
+        with suppress(msgspec.MsgspecError):
+            params = _decode_params(message.params)
+    version = None if params.meta is UNSET else params.meta.version
+    return OutgoingMessage(
+        data,
         message.id if isinstance(message, Request) else None,
         message.method,
         version if isinstance(version, str) else None,
         message.params,
-        seen,
+        params,
     )
 
 
-def _seen(params: Raw) -> _Params:
-    try:
-        return _decode_params(params)
-    except msgspec.MsgspecError:  # people's own params, with a `_meta` that is none
-        return _NOTHING
-
-
-class _Version(msgspec.Struct, gc=False):
+class _InitializeResult(msgspec.Struct, gc=False):
     version: Any = msgspec.field(name="protocolVersion", default=None)
 
 
 def agreed_version(result: Raw) -> str | None:
-    """The revision that the result of `initialize` names."""
+    """Return the protocol version in the result of `initialize`; None if there is none."""
     try:
-        version = msgspec.json.decode(result, type=_Version).version
+        version = msgspec.json.decode(result, type=_InitializeResult).version
     except msgspec.MsgspecError:
         return None
     return version if isinstance(version, str) else None
 
 
-# --------------------
-# Which arguments of which tools a client repeats in headers: learnt from lists that pass by.
+# Parameter headers --------------------------------------------------------------------------------
 
-
-logger = logging.getLogger("mcp_trio")
 
 Paths: TypeAlias = Mapping[str, tuple[str, ...]]
 
@@ -180,41 +182,45 @@ class _Tool(msgspec.Struct, rename="camel", gc=False):
     input_schema: dict[str, Any]
 
 
-class _Frame(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+class _Page(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+    """A response to `tools/list`."""
+
     id: int | str
     result: dict[str, Raw]
 
 
 @attrs.define(eq=False)
 class ToolHeaders:
-    """What is known of the tools of one server, from the newest lists (HDR-33).
+    """The arguments of a server's tools that a client repeats in headers.
 
-    At most `tools_max` that have such arguments: of those that were listed longest ago nothing is
-    known any more, whether the server has them still or not.
+    They are learnt from the lists that the server sends. At most `tools_max` tools are kept; the
+    one that was listed longest ago is dropped first.
     """
 
     _tools_max: int = DEFAULT_LIMITS.requests.cache_entries_max
     _paths: dict[str, Paths] = attrs.field(factory=dict[str, Paths], init=False)
 
     def paths_of(self, tool: str | None) -> Paths | None:
-        """Where the arguments are that have a header; None when nothing is known (HDR-34)."""
+        """Return the paths of a tool's arguments by header; None if the tool is not known."""
         return None if tool is None else self._paths.get(tool)
 
-    def learn(self, frame: bytes) -> bytes:
-        """Take note of a page of tools; returns it without those that break a rule (HDR-16).
+    def learn(self, data: bytes) -> bytes:
+        """Learn from a response to `tools/list`.
 
-        What is no page of tools comes back as it is, for who knows its type to refuse it.
+        Returns:
+            The response without the tools whose annotations break a rule. A response that is not a
+            page of tools is returned unchanged; the session rejects it.
         """
         try:
-            answer = msgspec.json.decode(frame, type=_Frame)
-            tools = msgspec.json.decode(answer.result["tools"], type=list[Raw])
+            page = msgspec.json.decode(data, type=_Page)
+            tools = msgspec.json.decode(page.result["tools"], type=list[Raw])
         except (msgspec.MsgspecError, KeyError):
-            return frame
+            return data
         kept = [tool for tool in tools if self._is_usable(tool)]
         if len(kept) == len(tools):
-            return frame
-        answer.result["tools"] = Raw(msgspec.json.encode(kept))
-        return msgspec.json.encode(answer)
+            return data
+        page.result["tools"] = Raw(msgspec.json.encode(kept))
+        return msgspec.json.encode(page)
 
     def _is_usable(self, raw: Raw) -> bool:
         try:
@@ -225,7 +231,7 @@ class ToolHeaders:
         try:
             paths = parameter_paths(tool.input_schema)
         except AnnotationError as error:
-            logger.warning("the tool %r is left out: %s", tool.name, error)
+            logger.warning("the tool %r is dropped from the server's list: %s", tool.name, error)
             return False
         if paths:
             self._paths[tool.name] = paths
@@ -234,605 +240,600 @@ class ToolHeaders:
         return True
 
 
-# --------------------
-# Messages of a client, each a POST of its own, and the streams on which the server speaks.
-#
-# A request has a task from its POST to its answer, which may come as the body, on a stream, on a
-# stream that is resumed, or on another stream altogether. What goes wrong with it fails that
-# request alone, as `Lost`; only a server that has forgotten the session ends it.
+# The channel --------------------------------------------------------------------------------------
 
 
-LIST_TOOLS: Final = "tools/list"
+_SESSION_ENDED: Final = "the server has ended the session"
 
-_OVER: Final = "the server has ended the session"
-
-# Faults of the network, of the server and of a caller; what else is raised is one of ours.
-_EXPECTED: Final = (httpx2.RequestError, Rejected, ConnectionLost, HeaderMismatchError)
+# Errors of the network, of the server and of a caller. Any other exception is a bug, and logged.
+_EXPECTED: Final = (
+    httpx2.RequestError,
+    UnexpectedResponse,
+    ConnectionLost,
+    HeaderMismatchError,
+)
 
 
 @attrs.define(eq=False)
-class Exchange:
-    """A request of ours that is on its way, until its answer has come.
+class _PendingRequest:
+    """A request that was sent, until its response arrives.
 
-    It `is_accepted` when the server has begun to answer with a success, and `is_unknown` when it
-    has said that it does not know our session.
+    Attributes:
+        message: The request.
+        id: The request id.
+        is_accepted: Whether the server has begun a successful HTTP response.
+        is_session_unknown: Whether the server has answered that it does not know the session.
+        scope: The cancel scope of the request's task.
+        answered: Set when the JSON-RPC response has arrived.
     """
 
-    sent: Outgoing
+    message: OutgoingMessage
     id: int | str
     is_accepted: bool = attrs.field(default=False, init=False)
-    is_unknown: bool = attrs.field(default=False, init=False)
+    is_session_unknown: bool = attrs.field(default=False, init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    settled: trio.Event = attrs.field(factory=trio.Event, init=False)
+    answered: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether nobody knows yet what the server makes of it."""
-        return not (self.is_accepted or self.is_unknown)
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether its answer has come."""
-        return self.settled.is_set()
-
-    def settle(self, linger_seconds: float) -> None:
-        """The answer is there; its stream has a moment to end, so that its connection can stay."""
-        self.settled.set()
-        self.scope.deadline = trio.current_time() + linger_seconds
-
-
-def _may_resume(exchange: Exchange, stream: EventStream) -> bool:
-    """Modern streams are never resumed (MHTTP-25), nor what left us no place to go on from."""
-    is_stateless = exchange.sent.version is not None
-    return not (is_stateless or stream.last_id is None or stream.is_cut or stream.is_lost)
-
-
-def _broken(stream: EventStream) -> str:
-    large = " behind a message over limits.messages.bytes_max" if stream.is_cut else ""
-    words = f"{stream.trouble}{large} before the answer came"
-    return f"{words} ({stream.reached})" if stream.reached else words
-
-
-@attrs.define(kw_only=True, eq=False)
-class Exchanges:
-    """Everything that goes on between us and one server; its tasks live in `nursery`.
-
-    `is_old` says that the server is first asked for the transport of 2024-11-05. `bytes_left` grows
-    while it takes what is not answered.
-    """
-
-    link: Link
-    inbox: ReceivedQueue
-    condition: ReportedState
-    decoder: Decoder
-    random_source: RandomSource
-    is_old: bool = False
-    has_ended: bool = attrs.field(default=False, init=False)
-    bytes_left: int = attrs.field(default=0, init=False)
-    nursery: trio.Nursery = attrs.field(init=False)
-    _open: dict[int | str, Exchange] = attrs.field(factory=dict[int | str, Exchange], init=False)
-    _tools: ToolHeaders = attrs.field(init=False)
-    _stateless_version: str | None = attrs.field(default=None, init=False)
-    _endpoint: httpx2.URL | None = attrs.field(default=None, init=False)
-    _is_forgotten: bool = attrs.field(default=False, init=False)
-    _decided: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._tools = ToolHeaders(self.link.limits.requests.cache_entries_max)
-
-    # Requests.
-
-    def start(self, sent: Outgoing, request_id: int | str) -> None:
-        """Send a request; its answer, or `Lost`, will be in the inbox."""
-        exchange = self._open[request_id] = Exchange(sent, request_id)
-        self.nursery.start_soon(self._run, exchange)
-
-    async def _run(self, exchange: Exchange) -> None:
-        try:
-            with exchange.scope:
-                await self._ask(exchange)
-        except SessionOver:
-            exchange.is_unknown = True
-            self._be_forgotten()
-        except Exception as error:
-            self._fail(exchange, error)
-        finally:
-            self._decided.unpark_all()
-
-    def _fail(self, exchange: Exchange, error: Exception) -> None:
-        if not isinstance(error, _EXPECTED):
-            logger.error("an HTTP request failed", exc_info=error)
-        self._lose(exchange, self._loss_of(error))
-
-    def _loss_of(self, error: Exception) -> ConnectionLost | LocalProtocolError:
-        if isinstance(error, HeaderMismatchError):
-            return LocalProtocolError(str(error))
-        loss = self.link.loss_of(error)
-        if isinstance(error, httpx2.RequestError):
-            self.condition.become("retrying", str(loss))
-        return loss
-
-    def _lose(self, exchange: Exchange, loss: ConnectionLost | LocalProtocolError) -> None:
-        if self._open.pop(exchange.id, None) is None:
-            return
-        if exchange.is_accepted and type(loss) is ConnectionLost:
-            cause, loss = loss, OutcomeUnknown(loss.reason, http_status=loss.http_status)
-            loss.__cause__ = cause
-        self.inbox.put(Lost(exchange.id, loss))
-
-    async def _ask(self, exchange: Exchange) -> None:
-        if exchange.sent.method == INITIALIZE:
-            self.link.session_id = self.link.version = None
-            if self.is_old:
-                await self._find_endpoint()
-        stream = self._stream(exchange)
-        try:
-            await self._post(exchange, stream)
-        except Rejected as rejected:
-            await self._take_rejection(exchange, rejected)
-        if self._endpoint is not None:
-            await exchange.settled.wait()
-        while not exchange.is_settled:
-            if not _may_resume(exchange, stream):
-                self._note_break(stream)
-                raise OutcomeUnknown(_broken(stream))
-            await stream.resume()
-
-    def _note_break(self, stream: EventStream) -> None:
-        if not stream.is_cut:
-            self.condition.become("retrying", stream.trouble)
-
-    async def _post(self, exchange: Exchange, stream: EventStream) -> None:
-        sent = exchange.sent
-        async with self.link.post(sent.frame, self._headers(sent), url=self._endpoint) as response:
-            await self.link.check(response)
-            self.condition.become("open")
-            exchange.is_accepted = True
-            self._decided.unpark_all()
-            if sent.method == INITIALIZE:
-                self.link.session_id = session_id_of(response)
-            if is_stream(response):
-                await stream.read(response)
-            elif self._endpoint is None:
-                await self._take_body(response, exchange)
-            else:
-                await self.link.begin_of(response)
-
-    def _stream(self, exchange: Exchange | None) -> EventStream:
-        return EventStream(
-            link=self.link,
-            take=partial(self.take, exchange=exchange),
-            random_source=self.random_source,
-            condition=self.condition,
-            away_seconds=math.inf if exchange is None else self.link.limits.http.resume_seconds,
-        )
-
-    def _headers(self, sent: Outgoing) -> Headers:
-        """What goes along: of the message itself, of the session, or nothing."""
-        version = sent.version
-        if version is None and self.link.version is None and sent.method is not None:
-            version = self._stateless_version  # modern notifications do not say it
-        if self._endpoint is not None or sent.method == INITIALIZE:
-            return []
-        if version is None or sent.method is None:
-            return self.link.of_session()
-        paths = self._tools.paths_of(sent.tool)
-        params = sent.params(is_whole=bool(paths))
-        return headers_from_body(version=version, method=sent.method, params=params, paths=paths)
-
-    # Answers.
-
-    async def take(self, data: bytes | Oversized, exchange: Exchange | None = None) -> None:
-        """A message has come, on the stream of `exchange` or on none; waits while many wait."""
-        if isinstance(data, Oversized):
-            self.inbox.put(data)
-        else:
-            frame = one_line(data)
-            message = self.decoder.decode(frame)
-            if isinstance(message, ErrorResponse) and message.id is None and exchange is not None:
-                frame = reencoded_with_id(frame, exchange.id)
-                self._settle(exchange.id)
-            for each in message.messages if isinstance(message, Batch) else (message,):
-                frame = self._noted(each, frame)
-            self.inbox.put(frame)
-        await self.inbox.room()
-
-    def _noted(self, message: Message, frame: bytes) -> bytes:
-        """The frame to hand up; an answer settles its request, whatever stream it came on."""
-        if not isinstance(message, Response | ErrorResponse):
-            return frame
-        asked = self._settle(message.id)
-        if asked is None or isinstance(message, ErrorResponse):
-            return frame
-        return self._learnt(asked.sent, message, frame)
-
-    def _settle(self, request_id: int | str | None) -> Exchange | None:
-        exchange = None if request_id is None else self._open.pop(request_id, None)
-        if exchange is not None:
-            exchange.settle(self.link.limits.shutdown.close_seconds)
-        return exchange
-
-    def _learnt(self, sent: Outgoing, answer: Response, frame: bytes) -> bytes:
-        """What results tell of the headers that are due from now on."""
-        if sent.method == INITIALIZE:
-            self.link.version = agreed_version(answer.result)
-        if sent.version is None:
-            return frame
-        self._stateless_version = sent.version
-        return self._tools.learn(frame) if sent.method == LIST_TOOLS else frame
-
-    async def _take_body(self, response: httpx2.Response, exchange: Exchange) -> None:
-        """The answer as a whole (HTTP-12)."""
-        limits = self.link.limits
-        body = await self.link.body(response, bytes_max=limits.messages.bytes_max)
-        if isinstance(body, Oversized):
-            self.inbox.put(body)
-            raise OutcomeUnknown(
-                f"an answer over limits.messages.bytes_max ({limits.messages.bytes_max})"
-            )
-        if body and media_type_of(response.headers.get("content-type")) != JSON:
-            raise Rejected(response, body)
-        if body:
-            await self.take(body, exchange)
-        if not exchange.is_settled:
-            raise OutcomeUnknown(f"HTTP {response.status_code} without an answer in it")
-
-    async def _take_rejection(self, exchange: Exchange, rejected: Rejected) -> None:
-        """Clients decide by the body, and by the status only where that says nothing (TRAP-53)."""
-        method = exchange.sent.method
-        answer = self._error_in(rejected.body, exchange)
-        if answer is not None:
-            await self.take(answer, exchange)
-        elif rejected.is_client_error and method == DISCOVER:
-            unknown = f"HTTP {rejected.status} {rejected.phrase}"
-            await self.take(encode_error(exchange.id, METHOD_NOT_FOUND, unknown), exchange)
-        elif rejected.is_client_error and method == INITIALIZE and self._endpoint is None:
-            await self._fall_back(exchange, rejected)
-        else:
-            raise rejected
-
-    def _error_in(self, body: bytes, exchange: Exchange) -> bytes | None:
-        """The body as the answer to its request; some servers have another id in it, or none.
-
-        One without an id does not answer a client's first words, but for what only modern servers
-        say (SSE-12): it may come from a server that takes no POST here, and knows nothing newer
-        than HTTP+SSE.
-        """
-        frame = one_line(body)
-        rejection = self.decoder.decode(frame)
-        if not isinstance(rejection, ErrorResponse):
-            return None
-        is_vague = rejection.id is None and rejection.error.code not in STATELESS_CODES
-        if is_vague and exchange.sent.method in (DISCOVER, INITIALIZE):
-            return None
-        return reencoded_with_id(frame, exchange.id)
-
-    # A server that knows nothing newer than HTTP+SSE (SSE-09 to SSE-12).
-
-    @property
-    def has_endpoint(self) -> bool:
-        """Return whether the server is of these."""
-        return self._endpoint is not None
-
-    async def _find_endpoint(self) -> str:
-        """Ask for the stream that names it; what was the trouble, if there is none."""
-        old = OldStream(link=self.link, take=self.take)
-        self.nursery.start_soon(self._hear_old, old)
-        await old.decided.wait()
-        self._endpoint = old.endpoint
-        return old.trouble
-
-    async def _fall_back(self, exchange: Exchange, rejected: Rejected) -> None:
-        trouble = await self._find_endpoint()
-        if self._endpoint is None:
-            loss = rejected.loss(self.link)
-            words = f"{loss}; as for HTTP+SSE: {trouble}"
-            raise ConnectionLost(words, http_status=loss.http_status)
-        try:
-            await self._post(exchange, self._stream(exchange))
-        except Rejected as again:
-            await self._take_rejection(exchange, again)
-
-    async def _hear_old(self, old: OldStream) -> None:
-        await old.run()
-        if old.endpoint is not None:
-            self.end(old.trouble)
-
-    # Notifications and answers of ours.
-
-    async def tell(self, sent: Outgoing) -> None:
-        """Send what is not answered; the server's 202 is waited for, so that it stays in order.
-
-        What cannot be delivered is logged.
-        """
-        if sent.cancels is not None:
-            await self._cancel(sent, sent.cancels)
-        elif await self._deliver(sent) and sent.method == INITIALIZED:
-            await self._begin_listening()
-
-    async def _cancel(self, sent: Outgoing, request_id: int | str) -> None:
-        """Modern servers see it by the end of the stream alone (MHTTP-13); others are told."""
-        exchange = self._open.get(request_id)
-        is_stateless = self.link.version is None if exchange is None else exchange.sent.version
-        if not is_stateless:
-            await self._deliver(sent)
-        if exchange is not None:
-            self._open.pop(request_id, None)
-            exchange.scope.cancel()
-
-    async def _deliver(self, sent: Outgoing) -> bool:
-        """Whether the server has taken it, in a time that begins anew with each piece of it."""
-        seconds = (
-            self.link.limits.messages.write_stall_seconds / 2
-        )  # the session ends when all are over
-        what = sent.method or "an answer"
-        whole = self.bytes_left + len(sent.frame)
-        try:
-            with trio.fail_after(seconds) as timer_queue:
-
-                def has_left(size: int) -> None:
-                    self.bytes_left += size
-                    timer_queue.deadline = trio.current_time() + seconds
-
-                await self._post_only(sent, has_left)
-        except SessionOver:
-            self._be_forgotten()
-        except trio.TooSlowError:
-            logger.warning("%s: not accepted within %g s", what, seconds)
-        except Exception as error:
-            logger.warning("%s: not delivered: %s", what, self._loss_of(error))
-        else:
-            return True
-        finally:
-            self.bytes_left = whole
-        return False
-
-    async def _post_only(self, sent: Outgoing, has_left: HasLeft) -> None:
-        posting = self.link.post(
-            sent.frame, self._headers(sent), url=self._endpoint, has_left=has_left
-        )
-        async with posting as response:
-            await self.link.check(response)
-            self.condition.become("open")
-            await self.link.begin_of(response)  # to its end, or the connection could not stay
-
-    # The stream for what belongs to no request (HTTP-27).
-
-    async def _begin_listening(self) -> None:
-        """Listen, and let nothing be asked before the server knows that we do.
-
-        What it has to say while nobody listens, many a server throws away: a tool that asks its
-        client on this stream would wait for ever. A server that keeps the head of its answer until
-        there is something to say has us wait for `limits.http.get_stream_seconds`.
-        """
-        if self._endpoint is not None or self.has_ended:
-            return
-        stream = self._stream(None)
-        self.nursery.start_soon(self._listen, stream)
-        with trio.move_on_after(self.link.limits.http.get_stream_seconds):
-            await stream.decided.wait()
-
-    async def _listen(self, stream: EventStream) -> None:
-        try:
-            await stream.connect()
-            while not stream.is_lost:
-                await stream.resume()
-            logger.info("the server's own stream is given up: %s", stream.trouble)
-        except SessionOver:
-            if stream.has_begun:  # else the server has no such stream, and says so by 404
-                self._be_forgotten()
-        except (Rejected, ConnectionLost) as error:  # which is normal: 405 (TRAP-42)
-            logger.debug("no stream of its own: %s", self.link.loss_of(error))
-        except Exception:
-            logger.exception("the stream of the server failed")
-
-    # The end.
-
-    def _be_forgotten(self) -> None:
-        """The server does not know our session: the end, as soon as all have heard that.
-
-        What was sent just before may have been carried out, or be refused in a moment just so, and
-        can then be asked again in another session.
-        """
-        if self._is_forgotten or self.has_ended:
-            return
-        self._is_forgotten = True
-        if self._has_undecided():
-            self.nursery.start_soon(self._end_forgotten)
-        else:
-            self.end(_OVER)
-
-    def _has_undecided(self) -> bool:
-        return any(exchange.is_undecided for exchange in self._open.values())
-
-    async def _end_forgotten(self) -> None:
-        with trio.move_on_after(self.link.limits.shutdown.close_seconds):
-            while self._has_undecided():
-                await self._decided.park()
-        self.end(_OVER)
-
-    def end(self, reason: str) -> None:
-        """The session is over: every request is lost, and nothing more will come."""
-        if self.has_ended:
-            return
-        self.has_ended = True
-        for exchange in [*self._open.values()]:
-            kind = ConnectionLost if exchange.is_unknown else OutcomeUnknown
-            self._lose(exchange, kind(reason))
-        self.inbox.end()
-        self.condition.become("closed", reason)
-        self.nursery.cancel_scope.cancel()
+        """Whether the server has neither accepted the request nor rejected its session."""
+        return not (self.is_accepted or self.is_session_unknown)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class HttpChannel:
     """The channel to the server at a URL; made by `open_http_channel`.
 
-    A server that cannot be reached fails the requests in flight, each by a `Lost`, and nothing
-    else: the next one is tried again. `receive` ends when the server does not know the session any
-    more. `state` and `reason` tell how it stands.
+    Each message is sent by a POST. A request has a task from its POST until its response arrives:
+    in the body, on an event stream, on a stream that was resumed, or on another stream. A request
+    that fails arrives as a `Lost`; later requests are sent all the same. `receive` returns an empty
+    list when the server does not know the session any more.
     """
 
     transport: ClassVar[str] = "http"
     is_unfinished: ClassVar[bool] = False
     reports_losses: ClassVar[bool] = True
 
-    _bytes_asked: int = attrs.field(default=0, init=False)
     _link: Link = attrs.field(alias="link")
     _condition: ReportedState = attrs.field(alias="condition")
     _random_source: RandomSource = attrs.field(alias="random_source")
     _has_own_client: bool = attrs.field(alias="has_own_client")
-    _is_old: bool = attrs.field(alias="is_old")
+    _tries_http_sse_first: bool = attrs.field(alias="tries_http_sse_first")
+
     _decoder: Decoder = attrs.field(init=False)
     _inbox: ReceivedQueue = attrs.field(init=False)
-    _exchanges: Exchanges = attrs.field(init=False)
+    _tools: ToolHeaders = attrs.field(init=False)
+    _pending: dict[int | str, _PendingRequest] = attrs.field(
+        factory=dict[int | str, _PendingRequest], init=False
+    )
+    # The version of the latest stateless request, which notifications do not state themselves.
+    _stateless_version: str | None = attrs.field(default=None, init=False)
+    # The URL that an HTTP+SSE server takes messages at.
+    _endpoint: httpx2.URL | None = attrs.field(default=None, init=False)
+
+    _requests_bytes: int = attrs.field(default=0, init=False)
+    _posted_bytes: int = attrs.field(default=0, init=False)
+
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _started: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _stopped: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _decisions: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _is_session_unknown: bool = attrs.field(default=False, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
-    _has_to_tell: bool = attrs.field(default=False, init=False)
-    _begun: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _deletes_session: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         limits = self._link.limits
         self._decoder = Decoder(json_depth_max=limits.messages.json_depth_max)
         self._inbox = ReceivedQueue(limits.messages.chunk_bytes)
-        self._exchanges = Exchanges(
-            link=self._link,
-            inbox=self._inbox,
-            condition=self._condition,
-            decoder=self._decoder,
-            random_source=self._random_source,
-            is_old=self._is_old,
-        )
+        self._tools = ToolHeaders(limits.requests.cache_entries_max)
 
     def __repr__(self) -> str:
-        """Without the headers and whatever else has secrets in it."""
+        """Show nothing secret, such as headers."""
         return f"<HttpChannel to {self.name}, {self.state}>"
 
     @property
     def name(self) -> str:
-        """The server's URL, without what may be secret in it."""
+        """The server's URL, without the parts that may be secret."""
         return self._link.name
 
     @property
     def state(self) -> State:
-        """See `ReportedState`."""
+        """The state of the connection: "connecting", "open", "retrying" or "closed"."""
         return self._condition.state
 
     @property
     def reason(self) -> str:
-        """Why it is retrying, or closed."""
+        """Why the state is "retrying" or "closed"."""
         return self._condition.reason
 
     @property
-    def is_old(self) -> bool:
-        """Return whether the server turned out to speak the transport of 2024-11-05, HTTP+SSE."""
-        return self._exchanges.has_endpoint
+    def uses_http_sse(self) -> bool:
+        """Whether the server turned out to have the transport of 2024-11-05, HTTP+SSE."""
+        return self._endpoint is not None
 
-    # Sending and receiving.
+    # Sending and receiving
 
     @property
     def bytes_sent(self) -> int:
-        """See `mcp_trio.transports.Channel`."""
-        return self._bytes_asked + self._exchanges.bytes_left
+        """The bytes that were sent; grows while a `send` makes progress."""
+        return self._requests_bytes + self._posted_bytes
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`; a request is sent by a task of its own, all else before this returns.
+        """Send messages; return when the server has accepted all that are not requests.
 
-        Cancelled: the frame that was being sent may have arrived or not; the channel stays usable.
+        A request is sent by a task of its own, so that this method does not wait for its response.
+        Cancelled: the current message may have arrived or not; the channel stays usable.
+
+        Raises:
+            trio.ClosedResourceError: This side was closed.
+            trio.BrokenResourceError: The session has ended.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        taken = self.send_nowait(frames)
-        for frame in frames[taken:]:
+        started = self.send_nowait(frames)
+        for data in frames[started:]:
             self._check_open()
-            if self._has_started(frame):
-                self._bytes_asked += len(frame)
-            else:
-                await self._exchanges.tell(outgoing(frame, self._decoder))
+            message = outgoing_message(data, self._decoder)
+            if not self._start_request(message):
+                await self._send_unanswered(message)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """See `mcp_trio.transports.Channel`; only requests go without waiting."""
-        self._check_open()
-        taken = 0
-        while taken < len(frames) and self._has_started(frames[taken]):
-            self._bytes_asked += len(frames[taken])
-            taken += 1
-        return taken
+        """Send the requests at the beginning of `frames`; return their number.
 
-    def _has_started(self, frame: bytes) -> bool:
-        """Return whether it is a request, which is on its way now."""
-        sent = outgoing(frame, self._decoder)
-        if sent.id is None:
-            return False
-        self._exchanges.start(sent, sent.id)
-        return True
+        Raises:
+            trio.ClosedResourceError: This side was closed.
+            trio.BrokenResourceError: The session has ended.
+        """
+        self._check_open()
+        started = 0
+        for data in frames:
+            if not self._start_request(outgoing_message(data, self._decoder)):
+                break
+            started += 1
+        return started
 
     def _check_open(self) -> None:
         if self._is_closing:
             raise trio.ClosedResourceError("this side of the channel was closed")
-        if self._exchanges.has_ended:
+        if self._has_ended:
             raise trio.BrokenResourceError(f"the session is over: {self.reason}")
 
     async def receive(self) -> Sequence[Item]:
-        """See `Channel.receive`; empty when the server has ended the session."""
+        """Return the messages that have arrived, at least one; empty when the session has ended.
+
+        Cancellation loses no message.
+
+        Raises:
+            trio.ClosedResourceError: This side was closed.
+        """
         return await self._inbox.take()
 
-    # The task that everything happens in.
+    # Requests
 
-    async def begin(self) -> None:
-        """Start it; nothing is sent."""
-        self._condition.begin()
-        trio.lowlevel.spawn_system_task(self._live, context=copy_context())
-        with trio.CancelScope(shield=True):  # or nobody would be there to close it
-            await self._begun.wait()
+    def _start_request(self, message: OutgoingMessage) -> bool:
+        """Start the task of a request; return False for other messages."""
+        if message.id is None:
+            return False
+        request = self._pending[message.id] = _PendingRequest(message, message.id)
+        self._nursery.start_soon(self._run_request, request)
+        self._requests_bytes += len(message.data)
+        return True
 
-    async def _live(self) -> None:
-        """No nursery of other people's is tied to what goes wrong here."""
+    async def _run_request(self, request: _PendingRequest) -> None:
         try:
-            with contained(self._contain):
+            with request.scope:
+                await self._send_request(request)
+        except SessionNotFound:
+            request.is_session_unknown = True
+            self._end_unknown_session()
+        except Exception as error:
+            if not isinstance(error, _EXPECTED):
+                logger.exception("an HTTP request failed")
+            self._fail(request, self._loss_from(error))
+        finally:
+            self._decisions.unpark_all()
+
+    async def _send_request(self, request: _PendingRequest) -> None:
+        """Send a request, and return when its response has arrived."""
+        if request.message.method == INITIALIZE:
+            self._link.session_id = self._link.version = None
+            if self._tries_http_sse_first:
+                await self._find_endpoint()
+        stream = self._event_stream(request)
+        try:
+            await self._post_request(request, stream)
+        except UnexpectedResponse as unexpected:
+            await self._take_unexpected(request, unexpected)
+        if self._endpoint is not None:
+            await request.answered.wait()
+        is_stateless = request.message.version is not None
+        while not request.answered.is_set():
+            # Streams of stateless requests cannot be resumed, nor can streams without event ids.
+            is_resumable = stream.last_event_id is not None and not is_stateless
+            if not is_resumable or stream.is_oversized or stream.exceeded_limit:
+                if not stream.is_oversized:
+                    self._condition.become("retrying", stream.end_reason)
+                raise OutcomeUnknown(_broken_stream_text(stream))
+            await stream.resume()
+
+    async def _post_request(self, request: _PendingRequest, stream: EventStream) -> None:
+        message = request.message
+        headers = self._headers(message)
+        async with self._link.post(message.data, headers, url=self._endpoint) as response:
+            await self._link.check_success(response)
+            self._condition.become("open")
+            request.is_accepted = True
+            self._decisions.unpark_all()
+            if message.method == INITIALIZE:
+                self._link.session_id = session_id_of(response)
+            if is_event_stream(response):
+                await stream.read(response)
+            elif self._endpoint is None:
+                await self._take_body(response, request)
+            else:
+                await self._link.body_prefix(response)
+
+    def _event_stream(self, request: _PendingRequest | None) -> EventStream:
+        limits = self._link.limits
+        return EventStream(
+            link=self._link,
+            on_message=partial(self._take, request=request),
+            random_source=self._random_source,
+            condition=self._condition,
+            resume_seconds=math.inf if request is None else limits.http.resume_seconds,
+        )
+
+    def _headers(self, message: OutgoingMessage) -> Headers:
+        """Return the headers of a stateless message, or those of the legacy session."""
+        version = message.version
+        if version is None and self._link.version is None and message.method is not None:
+            version = self._stateless_version
+        if self._endpoint is not None or message.method == INITIALIZE:
+            return []
+        if version is None or message.method is None:
+            return self._link.session_headers()
+        paths = self._tools.paths_of(message.tool)
+        params = message.header_params(with_arguments=bool(paths))
+        return headers_from_body(version=version, method=message.method, params=params, paths=paths)
+
+    def _loss_from(self, error: Exception) -> ConnectionLost | LocalProtocolError:
+        if isinstance(error, HeaderMismatchError):
+            return LocalProtocolError(str(error))
+        loss = self._link.loss_from(error)
+        if isinstance(error, httpx2.RequestError):
+            self._condition.become("retrying", str(loss))
+        return loss
+
+    def _fail(self, request: _PendingRequest, loss: ConnectionLost | LocalProtocolError) -> None:
+        """Report the failure of a request, unless it has been answered or cancelled."""
+        if self._pending.pop(request.id, None) is None:
+            return
+        if request.is_accepted and type(loss) is ConnectionLost:
+            cause, loss = loss, OutcomeUnknown(loss.reason, http_status=loss.http_status)
+            loss.__cause__ = cause
+        self._inbox.put(Lost(request.id, loss))
+
+    # Responses, and other messages of the server
+
+    async def _take(self, data: bytes | Oversized, request: _PendingRequest | None = None) -> None:
+        """Pass a received message to the session, and wait until there is room for the next one.
+
+        Args:
+            data: The message.
+            request: The request on whose stream or in whose response the message arrived.
+        """
+        if isinstance(data, Oversized):
+            self._inbox.put(data)
+        else:
+            data = one_line(data)
+            message = self._decoder.decode(data)
+            if isinstance(message, ErrorResponse) and message.id is None and request is not None:
+                data = reencoded_with_id(data, request.id)
+                self._finish(request.id)
+            for each in message.messages if isinstance(message, Batch) else (message,):
+                data = self._follow(each, data)
+            self._inbox.put(data)
+        await self._inbox.room()
+
+    def _follow(self, message: Message, data: bytes) -> bytes:
+        """Finish the request that a message answers, and learn which headers are due from now on.
+
+        Returns:
+            The message for the session: `data`, or a list of tools without the unusable ones.
+        """
+        if not isinstance(message, Response | ErrorResponse):
+            return data
+        request = self._finish(message.id)
+        if request is None or isinstance(message, ErrorResponse):
+            return data
+        if request.message.method == INITIALIZE:
+            self._link.version = agreed_version(message.result)
+        if request.message.version is None:
+            return data
+        self._stateless_version = request.message.version
+        return self._tools.learn(data) if request.message.method == LIST_TOOLS else data
+
+    def _finish(self, request_id: int | str | None) -> _PendingRequest | None:
+        """End a request that is answered, and return it; None if there is no such request.
+
+        Its stream may end by itself in `limits.shutdown.close_seconds`, because the connection can
+        be used again only then.
+        """
+        request = None if request_id is None else self._pending.pop(request_id, None)
+        if request is not None:
+            request.answered.set()
+            linger_seconds = self._link.limits.shutdown.close_seconds
+            request.scope.deadline = trio.current_time() + linger_seconds
+        return request
+
+    async def _take_body(self, response: httpx2.Response, request: _PendingRequest) -> None:
+        """Receive the JSON-RPC response in the body of a successful HTTP response."""
+        bytes_max = self._link.limits.messages.bytes_max
+        body = await self._link.body(response, bytes_max=bytes_max)
+        if isinstance(body, Oversized):
+            self._inbox.put(body)
+            raise OutcomeUnknown(f"the answer is over limits.messages.bytes_max ({bytes_max})")
+        if body and media_type_of(response.headers.get("content-type")) != JSON:
+            raise UnexpectedResponse(response, body)
+        if body:
+            await self._take(body, request)
+        if not request.answered.is_set():
+            text = f"the server answered HTTP {response.status_code} without a JSON-RPC response"
+            raise OutcomeUnknown(text)
+
+    async def _take_unexpected(
+        self, request: _PendingRequest, unexpected: UnexpectedResponse
+    ) -> None:
+        """Interpret an unsuccessful response: by its body, or by its status if that says nothing.
+
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#backwards-compatibility
+        """
+        method = request.message.method
+        answer = self._error_in(unexpected.body, request)
+        if answer is not None:
+            await self._take(answer, request)
+        elif unexpected.is_client_error and method == DISCOVER:
+            text = f"HTTP {unexpected.status} {unexpected.phrase}"
+            await self._take(encode_error(request.id, METHOD_NOT_FOUND, text), request)
+        elif unexpected.is_client_error and method == INITIALIZE and self._endpoint is None:
+            await self._fall_back(request, unexpected)
+        else:
+            raise unexpected
+
+    def _error_in(self, body: bytes, request: _PendingRequest) -> bytes | None:
+        """Return the body as the error response to a request; None if it is not one.
+
+        Some servers send another id, or none. An error without an id that answers the first request
+        of a client is ignored, unless only stateless servers have its code: the server may have
+        only the transport HTTP+SSE, and accept no POST at this URL.
+        """
+        data = one_line(body)
+        error = self._decoder.decode(data)
+        if not isinstance(error, ErrorResponse):
+            return None
+        is_vague = error.id is None and error.error.code not in STATELESS_CODES
+        if is_vague and request.message.method in (DISCOVER, INITIALIZE):
+            return None
+        return reencoded_with_id(data, request.id)
+
+    # HTTP+SSE
+
+    async def _find_endpoint(self) -> str:
+        """Open the stream of an HTTP+SSE server; return why there is none, or an empty text."""
+        stream = HttpSseStream(link=self._link, on_message=self._take)
+        self._nursery.start_soon(self._read_http_sse, stream)
+        await stream.was_tried.wait()
+        self._endpoint = stream.endpoint
+        return stream.end_reason
+
+    async def _read_http_sse(self, stream: HttpSseStream) -> None:
+        await stream.run()
+        if stream.endpoint is not None:
+            self._end(stream.end_reason)
+
+    async def _fall_back(self, request: _PendingRequest, unexpected: UnexpectedResponse) -> None:
+        """Send `initialize` again over HTTP+SSE."""
+        reason = await self._find_endpoint()
+        if self._endpoint is None:
+            loss = unexpected.loss(self._link)
+            raise ConnectionLost(f"{loss}; as for HTTP+SSE: {reason}", http_status=loss.http_status)
+        try:
+            await self._post_request(request, self._event_stream(request))
+        except UnexpectedResponse as again:
+            await self._take_unexpected(request, again)
+
+    # Notifications, and responses to the server
+
+    async def _send_unanswered(self, message: OutgoingMessage) -> None:
+        """Send a message that is not a request, and wait until the server has accepted it.
+
+        So these messages arrive in order. A message that cannot be delivered is logged.
+        """
+        if message.cancelled_id is not None:
+            await self._send_cancellation(message, message.cancelled_id)
+        elif await self._deliver(message) and message.method == INITIALIZED:
+            await self._start_standalone_stream()
+
+    async def _send_cancellation(self, message: OutgoingMessage, request_id: int | str) -> None:
+        """Cancel a request: close its stream, and notify a legacy server.
+
+        For a stateless server the end of the stream is the cancellation.
+        """
+        request = self._pending.get(request_id)
+        is_stateless = self._link.version is None if request is None else request.message.version
+        if not is_stateless:
+            await self._deliver(message)
+        if request is not None:
+            self._pending.pop(request_id, None)
+            request.scope.cancel()
+
+    async def _deliver(self, message: OutgoingMessage) -> bool:
+        """POST a message; return whether the server has accepted it.
+
+        The time limit starts again whenever a part of the message has been sent. It is half of
+        `limits.messages.write_stall_seconds`, after which the session ends.
+        """
+        seconds = self._link.limits.messages.write_stall_seconds / 2
+        kind = message.method or "a response"
+        bytes_after = self._posted_bytes + len(message.data)
+        try:
+            with trio.fail_after(seconds) as stall_timeout:
+
+                def on_progress(size: int) -> None:
+                    self._posted_bytes += size
+                    stall_timeout.deadline = trio.current_time() + seconds
+
+                await self._post_unanswered(message, on_progress)
+        except SessionNotFound:
+            self._end_unknown_session()
+        except trio.TooSlowError:
+            logger.warning("%s was not accepted within %g s", kind, seconds)
+        except Exception as error:
+            logger.warning("%s was not delivered: %s", kind, self._loss_from(error))
+        else:
+            return True
+        finally:
+            self._posted_bytes = bytes_after
+        return False
+
+    async def _post_unanswered(self, message: OutgoingMessage, on_progress: OnProgress) -> None:
+        headers = self._headers(message)
+        async with self._link.post(
+            message.data, headers, url=self._endpoint, on_progress=on_progress
+        ) as response:
+            await self._link.check_success(response)
+            self._condition.become("open")
+            await self._link.body_prefix(response)  # the connection can be used again only then
+
+    # The standalone stream, for the server's own requests and notifications
+
+    async def _start_standalone_stream(self) -> None:
+        """Open the standalone stream, and wait until the server has accepted it.
+
+        Many servers drop their messages while there is no such stream: a tool that sends a request
+        to its client would wait for ever. A server that sends the headers with the first event only
+        is waited for until `limits.http.get_stream_seconds` have passed.
+
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#listening-for-messages-from-the-server
+        """
+        if self._endpoint is not None or self._has_ended:
+            return
+        stream = self._event_stream(None)
+        self._nursery.start_soon(self._read_standalone_stream, stream)
+        with trio.move_on_after(self._link.limits.http.get_stream_seconds):
+            await stream.was_tried.wait()
+
+    async def _read_standalone_stream(self, stream: EventStream) -> None:
+        try:
+            await stream.connect()
+            while not stream.exceeded_limit:
+                await stream.resume()
+            logger.info("the standalone stream is given up: %s", stream.end_reason)
+        except SessionNotFound:
+            # Before the first success, 404 means that the server has no standalone stream.
+            if stream.was_accepted:
+                self._end_unknown_session()
+        except (UnexpectedResponse, ConnectionLost) as error:  # usually 405
+            logger.debug("there is no standalone stream: %s", self._link.loss_from(error))
+        except Exception:
+            logger.exception("the standalone stream failed")
+
+    # The end of the session
+
+    def _end_unknown_session(self) -> None:
+        """End the session, which the server does not know, when all requests are decided.
+
+        Requests that were sent shortly before may have been carried out. The others will be
+        answered 404 in a moment, and can be sent again in a new session.
+        """
+        if self._is_session_unknown or self._has_ended:
+            return
+        self._is_session_unknown = True
+        if self._has_undecided():
+            self._nursery.start_soon(self._end_when_decided)
+        else:
+            self._end(_SESSION_ENDED)
+
+    def _has_undecided(self) -> bool:
+        return any(request.is_undecided for request in self._pending.values())
+
+    async def _end_when_decided(self) -> None:
+        with trio.move_on_after(self._link.limits.shutdown.close_seconds):
+            while self._has_undecided():
+                await self._decisions.park()
+        self._end(_SESSION_ENDED)
+
+    def _end(self, reason: str) -> None:
+        """End the session: all pending requests fail, and no more messages arrive."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for request in [*self._pending.values()]:
+            kind = ConnectionLost if request.is_session_unknown else OutcomeUnknown
+            self._fail(request, kind(reason))
+        self._inbox.end()
+        self._condition.become("closed", reason)
+        self._nursery.cancel_scope.cancel()
+
+    # The channel's task
+
+    async def start(self) -> None:
+        """Start the task that all requests run in; nothing is sent."""
+        self._condition.begin()
+        trio.lowlevel.spawn_system_task(self._run, context=copy_context())
+        with trio.CancelScope(shield=True):  # a cancelled caller could not close the channel
+            await self._started.wait()
+
+    async def _run(self) -> None:
+        """Hold the nursery of the channel, so that its failures cancel no task of the user."""
+        try:
+            with contained(self._report_failure):
                 async with trio.open_nursery() as nursery:
-                    self._exchanges.nursery = nursery
-                    self._begun.set()
+                    self._nursery = nursery
+                    self._started.set()
                     await trio.sleep_forever()
         finally:
-            await self._leave()
-            self._ended.set()
+            close_seconds = self._link.limits.shutdown.close_seconds
+            with trio.move_on_after(close_seconds, shield=True):
+                if self._deletes_session:
+                    await self._delete_session()
+            if self._has_own_client:
+                with trio.move_on_after(close_seconds, shield=True):
+                    await self._link.http.aclose()
+            self._stopped.set()
 
-    def _contain(self, faults: ErrorGroup) -> None:
-        logger.error("the HTTP channel failed", exc_info=faults)
-        self._exchanges.end("the HTTP channel failed")
-
-    # Closing.
+    def _report_failure(self, errors: ErrorGroup) -> None:
+        logger.error("the HTTP channel failed", exc_info=errors)
+        self._end("the HTTP channel failed")
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`: ends all streams, and tells the server that the session is over.
+        """Close this side: end all streams, and DELETE the session.
 
-        Takes `limits.shutdown.close_seconds` for that, and as many again where people's code hangs;
-        cancellation does not shorten it. A client that was given stays open.
+        A client that was given stays open. This takes at most `limits.shutdown.close_seconds`, and
+        as long again if the given client hangs; cancellation does not shorten it.
         """
         if not self._is_closing:
             self._is_closing = True
-            self._has_to_tell = self._link.session_id is not None and not self._exchanges.has_ended
+            self._deletes_session = self._link.session_id is not None and not self._has_ended
             self._inbox.close()
-            self._exchanges.end("closed on this side")
+            self._end("closed on this side")
         with trio.move_on_after(2 * self._link.limits.shutdown.close_seconds, shield=True):
-            await self._ended.wait()
+            await self._stopped.wait()
         await trio.lowlevel.checkpoint()
 
-    async def _leave(self) -> None:
-        """What is done last; in a run that ends, only what needs no answer."""
-        with trio.move_on_after(self._link.limits.shutdown.close_seconds, shield=True):
-            if self._has_to_tell:
-                await self._delete()
-        if self._has_own_client:
-            with trio.move_on_after(self._link.limits.shutdown.close_seconds, shield=True):
-                await self._link.http.aclose()
-
-    async def _delete(self) -> None:
+    async def _delete_session(self) -> None:
         try:
             await self._link.delete()
         except Exception as error:
-            logger.debug("the end of the session was not delivered: %s", error)
+            logger.debug("the session was not deleted at the server: %s", error)
+
+
+def _broken_stream_text(stream: EventStream) -> str:
+    cause = " after a message over limits.messages.bytes_max" if stream.is_oversized else ""
+    limit = f" ({stream.exceeded_limit})" if stream.exceeded_limit else ""
+    return f"{stream.end_reason}{cause} before the answer came{limit}"
 
 
 async def open_http_channel(
@@ -843,43 +844,34 @@ async def open_http_channel(
     limits: Limits = DEFAULT_LIMITS,
     on_state: OnState | None = None,
     random_source: RandomSource = random.random,
-    is_old: bool = False,
+    tries_http_sse_first: bool = False,
 ) -> HttpChannel:
-    """A channel to the server at `url`; nothing is sent before the first frame.
+    """Open a channel to the server at `url`; nothing is sent before the first message.
 
-    `http` brings proxies, certificates, authorization and the time that connecting may take; it is
-    used and not closed, and how long an answer may take is not for it to say. `headers` go along
-    with each request. `on_state` is told how the connection stands, with a reason. `random_source`
-    spreads the pauses before a stream is resumed. `is_old` says that the server was found to speak
-    HTTP+SSE only: that is tried first, and everything else if it does not any more.
+    Args:
+        url: The URL of the MCP endpoint.
+        http: The HTTP client to use, of httpx2 or of httpx, with its proxies, certificates,
+            authorization and connect timeout; its read timeout is ignored. It is not closed.
+        headers: Additional headers of each request.
+        limits: The limits of the channel.
+        on_state: Called with each state of the connection, and the reason for it.
+        random_source: Returns numbers from 0 to 1, which spread the pauses before a stream is
+            resumed.
+        tries_http_sse_first: Whether to try HTTP+SSE, the transport of 2024-11-05, before
+            Streamable HTTP.
 
     Raises:
-        ValueError: `url` is no URL of HTTP.
+        ValueError: `url` is not an HTTP URL.
     """
     parsed = parsed_url(url)
     # A client of httpx has the methods of httpx2's; only the classes of its objects differ.
-    client = own_client(parsed) if http is None else cast("httpx2.AsyncClient", http)
+    client = client_for(parsed) if http is None else cast("httpx2.AsyncClient", http)
     channel = HttpChannel(
         link=Link(http=client, url=parsed, headers=headers or {}, limits=limits),
         condition=ReportedState(on_state),
         random_source=random_source,
         has_own_client=http is None,
-        is_old=is_old,
+        tries_http_sse_first=tries_http_sse_first,
     )
-    await channel.begin()
+    await channel.start()
     return channel
-
-
-def parsed_url(url: str) -> httpx2.URL:
-    """The URL of a server.
-
-    Raises:
-        ValueError: It is none of HTTP.
-    """
-    try:
-        parsed = httpx2.URL(url)
-    except httpx2.InvalidURL as error:
-        raise ValueError(f"no URL: {error}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError("the URL of a server begins with http:// or https:// and its host")
-    return parsed

@@ -1,4 +1,4 @@
-"""Requests of the HTTP client, and the event streams that it reads."""
+"""HTTP requests to one MCP server, and the event streams that a client reads."""
 
 import functools
 import math
@@ -27,18 +27,18 @@ from mcp_trio._transports.http_libraries import errors_of, library_of, stream_of
 from mcp_trio.errors import ConfigError, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
 
-# --------------------
-# Whom TLS trusts where nobody has said anything else.
+# The HTTP client ----------------------------------------------------------------------------------
 
 
 @functools.cache
-def authorities() -> ssl.SSLContext:
-    """As httpx2 finds them, `SSL_CERT_FILE` and `SSL_CERT_DIR` first; not to be changed.
+def default_ssl_context() -> ssl.SSLContext:
+    """Return the TLS settings that httpx2 uses by default; they must not be changed.
 
-    To read their certificates takes a while: they are read at first need, once in a process.
+    Trusted certificates come from `SSL_CERT_FILE`, from `SSL_CERT_DIR`, or from the system. Reading
+    them is slow, so they are read once per process, when they are first needed.
 
     Raises:
-        ConfigError: They cannot be read.
+        ConfigError: The certificates cannot be read.
     """
     try:
         return httpx2.create_ssl_context()
@@ -47,76 +47,117 @@ def authorities() -> ssl.SSLContext:
         raise ConfigError(text) from error
 
 
-# --------------------
-# One server's URL over httpx2: what goes along with each request, and how it refuses.
+def parsed_url(url: str) -> httpx2.URL:
+    """Return the parsed URL of a server.
+
+    Raises:
+        ValueError: `url` is not an HTTP URL.
+    """
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise ValueError(f"the URL is invalid: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("the URL of a server begins with http:// or https:// and its host")
+    return parsed
+
+
+def client_for(url: httpx2.URL) -> httpx2.AsyncClient:
+    """Return a new HTTP client for one server.
+
+    It has no read timeout: callers limit how long they wait for an answer.
+    """
+    return httpx2.AsyncClient(
+        verify=default_ssl_context() if url.scheme == "https" else False,
+        timeout=httpx2.Timeout(None, connect=10.0),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+    )
+
+
+# Request bodies -----------------------------------------------------------------------------------
+
+
+OnProgress: TypeAlias = Callable[[int], object]
+"""Called with the number of body bytes that were sent since the last call."""
+
+
+@attrs.frozen(eq=False)
+class _RequestBody(httpx2.AsyncByteStream):
+    """A request body that is sent in chunks, so that its progress is seen.
+
+    The body streams of httpx2 are async generators, which would be left unfinished when a request
+    is cancelled; Trio warns of that.
+    """
+
+    data: bytes
+    chunk_bytes: int
+    on_progress: OnProgress | None
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Chunks(memoryview(self.data), self.chunk_bytes, self.on_progress)
+
+
+@attrs.define(eq=False)
+class _Chunks(AsyncIterator[bytes]):
+    remaining: memoryview
+    chunk_bytes: int
+    on_progress: OnProgress | None
+    requested_bytes: int = 0
+
+    async def __anext__(self) -> bytes:
+        # The next chunk is requested after the previous one has been sent.
+        if self.on_progress is not None:
+            self.on_progress(self.requested_bytes)
+        chunk = self.remaining[: self.chunk_bytes]
+        self.remaining = self.remaining[self.chunk_bytes :]
+        self.requested_bytes = len(chunk)
+        if not chunk:
+            raise StopAsyncIteration
+        return bytes(chunk)
+
+
+# Requests and responses ---------------------------------------------------------------------------
 
 
 NOT_FOUND: Final = 404
 SERVER_ERROR: Final = 500
 BOTH_FORMS: Final = f"{JSON}, {EVENT_STREAM}"
 
-# An answer that is compressed could be a thousand times as large as what we have read of it.
+# A compressed body could expand to a thousand times the bytes that were received.
 _UNCOMPRESSED: Final = ("Accept-Encoding", "identity")
 _PORTS: Final = {"http": 80, "https": 443}
-_VISIBLE: Final = frozenset(map(chr, range(0x21, 0x7F)))
+_VISIBLE_ASCII: Final = frozenset(map(chr, range(0x21, 0x7F)))
 
-# Nothing of the request has left when one of these is raised.
-_UNSENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+# No byte of the request has been sent when one of these is raised.
+_NOT_SENT: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+)
 
 _LOSSES: Final[Sequence[tuple[tuple[type[Exception], ...], str, type[ConnectionLost]]]] = (
-    (_UNSENT, "cannot connect to", ConnectionLost),
+    (_NOT_SENT, "cannot connect to", ConnectionLost),
     ((httpx2.RequestError,), "the connection broke to", OutcomeUnknown),
 )
 _OTHER_LOSS: Final = ("the request failed at", ConnectionLost)
 
 
-HasLeft: TypeAlias = Callable[[int], object]
-"""Is told how many bytes of a body have left, again and again, until all have."""
+class SessionNotFound(Exception):  # noqa: N818  the session has ended, which is not an error
+    """The server answered 404 to a request with a session id: it does not know the session.
 
-
-def _told_nobody(_bytes: int) -> None:
-    """Nobody wants to know."""
-
-
-@attrs.frozen(eq=False)
-class _Body(httpx2.AsyncByteStream):
-    """A body in pieces, so that its progress is seen.
-
-    That of httpx2 is a generator, of which Trio warns when its request was cancelled in the middle.
+    https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#session-management
     """
 
-    data: bytes
-    chunk_bytes: int
-    has_left: HasLeft
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Pieces(memoryview(self.data), self.chunk_bytes, self.has_left)
+class UnexpectedResponse(Exception):  # noqa: N818  describes the response
+    """An HTTP response with an unsuccessful status, or with the wrong media type.
 
-
-@attrs.define(eq=False)
-class _Pieces(AsyncIterator[bytes]):
-    rest: memoryview
-    chunk_bytes: int
-    has_left: HasLeft
-    leaving: int = 0
-
-    async def __anext__(self) -> bytes:
-        self.has_left(self.leaving)
-        piece, self.rest = self.rest[: self.chunk_bytes], self.rest[self.chunk_bytes :]
-        self.leaving = len(piece)
-        if not piece:
-            raise StopAsyncIteration
-        return bytes(piece)
-
-
-class SessionOver(Exception):  # noqa: N818  an event, and no fault of anybody
-    """The server does not know our session any more (HTTP-51)."""
-
-
-class Rejected(Exception):  # noqa: N818  named for what happened
-    """The server answered a request with a status that is no success, or with another media type.
-
-    `body` is the begin of its body, `location` where it sends us instead.
+    Attributes:
+        status: The status code.
+        phrase: The reason phrase.
+        body: The beginning of the body.
+        location: The `Location` header, which is reported but not followed.
     """
 
     def __init__(self, response: httpx2.Response, body: bytes) -> None:
@@ -128,36 +169,32 @@ class Rejected(Exception):  # noqa: N818  named for what happened
 
     @property
     def is_client_error(self) -> bool:
-        """Return whether it is a 4xx that tells nothing of who we are."""
+        """Return whether the status is 4xx, but does not ask for other credentials."""
         return self.status // 100 == 4 and self.status not in (401, 403)  # noqa: PLR2004
 
     def loss(self, link: "Link") -> ConnectionLost:
-        """What a caller gets to hear of it."""
-        text = " ".join(self.body.decode(errors="replace").split())
+        """Return the error for the caller whose request got this response."""
         said = [f"{link.name} answered HTTP {self.status} {self.phrase}".rstrip()]
         if self.location is not None:
-            said.append(f"it is at {self.location}: connect to that URL if you trust it")
+            said.append(f"it redirects to {self.location}: connect to that URL if you trust it")
+        text = " ".join(self.body.decode(errors="replace").split())
         if text:
             said.append(text[: link.limits.messages.error_text_chars_max])
         kind = OutcomeUnknown if self.status >= SERVER_ERROR else ConnectionLost
         return kind(": ".join(said), http_status=self.status)
 
 
-def own_client(url: httpx2.URL) -> httpx2.AsyncClient:
-    """A client for one server; how long an answer may take is for those to say who wait for it."""
-    return httpx2.AsyncClient(
-        verify=authorities() if url.scheme == "https" else False,  # which reads none
-        timeout=httpx2.Timeout(None, connect=10.0),
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-    )
-
-
 @attrs.define(kw_only=True, eq=False, repr=False)
 class Link:
-    """The server at `url`.
+    """The HTTP requests to one server.
 
-    `session_id` and `version` are those of a legacy session, and go along with everything in it
-    (HTTP-48, HTTP-55).
+    Attributes:
+        http: The HTTP client that sends the requests.
+        url: The URL of the MCP endpoint.
+        headers: Additional headers of each request.
+        limits: The limits of the channel.
+        session_id: The id of the legacy session, once the server has assigned one.
+        version: The protocol version of the legacy session, once it is negotiated.
     """
 
     http: httpx2.AsyncClient
@@ -166,11 +203,11 @@ class Link:
     limits: Limits
     session_id: str | None = attrs.field(default=None, init=False)
     version: str | None = attrs.field(default=None, init=False)
-    _base: httpx2.Headers = attrs.field(init=False)
+    _common_headers: httpx2.Headers = attrs.field(init=False)
     _timeout: Mapping[str, float | None] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._base = httpx2.Headers([_UNCOMPRESSED, *self.headers.items()])
+        self._common_headers = httpx2.Headers([_UNCOMPRESSED, *self.headers.items()])
         given = self.http.timeout
         self._timeout = {
             "connect": given.connect,
@@ -181,37 +218,37 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The URL without what may be secret in it."""
+        """The URL without user, password, query and fragment, which may be secret."""
         return f"{self.url.scheme}://{self.url.netloc.decode()}{self.url.path}"
-
-    # What is sent.
 
     def post(
         self,
-        frame: bytes,
+        message: bytes,
         headers: Headers,
         *,
         url: httpx2.URL | None = None,
-        has_left: HasLeft = _told_nobody,
+        on_progress: OnProgress | None = None,
     ) -> AbstractAsyncContextManager[httpx2.Response]:
-        """A message on its way, and what answers it."""
+        """POST a message, to the MCP endpoint or to `url`; yield the response, unread."""
         own = [("Accept", BOTH_FORMS), ("Content-Type", JSON), *headers]
-        return self._request("POST", own, content=frame, url=url, has_left=has_left)
+        return self._request("POST", own, content=message, url=url, on_progress=on_progress)
 
-    def listen(self, last_id: str | None = None) -> AbstractAsyncContextManager[httpx2.Response]:
-        """A stream, or the rest of one behind an event (HTTP-28, HTTP-40)."""
-        own = [("Accept", EVENT_STREAM), ("Cache-Control", "no-store"), *self.of_session()]
-        if last_id is not None:
-            own.append((LAST_EVENT_ID, last_id))
+    def get_stream(
+        self, last_event_id: str | None = None
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
+        """GET an event stream, or the rest of one after an event; yield the response, unread."""
+        own = [("Accept", EVENT_STREAM), ("Cache-Control", "no-store"), *self.session_headers()]
+        if last_event_id is not None:
+            own.append((LAST_EVENT_ID, last_event_id))
         return self._request("GET", own)
 
     async def delete(self) -> None:
-        """The server may forget the session; it need not (HTTP-53, HTTP-54)."""
-        async with self._request("DELETE", self.of_session()) as response:
-            await self.begin_of(response)
+        """DELETE the session, which the server may reject."""
+        async with self._request("DELETE", self.session_headers()) as response:
+            await self.body_prefix(response)
 
-    def of_session(self) -> list[tuple[str, str]]:
-        """What goes along with everything in a legacy session."""
+    def session_headers(self) -> list[tuple[str, str]]:
+        """Return the headers of each request in the legacy session."""
         known = ((SESSION_ID, self.session_id), (PROTOCOL_VERSION, self.version))
         return [(name, value) for name, value in known if value is not None]
 
@@ -223,20 +260,21 @@ class Link:
         *,
         content: bytes | None = None,
         url: httpx2.URL | None = None,
-        has_left: HasLeft = _told_nobody,
+        on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[httpx2.Response, None]:
-        sent = httpx2.Headers(self._base, encoding="utf-8")
+        # Event ids, which servers choose freely, may contain any character.
+        all_headers = httpx2.Headers(self._common_headers, encoding="utf-8")
         for name, value in headers:
-            sent[name] = value  # the id of an event is as the server likes
+            all_headers[name] = value
         request = self.http.build_request(
             method,
             str(self.url if url is None else url),
             content=content,
-            headers=sent.raw,
+            headers=all_headers.raw,
             extensions={"timeout": self._timeout},
         )
         if content is not None:
-            body = _Body(content, self.limits.messages.chunk_bytes, has_left)
+            body = _RequestBody(content, self.limits.messages.chunk_bytes, on_progress)
             request.stream = stream_of(library_of(request), body)
         with errors_of(httpx2):
             response = await self.http.send(request, stream=True, follow_redirects=False)
@@ -245,66 +283,69 @@ class Link:
         finally:
             await response.aclose()
 
-    # What comes back.
-
-    async def check(self, response: httpx2.Response) -> None:
-        """Pass what is a success.
+    async def check_success(self, response: httpx2.Response) -> None:
+        """Return if the status is 2xx.
 
         Raises:
-            SessionOver: The server does not know the session that the request named.
-            Refused: It is none for another reason.
+            SessionNotFound: The status is 404, and the request named a session.
+            UnexpectedResponse: The status is another one.
         """
         if response.is_success:
             return
         if response.status_code == NOT_FOUND and SESSION_ID in response.request.headers:
-            raise SessionOver
-        raise Rejected(response, await self.begin_of(response))
+            raise SessionNotFound
+        raise UnexpectedResponse(response, await self.body_prefix(response))
 
-    async def begin_of(self, response: httpx2.Response) -> bytes:
-        """As much of a body as can be told of."""
+    async def body_prefix(self, response: httpx2.Response) -> bytes:
+        """Return the body, at most its first `limits.messages.chunk_bytes` bytes."""
         body = await self.body(response, bytes_max=self.limits.messages.chunk_bytes)
         return body.prefix if isinstance(body, Oversized) else body
 
     async def body(self, response: httpx2.Response, *, bytes_max: int) -> bytes | Oversized:
-        """The whole body, or the begin of one that is too large."""
-        held = bytearray()
-        async with pieces_of(response) as pieces:
+        """Return the complete body, or an `Oversized` with its beginning."""
+        received = bytearray()
+        async with body_pieces(response) as pieces:
             async for piece in pieces:
-                held += piece
-                if len(held) > bytes_max:
-                    head = bytes(held[: min(bytes_max, self.limits.messages.chunk_bytes)])
-                    return Oversized(len(held), head)
-        return bytes(held)
+                received += piece
+                if len(received) > bytes_max:
+                    prefix_bytes = min(bytes_max, self.limits.messages.chunk_bytes)
+                    return Oversized(len(received), bytes(received[:prefix_bytes]))
+        return bytes(received)
 
     def same_origin(self, reference: str) -> httpx2.URL | None:
-        """A URL that the server named; None if it leads elsewhere, or is none (TRAP-43)."""
+        """Return the absolute URL of a reference; None if it is invalid or of another origin."""
         try:
             url = self.url.join(reference)
         except (httpx2.InvalidURL, ValueError):
             return None
-        return url if origin(url) == origin(self.url) else None
+        return url if _origin(url) == _origin(self.url) else None
 
-    def loss_of(self, error: Exception) -> ConnectionLost:
-        """What a caller gets to hear of what went wrong with a request."""
+    def loss_from(self, error: Exception) -> ConnectionLost:
+        """Return the error for the caller whose request failed with `error`."""
         if isinstance(error, ConnectionLost):
             return error
-        if isinstance(error, Rejected):
+        if isinstance(error, UnexpectedResponse):
             return error.loss(self)
-        rows = ((what, kind) for causes, what, kind in _LOSSES if isinstance(error, causes))
-        what, kind = next(rows, _OTHER_LOSS)
-        loss = kind(f"{what} {self.name}: {text_with_cause(error)}")
+        rows = ((text, kind) for causes, text, kind in _LOSSES if isinstance(error, causes))
+        text, kind = next(rows, _OTHER_LOSS)
+        loss = kind(f"{text} {self.name}: {text_with_cause(error)}")
         loss.__cause__ = error
         return loss
 
 
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
+
+
 @asynccontextmanager
-async def pieces_of(
+async def body_pieces(
     response: httpx2.Response, *, is_raw: bool = False
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """The body as it arrives, raw if wanted; leaving before its end breaks the connection off.
+    """Iterate over the body as it arrives, decoded or raw; leaving early closes the connection.
 
-    It comes through a tower of async generators, which is taken down in order only by what is
-    raised at its bottom: so whoever leaves reads on, under a cancellation.
+    The iterator is a stack of async generators, which are closed in the right order only by an
+    exception from the innermost one. So an iterator that is left early is read on in a cancelled
+    scope.
     """
     pieces = response.aiter_raw() if is_raw else response.aiter_bytes()
     try:
@@ -321,229 +362,232 @@ async def pieces_of(
                 pass
 
 
-def is_stream(response: httpx2.Response) -> bool:
-    """Return whether events come."""
+def is_event_stream(response: httpx2.Response) -> bool:
+    """Return whether the body is an event stream."""
     return media_type_of(response.headers.get("content-type")) == EVENT_STREAM
 
 
-def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    """Scheme, host and port."""
-    return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
+def check_event_stream(response: httpx2.Response) -> None:
+    """Raise `ConnectionLost` if the body is not an event stream."""
+    if not is_event_stream(response):
+        received = response.headers.get("content-type", "no media type")
+        raise ConnectionLost(f"the server answered with {received} instead of {EVENT_STREAM}")
 
 
 def session_id_of(response: httpx2.Response) -> str | None:
-    """The id that the server assigns.
+    """Return the session id that the server assigns in its answer to `initialize`.
 
     Raises:
-        ConnectionLost: It can be none, and would be refused, or worse, when sent back (HTTP-46).
+        ConnectionLost: The id is not made of visible ASCII characters, as the specification
+            demands; sent back, it would be rejected or misread.
     """
     session_id: str | None = response.headers.get(SESSION_ID)
-    if session_id is not None and not (session_id and _VISIBLE.issuperset(session_id)):
-        raise ConnectionLost(f"the server's {SESSION_ID} is no visible ASCII")
+    if session_id is not None and not (session_id and _VISIBLE_ASCII.issuperset(session_id)):
+        raise ConnectionLost(f"the server's {SESSION_ID} is not made of visible ASCII characters")
     return session_id
 
 
-# --------------------
-# A stream of events that a client reads, over as many connections as the server makes of it.
+# Event streams ------------------------------------------------------------------------------------
 
 
-Take: TypeAlias = Callable[[bytes | Oversized], Awaitable[None]]
+OnMessage: TypeAlias = Callable[[bytes | Oversized], Awaitable[None]]
+"""Called with each message of a stream; the stream is read on when it returns."""
 
-# A server that asks to be polled at once is not polled in a busy loop.
+# The minimum pause before a stream is resumed, even if the server asks for none.
 _PAUSE_SECONDS_MIN: Final = 0.05
 
 
 @attrs.define(kw_only=True, eq=False)
 class EventStream:
-    """What the server says on one stream, from its first event to its last.
+    """An event stream of Streamable HTTP, which several connections in a row may carry.
 
-    Each message is given to `take`, which may wait. `last_id` is the id to go on behind, `failures`
-    how many connections in a row brought nothing, and `trouble` what ended the last one. After the
-    first of those there are `away_seconds` for one that does; while one is there, they do not run.
-    It `has_begun` when the server has let us listen once, is `decided` when it has, or will not or
-    could not yet, and `is_cut` when a message was too large.
+    https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
+
+    Attributes:
+        link: The requests to the server.
+        on_message: Called with each message.
+        random_source: Spreads the pauses between connections.
+        condition: The state of the channel.
+        resume_seconds: How long connections may fail in a row until the stream is given up.
+        was_accepted: Whether the server has accepted at least one GET request.
+        last_event_id: The id of the last event, after which the stream is resumed.
+        end_reason: Why the last connection ended.
+        failures: The number of connections in a row without an event.
+        is_oversized: Whether a message was too large to be received.
+        was_tried: Set when the first connection is accepted, or has failed.
     """
 
     link: Link
-    take: Take
+    on_message: OnMessage
     random_source: RandomSource
     condition: ReportedState
-    away_seconds: float = math.inf
-    has_begun: bool = attrs.field(default=False, init=False)
-    last_id: str | None = attrs.field(default=None, init=False)
-    trouble: str = attrs.field(default="", init=False)
+    resume_seconds: float = math.inf
+    was_accepted: bool = attrs.field(default=False, init=False)
+    last_event_id: str | None = attrs.field(default=None, init=False)
+    end_reason: str = attrs.field(default="", init=False)
     failures: int = attrs.field(default=0, init=False)
-    is_cut: bool = attrs.field(default=False, init=False)
-    decided: trio.Event = attrs.field(factory=trio.Event, init=False)
+    is_oversized: bool = attrs.field(default=False, init=False)
+    was_tried: trio.Event = attrs.field(factory=trio.Event, init=False)
     _retry_ms: int | None = attrs.field(default=None, init=False)
-    _away_until: float = attrs.field(default=math.inf, init=False)
+    _give_up_at: float = attrs.field(default=math.inf, init=False)
 
     @property
-    def is_lost(self) -> bool:
-        """Return whether to stop coming back, after so many times in vain, or so long."""
-        return bool(self.reached)
-
-    @property
-    def reached(self) -> str:
-        """The limit behind which nobody comes back, as text; empty before."""
+    def exceeded_limit(self) -> str:
+        """The limit that forbids to resume the stream again, with its value; empty if none does."""
         limits = self.link.limits
         if self.failures > limits.http.reconnects_max:
             return f"limits.http.reconnects_max={limits.http.reconnects_max}"
-        is_over = trio.current_time() >= self._away_until
-        return f"limits.http.resume_seconds={self.away_seconds:g}" if is_over else ""
+        is_late = trio.current_time() >= self._give_up_at
+        return f"limits.http.resume_seconds={self.resume_seconds:g}" if is_late else ""
 
     async def read(self, response: httpx2.Response) -> None:
-        """Take everything that comes on this connection; one that breaks ends like any other."""
-        self.trouble = "the stream ended"
-        since = trio.current_time()
-        has_heard = False
+        """Receive the events of one connection until it ends or breaks."""
+        self.end_reason = "the stream ended"
+        started_at = trio.current_time()
+        has_events = False
         parser = EventParser(data_bytes_max=self.link.limits.messages.bytes_max)
         try:
-            async with pieces_of(response) as pieces:
+            async with body_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
-                        has_heard = True
-                        await self._hear(event)
-                    self.last_id = parser.last_id or self.last_id
+                        has_events = True
+                        await self._receive(event)
+                    self.last_event_id = parser.last_id or self.last_event_id
         except httpx2.RequestError as error:
-            self.trouble = f"the stream broke: {str(error) or type(error).__name__}"
-        is_old = trio.current_time() - since >= self.link.limits.http.reconnect_seconds_max
-        if has_heard or is_old:
-            self.failures, self._away_until = 0, math.inf
+            self.end_reason = f"the stream broke: {str(error) or type(error).__name__}"
+        open_seconds = trio.current_time() - started_at
+        if has_events or open_seconds >= self.link.limits.http.reconnect_seconds_max:
+            self.failures, self._give_up_at = 0, math.inf
         else:
-            self._away_until += trio.current_time() - since  # meanwhile it was there
-            self._count()
+            self._give_up_at += open_seconds  # the server was reachable meanwhile
+            self._count_failure()
 
-    async def _hear(self, event: Event | Oversized) -> None:
-        """Events without data only bring ids and times (TRAP-37); other names are not for us."""
+    async def _receive(self, event: Event | Oversized) -> None:
+        """Pass on the message of an event; an event without data only sets the id and the pause."""
         if isinstance(event, Oversized):
-            self.is_cut = True
-            await self.take(event)
+            self.is_oversized = True
+            await self.on_message(event)
             return
         if event.id is not None:
-            self.last_id = event.id or None
+            self.last_event_id = event.id or None
         if event.retry_ms is not None:
             self._retry_ms = event.retry_ms
         if event.data and event.name == "message":
-            await self.take(event.data)
+            await self.on_message(event.data)
 
     async def resume(self) -> None:
-        """Wait as long as the server wants, and `connect` again."""
-        self.condition.become("retrying", self.trouble)
+        """Wait as long as the server wants, then `connect` again."""
+        self.condition.become("retrying", self.end_reason)
         await trio.sleep(self._pause_seconds())
         await self.connect()
 
     async def connect(self) -> None:
-        """Read what is behind the last event, or all (HTTP-41).
+        """GET the stream, from its beginning or after the last event, and read it.
 
-        A server that cannot be reached, or fails, is one of the `failures`.
+        A server that cannot be reached, or answers with a 5xx status, counts as one of `failures`.
 
         Raises:
-            SessionOver: It does not know the session any more.
-            Refused: It does not let us go on.
-            ConnectionLost: What it answers is no stream.
+            SessionNotFound: The server does not know the session.
+            UnexpectedResponse: The server rejects the request.
+            ConnectionLost: The answer is not an event stream.
         """
         try:
-            async with self.link.listen(self.last_id) as response:
-                await self.link.check(response)
-                check_stream(response)
-                self.has_begun = True
-                self.decided.set()
+            async with self.link.get_stream(self.last_event_id) as response:
+                await self.link.check_success(response)
+                check_event_stream(response)
+                self.was_accepted = True
+                self.was_tried.set()
                 self.condition.become("open")
                 await self.read(response)
         except httpx2.RequestError as error:
-            self._fail(str(error) or type(error).__name__)
-        except Rejected as rejected:
-            if rejected.status < SERVER_ERROR:
+            self.end_reason = str(error) or type(error).__name__
+            self._count_failure()
+        except UnexpectedResponse as unexpected:
+            if unexpected.status < SERVER_ERROR:
                 raise
-            self._fail(f"HTTP {rejected.status} {rejected.phrase}")
+            self.end_reason = f"HTTP {unexpected.status} {unexpected.phrase}"
+            self._count_failure()
         finally:
-            self.decided.set()
+            self.was_tried.set()
 
-    def _fail(self, trouble: str) -> None:
-        self.trouble = trouble
-        self._count()
-
-    def _count(self) -> None:
+    def _count_failure(self) -> None:
         if not self.failures:
-            self._away_until = trio.current_time() + self.away_seconds
+            self._give_up_at = trio.current_time() + self.resume_seconds
         self.failures += 1
 
     def _pause_seconds(self) -> float:
-        """At least what the server said (HTTP-18), and longer and longer after failures.
+        """Return at least the pause that the server asked for, and longer pauses after failures.
 
-        The last try is made when it has been away for as long as it may.
+        The last connection is tried when the stream would be given up.
         """
         asked_seconds = None if self._retry_ms is None else self._retry_ms / 1000
         if asked_seconds is not None and not self.failures:
             return max(asked_seconds, _PAUSE_SECONDS_MIN)
-        left_seconds = self._away_until - trio.current_time()
+        left_seconds = self._give_up_at - trio.current_time()
         pause = pause_seconds(self.failures, self.link.limits, self.random_source)
         return max(min(pause, left_seconds), asked_seconds or 0.0)
 
 
-def check_stream(response: httpx2.Response) -> None:
-    """Pass a stream of events.
-
-    Raises:
-        ConnectionLost: It is none.
-    """
-    if not is_stream(response):
-        kind = response.headers.get("content-type", "nothing")
-        raise ConnectionLost(f"the server answered with {kind} where a stream of events is due")
-
-
 @attrs.define(kw_only=True, eq=False)
-class OldStream:
-    """The stream of a server that knows nothing newer; `endpoint` is where messages are posted.
+class HttpSseStream:
+    """The only event stream of a server with the transport of 2024-11-05, HTTP+SSE.
 
-    `trouble` is why there is none, or why it has ended; one of them is `decided` in the end.
+    https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse
+
+    Attributes:
+        link: The requests to the server.
+        on_message: Called with each message.
+        endpoint: The URL to POST messages to, which the first event names.
+        end_reason: Why there is no endpoint, or why the stream has ended.
+        was_tried: Set when there is an endpoint, or a reason why there is none.
     """
 
     link: Link
-    take: Take
+    on_message: OnMessage
     endpoint: httpx2.URL | None = attrs.field(default=None, init=False)
-    trouble: str = attrs.field(default="", init=False)
-    decided: trio.Event = attrs.field(factory=trio.Event, init=False)
+    end_reason: str = attrs.field(default="", init=False)
+    was_tried: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self) -> None:
-        """Read it to its end; the endpoint has to arrive in `limits.requests.probe_seconds`."""
+        """Read the stream to its end; the endpoint is due in `limits.requests.probe_seconds`."""
         seconds = self.link.limits.requests.probe_seconds
         try:
-            with trio.fail_after(seconds) as timer_queue:
-                await self._read(timer_queue)
-            self.trouble = "the server's stream ended"
+            with trio.fail_after(seconds) as until_endpoint:
+                await self._read(until_endpoint)
+            self.end_reason = "the server's stream ended"
         except trio.TooSlowError:
-            self.trouble = f"no endpoint within limits.requests.probe_seconds ({seconds:g})"
+            self.end_reason = (
+                f"no `endpoint` event within limits.requests.probe_seconds ({seconds:g})"
+            )
         except Exception as error:
-            self.trouble = str(self.link.loss_of(error))
+            self.end_reason = str(self.link.loss_from(error))
         finally:
-            self.decided.set()
+            self.was_tried.set()
 
-    async def _read(self, timer_queue: trio.CancelScope) -> None:
+    async def _read(self, until_endpoint: trio.CancelScope) -> None:
         parser = EventParser(data_bytes_max=self.link.limits.messages.bytes_max)
-        async with self.link.listen() as response:
-            await self.link.check(response)
-            check_stream(response)
-            async with pieces_of(response) as pieces:
+        async with self.link.get_stream() as response:
+            await self.link.check_success(response)
+            check_event_stream(response)
+            async with body_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
-                        await self._hear(event, timer_queue)
+                        await self._receive(event, until_endpoint)
 
-    async def _hear(self, event: Event | Oversized, timer_queue: trio.CancelScope) -> None:
+    async def _receive(self, event: Event | Oversized, until_endpoint: trio.CancelScope) -> None:
         if self.endpoint is None:
-            self.endpoint = self._endpoint_of(event)
-            timer_queue.deadline = math.inf
-            self.decided.set()
+            self.endpoint = self._endpoint_in(event)
+            until_endpoint.deadline = math.inf
+            self.was_tried.set()
         elif isinstance(event, Oversized):
-            await self.take(event)
-        elif event.name == "message" and event.data:  # SSE-04
-            await self.take(event.data)
+            await self.on_message(event)
+        elif event.name == "message" and event.data:
+            await self.on_message(event.data)
 
-    def _endpoint_of(self, event: Event | Oversized) -> httpx2.URL:
+    def _endpoint_in(self, event: Event | Oversized) -> httpx2.URL:
         if isinstance(event, Oversized) or event.name != "endpoint":
-            raise ConnectionLost("the first event of the server's stream is no endpoint")
+            raise ConnectionLost("the first event of the server's stream is not `endpoint`")
         url = self.link.same_origin(event.data.decode(errors="replace"))
         if url is None:
-            raise ConnectionLost("the endpoint that the server names is of another origin")
+            raise ConnectionLost("the server's `endpoint` event names a URL of another origin")
         return url

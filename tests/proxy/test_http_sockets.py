@@ -12,7 +12,7 @@ import trio
 from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._proxy.http import ListenOptions, OpenRecordings, serve_http_proxy
 from mcp_trio._proxy.journal import start_message_journal
-from mcp_trio._transports.http_client_requests import Link, own_client
+from mcp_trio._transports.http_client_requests import Link, client_for
 from mcp_trio.recording import run_inputs
 from mcp_trio.testing import mock_server
 
@@ -49,7 +49,7 @@ async def proxy_to(url, folder, *, http=None):
     """The URL that stands for the server's."""
     limits = Limits()
     parsed = httpx2.URL(url)
-    link = Link(http=http or own_client(parsed), url=parsed, headers={}, limits=limits)
+    link = Link(http=http or client_for(parsed), url=parsed, headers={}, limits=limits)
     start = partial(
         start_message_journal, folder, transport="http", name=parsed.host, limits=limits
     )

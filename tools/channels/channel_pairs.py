@@ -382,7 +382,8 @@ async def _http_at(host: HostKind, nursery: trio.Nursery, _folder: Path) -> Make
 async def _sse(nursery: trio.Nursery, _folder: Path) -> MakePair:
     arrivals, url = await _served(nursery, "native")
     place = url.replace("/mcp", "/sse")
-    return partial(_shaken, arrivals, partial(open_http_channel, place, limits=LIMITS, is_old=True))
+    opened = partial(open_http_channel, place, limits=LIMITS, tries_http_sse_first=True)
+    return partial(_shaken, arrivals, opened)
 
 
 async def _shaken(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]) -> Pair:

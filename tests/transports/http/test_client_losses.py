@@ -172,7 +172,7 @@ async def test_a_stream_that_ends_behind_what_was_too_large_says_so(autojump_clo
             items += await channel.receive()
 
     assert isinstance(items[0], Oversized)
-    assert "behind a message over limits.messages.bytes_max before the answer came" in str(
+    assert "after a message over limits.messages.bytes_max before the answer came" in str(
         items[1].error
     )
 

@@ -12,8 +12,8 @@ from mcp_trio import ConnectionLost
 from mcp_trio._jsonrpc.lines import one_line
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._transports.connections import ReportedState
-from mcp_trio._transports.http_client import ToolHeaders, agreed_version, outgoing
-from mcp_trio._transports.http_client_requests import pieces_of
+from mcp_trio._transports.http_client import ToolHeaders, agreed_version, outgoing_message
+from mcp_trio._transports.http_client_requests import body_pieces
 from mcp_trio._transports.inboxes import ReceivedQueue
 from mcp_trio.transports import Lost, Oversized
 from tests.transports.http.scripted_server import STATELESS, asking, telling
@@ -115,7 +115,7 @@ async def test_closing_wakes_who_waits_for_something(nursery):
 
 def test_a_request_tells_its_id_its_method_and_the_protocol_version_it_is_made_under():
     legacy, stateless = (
-        outgoing(asking(7, "tools/list", each), DECODER) for each in (None, STATELESS)
+        outgoing_message(asking(7, "tools/list", each), DECODER) for each in (None, STATELESS)
     )
 
     assert (legacy.id, legacy.method, legacy.version) == (7, "tools/list", None)
@@ -123,43 +123,47 @@ def test_a_request_tells_its_id_its_method_and_the_protocol_version_it_is_made_u
 
 
 def test_an_answer_has_neither_id_nor_method():
-    sent = outgoing(b'{"jsonrpc":"2.0","id":7,"result":{}}', DECODER)
+    sent = outgoing_message(b'{"jsonrpc":"2.0","id":7,"result":{}}', DECODER)
 
-    assert (sent.id, sent.method, sent.tool, sent.cancels) == (None, None, None, None)
+    assert (sent.id, sent.method, sent.tool, sent.cancelled_id) == (None, None, None, None)
 
 
 def test_a_cancellation_names_its_request():
-    assert outgoing(telling("notifications/cancelled", requestId=7), DECODER).cancels == 7
-    assert outgoing(telling("notifications/other", requestId=7), DECODER).cancels is None
+    assert (
+        outgoing_message(telling("notifications/cancelled", requestId=7), DECODER).cancelled_id == 7
+    )
+    assert (
+        outgoing_message(telling("notifications/other", requestId=7), DECODER).cancelled_id is None
+    )
 
 
 @pytest.mark.parametrize("no_id", [[7], {"a": 7}, True, 7.0, None])
 def test_a_cancellation_of_what_is_no_id_passes_as_any_notification(no_id):
-    sent = outgoing(telling("notifications/cancelled", requestId=no_id), DECODER)
+    sent = outgoing_message(telling("notifications/cancelled", requestId=no_id), DECODER)
 
-    assert (sent.method, sent.cancels) == ("notifications/cancelled", None)
+    assert (sent.method, sent.cancelled_id) == ("notifications/cancelled", None)
 
 
 def test_only_a_call_of_a_tool_has_a_tool():
-    assert outgoing(asking(1, "tools/call", name="add"), DECODER).tool == "add"
-    assert outgoing(asking(1, "tools/call", name=7), DECODER).tool is None
-    assert outgoing(asking(1, "prompts/get", name="add"), DECODER).tool is None
+    assert outgoing_message(asking(1, "tools/call", name="add"), DECODER).tool == "add"
+    assert outgoing_message(asking(1, "tools/call", name=7), DECODER).tool is None
+    assert outgoing_message(asking(1, "prompts/get", name="add"), DECODER).tool is None
 
 
 def test_params_are_read_as_far_as_headers_need_them():
-    sent = outgoing(asking(1, "tools/call", name="add", arguments={"a": 1}), DECODER)
+    sent = outgoing_message(asking(1, "tools/call", name="add", arguments={"a": 1}), DECODER)
 
-    assert sent.params(is_whole=False) == {"name": "add"}
-    assert sent.params(is_whole=True) == {"name": "add", "arguments": {"a": 1}}
+    assert sent.header_params(with_arguments=False) == {"name": "add"}
+    assert sent.header_params(with_arguments=True) == {"name": "add", "arguments": {"a": 1}}
 
 
 def test_params_that_are_strange_are_no_obstacle():
     strange = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":7}}'
     bare = b'{"jsonrpc":"2.0","id":1,"method":"x"}'
 
-    assert outgoing(strange, DECODER).params(is_whole=False) == {}
-    assert outgoing(bare, DECODER).params(is_whole=True) == {}
-    assert outgoing(asking(1, "x", 7), DECODER).version is None
+    assert outgoing_message(strange, DECODER).header_params(with_arguments=False) == {}
+    assert outgoing_message(bare, DECODER).header_params(with_arguments=True) == {}
+    assert outgoing_message(asking(1, "x", 7), DECODER).version is None
 
 
 def test_a_message_of_several_lines_becomes_one_line():
@@ -265,7 +269,7 @@ async def test_a_body_that_is_left_is_taken_down_from_its_bottom():
             finally:
                 ended.append(True)
 
-    async with pieces_of(httpx2.Response(200, stream=Body())) as pieces:
+    async with body_pieces(httpx2.Response(200, stream=Body())) as pieces:
         async for _ in pieces:
             break
 

@@ -428,7 +428,7 @@ async def test_a_fault_of_people_s_own_on_it_is_logged(caplog):
         await in_session(channel)
         assert channel.state == "open"
 
-    assert "the stream of the server failed" in caplog.text
+    assert "the standalone stream failed" in caplog.text
 
 
 async def test_an_answer_settles_its_request_on_whatever_stream_it_comes(autojump_clock):

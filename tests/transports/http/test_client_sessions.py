@@ -282,7 +282,7 @@ async def test_what_is_not_accepted_is_logged_and_fails_nothing(reply, caplog):
         assert (await heard(channel))["id"] == 1
         assert channel.state == "open"
 
-    assert "notifications/initialized: not delivered" in caplog.text
+    assert "notifications/initialized was not delivered" in caplog.text
     assert "GET" not in script.methods
 
 

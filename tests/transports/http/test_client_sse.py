@@ -140,7 +140,7 @@ async def test_only_an_endpoint_may_come_first():
         ):
             await channel.send([INITIALIZE])
 
-            assert "no endpoint" in str((await heard(channel)).error)
+            assert "is not `endpoint`" in str((await heard(channel)).error)
 
 
 async def test_an_endpoint_is_not_waited_for_for_ever(autojump_clock):

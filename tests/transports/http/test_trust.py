@@ -8,7 +8,7 @@ import trio
 
 import mcp_trio.http
 from mcp_trio._transports import http_client_requests as trust
-from mcp_trio._transports.http_client_requests import own_client
+from mcp_trio._transports.http_client_requests import client_for
 from mcp_trio.errors import ConfigError
 
 
@@ -21,18 +21,18 @@ def read(monkeypatch):
         read.append(1)
         return real()
 
-    trust.authorities.cache_clear()
+    trust.default_ssl_context.cache_clear()
     monkeypatch.setattr(httpx2, "create_ssl_context", reading)
     yield read
-    trust.authorities.cache_clear()
+    trust.default_ssl_context.cache_clear()
 
 
 async def test_many_clients_of_https_read_them_once(read):
     for _ in range(3):
-        async with own_client(httpx2.URL("https://host.test")):
+        async with client_for(httpx2.URL("https://host.test")):
             pass
     assert len(read) == 1
-    assert trust.authorities().verify_mode is ssl.CERT_REQUIRED
+    assert trust.default_ssl_context().verify_mode is ssl.CERT_REQUIRED
 
 
 @pytest.mark.usefixtures("read")
@@ -45,11 +45,11 @@ async def test_certificates_that_cannot_be_read_are_told_with_what_names_them(
         path.write_text(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
     with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
-        own_client(httpx2.URL("https://host.test"))
+        client_for(httpx2.URL("https://host.test"))
 
 
 async def test_clients_of_plain_http_read_none(read):
-    async with own_client(httpx2.URL("http://host.test")):
+    async with client_for(httpx2.URL("http://host.test")):
         assert read == []
 
 
