@@ -1,4 +1,10 @@
-"""`EffectTransport`: HTTP requests of handlers as effects."""
+"""`EffectTransport`: the HTTP requests of handlers as effects.
+
+The record of a request holds the method, the URL without user and password, the body, and the
+headers in `REQUEST_HEADERS`. The record of a response holds the status, the decoded body, and the
+headers in `RESPONSE_HEADERS`. So credentials and cookies are not recorded. The handler's response
+is made from these members, whether or not anything is recorded.
+"""
 
 import base64
 import functools
@@ -14,15 +20,6 @@ from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
 from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
 
-# --------------------
-# HTTP as an effect: a transport for httpx2 and httpx, around the one that really sends.
-#
-# A record holds the method, the URL, the body and the headers of `REQUEST_HEADERS`; of the response
-# the status, the decoded body and the headers of `RESPONSE_HEADERS`. So no credentials and no
-# cookies get there. The handler's response is made of what the record holds, whether or not there
-# is one.
-
-
 REQUEST_HEADERS: Final = frozenset({"accept", "content-type"})
 RESPONSE_HEADERS: Final = frozenset(
     {
@@ -33,13 +30,13 @@ RESPONSE_HEADERS: Final = frozenset(
 
 
 class Base64Body(msgspec.Struct, frozen=True):
-    """A body that is no UTF-8."""
+    """A body that is not UTF-8."""
 
     base64: str
 
 
 class RecordedHttpRequest(msgspec.Struct, frozen=True):
-    """What is recorded of a request; a body over the limit is opaque."""
+    """The recorded members of a request; a body over the limit is not recorded."""
 
     method: str
     url: str
@@ -48,7 +45,7 @@ class RecordedHttpRequest(msgspec.Struct, frozen=True):
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
-    """What is recorded of a response, and all that a handler sees of it."""
+    """The recorded members of a response, and all that a handler sees of it."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -72,18 +69,20 @@ class EffectTransport(_Transport):
         httpx2.AsyncClient(transport=mcp_trio.http.EffectTransport())
 
     The client may be one of httpx2 or of httpx. Outside of handlers, and inside of other effects,
-    the transport only forwards. In a handler, responses are read completely, up to
-    `limits.requests.http_effect_bytes_max`; what they hold beside status, body and some plain
-    headers, such as cookies, is dropped, and so are extensions.
-
-    `inner` sends the requests: a transport of either library, by default an
-    `httpx2.AsyncHTTPTransport` of its own, made when it is first needed.
+    the transport only forwards. In a handler, a response is read completely, up to
+    `limits.requests.http_effect_bytes_max`, and has only its status, its body and some headers;
+    cookies and extensions are dropped.
     """
 
     def __init__(
         self, inner: "httpx2.AsyncBaseTransport | httpx.AsyncBaseTransport | None" = None
     ) -> None:
-        """Wrap `inner`, which is closed when the client is closed."""
+        """Forward requests to `inner`, which is closed when the client is closed.
+
+        Args:
+            inner: A transport of either library. By default an `httpx2.AsyncHTTPTransport` is made
+                when it is first needed.
+        """
         self._inner = inner
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -96,32 +95,34 @@ class EffectTransport(_Transport):
             The response, of the library of the request.
 
         Raises:
-            httpx2.TransportError: There was no response; in a handler also if its body is too
-                large. A request of httpx fails with an `httpx.TransportError`.
+            httpx2.TransportError: There was no response, or in a handler a response with too large
+                a body. A request of httpx fails with an `httpx.TransportError`.
         """
         context = active_context()
         if context is None:
             return await send(self._sender(), request)
         shared = context.served.shared
         bytes_max = shared.limits.requests.http_effect_bytes_max
-        told = _request(request, await request.aread(), bytes_max)
+        recorded = _recorded_request(request, await request.aread(), bytes_max)
         effect: Effect[HttpResponse] = Effect(
             name=HTTP,
-            arguments=functools.partial(encode_body, told),
-            run=functools.partial(_send, self._sender, request, bytes_max),
-            codec=shared.effect_results.of(_send),
+            arguments=functools.partial(encode_body, recorded),
+            run=functools.partial(_send_and_read, self._sender, request, bytes_max),
+            codec=shared.effect_results.of(_send_and_read),
         )
         library = library_of(request)
         # The error may have been recorded by a handler that used the other library.
         with errors_of(library):
-            told_back = await perform(context.handling, effect)
-        content = _bytes(told_back.body)
+            response = await perform(context.handling, effect)
         return library.Response(
-            told_back.status, headers=told_back.headers, content=content, request=request
+            response.status,
+            headers=response.headers,
+            content=_decoded_body(response.body),
+            request=request,
         )
 
     async def aclose(self) -> None:
-        """Close what sends, if anything was sent."""
+        """Close the inner transport, if there is one."""
         if self._inner is not None:
             await self._inner.aclose()
 
@@ -146,14 +147,23 @@ class EffectClient(httpx2.AsyncClient):
         return await super().send(request, auth=auth, **options)
 
 
-async def _send(sender: Callable[[], Any], request: Any, bytes_max: int) -> HttpResponse:
+def _recorded_request(request: Any, body: bytes, bytes_max: int) -> RecordedHttpRequest:
+    return RecordedHttpRequest(
+        request.method,
+        str(request.url.copy_with(userinfo=b"")),
+        _allowed(request.headers, REQUEST_HEADERS),
+        _encoded_body(body) if len(body) <= bytes_max else OPAQUE,
+    )
+
+
+async def _send_and_read(sender: Callable[[], Any], request: Any, bytes_max: int) -> HttpResponse:
     response = await send(sender(), request)
     try:
         body = await _read(response, request, bytes_max)
     finally:
         await response.aclose()
     headers = _allowed(response.headers, RESPONSE_HEADERS)
-    return HttpResponse(response.status_code, headers, _told(body))
+    return HttpResponse(response.status_code, headers, _encoded_body(body))
 
 
 async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
@@ -163,10 +173,11 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
     try:
         async for piece in response.aiter_bytes():
             if len(body) > bytes_max:
-                break  # though it was closed
+                break  # the stream goes on although it was closed
             body += piece
             if len(body) > bytes_max:
-                # What is abandoned half-way, Python complains of; a closed stream ends by itself.
+                # The loop goes on until the closed stream ends by itself. Python warns of an async
+                # generator that is left earlier.
                 await response.aclose()
     except library.TransportError:
         if len(body) <= bytes_max:
@@ -179,23 +190,16 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def _request(request: Any, body: bytes, bytes_max: int) -> RecordedHttpRequest:
-    url = request.url.copy_with(userinfo=b"")
-    headers = _allowed(request.headers, REQUEST_HEADERS)
-    told = _told(body) if len(body) <= bytes_max else OPAQUE
-    return RecordedHttpRequest(request.method, str(url), headers, told)
-
-
 def _allowed(headers: Any, names: Container[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers.multi_items() if name in names]
 
 
-def _told(body: bytes) -> str | Base64Body:
+def _encoded_body(body: bytes) -> str | Base64Body:
     try:
         return body.decode()
     except UnicodeDecodeError:
         return Base64Body(base64.b64encode(body).decode())
 
 
-def _bytes(body: str | Base64Body) -> bytes:
+def _decoded_body(body: str | Base64Body) -> bytes:
     return body.encode() if isinstance(body, str) else base64.b64decode(body.base64)
