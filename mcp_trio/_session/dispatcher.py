@@ -171,8 +171,8 @@ class Dispatcher:
         logger.info("request %r was cancelled by the peer: %s", request.id, event.reason)
         handling = self._handlings[request.id]
         rounds = self._rounds_of(handling)
-        if rounds is not None and request in rounds.echoes:
-            rounds.echoes.remove(request)
+        if rounds is not None and request in rounds.duplicates:
+            rounds.duplicates.remove(request)
             self._answer(request, None, None)
             return
         self._stop(handling)
@@ -251,7 +251,7 @@ class Dispatcher:
     def suspend(self, rounds: Rounds, frame: bytes) -> None:
         """Answer with the questions, and free the slot of the handler, which is suspended."""
         self._answer(rounds.handling.request, frame, rounds.lane)
-        self._answer_echoes(rounds, frame)
+        self._answer_duplicates(rounds, frame)
         self.suspended_handlers.update(rounds)
         self._pass_place_on()
         if self.suspended_handlers.is_closed:
@@ -271,21 +271,21 @@ class Dispatcher:
         if kept is not None:
             return reencoded_with_id(kept, retry.id)
         if rounds.stage is not Stage.SUSPENDED:
-            self._echo(rounds, retry)
+            self._queue_duplicate(rounds, retry)
             return None
         reply = rounds.read(retry)
         if reply is None:
             self._take_up(rounds, retry)
         return reply
 
-    def _echo(self, rounds: Rounds, retry: IncomingRequest) -> None:
+    def _queue_duplicate(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Give a retry that arrives twice before its answer the same answer as the first."""
-        echoes_max = self.session.connection.limits.requests.queued_max
-        if len(rounds.echoes) >= echoes_max:
-            text = f"too many requests wait for one reply (limits.requests.queued_max={echoes_max})"
+        queued_max = self.session.connection.limits.requests.queued_max
+        if len(rounds.duplicates) >= queued_max:
+            text = f"too many requests wait for one reply (limits.requests.queued_max={queued_max})"
             raise RequestError(SERVER_BUSY, text)
         self._handlings[retry.id] = rounds.handling
-        rounds.echoes.append(retry)
+        rounds.duplicates.append(retry)
 
     def _take_up(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Make a retry with all answers the request of its handler, when there is a slot."""
@@ -312,14 +312,14 @@ class Dispatcher:
         if not rounds.is_open:
             self._end_lane(rounds.handling)
         rounds.end(None if self.suspended_handlers.is_closed else reply)
-        self._answer_echoes(rounds, reply)
+        self._answer_duplicates(rounds, reply)
         self.suspended_handlers.leave(rounds)
         self._idle.wake()
 
-    def _answer_echoes(self, rounds: Rounds, reply: bytes | None) -> None:
-        echoes, rounds.echoes = rounds.echoes, []
+    def _answer_duplicates(self, rounds: Rounds, reply: bytes | None) -> None:
+        duplicates, rounds.duplicates = rounds.duplicates, []
         error = invalid_state_error()
-        for request in echoes:
+        for request in duplicates:
             frame = self.session.connection.error(request, error.code, error.message)
             frame = frame if reply is None else reencoded_with_id(reply, request.id)
             self._answer(request, frame, None)

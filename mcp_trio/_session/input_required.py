@@ -1,4 +1,11 @@
-"""Questions of handlers to their client: requests, or multi-round requests (2026-07-28)."""
+"""Questions of handlers to their client: as requests, or in rounds of the handler's own request.
+
+`ask_all` sends the questions. A legacy client receives requests. A stateless client receives an
+`InputRequiredResult`, and answers with a retry of the request; between the two the handler is
+either suspended (`Rounds`), or it is resumable, and ends and runs again (`run_resumably`).
+
+https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
+"""
 
 import enum
 import functools
@@ -50,19 +57,17 @@ from mcp_trio.types import EmptyParams
 if TYPE_CHECKING:
     from mcp_trio._session.dispatcher import Dispatcher
 
-# --------------------
-# The questions of a resumable handler: answered in an earlier round, or the end of this one.
+# Resumable handlers -----------------------------------------------------------------------------
 #
-# A question is a step like any other, whose outcome is the client's answer. One that nobody has
-# answered yet is waited for in vain: when all tasks that could go on have had a turn to ask as
-# well, the handler is cancelled, and the round asks its questions.
-
+# A question is a step whose outcome is the client's answer. A task that asks a question without an
+# answer waits until the round ends. It ends when all tasks that could run have had a chance to ask
+# as well: then the handler is cancelled, and the client receives all the questions.
 
 ROUND: Final = "round"
-"""The name of the mark by which a round ends; its value are the keys of the questions."""
+"""The name of the mark at the end of a round; its value is the list of the questions' keys."""
 
 CHANGED: Final = "ctx.changed"
-"""What is marked as patched where a handler does not do what it did in an earlier round."""
+"""The name of the patch mark where a handler differs from its earlier round."""
 
 ASK_ALL: Final = "ctx.ask_all"
 
@@ -70,19 +75,19 @@ ASK_ALL: Final = "ctx.ask_all"
 async def run_resumably(
     handling: Handling, memory: Memory, handler: Callable[[], Awaitable[Any]]
 ) -> Any:
-    """Run a resumable handler with the journal of its earlier rounds; return None if it asks.
+    """Run a resumable handler with the steps of its earlier rounds; return None if it asks.
 
-    Then `memory.questions` holds what. Effects that ran at that moment are cancelled, and begin
-    anew in the next round.
+    In that case `memory.questions` has the questions. Effects that were running are cancelled, and
+    run again in the next round.
 
     Raises:
-        Exception: What the handler raises.
+        Exception: The handler raised it.
     """
     watch_lanes()
     memory.has_changed = functools.partial(_has_changed, handling)
     handling.memory, suspended = memory, handling.asker
     handling.asker = functools.partial(_ask_all, memory)
-    result, fault = None, None
+    result, failure = None, None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_round, handling, memory)
         enter_lane(memory.lane)
@@ -90,31 +95,31 @@ async def run_resumably(
             with memory.scope:
                 result = await handler()
         except Exception as error:
-            fault = error
+            failure = error
         finally:
             LANE.set(memory.lane.outer)
             handling.memory, handling.asker = None, suspended
         nursery.cancel_scope.cancel()
-    if fault is not None:
-        raise fault
+    if failure is not None:
+        raise failure
     return None if memory.scope.cancelled_caught else result
 
 
 def _has_changed(handling: Handling) -> bool:
-    """In a live session it has; in a replay if it had."""
+    # A live session has no other explanation; a replay follows the recording.
     lane = handling.current_lane()
     return lane is None or handling.session.sequencer.patched(lane, CHANGED)
 
 
 async def _end_round(handling: Handling, memory: Memory) -> None:
-    """End the handler when it has asked; who could run since then has had a turn to ask."""
+    """End the round when a task has asked and all tasks that could run have run."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
     while True:
         await memory.has_asked.wait()
-        await trio.lowlevel.checkpoint()  # who has just been woken may ask as well
+        await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
         if lane is not None:
             await take_turn(sequencer, lane)
-        if memory.questions:  # who asked may have gone since
+        if memory.questions:  # The task that asked may have been cancelled since.
             break
     if lane is not None:
         sequencer.marked(ROUND, list(memory.questions), lane)
@@ -123,9 +128,11 @@ async def _end_round(handling: Handling, memory: Memory) -> None:
 
 async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
     steps = [memory.next_step(each.method, _params_of(each)) for each in asked]
-    open_ = {place: each for each, (place, step) in zip(asked, steps, strict=True) if step is None}
-    if open_:
-        await _end_round_with(handling, memory, open_)
+    unanswered = {
+        step_id: each for each, (step_id, step) in zip(asked, steps, strict=True) if step is None
+    }
+    if unanswered:
+        await _end_round_with(handling, memory, unanswered)
     bodies = [bytes(step.body) for _, step in steps if step is not None]
     return [
         await perform_once(handling, _question(each, body))
@@ -136,14 +143,14 @@ async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Asked]) -
 async def _end_round_with(
     handling: Handling, memory: Memory, asked: Mapping[StepId, Asked]
 ) -> NoReturn:
-    """Put questions into the round, and wait for its end."""
+    """Add questions to the round, and wait for its end, which cancels the caller."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
     await command(handling, asking(list(asked.values())), lane)
-    hindrance = _hindrance(memory)
-    if hindrance is not None:
+    reason = _reason_not_to_ask(memory)
+    if reason is not None:
         if lane is not None:
             sequencer.resumed(lane, "err")
-        raise LocalProtocolError(hindrance)
+        raise LocalProtocolError(reason)
     memory.ask(asked)
     try:
         if lane is not None:
@@ -155,20 +162,19 @@ async def _end_round_with(
             await resume(sequencer, lane, "cxl")
 
 
-def _hindrance(memory: Memory) -> str | None:
-    """Why the calling task cannot ask now; None if it can."""
+def _reason_not_to_ask(memory: Memory) -> str | None:
     if memory.scope.cancel_called:
-        return "the handler is ending, since it asked: it cannot ask more"
+        return "the round of this handler is over: it cannot ask during clean-up"
     if _is_shielded_from(memory.scope):
-        return "a resumable handler ends at its questions, so it cannot ask behind a shield"
+        return "a resumable handler cannot ask inside a shielded scope: its questions end it"
     return None
 
 
 def _is_shielded_from(scope: trio.CancelScope) -> bool:
-    """Return whether the calling task is shielded from a scope, so that its deadline has no effect.
+    """Return whether the calling task is shielded from a scope.
 
-    What a handler's thread calls is done by a system task, which others cancel; threads have no
-    shields.
+    The scope's deadline then has no effect on the task. Calls of a handler's thread run in a system
+    task, which is never shielded.
     """
     nursery = trio.lowlevel.current_task().parent_nursery
     if nursery is None or nursery.parent_task is trio.lowlevel.current_root_task():
@@ -181,7 +187,7 @@ def _is_shielded_from(scope: trio.CancelScope) -> bool:
 
 
 def asking(asked: Sequence[Asked]) -> Effect[None]:
-    """Return the recorded form of open questions."""
+    """Return the effect in whose form unanswered questions are recorded."""
     if len(asked) == 1:
         return _question(asked[0])
     questions = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in asked]
@@ -199,7 +205,7 @@ def _question(asked: Asked, body: bytes = b"") -> Effect[Any]:
 
 
 def _nothing() -> None:
-    """The answer is there already."""
+    pass  # The answer is known already.
 
 
 def _params_of(asked: Asked) -> bytes:
@@ -208,12 +214,12 @@ def _params_of(asked: Asked) -> bytes:
 
 @attrs.frozen
 class _Answer:
-    """The client's answer to a question, as it came: it is looked at in each round."""
+    """A codec with the raw answer of the client, which is decoded and checked in each round."""
 
     asked: Asked
     body: bytes
 
-    def converted(self, value: Any) -> tuple[Any, bytes]:  # noqa: ARG002  the protocol's
+    def converted(self, value: Any) -> tuple[Any, bytes]:  # noqa: ARG002
         return self.decoded(self.body), self.body
 
     def decoded(self, body: bytes) -> Any:
@@ -225,27 +231,25 @@ class _Answer:
         return result
 
 
-# --------------------
-# Rounds: how a handler asks a modern client, by the answer to its own request.
+# Suspended handlers -----------------------------------------------------------------------------
 #
-# A modern server sends no requests (BASE-22). So what a handler wants to know is the answer to the
-# request that it handles, and the handler is *parked*: it waits until the client makes that request
-# again, with its answers. This retry is then the handler's request, and so on, until the handler
-# returns. While none is there, what the handler sends waits.
+# A server sends no requests to a stateless client. The request of a handler that asks is therefore
+# answered with the questions, and the handler is *suspended* until the client retries the request
+# with its answers. The retry then becomes the handler's request. Notifications that the handler
+# sends in between wait for the retry.
 #
-# A handler that asks has a keeper, a task of the session's. It answers for the handler when all
-# tasks that could go on have had a turn to ask as well, so that what is asked together is asked in
-# one round. And it ends what nobody comes back for: a parked handler, or the last reply to a retry,
-# which is kept so that the same retry gets the same reply again.
+# Each handler that asks has a keeper, a background task of the session. The keeper sends the
+# questions when all tasks that could run have had a chance to ask, so that questions asked together
+# are sent in one round. It also enforces `limits.requests.suspended_seconds`: it cancels a handler
+# that has been suspended for too long, and drops the last reply, kept for a repeated retry.
 #
-# In a recording the keeper has a lane, the handler's and `.ask`. It takes a turn for each of its
-# acts, and a mark says what that is: the state which it gives to a round, or nothing if the time is
-# over. In a replay the mark decides. A retry makes no lane, for it starts nothing.
-
+# In a recording the keeper has a lane, the handler's with `.ask`. It takes a turn for each action,
+# and a mark records the action: the state of a new round, or null when the time is over. A replay
+# follows the mark. A retry has no lane, because it starts no handler.
 
 SUSPENDED_MARK: Final = "parked"
 KEEPER: Final = "ask"
-"""What a keeper's lane ends with, behind a dot."""
+"""The last part of the name of a keeper's lane."""
 
 _STATE_BYTES: Final = 24
 
@@ -253,18 +257,24 @@ _STATE_BYTES: Final = 24
 class Stage(enum.Enum):
     """The stage of a handler that asks in rounds."""
 
-    OPEN = enum.auto()  # a request waits for its answer
-    SUSPENDED = enum.auto()  # it has been answered by questions, and no retry is there
-    QUEUED = enum.auto()  # the retry is there, and waits for a place
-    OVER = enum.auto()  # the last answer has gone out
+    OPEN = enum.auto()  # The handler has a request that is not answered.
+    SUSPENDED = enum.auto()  # The request was answered with questions, and there is no retry.
+    QUEUED = enum.auto()  # The retry has arrived, and waits to be admitted.
+    OVER = enum.auto()  # The last answer has been sent.
 
 
 @attrs.define(eq=False)
 class _Question:
-    """One question; `settled` is set when all that were asked with it are, or nobody comes back.
+    """One question of a suspended handler.
 
-    `is_taken` says that the handler goes on with its result. That is an exception if the question's
-    own check has failed in looking at it: the handler hears of that, and not the session.
+    Attributes:
+        asked: The question.
+        request: Its form in the `InputRequiredResult`.
+        settled: An event, set when all questions asked together are answered or given up.
+        result: The decoded answer; or the exception of the question's own check, which is raised in
+            the handler and not in the session.
+        is_answered: True if the answer has arrived.
+        is_taken: True if the handler goes on with the answer.
     """
 
     asked: Asked
@@ -285,14 +295,14 @@ class Rounds:
     """The rounds of one handler, from its first question on.
 
     Attributes:
-        handling: The handler, and its request of now.
+        handling: The handler and its current request.
         dispatcher: The dispatcher of the session.
-        stage: See `Stage`.
-        lane: Its keeper's lane; None when nothing records.
-        state: What the client was given in the last round; None before.
-        retry: The one that waits for a place.
-        echoes: Retries that came once more: they get the same reply as the first.
-        binding: What a retry must have in common with the first request.
+        stage: The stage of the handler.
+        lane: The lane of the keeper; None if the session is not recorded.
+        state: The `requestState` of the last round; None before the first.
+        retry: The retry that waits to be admitted.
+        duplicates: Repeated retries, which receive the same reply as the first.
+        binding: The digest and principal that a retry must have in common with the request.
     """
 
     handling: Handling
@@ -301,7 +311,7 @@ class Rounds:
     lane: Lane | None = attrs.field(init=False)
     state: str | None = attrs.field(default=None, init=False)
     retry: IncomingRequest | None = attrs.field(default=None, init=False)
-    echoes: list[IncomingRequest] = attrs.field(factory=list[IncomingRequest], init=False)
+    duplicates: list[IncomingRequest] = attrs.field(factory=list[IncomingRequest], init=False)
     binding: tuple[bytes, str | None] = attrs.field(init=False)
     _kept: tuple[str, bytes] | None = attrs.field(default=None, init=False)
     _open: dict[str, _Question] = attrs.field(factory=dict[str, _Question], init=False)
@@ -310,7 +320,7 @@ class Rounds:
     _deadline: float = attrs.field(default=math.inf, init=False)
     _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _change: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         handling = self.handling
@@ -318,53 +328,53 @@ class Rounds:
         outer = handling.lane
         self.lane = None if outer is None else Lane(f"{outer.name}.{KEEPER}", outer.order)
 
-    # What others want to know.
+    # Properties for the dispatcher.
 
     @property
     def is_open(self) -> bool:
-        """Return whether a request is open for the handler's answer."""
+        """True if the handler has a request that is not answered."""
         return self.stage is Stage.OPEN
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the handler waits for its client, or will once its questions are sent."""
+        """True if the handler waits for its client, or will once its questions are sent."""
         return self.stage in {Stage.SUSPENDED, Stage.QUEUED} or bool(self._open)
 
     @property
     def states(self) -> list[str]:
-        """With which states the client may come."""
+        """The `requestState`s with which a retry is accepted."""
         kept = [] if self._kept is None else [self._kept[0]]
         return [*kept, self.state] if self.state is not None and self.state not in kept else kept
 
     @property
     def kept_bytes(self) -> int:
-        """Return the size of the kept reply, in bytes."""
+        """The size of the kept reply, in bytes."""
         return 0 if self._kept is None else len(self._kept[1])
 
     def kept_for(self, state: str) -> bytes | None:
-        """The reply that a retry with this state has had; None if it has none yet."""
+        """Return the reply to an earlier retry with this state; None if there was none."""
         is_kept = self._kept is not None and self._kept[0] == state
         return self._kept[1] if self._kept is not None and is_kept else None
 
     # The handler's side.
 
     async def opened(self) -> None:
-        """Wait until a request is there again, or none will be."""
+        """Wait until the handler has a request again, or is cancelled."""
         while not (self.is_open or self.handling.is_cancelled):
             await self._opened.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def ask(self, asked: Sequence[Asked]) -> list[Any]:
-        """The client's answers to questions; they are all in one round.
+        """Ask questions in one round, and return the client's answers.
 
-        Cancelled: nobody waits for the answers any more, but the client may have been asked.
+        If this is cancelled, the client may have received the questions.
 
         Raises:
             RequestError: Too many handlers wait for answers.
-            ConnectionLost: The request was cancelled, and who asks shields itself from that.
-            LocalProtocolError: The questions are too large; or the calling task has no lane.
-            Unencodable: The params of a question cannot be written as JSON.
-            Exception: What the `check` of a question raises that is no word on the answer.
+            ConnectionLost: The request was cancelled, and the caller is in a shielded scope.
+            LocalProtocolError: The questions are too large, or the calling task has no lane.
+            Unencodable: The params of a question cannot be encoded as JSON.
+            Exception: The `check` of a question failed.
         """
         lane = self.handling.current_lane()
         questions, size_bytes = self._questions(asked)
@@ -379,29 +389,29 @@ class Rounds:
         return [question.outcome() for question in questions]
 
     def _questions(self, asked: Sequence[Asked]) -> tuple[list[_Question], int]:
-        """The questions, and what an answer that asks them takes."""
+        """Return the questions, and the size in bytes of the result that asks them."""
         settled, request = trio.Event(), self.handling.request
         questions = [_Question(each, _input_request(each), settled) for each in asked]
-        wanted = {str(place): question for place, question in enumerate(questions)}
+        wanted = {str(number): question for number, question in enumerate(questions)}
         frame = self.handling.session.connection.response(
             request, _wanted(wanted, SUSPENDED_PREFIX)
         )
-        for question in questions:  # what the handler does with the params is nothing to the round
+        for question in questions:  # The handler may modify its params later, so they are encoded.
             params = downgraded(question.request.params, request.peer.protocol_version)
             question.request.params = msgspec.Raw(msgspec.json.encode(params))
         return questions, len(frame)
 
     def _enter(self, questions: Sequence[_Question], size_bytes: int) -> None:
-        """Put questions into the next round."""
+        """Add questions to the next round."""
         if self.handling.is_cancelled:
-            raise _nobody()
+            raise _cannot_be_asked()
         bytes_max = self.handling.session.connection.limits.messages.bytes_max
         size_bytes += sum(len(question.request.params) for question in self._open.values())
         if size_bytes > bytes_max:
-            text = (
-                f"the questions take {size_bytes} bytes, over limits.messages.bytes_max={bytes_max}"
+            raise LocalProtocolError(
+                f"the questions have {size_bytes} bytes,"
+                f" more than limits.messages.bytes_max={bytes_max}"
             )
-            raise LocalProtocolError(text)
         rejection = self.dispatcher.suspended_handlers.rejection(self)
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
@@ -411,7 +421,7 @@ class Rounds:
             self._asked += 1
             self._open[f"q{self._asked}"] = question
         self.dispatcher.suspended_handlers.update(self)
-        self._news.set()
+        self._change.set()
 
     async def _wait(self, questions: Sequence[_Question], lane: Lane | None) -> None:
         sequencer = self.handling.session.sequencer
@@ -419,7 +429,7 @@ class Rounds:
         try:
             if lane is not None:
                 await take_turn(sequencer, lane)
-            if not questions[0].settled.is_set():  # or a cancellation would get between
+            if not questions[0].settled.is_set():  # Without the check, a cancellation could win.
                 await questions[0].settled.wait()
             kind = "res" if questions[0].is_taken else "err"
         finally:
@@ -427,10 +437,10 @@ class Rounds:
                 await resume(sequencer, lane, kind)
             self._withdraw(questions)
         if kind == "err":
-            raise _nobody()
+            raise _cannot_be_asked()
 
     def _withdraw(self, questions: Sequence[_Question]) -> None:
-        """Nobody waits for the answers any more."""
+        """Remove questions whose task no longer waits."""
         gone = [key for key, question in self._open.items() if question in questions]
         for key in gone:
             del self._open[key]
@@ -439,10 +449,10 @@ class Rounds:
     # The keeper.
 
     async def keep(self) -> None:
-        """The keeper's task; it ends when nothing is left to keep."""
+        """Run the keeper's task until the handler is over and no reply is kept."""
         with self._keeping:
             while True:
-                await self._occasion()
+                await self._next_action_due()
                 await self._act()
 
     @property
@@ -453,22 +463,22 @@ class Rounds:
     def _is_overdue(self) -> bool:
         return trio.current_time() >= self._deadline
 
-    async def _occasion(self) -> None:
-        """Wait until there is something to do; a replay knows when that was."""
+    async def _next_action_due(self) -> None:
+        """Wait until there is something to do; a replay waits for the keeper's next record."""
         sequencer = self.handling.session.sequencer
         if self.lane is not None and sequencer.decides_turns:
             await sequencer.turn(self.lane)
             return
         while True:
-            await trio.lowlevel.checkpoint()  # who has just been woken may ask as well
+            await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
             if self._has_to_ask or self._is_overdue:
                 return
-            await self._next_news()
+            await self._wait_for_change()
 
-    async def _next_news(self) -> None:
-        self._news = trio.Event()
+    async def _wait_for_change(self) -> None:
+        self._change = trio.Event()
         with trio.move_on_at(self._deadline):
-            await self._news.wait()
+            await self._change.wait()
 
     async def _act(self) -> None:
         state = (
@@ -479,8 +489,8 @@ class Rounds:
         if state is None:
             self._expire()
             return
-        while not self._has_to_ask:  # a replay that is behind
-            await self._next_news()
+        while not self._has_to_ask:  # The replay is behind the recording.
+            await self._wait_for_change()
         self._suspend(state)
 
     def _suspend(self, state: str) -> None:
@@ -494,7 +504,7 @@ class Rounds:
         self.dispatcher.suspend(self, frame)
 
     def _expire(self) -> None:
-        """Nobody has come back in time."""
+        """End the waiting for a retry, and drop the kept reply."""
         if self.stage is Stage.SUSPENDED:
             self.give_up()
         self.state = self._kept = None
@@ -504,12 +514,13 @@ class Rounds:
     # The dispatcher's side.
 
     def read(self, retry: IncomingRequest) -> bytes | None:
-        """Take the answers that a retry brings; those to what was not asked mean nothing.
+        """Read the answers in a retry; ignore answers without a question.
 
-        None if all are there now; otherwise the frame that asks for the missing ones (MRTR-26).
+        Returns:
+            None if all answers are there; else the encoded result that asks for the missing ones.
 
         Raises:
-            RequestError: One of them is malformed; none was taken (MRTR-24).
+            RequestError: An answer is invalid; none of the answers was accepted.
         """
         responses: Mapping[str, msgspec.Raw] = retry.params.input_responses or {}
         asked = {key: question for key, question in self._sent.items() if key in self._open}
@@ -527,11 +538,11 @@ class Rounds:
         return self.handling.session.connection.response(retry, _wanted(missing, self.state))
 
     def queue(self, retry: IncomingRequest) -> None:
-        """The retry that has all the answers has to wait for a place."""
+        """Let a complete retry wait to be admitted."""
         self.retry, self.stage, self._deadline = retry, Stage.QUEUED, math.inf
 
     def resume(self, retry: IncomingRequest) -> None:
-        """The handler goes on, with another request."""
+        """Let the handler go on, with the retry as its request."""
         self.retry, self.stage, self._deadline = None, Stage.OPEN, math.inf
         self.handling.request, self._kept = retry, None
         self.handling.session.connection.start(retry)
@@ -542,17 +553,17 @@ class Rounds:
                 question.settled.set()
         self._sent = {}
         self._opened.set()
-        self._news.set()
+        self._change.set()
 
     def give_up(self) -> None:
-        """Cancel the handler; what of it is shielded hears that nobody comes back."""
+        """Cancel the handler; a question in a shielded scope raises `ConnectionLost`."""
         self.handling.cancel()
         for question in self._open.values():
             question.settled.set()
         self._opened.set()
 
     def end(self, reply: bytes | None) -> None:
-        """The handler is over: its last reply is kept for a while, if it was to a retry."""
+        """Note the end of the handler; keep its reply for a while if it answers a retry."""
         self.stage = Stage.OVER
         self._open = {}
         if reply is None or self.state is None:
@@ -562,10 +573,10 @@ class Rounds:
         self._kept = (self.state, reply)
         seconds = self.handling.session.connection.limits.requests.suspended_seconds
         self._deadline = trio.current_time() + seconds
-        self._news.set()
+        self._change.set()
 
     def forget(self) -> None:
-        """Keep no reply any more; after the end of the handler there is nothing left then."""
+        """Drop the kept reply; end the keeper if the handler is over."""
         self._kept = None
         if self.stage is Stage.OVER:
             self.state = None
@@ -573,11 +584,11 @@ class Rounds:
 
 
 def binding_of(request: IncomingRequest) -> tuple[bytes, str | None]:
-    """Return what a retry must have in common with its request: parameters and principal."""
+    """Return the digest of the params and the principal, which a retry must have in common."""
     return request_digest(request.method.name, request.params), request.peer.principal
 
 
-def _nobody() -> ConnectionLost:
+def _cannot_be_asked() -> ConnectionLost:
     return ConnectionLost("the request is cancelled: its client cannot be asked any more")
 
 
@@ -603,24 +614,23 @@ def _result(key: str, question: _Question, response: msgspec.Raw) -> Any:
     return result
 
 
-# --------------------
-# Which handlers wait for their client's next round, and with which state it may come back.
+# The suspended handlers of a session ------------------------------------------------------------
 
 
 def is_retry(request: IncomingRequest) -> bool:
-    """Return whether a request is the retry of a handler that is suspended here.
-
-    Any other state is the business of the handler's application.
-    """
+    """Return whether a request is the retry of a suspended handler."""
+    # A `requestState` without the prefix belongs to the application, such as a sealed state.
     state = request.params.request_state
     return state is not None and state.startswith(SUSPENDED_PREFIX)
 
 
 @attrs.define(eq=False)
 class SuspendedHandlers:
-    """The rounds of a session's handlers; bounded in number, bytes and, by their keepers, in time.
+    """The handlers of a session that have asked, limited in number, bytes and time.
 
-    `is_closed` says that no retry will come any more.
+    Attributes:
+        limits: The limits.
+        is_closed: True if no more retries are accepted.
     """
 
     limits: Limits
@@ -632,45 +642,45 @@ class SuspendedHandlers:
 
     @property
     def suspended(self) -> list[Handling]:
-        """The handlers that have no request, and are not over."""
+        """The handlers that wait for a retry."""
         return [rounds.handling for rounds in self._waiting if not rounds.is_open]
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no handler is suspended and no reply is kept."""
+        """True if no handler is suspended and no reply is kept."""
         return not (self._rounds or self._known)
 
     @property
     def handlings(self) -> list[Handling]:
-        """The handlers that have asked, and are not over."""
+        """The handlers that have asked and have not finished."""
         return list(self._rounds)
 
     def close(self) -> None:
-        """No retry will come any more: who waits for one is cancelled, and no reply is kept."""
+        """Accept no more retries: cancel the suspended handlers and drop the kept replies."""
         self.is_closed = True
         for rounds in [*self._known]:
             rounds.forget()
-            self._learn(rounds)
+            self._index(rounds)
         for rounds in self._waiting:
             if rounds.stage is Stage.SUSPENDED:
                 rounds.give_up()
 
     def of(self, handling: Handling) -> Rounds | None:
-        """The rounds of a handler; None if it has not asked."""
+        """Return the rounds of a handler; None if it has not asked."""
         return None if handling.rounds is None else self._rounds.get(handling)
 
     def enter(self, rounds: Rounds) -> Rounds:
-        """A handler is about to ask for the first time."""
+        """Add the rounds of a handler that is about to ask for the first time."""
         rounds.handling.rounds = self._rounds[rounds.handling] = rounds
         return rounds
 
     def leave(self, rounds: Rounds) -> None:
-        """A handler is over."""
+        """Remove the rounds of a handler that has finished."""
         del self._rounds[rounds.handling]
         self.update(rounds)
 
     def rejection(self, rounds: Rounds) -> str | None:
-        """Why a handler cannot ask, naming the setting; None when there is room."""
+        """Return the reason why a handler cannot ask, with the setting; None if it can."""
         handlers_max = self.limits.requests.suspended_max
         if rounds in self._waiting or len(self._waiting) < handlers_max:
             return None
@@ -679,10 +689,10 @@ class SuspendedHandlers:
         return f"too many handlers wait for answers (limits.requests.suspended_max={handlers_max})"
 
     def found(self, request: IncomingRequest) -> Rounds:
-        """The rounds that a retry belongs to.
+        """Return the rounds that a retry belongs to.
 
         Raises:
-            RequestError: Its state is none of ours, or belongs to another request.
+            RequestError: The `requestState` is unknown, or belongs to another request.
         """
         rounds = self._states.get(request.params.request_state)
         if rounds is None or rounds.binding != binding_of(request):
@@ -690,23 +700,23 @@ class SuspendedHandlers:
         return rounds
 
     def update(self, rounds: Rounds) -> None:
-        """Something has changed about a handler's rounds."""
+        """Update the tables after a change of a handler's rounds."""
         if rounds.is_waiting:
             self._waiting[rounds] = None
         else:
             self._waiting.pop(rounds, None)
-        self._learn(rounds)
-        self._forget_the_oldest()
+        self._index(rounds)
+        self._drop_excess_replies()
 
-    def _learn(self, rounds: Rounds) -> None:
+    def _index(self, rounds: Rounds) -> None:
         for state in self._known.pop(rounds, ()):
             del self._states[state]
         if rounds.states:
             self._known[rounds] = rounds.states
             self._states.update(dict.fromkeys(rounds.states, rounds))
 
-    def _forget_the_oldest(self) -> None:
-        """Give up replies that are kept, from the oldest, until the others are not too many."""
+    def _drop_excess_replies(self) -> None:
+        """Drop kept replies, the oldest first, until the limits are met."""
         keeping = [rounds for rounds in self._known if rounds.kept_bytes]
         size_bytes = sum(rounds.kept_bytes for rounds in keeping)
         over = len(keeping) - self.limits.requests.suspended_max
@@ -716,21 +726,21 @@ class SuspendedHandlers:
             size_bytes -= rounds.kept_bytes
             over -= 1
             rounds.forget()
-            self._learn(rounds)
+            self._index(rounds)
 
 
 async def ask_all(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
-    """The typed results of the questions, in their order; they are all asked at once, if any.
+    """Ask all questions at once, and return the decoded answers in their order.
 
-    A legacy client gets requests, of which the others are cancelled if one fails; of several that
-    fail at once the first is raised. For a modern one the handling has an `asker`, which has a
-    round for them.
+    A legacy client receives requests. If one fails, the others are cancelled; if several fail at
+    once, the error of the first is raised. For a stateless client, or a resumable handler, the
+    `asker` of the handling sends the questions.
 
     Raises:
-        LocalProtocolError: The handler has asked too much (`limits.requests.sent_per_handler_max`,
-            SAMP-22).
+        LocalProtocolError: The handler has asked more than `limits.requests.sent_per_handler_max`
+            questions.
         RequestError, RequestTimeout, ConnectionLost: The client did not answer.
-        RemoteProtocolError: It answered something else.
+        RemoteProtocolError: An answer is invalid.
     """
     _count(handling, len(questions))
     if not questions:
@@ -744,9 +754,10 @@ async def ask_all(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
 
 
 async def _ask_together(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
-    """One request each, in a task each; together they are an operation of the calling lane.
+    """Send a request for each question, each in a task of its own.
 
-    So a replay is told how the wait for them has ended, which is none of theirs.
+    Together they are one operation of the calling lane, so that the recording has the outcome of
+    waiting for all of them.
     """
     lane, sequencer = handling.current_lane(), handling.session.sequencer
 
@@ -758,7 +769,7 @@ async def _ask_together(handling: Handling, questions: Sequence[Asked]) -> list[
     kind = "cxl"
     try:
         results = await together(
-            range(len(questions)), lambda place: _ask(handling, questions[place]), meanwhile=turn
+            range(len(questions)), lambda number: _ask(handling, questions[number]), meanwhile=turn
         )
         kind = "res"
     except Exception:
@@ -781,5 +792,5 @@ def _count(handling: Handling, number: int) -> None:
     questions_max = handling.session.connection.limits.requests.sent_per_handler_max
     if handling.questions > questions_max:
         raise LocalProtocolError(
-            f"a handler asks no more than limits.requests.sent_per_handler_max={questions_max}"
+            f"a handler cannot ask more than limits.requests.sent_per_handler_max={questions_max}"
         )

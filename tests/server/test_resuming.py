@@ -262,7 +262,7 @@ async def test_a_handler_that_ends_cannot_ask(resumable):
     result = await resumable(asking_at_its_end(errors)).begin()
 
     assert list(result["inputRequests"]) == ["q1"]
-    assert errors == ["the handler is ending, since it asked: it cannot ask more"]
+    assert errors == ["the round of this handler is over: it cannot ask during clean-up"]
 
 
 async def test_a_handler_cannot_ask_behind_a_shield(resumable):
@@ -280,7 +280,7 @@ async def test_a_handler_cannot_ask_behind_a_shield(resumable):
             nursery.start_soon(shielded)
         return errors[0]
 
-    text = "a resumable handler ends at its questions, so it cannot ask behind a shield"
+    text = "a resumable handler cannot ask inside a shielded scope: its questions end it"
     assert text_of(await resumable(ask).begin()) == text
 
 
