@@ -1,4 +1,4 @@
-"""What clients are told when a list or a resource changes."""
+"""Notifications of changed lists and resources."""
 
 import contextlib
 import gc
@@ -41,7 +41,7 @@ def methods_of(messages):
         ("resources", lambda s: s.resource("x:1")(nothing), lambda s: s.remove_resource("x:1")),
     ],
 )
-async def test_a_change_of_a_list_is_told_to_every_session(server, serve, kind, add, remove):
+async def test_every_session_is_notified_of_a_changed_list(server, serve, kind, add, remove):
     first, second = await serve(server), await serve(server)
     for change in (add, remove):
         change(server)
@@ -51,7 +51,7 @@ async def test_a_change_of_a_list_is_told_to_every_session(server, serve, kind, 
             assert await asker.wire.receive_available() == []
 
 
-async def test_changes_that_come_together_are_told_once_for_each_list(server, serve):
+async def test_simultaneous_changes_of_a_list_are_one_notification(server, serve):
     asker = await serve(server)
     for number in range(100):
         server.tool(name=f"n{number}")(nothing)
@@ -62,7 +62,7 @@ async def test_changes_that_come_together_are_told_once_for_each_list(server, se
     ]
 
 
-async def test_a_change_that_a_low_level_server_tells_of_is_announced(server, serve):
+async def test_list_changed_notifies_clients_of_a_server_without_registrations(server, serve):
     asker = await serve(server)
     server.list_changed("prompts")
     assert methods_of(await asker.wire.receive_available()) == [CHANGED.format("prompts")]
@@ -70,14 +70,14 @@ async def test_a_change_that_a_low_level_server_tells_of_is_announced(server, se
         server.list_changed("boats")
 
 
-async def test_a_list_that_was_not_declared_is_not_announced(serve):
+async def test_changes_of_an_undeclared_list_are_not_sent(serve):
     server = Server("harbour", offers={"prompts"})
     asker = await serve(server)
     server.tool(nothing)
     assert await asker.wire.receive_available() == []
 
 
-async def test_what_is_offered_until_the_handshake_is_declared(nursery):
+async def test_entries_registered_after_opening_and_before_the_handshake_are_declared(nursery):
     server = Server("harbour")
     ours, theirs = memory_pair()
     session = server._sessions.open_session(theirs)
@@ -88,7 +88,7 @@ async def test_what_is_offered_until_the_handshake_is_declared(nursery):
     assert hello["result"]["capabilities"].keys() == {"logging", "tools", "prompts"}
 
 
-async def test_nothing_is_told_before_the_client_is_initialized(server, nursery):
+async def test_no_notification_is_sent_before_the_client_is_initialized(server, nursery):
     ours, theirs = memory_pair()
     await nursery.start(server.serve, theirs)
     peer = WirePeer(ours)
@@ -126,7 +126,7 @@ async def test_a_handler_registers_and_removes_through_its_context(server, serve
         asker.told.clear()
 
 
-async def test_a_foreign_thread_may_change_things(server, serve):
+async def test_any_thread_may_register_and_remove(server, serve):
     asker = await serve(server)
     thread = threading.Thread(target=partial(server.tool(name="late"), nothing))
     thread.start()
@@ -134,7 +134,7 @@ async def test_a_foreign_thread_may_change_things(server, serve):
     thread.join()
 
 
-def test_two_runs_that_share_a_server_hear_of_each_other(server):
+def test_sessions_of_two_trio_runs_are_notified_of_each_others_changes(server):
     ready, told = threading.Barrier(2), []
 
     async def main():
@@ -159,7 +159,7 @@ def test_two_runs_that_share_a_server_hear_of_each_other(server):
     assert told == [CHANGED.format("tools")] * 2
 
 
-async def test_a_change_after_a_run_has_ended_disturbs_nobody(server):
+async def test_a_change_after_a_trio_run_has_ended_does_no_harm(server):
     leaked = []
 
     async def main():
@@ -191,7 +191,7 @@ async def test_a_session_that_has_ended_is_forgotten(server, nursery):
     assert gone() is None
 
 
-async def test_a_client_hears_of_changes_by_its_callbacks(server):
+async def test_a_client_receives_changes_by_its_callbacks(server):
     heard = []
 
     @server.tool
@@ -215,7 +215,7 @@ async def test_a_client_hears_of_changes_by_its_callbacks(server):
 
 @pytest.mark.requirement("RES-11", "RES-12")
 @pytest.mark.parametrize("uri", ["harbour://tide", "harbour://oslo/tide"])
-async def test_who_has_subscribed_is_told_until_it_unsubscribes(server, serve, uri):
+async def test_a_subscribed_client_is_notified_until_it_unsubscribes(server, serve, uri):
     asker, other = await serve(server), await serve(server)
     assert await asker.result("resources/subscribe", {"uri": uri}) == {}
     server.resource_updated(uri)
@@ -230,12 +230,12 @@ async def test_who_has_subscribed_is_told_until_it_unsubscribes(server, serve, u
 
 
 @pytest.mark.requirement("RES-11")
-async def test_what_was_not_subscribed_may_be_unsubscribed(server, serve):
+async def test_unsubscribing_without_a_subscription_is_no_error(server, serve):
     asker = await serve(server)
     assert await asker.result("resources/unsubscribe", {"uri": "harbour://none"}) == {}
 
 
-async def test_what_nobody_could_read_cannot_be_subscribed(server, serve):
+async def test_subscribing_to_a_missing_resource_is_an_error(server, serve):
     asker = await serve(server)
     error = await asker.error("resources/subscribe", {"uri": "harbour://none"})
     assert (error["code"], error["data"]) == (-32002, {"uri": "harbour://none"})
@@ -255,7 +255,7 @@ async def test_subscriptions_have_a_limit_that_the_rejection_names(serve):
     assert await asker.result("resources/subscribe", {"uri": "x:2"}) == {}
 
 
-async def test_updates_from_threads_reach_subscribers_alone(server, serve):
+async def test_updates_from_threads_reach_only_subscribers(server, serve):
     asker = await serve(server)
     await asker.result("resources/subscribe", {"uri": "harbour://tide"})
 
@@ -268,7 +268,7 @@ async def test_updates_from_threads_reach_subscribers_alone(server, serve):
     assert told["params"] == {"uri": "harbour://tide"}
 
 
-async def test_an_update_that_is_withdrawn_while_it_waits_is_not_told(server, serve):
+async def test_an_update_unsubscribed_while_pending_is_not_sent(server, serve):
     asker = await serve(server)
     await asker.result("resources/subscribe", {"uri": "harbour://tide"})
     (announcer,) = server._change_notifier._listeners
@@ -277,7 +277,7 @@ async def test_an_update_that_is_withdrawn_while_it_waits_is_not_told(server, se
     assert await asker.wire.receive_available() == []
 
 
-async def test_a_slow_client_costs_nothing_more_and_holds_up_nobody(nursery):
+async def test_a_slow_client_delays_no_other_and_its_pending_changes_are_bounded(nursery):
     limits = Limits(
         messages=MessageLimits(send_queue_bytes_max=1000), requests=RequestLimits(page_items_max=10)
     )

@@ -30,7 +30,7 @@ def text(result):
 
 @pytest.mark.parametrize("protocol_version", [LEGACY, STATELESS])
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_both_eras_are_served(way, protocol_version, tmp_path):
+async def test_stateless_and_legacy_clients_are_served(way, protocol_version, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
         assert url.startswith({"websocket": "ws://127.0.0.1:"}.get(way, way))
         async with Client(url, protocol_versions=[protocol_version]) as client:
@@ -39,7 +39,7 @@ async def test_both_eras_are_served(way, protocol_version, tmp_path):
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_server_asks_its_client_in_both_eras(way, tmp_path):
+async def test_a_server_asks_stateless_and_legacy_clients(way, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
         for protocol_version in (LEGACY, STATELESS):
             async with Client(
@@ -49,7 +49,7 @@ async def test_a_server_asks_its_client_in_both_eras(way, tmp_path):
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_the_lifespan_is_entered_once_round_all_sessions(way, tmp_path):
+async def test_the_lifespan_is_entered_once_for_all_sessions(way, tmp_path):
     seen = Story()
     async with served(harbour(seen), way, tmp_path) as (url, _scope):
         async with Client(url) as one, Client(url) as other:
@@ -59,7 +59,7 @@ async def test_the_lifespan_is_entered_once_round_all_sessions(way, tmp_path):
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_server_that_stops_cancels_what_runs_and_leaves_its_lifespan_last(way, tmp_path):
+async def test_a_stopping_server_cancels_its_handlers_before_the_lifespan_exits(way, tmp_path):
     seen, lost = Story(), []
 
     async def call(client):
@@ -78,7 +78,7 @@ async def test_a_server_that_stops_cancels_what_runs_and_leaves_its_lifespan_las
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_client_that_is_cut_off_ends_its_own_session_alone(way, tmp_path):
+async def test_a_broken_connection_closes_only_its_own_session(way, tmp_path):
     seen = Story()
     async with served(harbour(seen), way, tmp_path) as (url, _scope), Client(url) as other:
         async with Client(url) as client, trio.open_nursery() as nursery:
@@ -91,7 +91,7 @@ async def test_a_client_that_is_cut_off_ends_its_own_session_alone(way, tmp_path
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_each_session_is_recorded_by_itself_and_replays_strictly(way, tmp_path):
+async def test_each_session_has_its_own_recording_that_replays(way, tmp_path):
     folder = tmp_path / "recordings"
     folder.mkdir()
     async with served(harbour(), way, tmp_path, record=folder) as (url, _scope):
@@ -113,7 +113,7 @@ async def test_a_single_file_is_rejected_as_a_recording(way, tmp_path):
             pass
 
 
-async def test_a_recording_that_cannot_be_made_costs_its_own_connection_alone(tmp_path, caplog):
+async def test_a_recording_error_closes_only_its_own_connection(tmp_path, caplog):
     folder = tmp_path / "gone"
     folder.mkdir()
     async with served(harbour(), "tcp", tmp_path, record=f"{folder}/") as (url, _scope):
@@ -126,7 +126,7 @@ async def test_a_recording_that_cannot_be_made_costs_its_own_connection_alone(tm
     assert any(isinstance(each.exc_info[1], RecordingError) for each in caplog.records)
 
 
-async def test_a_lifespan_that_fails_is_raised_bare(tmp_path):
+async def test_an_error_of_the_lifespan_is_raised_without_a_group(tmp_path):
     @contextlib.asynccontextmanager
     async def lifespan(_server):
         raise LookupError("no sea")
@@ -152,7 +152,7 @@ async def test_a_token_opens_a_websocket_by_header_and_by_subprotocol(tmp_path):
             await open_websocket_channel(url, headers={"Authorization": "Basic xyz"})
 
 
-async def test_a_handler_knows_who_asks(tmp_path):
+async def test_a_handler_gets_the_principal_of_the_connection(tmp_path):
     async def verify(head):
         return {"Bearer x": "xenia"}.get(head.header("authorization"))
 
@@ -188,7 +188,7 @@ async def test_options_that_contradict_each_other_are_rejected(tmp_path):
             await harbour().serve_websocket(port=0, **options)
 
 
-async def test_a_page_of_another_origin_is_rejected_and_told_the_setting(tmp_path):
+async def test_the_rejection_of_another_origin_names_the_setting(tmp_path):
     async with served(harbour(), "websocket", tmp_path) as (url, _scope):
         for origin in ("https://evil.example", "null"):
             with pytest.raises(ConnectionLost, match=r"HTTP 403.*origins="):
@@ -202,14 +202,14 @@ async def test_a_page_of_another_origin_is_rejected_and_told_the_setting(tmp_pat
         await channel.aclose()
 
 
-async def test_another_path_is_told_where_the_endpoint_is(tmp_path):
+async def test_the_response_for_another_path_names_the_endpoint(tmp_path):
     async with served(harbour(), "websocket", tmp_path, path="/mcp") as (url, _scope):
         assert url.endswith("/mcp")
         with pytest.raises(ConnectionLost, match=r"HTTP 404.*endpoint is /mcp"):
             await open_websocket_channel(url.removesuffix("/mcp") + "/ws?secret=1")
 
 
-async def test_tcp_is_open_to_other_machines_only_on_purpose():
+async def test_tcp_on_a_public_address_needs_authorize_or_is_open():
     with pytest.raises(ValueError, match=r"authorize=.*is_open=True"):
         await harbour().serve_tcp(host="0.0.0.0", port=0)
     async with trio.open_nursery() as nursery:
@@ -248,7 +248,7 @@ async def test_a_call_in_flight_is_not_repeated_when_its_connection_breaks(tmp_p
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_client_without_a_server_is_told(way, tmp_path):
+async def test_a_client_without_a_server_gets_an_error(way, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
         pass
     with pytest.raises(ConnectionLost, match="cannot connect to"):
@@ -256,7 +256,7 @@ async def test_a_client_without_a_server_is_told(way, tmp_path):
             pass
 
 
-async def test_what_does_not_fit_a_url_is_rejected(tmp_path):
+async def test_options_that_do_not_suit_the_url_are_rejected(tmp_path):
     rejected = [
         ("tcp://127.0.0.1", {}, ValueError, "tcp://host:port"),
         ("tcp://127.0.0.1:1", {"headers": {"a": "b"}}, TypeError, "headers"),
@@ -296,7 +296,7 @@ server.run(sys.argv[1], **({"path": "alone"} if sys.argv[1] == "unix" else {"por
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_process_serves_until_a_signal_comes(tmp_path, way):
+async def test_a_process_serves_until_a_signal_arrives(tmp_path, way):
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", PROGRAM, way], stdout=subprocess.PIPE, cwd=tmp_path
     )

@@ -1,4 +1,4 @@
-"""A server does what it has declared, and nothing else."""
+"""A server does what it has declared as its capabilities, and nothing else."""
 
 import functools
 

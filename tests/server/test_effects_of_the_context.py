@@ -1,4 +1,4 @@
-"""Clocks, chance, time and change, as handlers have them from their context."""
+"""Clocks, random numbers, sleep, timeouts and patches of the context are effects."""
 
 import datetime as dt
 import json
@@ -45,7 +45,7 @@ def both(request, server):
     return register
 
 
-async def test_the_time_of_day_is_that_of_the_world(server, either, both):
+async def test_now_is_the_time_of_day(server, either, both):
     both(lambda ctx: ctx.now().isoformat())
     before = dt.datetime.now(dt.UTC)
     asker = await either(server)
@@ -54,14 +54,14 @@ async def test_the_time_of_day_is_that_of_the_world(server, either, both):
     assert now.tzinfo is not None
 
 
-async def test_the_other_clock_is_that_of_the_run(server, either, both):
+async def test_monotonic_is_the_clock_of_the_trio_run(server, either, both):
     both(lambda ctx: ctx.monotonic())
     asker = await either(server)
     before = trio.current_time()
     assert before <= float(await asker.call("tool")) <= trio.current_time()
 
 
-async def test_chance_is_other_in_each_request(server, either, both):
+async def test_random_numbers_differ_between_requests(server, either, both):
     both(lambda ctx: [ctx.random.random(), ctx.random.random(), str(ctx.uuid4())])
     asker = await either(server)
     found = [json.loads(await asker.call("tool")) for _ in range(2)]
@@ -71,7 +71,7 @@ async def test_chance_is_other_in_each_request(server, either, both):
     assert found[0][2] != found[1][2]
 
 
-async def test_recorded_chance_follows_from_the_seed_and_the_lane(server, record, both):
+async def test_recorded_random_numbers_follow_from_seed_and_lane(server, record, both):
     both(lambda ctx: ctx.random.random())
     asker, told = await record(server)
     number = float(await asker.call("tool"))
@@ -80,12 +80,12 @@ async def test_recorded_chance_follows_from_the_seed_and_the_lane(server, record
     assert random.Random(f"{seed}:r5").random() == number
 
 
-async def test_the_new_way_is_taken(server, either, both):
+async def test_patched_is_true_outside_of_old_recordings(server, either, both):
     both(lambda ctx: ctx.patched("a") and ctx.patched("a"))
     assert await (await either(server)).call("tool") == "true"
 
 
-async def test_all_that_replays(server, record, both):
+async def test_clocks_random_numbers_and_patches_replay(server, record, both):
     both(
         lambda ctx: [
             str(ctx.now()),
@@ -101,7 +101,7 @@ async def test_all_that_replays(server, record, both):
     assert report.requests == 1
 
 
-async def test_before_the_patch_the_old_way_is_replayed(server, record):
+async def test_patched_is_false_in_replays_of_older_recordings(server, record):
     is_new = False
 
     @server.tool
@@ -133,7 +133,7 @@ async def test_sleep_is_an_effect(server, record, autojump_clock):
     ]
 
 
-async def test_a_thread_sleeps_too(server, either):
+async def test_sleep_in_a_thread_is_an_effect(server, either):
     @server.tool
     def tool(ctx: ThreadContext) -> None:
         return ctx.sleep(0.001)
@@ -142,7 +142,7 @@ async def test_a_thread_sleeps_too(server, either):
     assert (await asker.result("tools/call", {"name": "tool"}))["content"] == []
 
 
-async def test_a_negative_sleep_is_rejected_as_by_trio(server, either):
+async def test_a_negative_sleep_raises_value_error(server, either):
     @server.tool
     async def tool(ctx: Context) -> str:
         try:
@@ -206,7 +206,7 @@ async def test_a_timeout_replays(server, record):
         lambda ctx: ctx.info("one"),
     ],
 )
-async def test_inside_of_an_effect_the_context_is_rejected(server, either, use):
+async def test_the_context_is_rejected_inside_an_effect(server, either, use):
     """Also in the effect of a thread, and with the same words."""
 
     def rejected(ctx):
@@ -231,7 +231,7 @@ async def test_inside_of_an_effect_the_context_is_rejected(server, either, use):
         assert (await asker.call(name)).startswith("inside the effect 'rejected'")
 
 
-async def test_a_timeout_inside_of_an_effect_is_rejected(server, either):
+async def test_a_timeout_inside_an_effect_is_rejected(server, either):
     @server.tool
     async def tool(ctx: Context) -> str:
         def use():

@@ -1,4 +1,4 @@
-"""Connections whose client says nothing that counts."""
+"""Connections whose client sends no first request are closed."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What a lifespan raises when a server is stopped: it is no cancellation, and in no group."""
+"""An error of the lifespan after a cancellation is raised without an exception group."""
 
 import contextlib
 from types import SimpleNamespace

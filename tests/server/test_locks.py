@@ -1,4 +1,4 @@
-"""`ctx.lock`: one at a time, by name, for all sessions of a server, and again in a replay."""
+"""`ctx.lock`: one holder at a time, by name, for all sessions of a server, and in replays."""
 
 import functools
 import threading

@@ -1,4 +1,4 @@
-"""A handler asks what its client cannot be asked, and does not catch that."""
+"""Handlers that ask a client for a capability which it did not declare."""
 
 import pytest
 

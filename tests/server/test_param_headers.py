@@ -1,4 +1,4 @@
-"""Arguments that clients repeat in the head of an HTTP request, as a server declares them."""
+"""Arguments of tools that HTTP requests repeat in headers."""
 
 import pytest
 

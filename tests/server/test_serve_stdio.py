@@ -58,7 +58,7 @@ async def test_stdio_is_served_until_the_host_closes_it(pipes):
     assert left == [True]
 
 
-async def test_a_lifespan_that_will_not_end_is_cancelled(pipes, autojump_clock):
+async def test_a_lifespan_that_does_not_exit_in_time_is_cancelled(pipes, autojump_clock):
     left = []
 
     @contextlib.asynccontextmanager
@@ -79,7 +79,7 @@ async def test_a_lifespan_that_will_not_end_is_cancelled(pipes, autojump_clock):
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-async def test_what_the_lifespan_raises_arrives_bare(pipes, is_late):
+async def test_an_error_of_the_lifespan_is_raised_without_a_group(pipes, is_late):
     @contextlib.asynccontextmanager
     async def lifespan(server):
         if not is_late:
@@ -93,7 +93,7 @@ async def test_what_the_lifespan_raises_arrives_bare(pipes, is_late):
         await serve_stdio(server, descriptors=pipes.theirs)
 
 
-async def test_the_death_of_the_parent_is_the_end(pipes, monkeypatch):
+async def test_the_session_closes_when_the_parent_process_dies(pipes, monkeypatch):
     died = trio.Event()
 
     async def wait_parent_death(*, parent_pid, limits):
@@ -111,7 +111,7 @@ async def test_the_death_of_the_parent_is_the_end(pipes, monkeypatch):
     assert "parent" in session.loss.reason
 
 
-async def test_serving_stdio_is_cancelled_like_anything(pipes):
+async def test_serving_stdio_can_be_cancelled(pipes):
     async with trio.open_nursery() as nursery:
         session = await nursery.start(
             functools.partial(serve_stdio, Server("harbour"), descriptors=pipes.theirs)
@@ -192,7 +192,7 @@ HELLO = (
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_session_and_the_lifespan_is_left(number):
+def test_a_signal_closes_the_session_and_exits_the_lifespan(number):
     with process() as child:
         child.stdin.write(HELLO)
         child.stdin.flush()
@@ -204,7 +204,7 @@ def test_a_signal_ends_the_session_and_the_lifespan_is_left(number):
 
 
 @pytest.mark.real_time
-def test_a_signal_ends_a_server_that_is_not_serving_yet():
+def test_a_signal_ends_a_server_that_is_still_starting():
     with process(enter="await trio.sleep_forever()") as child:
         assert child.stderr.readline() == b"entering\n"
         child.send_signal(signal.SIGTERM)

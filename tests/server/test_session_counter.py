@@ -1,4 +1,4 @@
-"""Sessions of one server that are open at the same time, counted by each."""
+"""Count the sessions of one server that are open at the same time."""
 
 import pytest
 from hypothesis import given

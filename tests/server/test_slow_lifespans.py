@@ -1,4 +1,4 @@
-"""Serving that has not begun yet, because its lifespan has not, can be cancelled."""
+"""Serving can be cancelled while the lifespan is still starting."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Connections whose session is long in coming, as those of a bridge may be."""
+"""The handshake timeout of connections whose session takes long to open, as in a bridge."""
 
 import attrs
 import trio

@@ -24,7 +24,7 @@ def names_of(result):
 
 @pytest.mark.requirement("PROG-09", "LOG-03", "TRAP-64")
 @pytest.mark.parametrize("protocol_version", ALL_PROTOCOL_VERSIONS)
-async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(
+async def test_notifications_of_a_handler_are_sent_in_order_before_its_response(
     server, serve, protocol_version
 ):
     @server.tool
@@ -50,7 +50,7 @@ async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(
 
 
 @pytest.mark.requirement("TOOL-16")
-async def test_an_object_is_told_as_text_and_not_structured(server, serve):
+async def test_structured_content_is_also_sent_as_text(server, serve):
     @server.tool
     async def weigh() -> dict[str, int]:
         return {"tons": 3}
@@ -67,7 +67,7 @@ async def test_an_object_is_told_as_text_and_not_structured(server, serve):
 
 
 @pytest.mark.requirement("TOOL-16", "COMP-05", "LOG-03", "RES-18")
-async def test_what_is_empty_or_zero_is_sent(server, serve):
+async def test_empty_and_zero_values_are_sent(server, serve):
     note = types.Annotations(audience=[], priority=0)
 
     @server.tool
@@ -106,7 +106,7 @@ async def test_what_is_empty_or_zero_is_sent(server, serve):
 
 
 @pytest.mark.requirement("PAG-08")
-async def test_a_page_goes_on_where_the_last_one_ended_whatever_has_changed_meanwhile(serve):
+async def test_a_page_follows_the_previous_one_although_the_list_has_changed(serve):
     server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=2)))
     for name in "abcdef":
         server.tool(name=name)(nothing)
@@ -127,7 +127,7 @@ async def test_a_page_goes_on_where_the_last_one_ended_whatever_has_changed_mean
 
 
 @pytest.mark.requirement("PAG-08", "PAG-09")
-async def test_a_cursor_after_something_that_is_gone_is_invalid_and_not_an_empty_page(serve):
+async def test_a_cursor_after_a_removed_entry_is_invalid_params(serve):
     server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=1)))
     for name in "ab":
         server.tool(name=name)(nothing)
@@ -139,7 +139,7 @@ async def test_a_cursor_after_something_that_is_gone_is_invalid_and_not_an_empty
     assert names_of(await asker.result("tools/list")) == ["b"]
 
 
-async def test_cursors_that_a_client_makes_up_cost_no_memory():
+async def test_cursors_computed_by_a_client_use_no_memory():
     server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=5)))
     for number in range(20):
         server.tool(name=f"n{number:02}")(nothing)
@@ -176,7 +176,7 @@ async def test_cursors_that_a_client_makes_up_cost_no_memory():
     ],
 )
 @pytest.mark.requirement("TOOL-38")
-async def test_a_given_schema_is_read_in_its_own_dialect(server, serve, schema, rejected):
+async def test_a_given_schema_is_validated_in_its_own_dialect(server, serve, schema, rejected):
     @server.tool(input_schema={"type": "object", **schema})
     async def sail(given: dict) -> str:
         return "sails"
@@ -198,7 +198,7 @@ async def test_a_given_schema_is_read_in_its_own_dialect(server, serve, schema, 
         {"type": "resource", "resource": {"uri": "a:b", "text": "t"}},
     ],
 )
-async def test_an_answer_of_other_content_is_an_error_of_the_clients(server, serve, content):
+async def test_an_elicitation_result_of_another_form_is_the_clients_error(server, serve, content):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(RemoteProtocolError, match="sampling/createMessage"):
@@ -216,7 +216,7 @@ async def test_an_answer_of_other_content_is_an_error_of_the_clients(server, ser
 
 
 @pytest.mark.requirement("ROOT-05", "TRAP-10")
-async def test_what_a_newer_client_adds_to_its_roots_does_no_harm(server, serve):
+async def test_unknown_members_of_roots_are_ignored(server, serve):
     @server.tool
     async def ask(ctx: Context) -> list:
         (root,) = await ctx.list_roots()
@@ -231,7 +231,7 @@ async def test_what_a_newer_client_adds_to_its_roots_does_no_harm(server, serve)
 
 
 @pytest.mark.requirement("SAMP-10")
-async def test_what_a_newer_client_adds_to_its_answer_does_no_harm(server, serve):
+async def test_unknown_members_of_an_answer_are_ignored(server, serve):
     @server.tool
     async def ask(ctx: Context) -> list:
         answer = await ctx.sample("Why?")

@@ -1,4 +1,4 @@
-"""Lists at every revision: what a server declares, lists in pages, and tells changes of."""
+"""Capabilities, pages of lists and notifications of changes at every protocol version."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def names_of(result, method):
 
 @pytest.mark.requirement("TOOL-01", "RES-01", "PROM-01", "LOG-01", "COMP-01")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_server_declares_what_it_has(server, serve, protocol_version):
+async def test_registered_kinds_are_declared(server, serve, protocol_version):
     asker = await serve(server, protocol_version=protocol_version)
     assert asker.hello["capabilities"] == {"logging": {}}
     offer(server, "a")
@@ -67,7 +67,7 @@ async def test_a_server_declares_what_it_has(server, serve, protocol_version):
 @pytest.mark.requirement("PROM-15", "LIFE-14")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("method", LISTS)
-async def test_what_is_not_declared_is_not_served(server, serve, protocol_version, method):
+async def test_methods_of_undeclared_kinds_are_not_found(server, serve, protocol_version, method):
     asker = await serve(server, protocol_version=protocol_version)
     assert (await asker.error(method))["code"] == -32601
 
@@ -89,7 +89,7 @@ async def test_a_list_may_be_empty(serve, protocol_version, method):
 @pytest.mark.requirement("PAG-01", "PAG-08", "TOOL-02", "RES-02", "PROM-02")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("method", LISTS)
-async def test_a_list_comes_in_pages_and_a_cursor_stays_good(
+async def test_a_list_comes_in_pages_and_its_cursors_stay_valid(
     server, serve, protocol_version, method
 ):
     for name in "abc":
@@ -110,7 +110,7 @@ async def test_a_list_comes_in_pages_and_a_cursor_stays_good(
 @pytest.mark.requirement("PAG-08", "PAG-09")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("cursor", ["", "7", "b"])
-async def test_a_cursor_that_was_never_given_is_rejected(server, serve, protocol_version, cursor):
+async def test_an_unknown_cursor_is_rejected(server, serve, protocol_version, cursor):
     for name in "abc":
         offer(server, name)
     asker = await serve(server, protocol_version=protocol_version)
@@ -121,7 +121,7 @@ async def test_a_cursor_that_was_never_given_is_rejected(server, serve, protocol
 
 @pytest.mark.requirement("TOOL-05", "TOOL-06", "TOOL-08")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_tool_has_a_name_of_its_own_and_takes_an_object(server, serve, protocol_version):
+async def test_tools_have_unique_names_and_object_schemas(server, serve, protocol_version):
     server.tool(name="a")(nothing)
     server.tool(name="b")(one)
     with pytest.raises(ValueError, match="already"):
@@ -137,7 +137,7 @@ async def test_a_tool_has_a_name_of_its_own_and_takes_an_object(server, serve, p
 
 @pytest.mark.requirement("PROM-02", "RES-07")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_prompt_names_its_arguments_and_a_template_its_places(
+async def test_a_prompt_lists_its_arguments_and_a_template_its_variables(
     server, serve, protocol_version
 ):
     async def sail(port: str, ship: str = "") -> str:
@@ -172,7 +172,7 @@ async def test_a_prompt_names_its_arguments_and_a_template_its_places(
         ("resources", lambda server: server.resource("x:n")(nothing)),
     ],
 )
-async def test_a_change_of_a_list_is_told(server, serve, protocol_version, kind, add):
+async def test_clients_are_notified_of_a_changed_list(server, serve, protocol_version, kind, add):
     offer(server, "a")
     asker = await serve(server, protocol_version=protocol_version)
     add(server)
@@ -182,7 +182,9 @@ async def test_a_change_of_a_list_is_told(server, serve, protocol_version, kind,
 
 @pytest.mark.requirement("RES-11", "RES-12", "RES-10")
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_who_subscribes_is_told_until_it_unsubscribes(server, serve, protocol_version):
+async def test_a_subscribed_client_is_notified_until_it_unsubscribes(
+    server, serve, protocol_version
+):
     offer(server, "a")
     asker = await serve(server, protocol_version=protocol_version)
     assert await asker.result("resources/subscribe", {"uri": "x:a"}) == {}

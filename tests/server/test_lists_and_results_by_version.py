@@ -1,4 +1,4 @@
-"""What lists and results say at each revision."""
+"""Lists and results have the members of the protocol version of their client."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calls at every revision: what tools, resources, prompts and completions answer and refuse."""
+"""Tools, resources, prompts, completions and logging at every protocol version."""
 
 import pytest
 import trio
@@ -38,7 +38,7 @@ def asks(server, serve, protocol_version):
 
 
 @pytest.mark.requirement("TOOL-16", "TOOL-18")
-async def test_a_result_has_content_and_says_only_of_an_error_that_it_is_one(server, asks):
+async def test_a_result_has_content_and_is_error_only_for_errors(server, asks):
     @server.tool
     async def nothing() -> None:
         pass
@@ -55,7 +55,9 @@ async def test_a_result_has_content_and_says_only_of_an_error_that_it_is_one(ser
 
 
 @pytest.mark.requirement("TOOL-18", "PROM-08")
-async def test_sound_is_base64_in_the_words_of_the_protocol_version(server, asks, protocol_version):
+async def test_audio_is_base64_or_replaced_where_the_version_lacks_it(
+    server, asks, protocol_version
+):
     @server.tool
     @server.prompt
     async def horn() -> Audio:
@@ -71,7 +73,7 @@ async def test_sound_is_base64_in_the_words_of_the_protocol_version(server, asks
 
 
 @pytest.mark.requirement("TOOL-29")
-async def test_what_fails_inside_a_tool_is_a_result(server, asks):
+async def test_a_tool_error_is_a_result(server, asks):
     @server.tool
     async def sink() -> str:
         raise ToolError("the ship has sunk")
@@ -83,7 +85,7 @@ async def test_what_fails_inside_a_tool_is_a_result(server, asks):
 
 
 @pytest.mark.requirement("TOOL-19", "PROM-09", "RES-05")
-async def test_a_server_serves_the_resources_that_it_embeds(server, asks):
+async def test_embedded_resources_can_be_read(server, asks):
     @server.resource(TIDE, mime_type="text/tide")
     async def tide() -> str:
         return "high"
@@ -144,7 +146,7 @@ async def test_contents_are_text_or_base64(server, asks):
         "",
     ],
 )
-async def test_a_uri_that_is_not_ours_reaches_no_handler_and_is_not_fetched(server, asks, uri):
+async def test_an_unknown_uri_reaches_no_handler_and_is_not_fetched(server, asks, uri):
     seen = []
 
     @server.resource("harbour://x/{+path}")
@@ -161,7 +163,7 @@ async def test_a_uri_that_is_not_ours_reaches_no_handler_and_is_not_fetched(serv
 
 
 @pytest.mark.requirement("PROM-05", "PROM-07", "PROM-08", "PROM-16")
-async def test_a_prompt_is_messages_of_a_role_and_a_block(server, asks):
+async def test_a_prompt_is_a_list_of_messages_with_role_and_content(server, asks):
     @server.prompt
     async def sail(days: int, port: str):
         said = types.TextContent(text="Aye.")
@@ -194,7 +196,7 @@ async def test_a_prompt_is_messages_of_a_role_and_a_block(server, asks):
         {"name": "sail", "arguments": {"days": "3", "more": "4"}},
     ],
 )
-async def test_a_prompt_that_cannot_be_filled_in_is_rejected(server, asks, params):
+async def test_invalid_arguments_of_a_prompt_are_rejected(server, asks, params):
     reached = []
 
     @server.prompt
@@ -237,7 +239,7 @@ async def test_a_completion_keeps_its_order_and_has_a_hundred_values_at_most(ser
         {"argument": {"name": "port", "value": 7}},
     ],
 )
-async def test_what_nobody_can_complete_is_rejected(server, asks, change):
+async def test_completions_of_unknown_targets_are_rejected(server, asks, change):
     @server.prompt
     async def sail(port: str) -> str:
         return port
@@ -272,7 +274,7 @@ def offer(server, handler):
 
 @pytest.mark.requirement("TOOL-38", "RES-24", "PROM-16", "COMP-09", "CACHE-20")
 @pytest.mark.parametrize(("method", "params"), CALLS)
-async def test_a_handler_is_asked_each_time_who_may_do_what(
+async def test_each_request_is_authorized_by_its_own_handler(
     serve, protocol_version, method, params
 ):
     server = Server("harbour", cache_scope="public", list_ttl_seconds=3600)
@@ -298,7 +300,7 @@ async def test_a_handler_is_asked_each_time_who_may_do_what(
 
 @pytest.mark.requirement("RES-09", "PROM-06", "COMP-06", "LOG-14", "TOOL-38", "PROM-16")
 @pytest.mark.parametrize(("method", "params"), CALLS)
-async def test_a_crash_is_an_internal_error_that_tells_nothing(
+async def test_an_unexpected_error_is_an_internal_error_without_its_text(
     server, asks, caplog, method, params
 ):
     async def sail(port: str) -> str:
@@ -313,7 +315,7 @@ async def test_a_crash_is_an_internal_error_that_tells_nothing(
 
 @pytest.mark.requirement("TOOL-38", "COMP-07", "COMP-09")
 @pytest.mark.parametrize(("method", "params"), CALLS)
-async def test_who_asks_too_much_at_once_is_rejected(serve, protocol_version, method, params):
+async def test_too_many_requests_at_once_are_rejected(serve, protocol_version, method, params):
     server = Server("harbour", limits=Limits(requests=RequestLimits(in_flight_max=1, queued_max=1)))
     release = trio.Event()
 
@@ -361,7 +363,9 @@ async def heard(asker, level, protocol_version):
 
 
 @pytest.mark.requirement("LOG-02", "LOG-03", "LOG-04", "LOG-06", "LOG-09")
-async def test_a_client_hears_of_its_level_and_of_all_above(talking, asks, protocol_version):
+async def test_a_client_receives_log_messages_of_its_level_and_above(
+    talking, asks, protocol_version
+):
     asker = await asks()
     for number, level in enumerate(LEVELS):
         told = await heard(asker, level, protocol_version)
@@ -373,7 +377,7 @@ async def test_a_client_hears_of_its_level_and_of_all_above(talking, asks, proto
 
 @pytest.mark.requirement("LOG-07", "LOG-11")
 @pytest.mark.parametrize("level", ["loud", "", 3, None, "DEBUG"])
-async def test_a_level_that_is_none_is_rejected(talking, asks, protocol_version, level):
+async def test_an_unknown_log_level_is_rejected(talking, asks, protocol_version, level):
     asker = await asks()
     if protocol_version == E:
         answer = await asker.error(
@@ -386,7 +390,7 @@ async def test_a_level_that_is_none_is_rejected(talking, asks, protocol_version,
 
 
 @pytest.mark.requirement("LOG-12")
-async def test_levels_of_a_session_are_gone_with_the_session(talking, asks, protocol_version):
+async def test_the_log_level_of_a_session_ends_with_the_session(talking, asks, protocol_version):
     asker = await asks()
     answer = await asker.ask("logging/setLevel", {"level": "error"})
     assert answer.get("error", {}).get("code") == (-32601 if protocol_version == E else None)
@@ -415,7 +419,7 @@ async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(serve, 
 
 
 @pytest.mark.requirement("LOG-15", "LOG-14")
-async def test_the_engine_itself_logs_to_python_and_never_over_the_protocol(
+async def test_messages_of_the_package_itself_go_to_python_logging_only(
     server, asks, caplog, protocol_version
 ):
     @server.tool
