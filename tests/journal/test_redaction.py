@@ -1,16 +1,29 @@
-"""A redactor takes what is secret out of each body, and knows what it took out before."""
+"""Redaction of records."""
 
+import html
 import json
+import re
+import time
+from base64 import b64encode
+from contextlib import suppress
+from urllib.parse import quote
 
+import attrs
 import pytest
+import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_trio import Limits
-from mcp_trio._journal.redaction import redactor_for_replay
+from mcp_trio import Client, Context, Limits, Server
+from mcp_trio._cli.commands import commands
+from mcp_trio._journal.known_secrets import KnownSecrets, spelling_pattern
+from mcp_trio._journal.redaction import Redactor, mask_malformed, redactor_for_replay
+from mcp_trio._journal.secret_detection import likely_secrets
+from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import RecordingLimits
-from mcp_trio.recording import Record
+from mcp_trio.recording import Record, RecordOptions, Redaction, open_recording, replay
+from mcp_trio.transports import memory_pair
 from tests.journal.conftest import (
     KEY,
     SECRET,
@@ -23,6 +36,8 @@ from tests.journal.conftest import (
     result,
     text_of,
 )
+
+# A redactor takes what is secret out of each body, and knows what it took out before.
 
 
 def test_a_message_without_secrets_is_unchanged():
@@ -167,3 +182,646 @@ def test_the_manifest_tells_no_secret():
     assert SECRET not in said
     assert "hunter2hunter2" not in said
     assert KEY.decode() not in said
+
+
+# A value that is known is found in every writing of it, and beside, in and over other values.
+
+VALUE = "p@ss!w(o)r*d~/+&=\"q' ü9<\n😀>"
+TOKEN = "k@aa!z(x)w*v~/+&=\"b' é3<\n😁>"
+
+WRITINGS = {
+    "JavaScript's": lambda text: quote(text, safe="!'()*~"),
+    "twice encoded": lambda text: quote(quote(text)),
+    "in small": lambda text: "".join(
+        f"%{byte:02x}" if byte > 126 else chr(byte) for byte in text.encode()
+    ),
+    "HTML": html.escape,
+    "XML": lambda text: (
+        text.replace("&", "&amp;")
+        .replace("'", "&apos;")
+        .replace("ü", "&#252;")
+        .replace("é", "&#233;")
+    ),
+    "PHP": lambda text: json.dumps(text).replace("/", "\\/"),
+    "JSON, three deep": lambda text: json.dumps(json.dumps(json.dumps(text))),
+    "JSON in unicode, twice": lambda text: json.dumps(
+        json.dumps(text, ensure_ascii=False), ensure_ascii=False
+    ),
+    "form": lambda text: quote(text, safe="").replace("%20", "+"),
+}
+
+
+def following(**tokens):
+    one = KnownSecrets()
+    for value, token in tokens.items():
+        one.add(value, token, is_certain=False)
+    return one
+
+
+def replaced(one, text):
+    return one.replaced(text, one.found_in(json.dumps(text).encode()))
+
+
+@pytest.mark.parametrize("write", WRITINGS.values(), ids=WRITINGS)
+def test_a_value_is_found_in_every_writing(write):
+    one = following(**{VALUE: TOKEN})
+    assert replaced(one, f"it is {write(VALUE)}!") == f"it is {write(TOKEN)}!"
+
+
+@pytest.mark.parametrize("write", WRITINGS.values(), ids=WRITINGS)
+def test_nothing_of_a_value_with_rows_of_backslashes_is_left(write):
+    value, token = 'drei \\\\"Pferde\\" \\\\\\😀 \\\n', 'eybk \\\\"Fleznj\\" \\\\\\😁 \\\n'
+    assert replaced(following(**{value: token}), f"it: {write(value)}") == f"it: {write(token)}"
+
+
+def test_a_row_of_backslashes_is_no_long_search():
+    value, other = ("\\" * 16 + '"x').join("abcdefghi"), ("\\" * 99 + '"x').join("abcdefghj")
+    assert spelling_pattern(value).search(other) is None
+
+
+@given(st.text(min_size=1, max_size=12), st.data())
+def test_a_pattern_matches_any_mixture_of_writings(value, data):
+    ways = [
+        lambda character: character,
+        lambda character: json.dumps(character)[1:-1],
+        lambda character: quote(character, safe=""),
+        html.escape,
+    ]
+    value = value.encode("utf-8", "ignore").decode()
+    written = "".join(data.draw(st.sampled_from(ways))(character) for character in value)
+    assert spelling_pattern(value).fullmatch(written)
+
+
+def test_a_longer_token_is_written_to_its_end():
+    assert replaced(following(**{"a/b cd": "x/y zwvu"}), "a%2Fb+cd!") == "x%2Fy+zwvu!"
+
+
+def test_a_token_of_other_signs_is_written_as_the_value_was():
+    one = following(**{"----": "#;-?", '""""': "&#:/", "¡¡¡¡": "éàéà", "\\<<<": "^:#-"})
+    assert replaced(one, "----") == "#;-?"
+    assert replaced(one, '\\"\\"\\"\\"') == "&#:/"
+    assert replaced(one, "%22" * 4) == "%26%23%3A%2F"
+    assert replaced(one, "%2522" * 4) == "%2526%2523%253A%252F"
+    assert replaced(one, "&#34;" * 4) == "&#38;&#35;&#58;&#47;"
+    assert replaced(one, "\\u00a1" * 4) == "\\u00e9\\u00e0\\u00e9\\u00e0"
+    assert replaced(one, "%c2%a1" * 4) == "%c3%a9%c3%a0%c3%a9%c3%a0"
+
+
+def test_of_two_values_that_overlap_nothing_is_left():
+    one = following(abcdef12="ghijkl34", ef12ghij9="mnop56qr7")
+    changed = replaced(one, "abcdef12ghij9")
+    assert changed == "ghij" + "mnop56qr7"
+    assert replaced(one, changed) == changed
+
+
+def test_a_value_in_another_is_part_of_that():
+    one = following(hunter22="abcdef33", hunter22hunter22x="klmnop44qrstuv55w")
+    assert replaced(one, "hunter22hunter22x hunter22") == "klmnop44qrstuv55w abcdef33"
+
+
+def test_a_value_in_a_token_is_none():
+    one = following(secret77longer="abcxyz99defghi", xyz99="uvw11")
+    assert replaced(one, "abcxyz99defghi xyz99") == "abcxyz99defghi uvw11"
+
+
+def test_a_part_that_could_be_either_end_is_of_the_longer_one():
+    one = following(**{"00001234000001234": "abcdefghijklmnopq"})
+    assert replaced(one, "00001234") == "abcdefgh"
+    assert replaced(one, "000001234") == "ijklmnopq"
+    assert replaced(one, "x00001234") == "xabcdefgh"
+    assert replaced(one, "00001234000001") == "abcdefghijklmn"
+    assert replaced(one, "000001234 and 000012340") == "ijklmnopq and abcdefghi"
+
+
+def test_a_long_value_is_followed_in_pieces():
+    value, token = (
+        "".join(chr(first + number * number // 97 % 26) for number in range(5000))
+        for first in (97, 65)
+    )
+    one = following(**{value: token})
+    assert replaced(one, f"<{value}>") == f"<{token}>"
+    assert value[3000:3100] not in replaced(one, value[:3100])
+    assert replaced(one, json.dumps({"a": value})) == json.dumps({"a": token})
+
+
+def test_needless_escapes_hide_no_value():
+    one = following(hunter22x="abcdef33y")
+    for body in (rb'"h\u0075nter22x"', rb'"\"h\\u0075nter22x\""', rb'"a\/\\/hunter22x"'):
+        assert one.found_in(body)
+    assert not one.found_in(rb'"\u00e9 \u0022 \\ \/ and nothing else"')
+
+
+def test_with_many_values_base64_is_looked_for_in_long_runs():
+    one = following(**{f"{number:04}" * 5: f"{9999 - number:04}" * 5 for number in range(100)})
+    written = b64encode(b"0042" * 5).decode()
+    assert replaced(one, written) == b64encode(b"9957" * 5).decode()
+    assert not one.found_in(b'"a b c"')
+    assert not one.found_in(b"")
+
+
+# Where secrets are found: in every structure and every text that says of itself what is secret.
+
+
+def redacted(frame, **rules):
+    return redactor(**rules).redact("in", frame)
+
+
+TEXTS = {
+    "shell": 'export PASSWORD="{}"',
+    "shell, single": "PASSWORD='{}' run",
+    "shell, with a hash": "PASSWORD=ab#{}",
+    "shell, with a comma": "PASSWORD=ab,{}",
+    "ini": "[db]\npassword = {}\nhost = a",
+    "ini, with spaces in it": "password = my {} word",
+    "yaml": "db:\n  password: {}\n",
+    "yaml list": "- token: {}",
+    "header": "GET / HTTP/1.1\r\nX-Api-Key: {}\r\n\r\n",
+    "header, basic": "Authorization: Basic {}",
+    "curl": "curl -H 'X-Api-Key: {}' host",
+    "flag": "psql --password {} -h host",
+    "flag, quoted": 'psql --password "{}"',
+    "flag with =": "psql --password={}",
+    "xml": "<a><password>{}</password></a>",
+    "xml attribute": '<db password="{}"/>',
+    "form": "user[password]={}&x=1",
+    "form in parts": 'form-data; name="password"\r\nX: 1\r\n\r\n{}\r\n--b',
+    "python": 'config["password"] = "{}"',
+    "a call in a traceback": "    login(user='a', password='{}')\nX: no",
+    "bytes": "login(password=b'{}')",
+    "in another text": "note = \"password='{}'\"",
+    "JSON with an escape": 'so {{"password": "ab\\"{}"}} it',
+    "an address": "postgres://u:p@{}@host/db",
+    "a query in a query": "r=https%3A%2F%2Fh%2F%3Ftoken%3D{}%26x%3D1",
+    "a sentence": "the password: {}.",
+    "bearer": "sent Bearer {}",
+    "bearer of letters": "sent Bearer abcdefghijklmnopqrstuvwx{}",
+    "two that overlap": "Cookie: a=b; token={}; c=d",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_secrets_named_in_a_text_are_replaced(text):
+    one, frame = redactor(), result(text.format(SECRET))
+    changed = one.redact("out", frame)
+    assert SECRET.encode() not in changed
+    assert len(changed) == len(frame)
+    assert one.redact("out", changed) == changed
+    assert redactor_for_replay(one.manifest(), []).redact("out", changed) == changed
+
+
+HARMLESS = [
+    "a token: the thing that says so",
+    "Unexpected token '<' in JSON at position 0",
+    "{'required': ['password', 'user']}",
+    "max_tokens=100&token_type=bearer",
+    "https://host:8080/path?a=b@c",
+    "Basic understanding of bearer bonds",
+    "if password == other: pass",
+    "note = 'a' -- and so on: b",
+    "<b>password</b>",
+]
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_text_that_names_no_secret_is_left_alone(text):
+    assert redacted(result(text)) == result(text)
+
+
+SHAPED = [
+    "sk-proj-Abc123Xyz789Qrs456Tuv",
+    "rk_test_Abc123Xyz789Qrs456",
+    "ghp_0123456789abcdefghijABCDEFGHIJ012345",
+    "github_pat_0123456789abcdefghijABCDEFGHIJ012345",
+    "glpat-Abc123Xyz789Qrs456Tuv",
+    "AKIAIOSFODNN7EXAMPLE",
+    "AIza0123456789abcdefghijABCDEFGHIJ01234",
+    "ya29.Abc123Xyz789Qrs456Tuv",
+    "xoxb-0123456789ab",
+    "npm_0123456789abcdefghijABCDEFGHIJ012345",
+    "hf_0123456789abcdefghijABCDEFGHIJ",
+    "pypi-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghijABCDE",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA7x9\n-----END RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("secret", SHAPED)
+def test_a_secret_of_a_well_known_shape_is_secret_wherever_it_stands(secret):
+    one = redactor()
+    frame = result(f"here: {secret} and {secret}")
+    changed = one.redact("out", frame)
+    assert secret[4:20].encode() not in changed.replace(b"-BEGIN RSA PRIVATE KEY", b"")
+    assert secret.removesuffix("-----END RSA PRIVATE KEY-----")[-9:-1].encode() not in changed
+    assert f"here: {secret[:3]}".encode() in changed
+    assert one.redact("out", changed) == changed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("passwords", "api_keys", "secrets", "cookies", "PGPASSWORD", "dbpassword", "smtp_pass"),
+        *("auth", "sessionId", "password_confirmation", "privateKeyPem", "X-AUTH"),
+    ],
+)
+def test_more_names_of_secrets(name):
+    assert SECRET.encode() not in redacted(call(**{name: [SECRET]}))
+
+
+STRUCTURES = [
+    [{"value": SECRET, "name": "API_KEY"}],
+    [{"value": [SECRET], "x": {"name": "a", "value": 1}, "key": "API_KEY"}],
+    [{"Name": "API_KEY", "Value": SECRET}],
+    ["--token", SECRET],
+    ["run", "--token", [SECRET]],
+    [["X-Api-Key", SECRET], ["a", "b"]],
+    json.dumps([{"name": "API_KEY", "value": SECRET}]),
+    json.dumps([{"value": SECRET, "name": "API_KEY"}]),
+    {"_meta": {"apiKey": SECRET}},
+]
+
+
+@pytest.mark.parametrize("value", STRUCTURES)
+def test_a_value_beside_what_names_it_is_secret(value):
+    assert SECRET.encode() not in redacted(call(x=value))
+
+
+def test_items_that_name_nothing_are_left_alone():
+    frame = call(a=["password", "user"], b=[["-x", "user1"], ["a", 5]], c=["--token"], d=["next"])
+    assert redacted(frame) == frame
+
+
+def test_a_member_that_stands_there_twice_is_gone_into_both_times():
+    for text in (
+        b'{"params":{"a":{"password":"%s"},"a":1}}',
+        b'{"params":{"a":"{\\"a\\":{\\"password\\":\\"%s\\"},\\"a\\":1}"}}',
+    ):
+        assert SECRET.encode() not in redactor().redact("in", text % SECRET.encode())
+
+
+def test_meta_is_users_data_except_for_the_progress_token():
+    meta = {"progressToken": SECRET, "com.example/trace": f"by {SECRET}"}
+    frame = {"method": "tools/call", "params": {"name": "a", "_meta": meta}}
+    changed = json.loads(redacted(encoded(frame), secrets=[SECRET]))["params"]["_meta"]
+    assert changed["progressToken"] == SECRET
+    assert SECRET not in changed["com.example/trace"]
+
+
+HOSTILE = [
+    "password=" * 4000,
+    "a='" * 20000,
+    "ab=" * 60000,
+    "ab='\"" * 40000,
+    "password='\"" * 4000,
+    "".join(f"a={chr(92) * n}'" for n in range(300)),
+    "password: " * 4000,
+    "--token " * 20000,
+    "<password " * 20000,
+    "://a:" * 20000,
+    "form-data; name=a\r\n" * 2000,
+    "a" * 200000,
+    "\\" * 200000,
+    "-----BEGIN PRIVATE KEY-----" * 400,
+    "Bearer " * 20000,
+    " " * 100000 + "=",
+    "password" + " " * 100000,
+    "[" * 200000,
+    "eyJaaaaaaaa." * 20000,
+]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
+def test_a_hostile_text_does_not_hold_up_the_session(text):
+    begin = time.process_time()
+    with suppress(ValueError):  # too many secrets
+        redacted(result(text))
+    assert time.process_time() - begin < 3
+
+
+# A value is secret by its name, by a path, by a tool's schema, or by what a text says of it.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "apiKey",
+        "api_key",
+        "X-API-Key",
+        "githubToken",
+        "APIKEY",
+        "db password",
+        "tokenValue",
+    ],
+)
+def test_a_secret_is_known_by_its_name(name):
+    assert SECRET.encode() not in redactor().redact("in", call(**{name: SECRET}))
+
+
+@pytest.mark.parametrize(
+    "name", ["token_type", "maxTokens", "passwordless", "progressToken", "city"]
+)
+def test_other_names_are_left_alone(name):
+    frame = call(**{name: SECRET})
+    assert redactor().redact("in", frame) == frame
+
+
+def test_a_name_in_escapes_is_a_name():
+    frame = call(password=SECRET).replace(b"password", rb"p\u0061ssword")
+    assert SECRET.encode() not in redactor().redact("in", frame)
+
+
+def test_what_is_inside_a_secret_is_secret():
+    changed = arguments_of(
+        redactor().redact("in", call(credentials={"a": ["one1", {"b": 57}], "c": True}))
+    )
+    assert changed["credentials"]["a"][0] != "one1"
+    assert changed["credentials"]["a"][1]["b"] != 57
+    assert changed["credentials"]["c"] is True
+
+
+def test_a_value_beside_its_name_is_secret():
+    frame = call(env=[{"name": "API_KEY", "value": SECRET}, {"name": "HOME", "value": "/root"}])
+    changed = arguments_of(redactor().redact("in", frame))["env"]
+    assert changed[0]["value"] != SECRET
+    assert changed[1]["value"] == "/root"
+
+
+@pytest.mark.parametrize("secret", ["Password-2024!", "token=1234567890"])
+def test_a_secret_that_begins_like_a_name_is_none_and_is_followed_as_a_name(secret):
+    one = redactor()
+    one.redact("in", call(password=secret))
+    assert secret.encode() not in one.redact("in", call(users={secret: "Ann"}))
+
+
+@pytest.mark.parametrize("secret", ["Password", "api_key"])
+def test_a_name_that_is_a_secret_as_well_may_be_read_as_a_name(secret):
+    one = redactor()
+    assert secret not in arguments_of(one.redact("in", call(password=secret))).values()
+    assert arguments_of(one.redact("in", call(users={secret: True})))["users"].keys() == {secret}
+
+
+def test_a_name_is_not_that_long():
+    frame = call(**{"x_" * 70 + "token": "abc"})
+    assert redactor().redact("in", frame) == frame
+
+
+def test_a_path_names_a_secret_of_a_method():
+    rules = {"paths": {"tools/call": ["$.params.arguments.cards[*].digits"]}}
+    changed = arguments_of(
+        redactor(**rules).redact("in", call(cards=[{"digits": "4111", "of": "Ann"}]))
+    )
+    assert changed["cards"][0]["digits"] != "4111"
+    assert changed["cards"][0]["of"] == "Ann"
+
+
+def test_a_path_into_a_result_counts_in_all_results():
+    rules = {"paths": {"tools/call": ['$.result["structuredContent"].pin']}}
+    changed = redactor(**rules).redact("out", result("", structuredContent={"pin": "777123"}))
+    assert b"777123" not in changed
+
+
+def test_a_path_may_be_of_a_kind_of_record_or_of_all():
+    for where in ("res", "*"):
+        changed = redactor(paths={where: ["$.mother"]}).redact(
+            "res", encoded({"mother": "Eve Adams"})
+        )
+        assert b"Adams" not in changed
+
+
+def test_a_path_within_a_secret_path_changes_nothing():
+    paths = ["$.params.arguments.a", "$.params.arguments.a.b"]
+    assert b"word123" not in redactor(paths={"*": paths}).redact("in", call(a={"c": "word123"}))
+
+
+@pytest.mark.parametrize("path", ["params.a", "$", "$[0]", "$.a..b"])
+def test_a_path_that_is_none_is_rejected(path):
+    with pytest.raises(ValueError, match="not a JSON path"):
+        redactor(paths={"tools/call": [path]})
+
+
+@pytest.mark.parametrize("path", ["$.params.name", "$.id"])
+def test_a_path_to_a_member_of_the_protocol_is_rejected(path):
+    with pytest.raises(ValueError, match="the protocol defines this member"):
+        redactor(paths={"tools/call": [path]})
+
+
+def test_a_schema_names_passwords():
+    schema = {
+        "properties": {
+            "pin": {"type": "string", "format": "password"},
+            "of": {"anyOf": [{"$ref": "#/$defs/Of"}, {"type": "null"}]},
+            "codes": {"items": {"format": "password"}},
+            "name": {"type": "string"},
+        },
+        "$defs": {
+            "Of": {"properties": {"word": {"format": "password"}, "of": {"$ref": "#/$defs/Of"}}}
+        },
+    }
+    frame = call(pin="abcd1", of={"word": "wxyz2"}, codes=["klmn3"], name="opqr4")
+    changed = redactor(schemas={"login": schema, "other": {}}).redact("in", frame)
+    for secret in (b"abcd1", b"wxyz2", b"klmn3"):
+        assert secret not in changed
+    assert b"opqr4" in changed
+
+
+RECOGNISED_TEXTS = [
+    "https://host/a?x=1&access_token={}&y",
+    "API_KEY={} HOME=/root",
+    "client_secret={}",
+    "Authorization: Bearer {}",
+    "postgres://me:{}@host/db",
+    'Got {{"password": "{}"}} back',
+    "Got {{'password': '{}'}} back",
+    "login(password=b'{}')",
+    'nested \\"token\\": \\"{}\\" here',
+]
+
+
+@pytest.mark.parametrize("text", RECOGNISED_TEXTS)
+def test_a_text_may_name_a_secret_itself(text):
+    changed = text_of(redactor().redact("out", result(text.format("Abc123Xyz789"))))
+    assert "Abc123Xyz789" not in changed
+    pattern = re.escape(text.format("SECRET")).replace(
+        "SECRET", "[A-Z][a-z]{2}[0-9]{3}[A-Z][a-z]{2}[0-9]{3}"
+    )
+    assert re.fullmatch(pattern, changed)
+
+
+def test_a_percent_encoded_secret_is_followed_decoded():
+    one = redactor()
+    changed = one.redact(
+        "cmd", encoded({"name": "ctx.http", "arguments": {"url": "http://h/?token=ab%2Bcd%2F12"}})
+    )
+    assert b"ab%2Bcd" not in changed
+    assert b"ab+cd/12" not in one.redact("res", encoded("token ab+cd/12"))
+
+
+def test_a_text_names_a_number():
+    assert "4711" not in text_of(redactor().redact("out", result('so "otp": 4711 it is')))
+
+
+def test_texts_in_texts_are_gone_into():
+    one, text = redactor(), json.dumps({"password": "abcdefg1"})
+    for _ in range(5):
+        text = json.dumps([text])
+    assert b"abcdefg1" not in one.redact("out", result(text))
+
+
+# A broken frame leaves its form in the recording, and is answered as before.
+
+decode = Decoder(json_depth_max=64).decode
+
+BROKEN = [
+    b'{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"password":"hunter2",',
+    b'{"jsonrpc":"2.0","id":"a-7","method":"tools/call","params":{"password":hunter2}}',
+    b'{"jsonrpc":"2.0","method":"notify","params":{"password":"hunter2"}',
+    b'{"id":"hunter2-id","params":{"id":"hunter2","n":12e5,"m":-0.5,}}',
+    b'{"jsonrpc":"2.0","id":3,"result":{"password":"hunter2\\u00e9\\n\\q"}}',
+    b'{"jsonrpc":"2.0","id":3,"result":{"password":"hunter2\\ud83d"}}',
+    b'{"jsonrpc":"2.0","id":3,"result":{"password":"hunter2\\udc00 \\ud8zz"}}',
+    b'{"jsonrpc":"2.0","id":3,"params":{"password":"hunter2 \xff\xfe"}}',
+    b'{"jsonrpc":"2.0","id":3,"params":{"password":"hunter2 \xc3("}}',
+    b'{"jsonrpc":"2.0","id":3,"params":{"password":"hunter2 \xe2\x82',
+    '{"jsonrpc":"2.0","id":3,"params":{"pässwörd":"hunter2 é",}}'.encode(),
+    b'{"jsonrpc":"2.0","id":true,"params":{"password":"hunter2"}',
+    b'{"id":01,"id":"hunter2\\q","method":"hunter2"',
+    b"hunter2",
+    b'"hunter2',
+    b"",
+    b'{"jsonrpc":"2.0","id":4,"method":"x","params":' + b'{"hunter2":' * 70 + b"1" + b"}" * 71,
+]
+
+
+@pytest.mark.parametrize("frame", BROKEN)
+def test_a_malformed_message_is_masked_and_gets_the_same_answer(frame):
+    mask = mask_malformed(frame)
+    assert b"hunter2" not in mask.replace(b'"hunter2-id"', b"")
+    assert decode(mask) == decode(frame)
+    assert mask_malformed(mask) == mask
+
+
+@given(
+    st.binary(max_size=60) | st.text('{}[]":, \\u01e5xyDd8truefals', max_size=60).map(str.encode)
+)
+def test_a_mask_is_its_own_mask(frame):
+    assert mask_malformed(mask_malformed(frame)) == mask_malformed(frame)
+
+
+def test_the_digits_of_a_number_are_not_kept():
+    assert mask_malformed(b'{"id":3,"pin":1001,"x":0.050,') == b'{"id":3,"xxx":1111,"x":0.111,'
+
+
+def test_a_redactor_masks_what_is_no_json_and_redacts_what_is():
+    one = Redactor(Redaction(), key=b"key")
+    broken = BROKEN[0]
+    assert one.redact("in", broken, is_whole_json=False) == mask_malformed(broken)
+    whole = b'{"jsonrpc":"1.0","password":\n"hunter2","a":"b"}'
+    changed = one.redact("in", whole, is_whole_json=False)
+    assert b"hunter2" not in changed
+    assert changed.endswith(b'"a":"b"}')
+
+
+# Rounds with secrets in their answers: none reaches the file, the states stay, and it replays.
+
+PASSWORD = "Tr0ub4dor-and-3-horses"
+PROTOCOL_VERSION = "2026-07-28"
+
+
+@attrs.define
+class Note:
+    user: str
+    text: str
+
+
+def vault():
+    server = Server("vault")
+
+    @server.tool
+    async def suspended(password: str, *, ctx: Context) -> str:
+        answer = await ctx.elicit(f"Who has {password}?", Note)
+        await ctx.info(answer.data.text)
+        return answer.data.text
+
+    @server.tool(resumable=True)
+    async def sealed(password: str, *, ctx: Context) -> str:
+        answer = await ctx.elicit("Who?", Note)
+        again = await ctx.elicit("Again?", Note)
+        return f"{answer.data.text} {again.data.user} {password}"
+
+    return server
+
+
+async def record_session(to, protocol_version):
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: vault().serve(theirs, record=to))
+        fill_in = lambda _: {"user": "ann", "text": f"It is {PASSWORD}"}  # noqa: E731
+        async with Client(
+            ours, protocol_versions=(protocol_version,), elicitation=fill_in
+        ) as client:
+            for name in ("suspended", "sealed"):
+                result = await client.call_tool(name, {"password": PASSWORD})
+                assert PASSWORD in result.content[0].text
+
+
+def states_in(path):
+    """What the server gave to its client, and what came back."""
+    frames = [json.loads(line).get("f", {}) for line in open_recording(path)]
+    given = [each["result"].get("requestState") for each in frames if "result" in each]
+    came = [each.get("params", {}).get("requestState") for each in frames if "method" in each]
+    return [it for it in given if it], [it for it in came if it]
+
+
+@pytest.mark.parametrize("protocol_version", ["2025-06-18", "2025-11-25", PROTOCOL_VERSION])
+async def test_a_redacted_recording_with_questions_replays(tmp_path, protocol_version):
+    path = tmp_path / "a.mcprec.jsonl"
+    await record_session(RecordOptions(path, redaction=Redaction()), protocol_version)
+    assert PASSWORD.encode() not in b"".join(open_recording(path))
+    report = await trio.to_thread.run_sync(replay, path, vault())
+    assert report.is_complete
+
+
+async def test_the_states_of_requests_are_not_touched(tmp_path):
+    path = tmp_path / "a.mcprec.jsonl"
+    await record_session(RecordOptions(path, redaction=Redaction()), PROTOCOL_VERSION)
+    given, came = states_in(path)
+    assert given == came
+    assert [state.startswith("parked.") for state in given] == [True, False, False]
+
+
+async def test_what_is_redacted_afterwards_replays_and_has_the_same_states(tmp_path):
+    path, clean = tmp_path / "a.mcprec.jsonl", tmp_path / "b.mcprec.jsonl"
+    await record_session(path, PROTOCOL_VERSION)
+    with pytest.raises(SystemExit) as ended:
+        await trio.to_thread.run_sync(commands, ["redact", str(path), "-o", str(clean)])
+    assert ended.value.code == 0
+    assert PASSWORD.encode() not in b"".join(open_recording(clean))
+    assert states_in(clean) == states_in(path)
+    assert (await trio.to_thread.run_sync(replay, clean, vault())).is_complete
+
+
+async def test_a_scan_finds_nothing_in_states(tmp_path, capsys):
+    path, clean = tmp_path / "a.mcprec.jsonl", tmp_path / "b.mcprec.jsonl"
+    await record_session(RecordOptions(clean, redaction=Redaction()), PROTOCOL_VERSION)
+    await record_session(path, PROTOCOL_VERSION)
+    statuses = []
+    for each in (clean, path):
+        with pytest.raises(SystemExit) as ended:
+            await trio.to_thread.run_sync(commands, ["scan", str(each)])
+        statuses.append(ended.value.code)
+    assert statuses == [0, 1]
+    shown = capsys.readouterr().out
+    assert "secret name" in shown
+    assert "high entropy" not in shown
+
+
+def test_disorder_is_no_secret_in_a_state_but_elsewhere():
+    disorder = b"aB3dE6gH9jK2mN5pQ8sT1vW4"
+    for path, count in ((b"requestState", 0), (b"other", 1)):
+        assert len(likely_secrets(b'{"result":{"%s":"%s"}}' % (path, disorder))) == count
+
+
+def test_a_known_key_is_found_in_a_state_as_well():
+    body = b'{"result":{"requestState":"AKIAIOSFODNN7EXAMPLE"}}'
+    assert [each.path for each in likely_secrets(body)] == ["$.result.requestState"]

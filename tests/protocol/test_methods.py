@@ -1,4 +1,4 @@
-"""Methods that people add to a connection, or give other params."""
+"""Users' own methods."""
 
 import json
 

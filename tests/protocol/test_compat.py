@@ -1,8 +1,4 @@
-"""What becomes of each thing that a revision does not have.
-
-That whatever is fitted is valid, and that nothing is taken from what a revision does have, is shown
-with generated values in tests/schema.
-"""
+"""Values downgraded to the protocol version of the peer."""
 
 import json
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
-"""Every frame has one defined answer, and every message one frame."""
+"""JSON-RPC messages: decoding, encoding, malformed messages and batches."""
 
 import json
 import math
+import time
 from typing import get_args
 
 import msgspec
@@ -10,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from mcp_trio import ConnectionLost
+from mcp_trio._jsonrpc.lines import join_lines
 from mcp_trio._jsonrpc.messages import (
+    Batch,
+    DecodedMessage,
     Decoder,
     ErrorObject,
     ErrorResponse,
@@ -23,8 +28,15 @@ from mcp_trio._jsonrpc.messages import (
     encode_notification,
     encode_request,
     encode_response,
+    is_deeper_than,
+    recover,
+    reencoded_with_id,
+    with_id_replaced,
 )
-from mcp_trio.errors import Unencodable
+from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR, Unencodable
+from mcp_trio.transports import Lost, RelatedMessage
+
+# Every frame has one defined answer, and every message one frame.
 
 decode = Decoder(json_depth_max=512).decode
 
@@ -334,3 +346,251 @@ def test_a_frame_never_holds_a_line_end(space):
     frame = encode_response(1, raw)
     assert frame == b'{"jsonrpc":"2.0","id":1,"result":{"a":"x\\ny","b":1.50}}'
     assert encode_response(1, {"a": "x\r\ny"}).endswith(rb'"x\r\ny"}}')
+
+
+# A frame that is an array: its messages, whatever they are.
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+NOTE = b'{"jsonrpc":"2.0","method":"note"}'
+ANSWER = b'{"jsonrpc":"2.0","id":2,"result":{}}'
+BAD = b'{"jsonrpc":"2.0","id":7,"method":9}'
+
+
+@pytest.mark.requirement("BASE-24")
+@pytest.mark.parametrize("around", [(b"[", b"]"), (b" \t[ ", b" ] "), (b"\n[\n", b"\n]\n")])
+def test_a_batch_is_its_messages_in_order(around):
+    batch = decode(around[0] + b" , ".join([PING, NOTE, ANSWER, BAD]) + around[1])
+    assert isinstance(batch, Batch)
+    ping, note, answer, bad = batch.messages
+    assert (ping, note) == (Request(1, "ping", None), Notification("note", None))
+    assert (answer.id, bytes(answer.result)) == (2, b"{}")
+    assert (bad.code, bad.id, bad.is_request) == (INVALID_REQUEST, 7, True)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "says"),
+    [
+        (b"[]", INVALID_REQUEST, "an empty batch"),
+        (b" [ ] ", INVALID_REQUEST, "an empty batch"),
+        (b"[" + PING, PARSE_ERROR, "incomplete text"),
+        (b"[" + PING + b"]]", PARSE_ERROR, "trailing"),
+        (b"[" + PING + b",]", PARSE_ERROR, "JSON"),
+        (b"[NaN]", PARSE_ERROR, "JSON"),
+        (b'["\xff"]', PARSE_ERROR, "UTF-8"),
+        (b"[" * 600 + b"]" * 600, INVALID_REQUEST, "limits.messages.json_depth_max"),
+        (
+            b"[" + b",".join([NOTE] * 4) + b"]",
+            INVALID_REQUEST,
+            "limits.messages.batch_size_max (3)",
+        ),
+    ],
+)
+def test_what_is_no_batch_is_rejected_as_a_whole(frame, code, says):
+    rejected = Decoder(json_depth_max=512, batch_messages_max=3).decode(frame)
+    assert isinstance(rejected, Malformed)
+    assert (rejected.code, rejected.id, rejected.is_request) == (code, None, True)
+    assert says in rejected.message
+
+
+def test_a_batch_of_exactly_the_limit_is_one():
+    frame = b"[" + b",".join([NOTE] * 3) + b"]"
+    assert isinstance(Decoder(json_depth_max=9, batch_messages_max=3).decode(frame), Batch)
+
+
+@pytest.mark.parametrize("inner", [b"[]", b"[" + PING + b"]", b"[[[]]]"])
+def test_a_batch_inside_a_batch_is_no_message_and_the_others_are(inner):
+    rejected, ping = decode(b"[" + inner + b"," + PING + b"]").messages
+    assert (rejected.code, rejected.id) == (INVALID_REQUEST, None)
+    assert rejected.message == "not a message: a batch inside a batch"
+    assert ping == Request(1, "ping", None)
+
+
+@pytest.mark.parametrize("member", [b"1", b"null", b'"x"', b"true"])
+def test_a_member_that_is_no_object_is_no_message(member):
+    (rejected,) = decode(b"[" + member + b"]").messages
+    assert (rejected.code, rejected.id) == (INVALID_REQUEST, None)
+
+
+def test_a_batch_deeper_than_the_stack_raises_nothing():
+    rejected = Decoder(json_depth_max=1_000_000).decode(b"[" * 200_000 + b"]" * 200_000)
+    assert rejected.code == INVALID_REQUEST
+
+
+def test_who_takes_any_frame_gets_its_messages():
+    decoder = Decoder(json_depth_max=512)
+    assert decoder.messages(PING) == (Request(1, "ping", None),)
+    assert len(decoder.messages(b"[" + PING + b"," + NOTE + b"]")) == 2
+
+
+SHAPES = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"id": st.integers(), "method": st.text()}),
+        st.fixed_dictionaries({"method": st.text()}),
+        st.fixed_dictionaries({"id": st.text(), "result": st.just({})}),
+        st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5),
+    ),
+    min_size=1,
+)
+
+
+@given(SHAPES)
+def test_each_member_is_what_it_is_alone(shapes):
+    members = [
+        json.dumps({"jsonrpc": "2.0", **each} if isinstance(each, dict) else each).encode()
+        for each in shapes
+    ]
+    messages = decode(b"[" + b", ".join(members) + b"]").messages
+    assert len(messages) == len(members)
+    for message, member in zip(messages, members, strict=True):
+        if not member.startswith(b"["):
+            assert message == decode(member)
+
+
+# What broken text still tells.
+
+TEXTS = [
+    # text, id, has_id, has_method, has_outcome
+    ("", None, False, False, False),
+    ("null", None, False, False, False),
+    ('[{"id":1}]', None, False, False, False),
+    ('{"id":1', None, True, False, False),
+    ('{"id":1 ', None, True, False, False),
+    ('{"id":1,', 1, True, False, False),
+    ('{"id":-12}', -12, True, False, False),
+    ('{"id":"a"', "a", True, False, False),
+    ('{"id":"a', None, True, False, False),
+    ('{"id', None, False, False, False),
+    ('{"id":"\\u0041\\n"}', "A\n", True, False, False),
+    ('{"id":"\\ud83d"}', None, True, False, False),
+    ('{"id":01}', None, True, False, False),
+    ('{"id":1.0}', None, True, False, False),
+    ('{"id":true}', None, True, False, False),
+    ('{"id":null}', None, True, False, False),
+    ('{"id":{"id":1}}', None, True, False, False),
+    ('{"id":1,"id":"b"}', "b", True, False, False),
+    ('{"params":{"id":1},"method":"m"}', None, False, True, False),
+    ('{"params":["}","{"],"id":3}', 3, True, False, False),
+    ('{"params":{"a":"x\\"},\\"id\\":1,', None, False, False, False),
+    ('{"id":3,"params":{"a":"never ends, "id":4', 3, True, False, False),
+    ('{"id":3,"params":{"a":},"method":"m"}', 3, True, True, False),
+    ('{"id":3,"result":{"content":[', 3, True, False, True),
+    ('{"error":{"code":1},"id":3}', 3, True, False, True),
+    ('{"id":3}{"id":4}', 3, True, False, False),
+    ('{"id" 3, "method":"m"}', None, False, True, False),
+    ('{"id":3 4}', None, False, False, False),
+]
+
+
+@pytest.mark.parametrize(("text", "id_", "has_id", "has_method", "has_outcome"), TEXTS)
+def test_what_is_certain_is_recovered(text, id_, has_id, has_method, has_outcome):
+    seen = recover(text.encode())
+    assert (seen.id, seen.has_id, seen.has_method, seen.has_outcome) == (
+        id_,
+        has_id,
+        has_method,
+        has_outcome,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_request"),
+    [("{", True), ('{"method":"m"', True), ('{"result":', False), ('{"error":{},', False)],
+)
+def test_an_answer_may_be_due_unless_it_is_an_answer_itself(text, is_request):
+    assert recover(text.encode()).is_request is is_request
+
+
+@given(st.binary(max_size=40))
+def test_recovery_never_raises(text):
+    recover(b'{"id":' + text)
+
+
+def test_recovery_gives_up_on_endless_tokens_in_good_time():
+    begin = time.process_time()
+    seen = recover(b'{"params":' + b"[]," * 2_000_000 + b'"id":1}')
+    assert seen.id is None
+    assert time.process_time() - begin < 5
+
+
+json_values = st.recursive(
+    st.none() | st.text('\\"[]{}a'),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text('"{]\\'), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def depth_of(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+@given(json_values, st.integers(0, 6))
+def test_depth_is_counted_exactly(value, depth_max):
+    text = json.dumps(value).encode()
+    assert is_deeper_than(depth_max, text) is (depth_of(value) > depth_max)
+
+
+@given(json_values, st.integers(0, 40), st.binary(max_size=3))
+def test_no_tail_hides_depth_before_it(value, cut, tail):
+    """Only what precedes the first error counts: a parser gets no further."""
+    text = json.dumps([[[[value]]]]).encode()
+    assert is_deeper_than(3, text[: max(cut, 4)] + tail)
+
+
+# A frame with an address is the same frame to everyone who does not ask for it.
+
+FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
+
+
+@pytest.mark.parametrize("about", [7, 0, "seven", "", None])
+def test_an_address_is_kept_with_its_type(about):
+    frame = RelatedMessage(FRAME, about)
+    assert frame.related_request_id == about
+    assert type(frame.related_request_id) is type(about)
+    assert not frame.is_answer
+
+
+def test_an_answer_says_so():
+    assert RelatedMessage(FRAME, 7, is_answer=True).is_answer
+
+
+def test_the_bytes_are_those_of_the_frame():
+    frame = RelatedMessage(FRAME, 7)
+    assert frame == FRAME
+    assert hash(frame) == hash(FRAME)
+    assert len(frame) == len(FRAME)
+    assert Decoder(json_depth_max=9).decode(frame) == Response(7, msgspec.Raw(b"{}"))
+    assert join_lines([frame, frame]) == FRAME + b"\n" + FRAME + b"\n"
+
+
+def test_a_lost_request_says_which_and_why():
+    error = ConnectionLost("gone")
+    lost = Lost(7, error)
+    assert (lost.id, lost.error) == (7, error)
+    assert lost != Lost("7", error)
+
+
+def test_what_was_understood_is_the_same_bytes_and_says_what_they_mean():
+    message = Request(7, "ping", None)
+    frame = DecodedMessage(FRAME, message, "anna")
+    assert (frame, frame.message, frame.principal) == (FRAME, message, "anna")
+    assert DecodedMessage(FRAME, message, None).principal is None
+
+
+@pytest.mark.parametrize("id_", [0, -1, 2**64, "a", "", 'é"\n\\', "7"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode_response(12, {"text": '"id":12,'}),
+        encode_response(12, msgspec.Raw(b'{\n"id": 12}')),
+        encode_error(12, -32000, "no", {"id": 12}),
+        b'{"result":{},"id":12,"jsonrpc":"2.0"}',
+        b'{"jsonrpc": "2.0", "id": 12, "result": {}}',
+    ],
+)
+def test_an_answer_is_renumbered_as_if_it_had_been_read(frame, id_):
+    assert with_id_replaced(frame, id_) == reencoded_with_id(frame, id_)
+    assert with_id_replaced(RelatedMessage(frame, 12), id_) == reencoded_with_id(frame, id_)

@@ -1,4 +1,4 @@
-"""Events become bytes and the same events again, however the bytes arrive, at a linear cost."""
+"""Server-sent events: encoding and incremental parsing."""
 
 import re
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Bytes in any chunks become the same frames, at a cost that is linear."""
+"""Line framing."""
 
 import tracemalloc
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Every cell of the table: what is done with a request to the MCP endpoint."""
+"""Routing of HTTP requests."""
 
 import json
 

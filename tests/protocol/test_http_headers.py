@@ -1,4 +1,4 @@
-"""Requests whose headers and body disagree are rejected."""
+"""HTTP headers: requests, content negotiation, and parameter headers."""
 
 import base64
 import string
@@ -8,13 +8,254 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._protocol.http_headers import (
+    AnnotationError,
     HeaderMismatchError,
     HttpRequest,
+    accepts,
     check_headers_match,
     decoded_value,
     encoded_value,
     headers_from_body,
+    media_type_of,
+    parameter_paths,
 )
+
+# What the fields before a body say, however they are written.
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+def test_a_head_keeps_what_came_and_parts_the_query_from_the_path():
+    head = HttpRequest.of("POST", "/a%20b/mcp?x=1?2", [], scheme="https", client="192.0.2.7")
+    assert (head.method, head.path, head.query) == ("POST", "/a%20b/mcp", "x=1?2")
+    assert (head.scheme, head.client, head.principal) == ("https", "192.0.2.7", None)
+    assert HttpRequest.of("GET", "/mcp", []).query == ""
+
+
+@pytest.mark.requirement("HDR-05", "TRAP-33", "TRAP-46")
+@pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"MCP-Session-Id", b"mcp-session-id"])
+def test_names_of_fields_compare_without_case_and_values_with_it(name):
+    head = HttpRequest.of("POST", "/mcp", [(name, b"AbC")])
+    assert head.header("MCP-SESSION-ID") == head.header("Mcp-Session-Id") == "AbC"
+
+
+@pytest.mark.requirement("HDR-06", "TRAP-46")
+@pytest.mark.parametrize("value", [b"  a b", b"a b\t", b" \t a b \t ", b"a b"])
+def test_space_around_a_value_is_no_part_of_it(value):
+    assert HttpRequest.of("POST", "/", [(b"Mcp-Name", value)]).header("mcp-name") == "a b"
+
+
+def test_only_spaces_and_tabs_are_taken_from_a_value():
+    assert HttpRequest.of("POST", "/", [(b"x", b"\xa0\x0b ")]).header("x") == "\xa0\x0b"
+
+
+def test_a_field_that_came_several_times_is_joined_and_noted():
+    head = HttpRequest.of("GET", "/", [(b"Accept", b"a/b"), (b"Host", b"x"), (b"ACCEPT", b" c/d ")])
+    assert head.header("accept") == "a/b, c/d"
+    assert head.repeated == {"accept"}
+    assert head.header("origin") is None
+
+
+@pytest.mark.requirement("TRAP-31")
+@pytest.mark.parametrize(
+    ("accept", "accepts_json", "takes_events"),
+    [
+        (None, True, True),
+        ("", True, True),
+        (" , ,", True, True),
+        ("application/json, text/event-stream", True, True),
+        ("Application/JSON,TEXT/Event-Stream", True, True),
+        ("text/event-stream;q=0.5 , application/json ; charset=utf-8", True, True),
+        ("*/*", True, True),
+        ("text/html, */*;q=0.1", True, True),
+        ("text/*", False, True),
+        ("application/*", True, False),
+        ("application/json", True, False),
+        ("text/event-stream", False, True),
+        ("text/html", False, False),
+        ("application/jsonx, text/event-streams", False, False),
+        ("application/json;q=0, */*", False, True),
+        ("*/*, application/json;Q=0.000", False, True),
+        ("application/*;q=0, application/json", True, False),
+        ("application/json; q=0, application/json;v=2", True, False),
+        ("text/event-stream;q=0.001", False, True),
+        ("text/event-stream;q=nonsense", False, True),
+        ('x/y;z="a,application/json", text/event-stream', False, True),
+        ('x/y;z="a\\",application/json"', False, False),
+        ('x/y;z="a,application/json', False, False),
+    ],
+)
+def test_accept_is_a_list_of_ranges_with_weights(accept, accepts_json, takes_events):
+    assert (accepts(accept, JSON), accepts(accept, EVENTS)) == (accepts_json, takes_events)
+
+
+def test_a_long_list_is_read_like_a_short_one():
+    assert accepts("text/html, " * 1000 + JSON, JSON)
+    assert not accepts("text/html, " * 1000 + JSON, EVENTS)
+
+
+@given(st.text(alphabet=' \t,;="\\/*aq0.', max_size=80))
+def test_any_list_can_be_read(accept):
+    assert accepts(accept, JSON) in {True, False}
+
+
+@pytest.mark.parametrize(
+    ("content_type", "media_type"),
+    [
+        (None, ""),
+        ("", ""),
+        ("application/json", JSON),
+        (" Application/JSON ; charset=utf-8", JSON),
+        ("application/json, application/json", "application/json, application/json"),
+    ],
+)
+def test_a_media_type_is_read_without_its_parameters(content_type, media_type):
+    assert media_type_of(content_type) == media_type
+
+
+# Which arguments a tool wants mirrored, as its schema says.
+
+
+def tool(**properties):
+    return {"type": "object", "properties": properties}
+
+
+def param_headers(name="Region", kind="string", **more):
+    return {"type": kind, "x-mcp-header": name, **more}
+
+
+@pytest.mark.requirement("HDR-08", "HDR-13", "HDR-15", "TRAP-49")
+def test_annotated_properties_are_found_at_any_depth_of_properties():
+    schema = tool(
+        region=param_headers("Region"),
+        plain={"type": "string"},
+        page=tool(limit=param_headers("Limit", "integer"), deeper=tool(x=param_headers("X-1"))),
+        dry=param_headers("Dry", "boolean"),
+        odd=True,
+    )
+    found = {
+        "Region": ("region",),
+        "Dry": ("dry",),
+        "Limit": ("page", "limit"),
+        "X-1": ("page", "deeper", "x"),
+    }
+    assert parameter_paths(schema) == found
+    assert parameter_paths({"type": "object"}) == {}
+
+
+@pytest.mark.requirement("HDR-10", "HDR-11")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "a b",
+        "a:b",
+        "a\n",
+        "a\tb",
+        "\x00",
+        "\x7f",
+        "K\xf8b",
+        "a/b",
+        "a,b",
+        '"a"',
+        "(a)",
+        None,
+        1,
+        pytest.param(10**5000, id="huge"),
+        ["A"],
+    ],
+)
+def test_an_annotation_that_is_no_token_is_rejected(name):
+    with pytest.raises(AnnotationError, match=r"x-mcp-header of 'region' is not a token"):
+        parameter_paths(tool(region=param_headers(name)))
+
+
+def test_any_token_will_do():
+    names = ["!#$%&'*+-.^_`|~", "0", "a.B_c"]
+    schema = tool(**{f"p{number}": param_headers(name) for number, name in enumerate(names)})
+    assert list(parameter_paths(schema)) == names
+
+
+@pytest.mark.requirement("HDR-12")
+@pytest.mark.parametrize("other", ["Region", "region", "REGION"])
+def test_two_annotations_that_are_the_same_in_any_case_are_rejected(other):
+    with pytest.raises(
+        AnnotationError, match=f"two properties have the same x-mcp-header {other!r}"
+    ):
+        parameter_paths(tool(a=param_headers("Region"), b=tool(c=param_headers(other))))
+
+
+@pytest.mark.requirement("HDR-13", "TRAP-49")
+@pytest.mark.parametrize(
+    "kind", ["number", "object", "array", "null", "text", ["string"], ["string", "null"], None]
+)
+def test_only_strings_integers_and_booleans_are_sent_in_headers(kind):
+    with pytest.raises(AnnotationError, match="'region' must be a string, integer or boolean"):
+        parameter_paths(tool(region=param_headers(kind=kind)))
+
+
+def test_a_property_that_says_no_type_is_not_sent_in_a_header():
+    with pytest.raises(AnnotationError, match="must be a string"):
+        parameter_paths(tool(page=tool(region={"x-mcp-header": "Region", "$ref": "#/$defs/r"})))
+
+
+@pytest.mark.requirement("HDR-15")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        param_headers(),
+        tool(a={"type": "array", "items": param_headers()}),
+        tool(a={"type": "array", "items": [{}, param_headers()]}),
+        tool(a={"type": "array", "prefixItems": [param_headers()]}),
+        tool(a={"type": "array", "contains": tool(b=param_headers())}),
+        tool(a={"anyOf": [param_headers(), {"type": "null"}]}),
+        {"allOf": [tool(a=param_headers())]},
+        {"oneOf": [tool(a=param_headers())]},
+        {"not": tool(a=param_headers())},
+        {"if": tool(a=param_headers())},
+        {"then": tool(a=param_headers())},
+        {"else": tool(a=param_headers())},
+        {"$defs": {"a": param_headers()}},
+        {"definitions": {"a": tool(b=param_headers())}},
+        {"additionalProperties": param_headers()},
+        {"patternProperties": {"^a": param_headers()}},
+        {"dependentSchemas": {"a": tool(b=param_headers())}},
+        {"dependencies": {"c": ["a"], "a": tool(b=param_headers())}},
+        {"propertyNames": param_headers()},
+        {"unevaluatedProperties": param_headers()},
+        tool(a={"contentSchema": param_headers()}),
+        tool(fine=param_headers("Fine"), a={"items": param_headers()}),
+    ],
+)
+def test_an_annotation_that_properties_alone_do_not_lead_to_is_rejected(schema):
+    with pytest.raises(AnnotationError, match="`properties` alone do not lead to"):
+        parameter_paths(schema)
+
+
+def test_what_only_looks_like_an_annotation_is_none():
+    looks = {"x-mcp-header": "a b"}
+    schema = tool(
+        **{"x-mcp-header": {"type": "string", "default": looks, "examples": [looks]}},
+        a={"const": looks, "enum": [looks], "x-other": looks},
+        properties=param_headers("P"),
+    )
+    assert parameter_paths(schema | {"$defs": {"x-mcp-header": {}}}) == {"P": ("properties",)}
+
+
+def test_a_schema_of_odd_shape_has_no_annotations():
+    assert parameter_paths({"properties": [], "$defs": 1, "items": None, "allOf": [1, None]}) == {}
+
+
+def test_a_deep_schema_is_read():
+    schema = param_headers()
+    for _ in range(5000):
+        schema = tool(a=schema)
+    assert parameter_paths(schema) == {"Region": ("a",) * 5000}
+
+
+# Requests whose headers and body disagree are rejected.
 
 VERSION = "2026-07-28"
 PATHS = {"Region": ("region",), "Limit": ("page", "limit"), "Dry": ("dry",), "Method": ("how",)}
@@ -31,7 +272,7 @@ def call(**arguments):
 # Values.
 
 PLAIN = ["", "us-west1", "a b  c", "~!\"'(),:;<=>?@[]{}", "=?base64?", "=?base64?YQ==", "YQ==?="]
-NOT_PLAIN = [
+ENCODED_VALUES = [
     "K\xf8benhavn",
     "\u6f6e",
     " a",
@@ -43,7 +284,7 @@ NOT_PLAIN = [
     "a\r\nb: c",
     "a\x00",
 ]
-NOT_PLAIN += [
+ENCODED_VALUES += [
     "\x7f",
     "\x80",
     " ",
@@ -54,7 +295,7 @@ NOT_PLAIN += [
     "=?base64?YQ==?=",
     "=?base64??=",
 ]
-NOT_PLAIN += ["=?base64?not base64?=", "=?base64?="]
+ENCODED_VALUES += ["=?base64?not base64?=", "=?base64?="]
 
 
 @pytest.mark.requirement("HDR-22", "HDR-28", "TRAP-48")
@@ -65,7 +306,7 @@ def test_a_plain_value_is_sent_as_it_is(value):
 
 
 @pytest.mark.requirement("HDR-23", "HDR-24", "HDR-26", "TRAP-48")
-@pytest.mark.parametrize("value", NOT_PLAIN)
+@pytest.mark.parametrize("value", ENCODED_VALUES)
 def test_any_other_value_is_sent_as_base64_between_markers(value):
     assert encoded_value(value) == marked(value)
     assert decoded_value(marked(value)) == value

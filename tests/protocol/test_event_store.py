@@ -1,4 +1,4 @@
-"""What is replayed is all that followed an event on its stream, or nothing; what is kept is bounded."""
+"""The event store in memory."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Two ends joined by queues, and anything at all in between."""
+"""Two connections, in random conversations, agree about every request."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Which revisions one side speaks."""
+"""The table of protocol versions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every cell of the gate: who is let through, under which name, from which page."""
+"""The host and origin check."""
 
 import json
 

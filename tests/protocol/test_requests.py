@@ -1,0 +1,631 @@
+"""Requests in both directions: states, cancellation, progress and admission."""
+
+import json
+import math
+from itertools import pairwise, product
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from mcp_trio import Limits
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import SESSION_TRANSITIONS, SessionState
+from mcp_trio._protocol.events import (
+    Ignored,
+    ProgressReceived,
+    Reply,
+    RequestCancelled,
+    RequestReceived,
+)
+from mcp_trio._protocol.methods import METHODS, Role, SessionTrigger
+from mcp_trio._protocol.requests import (
+    INCOMING_TRANSITIONS,
+    OUTGOING_TRANSITIONS,
+    Admission,
+    Budget,
+    IncomingRequest,
+    IncomingState,
+    IncomingTrigger,
+    OutgoingState,
+    OutgoingTrigger,
+)
+from mcp_trio._protocol.versions import NEWEST_LEGACY
+from mcp_trio.errors import INVALID_PARAMS, INVALID_REQUEST, LocalProtocolError
+from mcp_trio.limits import RequestLimits
+
+# Every cell of the three tables, against a copy written by hand.
+
+# Where both roles stand in one row, the row holds for either sender.
+SESSION_COPY = """
+FRESH        client        INITIALIZE         INITIALIZING
+FRESH        client+server PING               FRESH
+FRESH        client+server ANSWER             FRESH
+FRESH        client+server REFERENCE          FRESH
+FRESH        server        LOG                FRESH
+FRESH        client+server STATELESS          FRESH
+FRESH        client+server CLOSE              CLOSED
+INITIALIZING server        INITIALIZE_RESULT  ANSWERED
+INITIALIZING server        INITIALIZE_ERROR   FRESH
+INITIALIZING client+server PING               INITIALIZING
+INITIALIZING client+server ANSWER             INITIALIZING
+INITIALIZING client+server REFERENCE          INITIALIZING
+INITIALIZING server        LOG                INITIALIZING
+INITIALIZING client+server STATELESS          INITIALIZING
+INITIALIZING client+server CLOSE              CLOSED
+ANSWERED     client        INITIALIZED        READY
+ANSWERED     client+server PING               ANSWERED
+ANSWERED     client+server ANSWER             ANSWERED
+ANSWERED     client+server REFERENCE          ANSWERED
+ANSWERED     server        LOG                ANSWERED
+ANSWERED     client        REQUEST            ANSWERED
+ANSWERED     client        NOTIFICATION       ANSWERED
+ANSWERED     client+server STATELESS          ANSWERED
+ANSWERED     client+server CLOSE              CLOSED
+READY        client+server PING               READY
+READY        client+server ANSWER             READY
+READY        client+server REFERENCE          READY
+READY        server        LOG                READY
+READY        client+server REQUEST            READY
+READY        client+server NOTIFICATION       READY
+READY        client+server STATELESS          READY
+READY        client+server CLOSE              CLOSED
+"""
+
+THEIR_COPY = """
+RECEIVED  START  RUNNING
+RECEIVED  ANSWER ANSWERED
+RECEIVED  CANCEL CANCELLED
+RUNNING   ANSWER ANSWERED
+RUNNING   CANCEL CANCELLED
+ANSWERED  CANCEL ANSWERED
+CANCELLED ANSWER CANCELLED
+CANCELLED CANCEL CANCELLED
+"""
+
+OUR_COPY = """
+SENT      ANSWER  ANSWERED
+SENT      ABANDON ABANDONED
+SENT      LOSE    LOST
+ANSWERED  ABANDON ANSWERED
+ANSWERED  LOSE    ANSWERED
+ABANDONED ANSWER  ABANDONED
+ABANDONED ABANDON ABANDONED
+ABANDONED LOSE    ABANDONED
+LOST      ABANDON LOST
+LOST      LOSE    LOST
+"""
+
+
+def session_rows():
+    for line in SESSION_COPY.split("\n")[1:-1]:
+        state, senders, kind, after = line.split()
+        for sender in senders.split("+"):
+            yield (state, sender, kind), after
+
+
+def rows(text):
+    for line in text.split("\n")[1:-1]:
+        state, move, after = line.split()
+        yield (state, move), after
+
+
+SESSION_CELLS = list(product(SessionState, Role, SessionTrigger))
+
+
+@pytest.mark.parametrize(
+    ("state", "sender", "kind"), SESSION_CELLS, ids=lambda part: part.name.lower()
+)
+def test_the_session_table_says_what_its_copy_says(state, sender, kind):
+    after = SESSION_TRANSITIONS[state].get((sender, kind))
+    expected = dict(session_rows()).get((state.name, sender.value, kind.name))
+    assert (after and after.name) == expected
+
+
+@pytest.mark.parametrize(("state", "move"), list(product(IncomingState, IncomingTrigger)))
+def test_the_table_of_their_requests_says_what_its_copy_says(state, move):
+    after = INCOMING_TRANSITIONS[state].get(move)
+    assert (after and after.name) == dict(rows(THEIR_COPY)).get((state.name, move.name))
+
+
+@pytest.mark.parametrize(("state", "move"), list(product(OutgoingState, OutgoingTrigger)))
+def test_the_table_of_our_requests_says_what_its_copy_says(state, move):
+    after = OUTGOING_TRANSITIONS[state].get(move)
+    assert (after and after.name) == dict(rows(OUR_COPY)).get((state.name, move.name))
+
+
+def test_states_without_an_exit_are_listed():
+    assert set(SESSION_TRANSITIONS) == set(SessionState)
+    assert set(INCOMING_TRANSITIONS) == set(IncomingState)
+    assert set(OUTGOING_TRANSITIONS) == set(OutgoingState)
+
+
+def send(connection, row, params):
+    if row.is_request:
+        return connection.open_request(row.name, params, now=0.0).message
+    return connection.notification(row.name, params)
+
+
+METHOD_CELLS = [
+    pytest.param(state, sender, row, id=f"{state.name}-{sender.value}-{row.name}")
+    for state, row in product(SessionState, METHODS.values())
+    for sender in sorted(row.senders, key=lambda role: role.value)
+    if row.trigger is not SessionTrigger.REFERENCE and row.exists_in(NEWEST_LEGACY)
+]
+
+
+@pytest.mark.requirement("LIFE-01", "LIFE-12", "LIFE-13", "LIFE-20")
+@pytest.mark.parametrize(("state", "sender", "row"), METHOD_CELLS)
+def test_a_method_leaves_only_where_the_table_has_a_row(ready, valid_params, state, sender, row):
+    connection = ready(sender, state)
+    after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
+    if after is None:
+        with pytest.raises(LocalProtocolError, match=rf"not allowed now.*{state.name}"):
+            send(connection, row, valid_params[row.name])
+        assert connection.state is state
+        assert len(connection.outgoing) == 0
+    else:
+        assert send(connection, row, valid_params[row.name])
+        assert connection.state.name == after
+
+
+@pytest.mark.requirement("LIFE-01")
+@pytest.mark.parametrize(("state", "sender", "row"), METHOD_CELLS)
+def test_a_method_is_taken_only_where_the_table_has_a_row(
+    ready, frame, valid_params, state, sender, row
+):
+    connection = ready(sender.peer, state)
+    members = {
+        "method": row.name,
+        "params": msgspec.json.decode(msgspec.json.encode(valid_params[row.name])),
+    }
+    event = connection.receive(frame(**members, **({"id": 7} if row.is_request else {})))
+    after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
+    rejected = isinstance(event, Ignored | Reply) and event.counted == "out of order"
+    assert rejected is (after is None)
+    if rejected and row.is_request:
+        assert msgspec.json.decode(event.message)["error"]["code"] == INVALID_REQUEST
+    answered_at_once = row.trigger is SessionTrigger.INITIALIZE and after is not None
+    assert connection.state.name == ("ANSWERED" if answered_at_once else after or state.name)
+
+
+# Cancellation, in both directions and at every moment.
+
+
+def taken(pair, frame, id_=7):
+    return pair.server.receive(frame(id=id_, method="tools/list")).request
+
+
+def cancel(pair, frame, id_=7, **more):
+    params = {"requestId": id_, **more}
+    return pair.server.receive(frame(method="notifications/cancelled", params=params))
+
+
+@pytest.mark.requirement("CANC-01", "CANC-05", "TRAP-60")
+@pytest.mark.parametrize("sender", Role)
+def test_either_side_cancels_its_own_request(ready, frame, sender):
+    connection = ready(sender)
+    method = {Role.CLIENT: "tools/list", Role.SERVER: "roots/list"}[sender]
+    opened = connection.open_request(method, None, now=0.0)
+    assert json.loads(connection.abandon(opened, "lunch")) == {
+        "jsonrpc": "2.0",
+        "method": "notifications/cancelled",
+        "params": {"requestId": opened.id, "reason": "lunch"},
+    }
+    assert opened.state is OutgoingState.ABANDONED
+
+
+@pytest.mark.requirement("CANC-01")
+def test_a_reason_may_be_left_out(pair):
+    opened = pair.client.open_request("tools/list", None, now=0.0)
+    assert json.loads(pair.client.abandon(opened))["params"] == {"requestId": opened.id}
+
+
+@pytest.mark.requirement("CANC-02", "CANC-09")
+def test_only_a_request_in_progress_is_cancelled_and_only_once(pair, frame):
+    answered = pair.client.open_request("tools/list", None, now=0.0)
+    pair.client.receive(frame(id=answered.id, result={"tools": []}))
+    assert pair.client.abandon(answered) is None
+    abandoned = pair.client.open_request("tools/list", None, now=0.0)
+    assert pair.client.abandon(abandoned)
+    assert pair.client.abandon(abandoned) is None
+    lost = pair.client.open_request("tools/list", None, now=0.0)
+    pair.client.close()
+    assert pair.client.abandon(lost) is None
+
+
+@pytest.mark.requirement("CANC-03")
+def test_initialize_is_never_cancelled_by_us(connect):
+    client = connect(Role.CLIENT)
+    opened = client.open_request("initialize", client.initialize_params(), now=0.0)
+    assert client.abandon(opened, "too slow") is None
+    assert opened.state is OutgoingState.ABANDONED
+
+
+@pytest.mark.requirement("CANC-03", "CANC-07")
+def test_a_cancellation_of_initialize_is_ignored(connect, frame):
+    client, server = connect(Role.CLIENT), connect(Role.SERVER)
+    opened = client.open_request("initialize", client.initialize_params(), now=0.0)
+    assert server.receive(opened.message).negotiated
+    params = {"requestId": opened.id}
+    event = server.receive(frame(method="notifications/cancelled", params=params))
+    assert event.counted == "late cancellation"
+
+
+@pytest.mark.requirement("CANC-06")
+@pytest.mark.parametrize("running", [False, True])
+def test_a_cancelled_request_is_never_answered(pair, frame, running):
+    request = taken(pair, frame)
+    if running:
+        pair.server.start(request)
+    event = cancel(pair, frame, reason="tide turned")
+    assert isinstance(event, RequestCancelled)
+    assert event.request is request
+    assert event.reason == "tide turned"
+    assert pair.server.finish(request) is False
+    assert len(pair.server.incoming) == 0
+    with pytest.raises(LocalProtocolError, match="START is not possible"):
+        pair.server.start(request)
+
+
+@pytest.mark.requirement("CANC-07", "CANC-10", "CANC-02", "TRAP-04", "TRAP-06")
+def test_cancelling_what_is_not_open_does_nothing(pair, frame):
+    answered = taken(pair, frame)
+    pair.server.finish(answered)
+    open_request = taken(pair, frame, "8")
+    ours = pair.server.open_request("roots/list", None, now=0.0)
+    for id_ in (7, "7", 8, 10**30, ours.id):
+        event = cancel(pair, frame, id_)
+        assert isinstance(event, Ignored)
+        assert event.counted == "late cancellation"
+    assert answered.state is IncomingState.ANSWERED
+    assert open_request.state is IncomingState.RECEIVED
+    assert ours.state is OutgoingState.SENT
+
+
+@pytest.mark.requirement("CANC-07")
+def test_a_second_cancellation_is_ignored(pair, frame):
+    request = taken(pair, frame)
+    assert isinstance(cancel(pair, frame), RequestCancelled)
+    assert cancel(pair, frame).counted == "late cancellation"
+    assert request.state is IncomingState.CANCELLED
+
+
+@pytest.mark.requirement("CANC-05", "CANC-10")
+@pytest.mark.parametrize(
+    "params", [{}, {"requestId": None}, {"requestId": 1.5}, {"requestId": [7]}]
+)
+def test_a_malformed_cancellation_is_ignored(pair, frame, params):
+    request = taken(pair, frame)
+    event = pair.server.receive(frame(method="notifications/cancelled", params=params))
+    assert event.counted == "malformed notification"
+    assert request.state is IncomingState.RECEIVED
+
+
+@pytest.mark.requirement("CANC-08", "CANC-09", "TRAP-58")
+def test_a_late_answer_is_counted_and_reaches_nobody(pair, frame):
+    opened = pair.client.open_request("tools/list", None, now=0.0)
+    pair.client.abandon(opened)
+    event = pair.client.receive(frame(id=opened.id, result={"tools": []}))
+    assert isinstance(event, Ignored)
+    assert pair.client.counts == {"late answer": 1}
+    assert opened.state is OutgoingState.ABANDONED
+    again = pair.client.receive(frame(id=opened.id, error={"code": 1, "message": "?"}))
+    assert again.counted == "unknown answer"
+
+
+@pytest.mark.requirement("TRAP-58")
+def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
+    client = ready(Role.CLIENT, limits=Limits(requests=RequestLimits(ended_remembered_max=2)))
+    opened = [client.open_request("ping", None, now=0.0) for _ in range(3)]
+    for request in opened:
+        client.abandon(request)
+    assert not any(request.message for request in opened)  # their bytes are not
+    kinds = [client.receive(frame(id=request.id, result={})).counted for request in opened]
+    assert kinds == ["unknown answer", "late answer", "late answer"]
+
+
+@pytest.mark.requirement("CANC-09")
+def test_an_answer_and_a_cancellation_that_cross_end_the_request_once_at_each_end(pair):
+    opened = pair.client.open_request("tools/list", None, now=0.0)
+    request = pair.server.receive(opened.message).request
+    pair.server.start(request)
+    cancellation = pair.client.abandon(opened)
+    assert pair.server.finish(request) is True  # the answer is on its way
+    assert pair.server.receive(cancellation).counted == "late cancellation"
+    with pytest.raises(LocalProtocolError, match="is ANSWERED: ANSWER is not possible"):
+        pair.server.finish(request)
+
+
+def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, frame):
+    first = taken(pair, frame)
+    cancel(pair, frame)
+    assert pair.server.finish(first) is False
+    second = taken(pair, frame)
+    assert pair.server.finish(first) is False
+    assert pair.server.incoming.get(7) is second
+
+
+def test_our_own_table_rejects_an_answer_to_a_lost_request(pair):
+    opened = pair.client.open_request("ping", None, now=0.0)
+    pair.client.close()
+    with pytest.raises(LocalProtocolError, match="is LOST: ANSWER is not possible"):
+        opened.move(OutgoingTrigger.ANSWER)
+
+
+# Progress in both directions, ping at any time, and the budgets that progress renews.
+
+
+def call(pair, frame, token="t", id_=1):
+    params = {"name": "tide", "_meta": {"progressToken": token}}
+    return pair.server.receive(frame(id=id_, method="tools/call", params=params))
+
+
+def running(pair, frame, token="t"):
+    request = call(pair, frame, token).request
+    pair.server.start(request)
+    return request
+
+
+@pytest.mark.requirement("PROG-01", "PROG-04", "PROG-03", "TRAP-61")
+@pytest.mark.parametrize("token", ["", "t", 0, -5, 2**70], ids=repr)
+def test_a_report_carries_the_token_as_it_came(pair, frame, token):
+    request = running(pair, frame, token)
+    assert json.loads(pair.server.progress(request, 1)) == {
+        "jsonrpc": "2.0",
+        "method": "notifications/progress",
+        "params": {"progressToken": token, "progress": 1},
+    }
+    assert json.loads(pair.server.progress(request, 2, 9))["params"]["total"] == 9
+
+
+@pytest.mark.requirement("PROG-01", "META-10", "BASE-34")
+@pytest.mark.parametrize("token", [1.5, True, [], {}], ids=repr)
+def test_a_token_of_another_type_is_rejected(pair, frame, token):
+    event = call(pair, frame, token)
+    assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
+    assert len(pair.server.incoming) == 0
+
+
+@pytest.mark.requirement("PROG-03", "PROG-05")
+def test_who_gave_no_token_hears_nothing(pair, frame):
+    assert call(pair, frame, None).request.progress_token is None
+    for id_, params in enumerate(({"name": "tide"}, {"name": "tide", "_meta": {}}), 2):
+        event = pair.server.receive(frame(id=id_, method="tools/call", params=params))
+        pair.server.start(event.request)
+        assert pair.server.progress(event.request, 1) is None
+
+
+@pytest.mark.requirement("PROG-05", "PROG-09")
+def test_progress_is_told_only_while_the_request_runs(pair, frame):
+    queued = call(pair, frame, "q", 1).request
+    assert pair.server.progress(queued, 1) is None
+    pair.server.start(queued)
+    assert pair.server.progress(queued, 1)
+    pair.server.finish(queued)
+    assert pair.server.progress(queued, 2) is None
+    cancelled = running(pair, frame)
+    params = {"requestId": cancelled.id}
+    pair.server.receive(frame(method="notifications/cancelled", params=params))
+    assert pair.server.progress(cancelled, 2) is None
+
+
+@pytest.mark.requirement("LIFE-20")
+def test_nothing_is_told_after_the_session_is_closed(pair, frame):
+    request = running(pair, frame)
+    pair.server.close()
+    assert pair.server.progress(request, 1) is None
+
+
+@pytest.mark.requirement("PROG-06", "PROG-07", "TRAP-62")
+@given(values=st.lists(st.one_of(st.integers(-9, 9), st.floats(-2, 2)), max_size=30))
+def test_progress_grows_with_every_report(ready, frame, values):
+    server = ready(Role.SERVER)
+    params = {"name": "tide", "_meta": {"progressToken": 1}}
+    request = server.receive(frame(id=1, method="tools/call", params=params)).request
+    server.start(request)
+    sent = [leaving for value in values if (leaving := server.progress(request, value))]
+    told = [json.loads(leaving)["params"]["progress"] for leaving in sent]
+    assert all(earlier < later for earlier, later in pairwise(told))
+    assert not values or told[0] == values[0]
+    assert not values or told[-1] == max(values)
+
+
+@pytest.mark.requirement("PROG-04", "PROG-07")
+@pytest.mark.parametrize(
+    "numbers", [(math.nan,), (math.inf,), (-math.inf,), (1, math.nan)], ids=str
+)
+def test_a_number_that_json_cannot_say_is_our_own_fault(pair, frame, numbers):
+    request = running(pair, frame)
+    with pytest.raises(LocalProtocolError, match="finite"):
+        pair.server.progress(request, *numbers)
+    assert pair.server.progress(request, 0.5, 0.75)
+
+
+def report(connection, frame, **params):
+    return connection.receive(frame(method="notifications/progress", params=params))
+
+
+@pytest.mark.requirement("PROG-02", "PROG-03", "PROG-04", "PROG-07", "PROG-10", "TRAP-61")
+def test_a_report_about_an_open_request_of_ours_arrives(pair, frame):
+    opened = pair.client.open_request(
+        "tools/list", None, now=0.0, idle_seconds=10.0, total_seconds=99.0, wants_progress=True
+    )
+    event = report(pair.client, frame, progressToken=opened.id, progress=0.25, total=1)
+    assert isinstance(event, ProgressReceived)
+    assert event.request is opened
+    assert (event.params.progress, event.params.total) == (0.25, 1)
+
+
+@pytest.mark.requirement("PROG-10", "PROG-05")
+def test_late_and_unknown_tokens_do_no_harm(pair, frame):
+    opened = pair.client.open_request("tools/list", None, now=0.0, wants_progress=True)
+    silent = pair.client.open_request("tools/list", None, now=0.0, idle_seconds=10.0)
+    for token in (silent.id, str(opened.id), 999, ""):
+        assert (
+            report(pair.client, frame, progressToken=token, progress=1).counted == "late progress"
+        )
+    pair.client.receive(frame(id=opened.id, result={"tools": []}))
+    late = report(pair.client, frame, progressToken=opened.id, progress=1)
+    assert late.counted == "late progress"
+    assert silent.budget.deadline == 10.0
+    assert pair.client.counts == {"late progress": 5}
+
+
+@pytest.mark.requirement("PROG-04", "PROG-01")
+@pytest.mark.parametrize(
+    "params", [{"progress": 1}, {"progressToken": 1}, {"progressToken": 1.5, "progress": 1}]
+)
+def test_a_malformed_report_is_counted(pair, frame, params):
+    pair.client.open_request("tools/list", None, now=0.0, wants_progress=True)
+    assert report(pair.client, frame, **params).counted == "malformed notification"
+
+
+@pytest.mark.requirement("PING-01")
+@pytest.mark.parametrize("state", [state for state in SessionState if state.name != "CLOSED"])
+@pytest.mark.parametrize("role", Role)
+def test_ping_is_answered_at_once_with_an_empty_result(ready, frame, role, state):
+    event = ready(role, state).receive(frame(id="p", method="ping"))
+    assert isinstance(event, Reply)
+    assert json.loads(event.message) == {"jsonrpc": "2.0", "id": "p", "result": {}}
+
+
+@pytest.mark.requirement("PING-01")
+def test_ping_is_answered_while_requests_run_and_does_not_count_as_one(pair, frame):
+    assert isinstance(call(pair, frame), RequestReceived)
+    assert isinstance(pair.server.receive(frame(id=2, method="ping")), Reply)
+    assert len(pair.server.incoming) == 1
+
+
+@given(
+    idle=st.floats(0, 100), total=st.floats(0, 100), signs=st.lists(st.floats(0, 50), max_size=5)
+)
+def test_a_budget_expires_exactly_at_its_deadline(idle, total, signs):
+    budget = Budget(started=1000.0, idle_seconds=idle, total_seconds=total)
+    for sign in sorted(signs):
+        budget.record_activity(1000.0 + sign)
+    assert budget.expired(budget.deadline) in {"idle", "total"}
+    assert budget.expired(math.nextafter(budget.deadline, 0.0)) is None
+    assert budget.deadline <= 1000.0 + total
+
+
+def test_a_budget_names_what_ran_out():
+    budget = Budget(started=0.0, idle_seconds=5.0, total_seconds=8.0)
+    assert budget.expired(5.0) == "idle"
+    budget.record_activity(5.0)
+    assert budget.expired(7.0) is None
+    assert budget.expired(8.0) == "total"
+    assert Budget(started=0.0, idle_seconds=math.inf, total_seconds=math.inf).deadline == math.inf
+
+
+# Places for handlers and the queue before them.
+
+
+def request(id_, size_bytes=1):
+    return IncomingRequest(id_, METHODS["tools/list"], s.PaginatedParams(), size_bytes)
+
+
+def test_requests_beyond_the_places_wait_in_order():
+    admission = Admission(Limits(requests=RequestLimits(in_flight_max=1)))
+    assert admission.has_free_slot()
+    admission.enter()
+    assert not admission.has_free_slot()
+    waiting = [request(1), request(2)]
+    for each in waiting:
+        assert admission.rejection(each) is None
+        admission.wait(each)
+    assert admission.leave() is waiting[0]
+    assert not admission.has_free_slot()
+    admission.enter()
+    assert admission.leave() is waiting[1]
+    assert admission.queued == 0
+
+
+def test_a_place_is_not_given_twice():
+    admission = Admission(Limits(requests=RequestLimits(in_flight_max=1)))
+    admission.enter()
+    admission.enter()
+    admission.wait(request(1))
+    assert admission.leave() is None
+    assert admission.leave().id == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "setting"),
+    [
+        (Limits(requests=RequestLimits(queued_max=1)), "limits.requests.queued_max=1"),
+        (
+            Limits(requests=RequestLimits(queued_bytes_max=19)),
+            "limits.requests.queued_bytes_max=19",
+        ),
+    ],
+)
+def test_what_cannot_even_wait_is_told_the_setting(limits, setting):
+    admission = Admission(limits)
+    admission.wait(request(1, 10))
+    assert setting in admission.rejection(request(2, 10))
+    admission.withdraw_all()
+    assert admission.rejection(request(2, 10)) is None
+
+
+class Door(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.admission = Admission(Limits(requests=RequestLimits(in_flight_max=2, queued_max=3)))
+        self.running = 0
+        self.waiting = []
+        self.next_id = 0
+
+    @rule(size=st.integers(1, 9))
+    def arrive(self, size):
+        self.next_id += 1
+        new = request(self.next_id, size)
+        if self.admission.has_free_slot():
+            self.run()
+        elif self.admission.rejection(new) is None:
+            self.admission.wait(new)
+            self.waiting.append(new)
+        else:
+            assert len(self.waiting) == 3
+
+    def run(self):
+        self.admission.enter()
+        self.running += 1
+
+    @rule()
+    def end_one(self):
+        if self.running:
+            self.running -= 1
+            turn = self.admission.leave()
+            assert turn is (self.waiting.pop(0) if self.waiting else None)
+            if turn is not None:
+                self.run()
+
+    @rule(index=st.integers(0, 4))
+    def withdraw(self, index):
+        if index < len(self.waiting):
+            gone = self.waiting.pop(index)
+            assert self.admission.withdraw(gone)
+            assert not self.admission.withdraw(gone)
+
+    @rule()
+    def withdraw_all(self):
+        assert self.admission.withdraw_all() == self.waiting
+        self.waiting.clear()
+
+    @invariant()
+    def counts_agree(self):
+        assert self.admission.running == self.running <= 2
+        assert self.admission.queued == len(self.waiting) <= 3
+        assert self.admission._queued_bytes == sum(each.size_bytes for each in self.waiting)
+
+
+def test_the_door_keeps_order_and_counts():
+    run_state_machine_as_test(Door, settings=settings(max_examples=40, deadline=None))
