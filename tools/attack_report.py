@@ -30,6 +30,7 @@ class Suffered:
         wrong: What of that must not be, in sentences.
         toll: What it took.
         late_seconds: After how long an answer to the client that means well is late.
+        may_fail_others: Whether calls of the client that means well may fail.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Suffered:
     wrong: Sequence[str]
     toll: Toll
     late_seconds: float = LATE_SECONDS
+    may_fail_others: bool = False
 
     def complaints(self) -> Iterator[str]:
         """All that must not be."""
@@ -46,7 +48,7 @@ class Suffered:
         toll = self.toll
         if complaint := toll.left.complaint():
             yield complaint
-        if None in toll.calls:
+        if None in toll.calls and not self.may_fail_others:
             yield f"{toll.calls.count(None)} calls of the other client failed"
         if toll.latest > self.late_seconds or not toll.calls:
             yield f"the other client was answered after {toll.latest:.1f} s"

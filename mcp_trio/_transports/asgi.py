@@ -42,12 +42,6 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
 
-MORE: Final = "mcp_trio.more"
-"""A key in a message that is followed by another at once: a host may send both together."""
-
-BYTES_SENT: Final = "mcp_trio.bytes_sent"
-"""A scope extension: returns the number of bytes sent, also in the middle of a message."""
-
 _ANSWERS: Final = "websocket.http.response"
 
 # Headers of an HTTP/1.1 handshake. The ASGI server has checked them; over HTTP/2 there are none.
@@ -57,10 +51,6 @@ _CHECKED: Final = {
     "sec-websocket-version": "13",
     "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
 }
-
-
-def _no_bytes() -> int:
-    return 0
 
 
 def checked_head(head: HttpRequest) -> HttpRequest:
@@ -105,8 +95,7 @@ class AsgiUpgrade:
     async def opened(self, subprotocol: str | None) -> AsyncGenerator["AsgiSocket", None]:
         """Accept the handshake; the WebSocket is open within the context."""
         await self._put({"type": "websocket.accept", "subprotocol": subprotocol})
-        count_bytes_sent: Callable[[], int] = self.extensions.get(BYTES_SENT, _no_bytes)
-        socket = AsgiSocket(self.receive, self.send, self.limits, count_bytes_sent)
+        socket = AsgiSocket(self.receive, self.send, self.limits)
         trio.lowlevel.spawn_system_task(socket.write)
         try:
             async with trio.open_nursery() as nursery:
@@ -118,27 +107,28 @@ class AsgiUpgrade:
 
     async def _put(self, message: dict[str, Any]) -> None:
         try:
-            await self.send(message)
+            await send_shielded(self.send, message)
         except Exception as error:  # the client has disconnected, or has sent frames too early
             raise trio.BrokenResourceError("the client has disconnected") from error
 
 
 @attrs.define(eq=False)
 class AsgiSocket:
-    """A `MessageSocket` over ASGI: the tasks `read` and `write` do all calls of the server."""
+    """A `MessageSocket` over ASGI: the tasks `read` and `write` do all calls of the server.
+
+    Attributes:
+        bytes_sent: The number of characters of all messages whose sending has begun.
+    """
 
     _receive: Any
     _send: Any
     _limits: Limits
-    _bytes_sent: Callable[[], int]
-    _bytes_begun: int = attrs.field(default=0, init=False)
+    bytes_sent: int = attrs.field(default=0, init=False)
     _inbox: ReceivedQueue = attrs.field(init=False)
     _ended: SocketEnded | None = attrs.field(default=None, init=False)
     _is_gone: bool = attrs.field(default=False, init=False)
     _unsent: deque[dict[str, Any]] = attrs.field(factory=deque[dict[str, Any]], init=False)
-    _held: int = attrs.field(default=0, init=False)
     _sending_since: float = attrs.field(default=0.0, init=False)
-    _bytes_seen: int = attrs.field(default=0, init=False)
     _writing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _filled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -186,20 +176,11 @@ class AsgiSocket:
         while not self._unsent:
             await self._filled.park()
         message = self._unsent[0]
-        size = len(message.get("text", ""))
-        self._bytes_begun += size
-        self._note_progress()
-        self._held += size
-        if len(self._unsent) == 1 or self._held >= self._limits.messages.chunk_bytes:
-            self._held = 0
-        else:
-            message[MORE] = True
+        self.bytes_sent += len(message.get("text", ""))
+        self._sending_since = trio.current_time()
         await self._send(message)
         self._unsent.popleft()
         self._progress.unpark_all()
-
-    def _note_progress(self) -> None:
-        self._sending_since, self._bytes_seen = trio.current_time(), self.bytes_sent
 
     def stop(self) -> bool:
         """Cancel `write`; return whether it is within a write that it cannot cancel."""
@@ -210,11 +191,6 @@ class AsgiSocket:
         return is_stuck
 
     # The `MessageSocket`
-
-    @property
-    def bytes_sent(self) -> int:
-        """The number of bytes sent; within a message it grows only with `BYTES_SENT`."""
-        return self._bytes_begun + self._bytes_sent()
 
     async def send_texts(self, texts: Sequence[str]) -> None:
         """Send messages. Cancellation cuts no message short, and leaves most of the rest unsent."""
@@ -247,8 +223,7 @@ class AsgiSocket:
         try:
             await self._all_sent()
         except trio.Cancelled:
-            # Keep the message being sent, and the next, which its `MORE` may have announced.
-            while len(self._unsent) > 2:  # noqa: PLR2004
+            while len(self._unsent) > 1:  # the first message is being sent
                 self._unsent.pop()
             raise
 
@@ -279,8 +254,6 @@ class AsgiSocket:
 
         The ASGI server notices a client that sends nothing, but not one that reads nothing.
         """
-        if self.bytes_sent != self._bytes_seen:
-            self._note_progress()
         waited_seconds = trio.current_time() - self._sending_since
         return bool(self._unsent) and waited_seconds >= self._limits.messages.write_stall_seconds
 
@@ -314,21 +287,25 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 """The types of ASGI 3, as far as servers and frameworks agree on them."""
 
-IS_WAITING: Final = "mcp_trio.is_waiting"
-"""A scope extension: returns whether `receive` would return at once."""
-
 NO_TRIO: Final = (
     "This application runs on Trio. Serve it by hypercorn's Trio worker "
     "(hypercorn --worker-class trio), or by mcp_trio itself.\n"
 )
 
 
+async def send_shielded(send: Send, message: Message) -> None:
+    """Send a message, without being interrupted by a cancellation.
+
+    hypercorn updates its state of the protocol, waits for its turn to write, and shields the write
+    itself. A cancellation of the wait would lose bytes that its state counts as sent.
+    """
+    await trio.lowlevel.checkpoint_if_cancelled()
+    with trio.CancelScope(shield=True):
+        await send(message)
+
+
 class AnswerBrokenOff(Exception):  # noqa: N818  its cause was logged as an error already
     """Reports to the ASGI server that a started answer will not be completed."""
-
-
-def _is_not_waiting() -> bool:
-    return False
 
 
 async def _nothing() -> None:
@@ -489,7 +466,10 @@ class AsgiExchange:
     may_lead: bool = attrs.field(default=False, init=False)
     head: HttpRequest = attrs.field(init=False)
     _body: bytes = attrs.field(default=b"", init=False)
+    # The application can read no more of the body, or does not want to.
     _is_body_over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # The ASGI server has passed on all of the body.
+    _is_input_over: trio.Event = attrs.field(factory=trio.Event, init=False)
     _watcher: trio.CancelScope | None = attrs.field(default=None, init=False)
     _is_gone: trio.Event = attrs.field(factory=trio.Event, init=False)
     _is_stalled: bool = attrs.field(default=False, init=False)
@@ -504,6 +484,8 @@ class AsgiExchange:
         self._is_multiplexed = not self._scope.get("http_version", "1.1").startswith("1")
         if not _may_have_body(self.head):
             self._is_body_over.set()
+            if not self._is_multiplexed:
+                self._is_input_over.set()
 
     @property
     def is_broken(self) -> bool:
@@ -524,8 +506,6 @@ class AsgiExchange:
         if announced is not None and announced > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         body = bytearray()
-        if await self._has_taken_all(body, bytes_max):
-            return bytes(body)
         seconds = self._limits.http.body_seconds
         with trio.move_on_after(seconds) as timer_queue:
             await self._take_rest(body, bytes_max, timer_queue)
@@ -534,15 +514,6 @@ class AsgiExchange:
         raise trio.BrokenResourceError(
             f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
         )
-
-    async def _has_taken_all(self, body: bytearray, bytes_max: int) -> bool:
-        """Read what has arrived; return whether that is all, so that no timer is needed."""
-        extensions: Mapping[str, Any] = self._scope.get("extensions") or {}
-        is_waiting: Callable[[], bool] = extensions.get(IS_WAITING, _is_not_waiting)
-        while is_waiting():
-            if await self._has_taken_last(body, bytes_max):
-                return True
-        return False
 
     async def _take_rest(
         self, body: bytearray, bytes_max: int, timer_queue: trio.CancelScope
@@ -562,13 +533,17 @@ class AsgiExchange:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self._is_body_over.set()
+            self._is_input_over.set()
             self._is_gone.set()
             raise trio.BrokenResourceError("the client disconnected within the request body")
         body += message.get("body", b"")
+        length = None if self._is_multiplexed else _announced(self.head)
+        is_last = len(body) == length or not message.get("more_body", False)
+        if is_last:
+            self._is_input_over.set()
         if len(body) > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
-        length = None if self._is_multiplexed else _announced(self.head)
-        return len(body) == length or not message.get("more_body", False)
+        return is_last
 
     async def gone(self) -> None:
         """Wait until the client disconnects, as `Exchange.gone` documents."""
@@ -586,8 +561,10 @@ class AsgiExchange:
     async def _drop_until_gone(self, scope: trio.CancelScope) -> None:
         with scope:
             with contextlib.suppress(Exception):  # an error of the server means a lost client
-                while (await self._receive())["type"] != "http.disconnect":
-                    pass
+                while (message := await self._receive())["type"] != "http.disconnect":
+                    if not message.get("more_body", False):
+                        self._is_input_over.set()
+            self._is_input_over.set()
             self._is_gone.set()
 
     # Answering
@@ -596,8 +573,7 @@ class AsgiExchange:
         """Send a complete answer."""
         has_length = status not in _LENGTHLESS_STATUSES
         await self._begin(status, headers, len(body) if has_length else None)
-        await self._put_body(b"" if self.head.method == "HEAD" else body, more_body=False)
-        self._progress = _Progress.COMPLETE
+        await self._complete(b"" if self.head.method == "HEAD" else body)
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of an answer whose length is unknown."""
@@ -615,7 +591,26 @@ class AsgiExchange:
     async def end(self) -> None:
         """Complete a started answer."""
         self._expect(_Progress.STARTED)
-        await self._put_body(b"", more_body=False)
+        await self._complete(b"")
+
+    async def _complete(self, body: bytes) -> None:
+        """Send the rest of the answer's body, and its end when the request has ended.
+
+        Over HTTP/1.1, servers close the connection after an answer to an incomplete request, which
+        resets the connection if the client still sends, and the client may lose the answer. So the
+        end waits for the request for `limits.shutdown.close_seconds`. Over HTTP/2 it waits without
+        a limit, since hypercorn 0.18 fails with all of its connections when data arrive for a
+        stream that was answered (hypercorn issue 329).
+        """
+        if not self._is_input_over.is_set():
+            if body:
+                await self._put_body(body, more_body=True)
+                body = b""
+            self._watch()
+            seconds = math.inf if self._is_multiplexed else self._limits.shutdown.close_seconds
+            with trio.move_on_after(seconds):
+                await self._is_input_over.wait()
+        await self._put_body(body, more_body=False)
         self._progress = _Progress.COMPLETE
 
     def reject(self, status: int, text: str = "") -> None:
@@ -673,10 +668,10 @@ class AsgiExchange:
         if self.is_broken:
             raise trio.BrokenResourceError("the client has disconnected")
         try:
-            if self._is_multiplexed:
+            if self._is_multiplexed and message["type"] != "http.response.start":
                 await self._send_in_time(message)
-            else:  # hypercorn shields these writes: only the host can end them
-                await self._send(message)
+            else:
+                await send_shielded(self._send, message)
         except OSError as error:
             self._is_gone.set()
             raise trio.BrokenResourceError(f"the client has disconnected: {error}") from error

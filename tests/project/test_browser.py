@@ -107,9 +107,9 @@ def test_what_the_browser_is_told_says_where_the_page_is_and_what_it_does(planne
     }
     planted = {visit.attempt.page for visit in planned if visit.order()["isPlanted"]}
     assert planted == {"own", "rebound"}
-    schemes = {visit.url.partition("://")[0]: visit.host for visit in planned}
-    assert schemes.keys() == {"ws", "http", "wss", "https"}
-    assert schemes["https"] == "hypercorn"  # the native host has no TLS
+    schemes = {(visit.url.partition("://")[0], visit.host) for visit in planned}
+    assert {scheme for scheme, _ in schemes} == {"ws", "http", "wss", "https"}
+    assert {host for scheme, host in schemes if scheme == "https"} == {"native", "hypercorn"}
     brought = {visit.order()["task"]["token"] for visit in planned}
     assert brought == {None, "sesame/open+now?", "sesame/open+now?!"}
 
@@ -192,9 +192,10 @@ def test_a_session_id_in_the_stateless_era_is_told(visits, answered):
     assert list(outcome.complaints()) == ["the page sees the session id 's'"]
 
 
-def test_requests_with_tls_that_do_not_go_over_http_2_are_told(visits, answered):
+def test_requests_with_tls_that_do_not_go_over_http_2_at_hypercorn_are_reported(visits, answered):
     attempt = visits.Attempt(page="own", transport="http", setting="TLS")
-    outcome = attrs.evolve(answered, attempt=attempt)
+    assert list(attrs.evolve(answered, attempt=attempt, host="native").complaints()) == []
+    outcome = attrs.evolve(answered, attempt=attempt, host="hypercorn")
     assert list(outcome.complaints()) == ["it went over ['http/1.1']"]
     assert list(with_told(outcome, protocols=["h2"]).complaints()) == []
 

@@ -51,6 +51,12 @@ def test_the_other_client_may_have_to_wait_longer():
     assert list(patient.complaints()) == []
 
 
+def test_a_host_that_may_fail_others_is_not_reported_for_failed_calls():
+    failed = attrs.evolve(WELL, toll=attrs.evolve(WELL.toll, calls=[0.1, None]))
+    assert list(failed.complaints()) == ["1 calls of the other client failed"]
+    assert list(attrs.evolve(failed, may_fail_others=True).complaints()) == []
+
+
 def test_where_nothing_was_done_nothing_is_shown(capsys):
     assert not attack_report.report([], "attacks", 1.0)
     assert "nothing was done" in capsys.readouterr().out

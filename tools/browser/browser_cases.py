@@ -35,7 +35,7 @@ SETTINGS: Final[Mapping[Setting, str]] = {
 }
 """How a server is set."""
 
-TLS_HOSTS: Final[Sequence[Host]] = ("hypercorn", "listener")
+TLS_HOSTS: Final[Sequence[Host]] = ("native", "hypercorn", "listener")
 H2: Final = "h2"
 
 TOKEN: Final = "sesame/open+now?"  # in Base64 it has every character that a subprotocol must not
@@ -222,8 +222,8 @@ def _answer_faults(outcome: Outcome) -> Iterator[str]:
         yield f"the page has heard of progress: {told['heard']}"
     if told["offered"] != [TOOL]:
         yield f"the page was offered {told['offered']}"
-    has_h2 = outcome.attempt.setting == "TLS" and outcome.attempt.transport == "http"
-    if has_h2 and H2 not in outcome.protocols:
+    is_secured = outcome.attempt.setting == "TLS" and outcome.attempt.transport == "http"
+    if is_secured and outcome.host == "hypercorn" and H2 not in outcome.protocols:
         yield f"it went over {outcome.protocols}"
     if outcome.attempt.client == "plain":
         yield from _link_faults(outcome.attempt, told)

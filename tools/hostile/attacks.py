@@ -78,7 +78,8 @@ class Attack:
         attempts: With each connection; all at once, or with pauses between their beginnings.
         statuses: Those that an answer may have.
         answers_max: How many answers may come on one connection.
-        hosts: Who has to withstand it so; others are shown, and may do otherwise.
+        hosts: The hosts that have to withstand it; the others are shown only. An error of hypercorn
+            closes all of its connections.
     """
 
     name: str
@@ -352,13 +353,24 @@ ATTACKS: Final = (
     Attack(name="texts that are none", attempts=_each(_NO_TEXT), statuses=REJECTIONS),
     Attack(name="JSON that is heavy", attempts=_each(_HEAVY_JSON), statuses={400, 408, 413}),
     Attack(name="foreign hosts and origins", attempts=_each(_FOREIGN), statuses={403}),
-    Attack(name="no HTTP at all", attempts=_each(_NO_HTTP), statuses=REJECTIONS),
-    Attack(name="upgrades and tunnels", attempts=_each(_UPGRADES), statuses=REJECTIONS | {200}),
+    Attack(
+        name="no HTTP at all",
+        attempts=_each(_NO_HTTP),
+        statuses=REJECTIONS,
+        hosts=("native",),
+    ),
+    Attack(
+        name="upgrades and tunnels",
+        attempts=_each(_UPGRADES),
+        statuses=REJECTIONS | {200},
+        hosts=("native",),
+    ),
     Attack(name="guesses at session ids", attempts=_each(_GUESSES), statuses={400, 404}),
     Attack(
         name="long answers never read",
         attempts=[not_reading(call("large", {"mib": 8}))] * 10,
         statuses=(),
+        hosts=("native",),
     ),
     Attack(
         name="streams never read",

@@ -69,6 +69,7 @@ async def _suffer(attack: Attack, host: str, target: Target, watch: Watch) -> Su
         seconds=[each.seconds for each in endings],
         wrong=list(wrong(attack, host, endings)),
         toll=toll,
+        may_fail_others=host not in attack.hosts,
     )
 
 

@@ -87,7 +87,8 @@ async def test_each_session_is_recorded_by_itself_and_replays_strictly(host, tmp
     assert len(files) == 2
     for file in files:
         assert '"transport":"websocket"' in file.read_text().splitlines()[0]
-        assert '"eof"' in file.read_text()
+        # hypercorn does not pass on that the client has closed with code 1000.
+        assert ('"eof"' if host == "native" else '"lost"') in file.read_text()
         report = await trio.to_thread.run_sync(replay, file, harbour(protocol_versions=[LEGACY]))
         assert report.is_complete, file
 
@@ -138,10 +139,9 @@ async def test_the_subprotocol_brings_a_browsers_token(host):
         assert answer.subprotocol == "mcp"
 
 
-@pytest.mark.parametrize("host", HOSTS)
-async def test_compression_is_not_agreed_on(host):
+async def test_compression_is_not_agreed_on_by_our_own_listener():
     async with (
-        served(harbour(), host) as (url, _),
+        served(harbour(), "native") as (url, _),
         peer_of(url, extensions=[PerMessageDeflate()]) as (_, answer),
     ):
         assert isinstance(answer, events.AcceptConnection)

@@ -268,3 +268,13 @@ def opened(request, open_host):
         return await open_host(request.param, respond, **limits)
 
     return opened
+
+
+@pytest.fixture(params=["native", "resting", "tls"])
+def opened_by_listener(request, open_host):
+    """Open a connection to an application, held by our own listener in each of its ways."""
+
+    async def opened(respond, **limits):
+        return await open_host(request.param, respond, **limits)
+
+    return opened

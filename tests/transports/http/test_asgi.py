@@ -13,7 +13,7 @@ from mcp_trio import Limits
 from mcp_trio._transports import asgi
 from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost, head_of
 from mcp_trio._transports.http_response import BodyTooLargeError
-from mcp_trio.limits import HttpLimits, MessageLimits
+from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
 
 GONE = {"type": "http.disconnect"}
 
@@ -130,10 +130,10 @@ def test_what_clients_say_over_and_over_is_remembered_but_no_secrets():
         ([*plain, (b"cookie", b"x")], False),
         ([*plain, (b"x", b"x" * 5000)], False),
     ):
-        asgi._remembered_fields_of.cache_clear()
+        asgi._remembered_decoded_headers.cache_clear()
         heads = [head_of(scope_of(headers=headers)).headers for _ in range(2)]
         assert heads[0] == heads[1]
-        assert asgi._remembered_fields_of.cache_info().currsize == is_remembered
+        assert asgi._remembered_decoded_headers.cache_info().currsize == is_remembered
 
 
 # The body
@@ -179,7 +179,8 @@ async def test_a_body_that_stops_is_answered_with_408(autojump_clock, caplog):
         read, piece(b"one", more=True), limits=Limits(http=HttpLimits(body_seconds=5))
     )
     assert server.status == 408
-    assert trio.current_time() == 5
+    # After the answer, the client has some time to end its request.
+    assert trio.current_time() == 5 + Limits().shutdown.close_seconds
 
 
 async def test_a_body_has_its_time_anew_with_each_chunk(autojump_clock):
@@ -218,6 +219,33 @@ async def test_the_rest_of_a_body_is_taken_while_its_answer_is_sent():
     await AsgiHost(hello)(scope_of(), receive, send)
 
 
+@pytest.mark.parametrize(("version", "seconds"), [("1.1", 2), ("2", 1000)])
+async def test_the_end_of_an_answer_waits_for_the_rest_of_the_body(
+    version, seconds, autojump_clock
+):
+    """A server may reset a connection or fail if it has ended the answer before."""
+    steps = [piece(b"x", more=True), 1000, piece(b"y")]
+    limits = Limits(shutdown=ShutdownLimits(close_seconds=2))
+    server = await served(hello, *steps, scope=scope_of(http_version=version), limits=limits)
+    assert [each.get("more_body") for each in server.sent] == [None, True, False]
+    assert trio.current_time() == seconds
+
+
+async def test_a_cancellation_interrupts_no_message(autojump_clock):
+    async def send(message):
+        await trio.sleep(1)
+        sent.append(message)
+
+    async def respond(exchange):
+        with trio.move_on_after(0.5):
+            await exchange.start(200, [])
+
+    sent = []
+    with pytest.raises(AnswerBrokenOff):
+        await AsgiHost(respond)(scope_of("GET"), Server().receive, send)
+    assert [each["type"] for each in sent] == ["http.response.start"]
+
+
 # The answer
 
 
@@ -226,6 +254,7 @@ def test_an_answer_is_sent_in_pieces_of_a_chunk(size):
     body = bytes(range(size))
 
     async def respond(exchange):
+        await exchange.body(10)
         await exchange.answer(200, [], body)
 
     server = trio.run(run_served, respond, Limits(messages=MessageLimits(chunk_bytes=8)))

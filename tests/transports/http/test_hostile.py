@@ -141,6 +141,7 @@ async def test_a_thousand_requests_at_once_are_answered_in_turn(attacked):
     assert statuses(await said(client, requests)) == [200] * 1000
 
 
+@pytest.mark.parametrize("name", ["native"], indirect=True)
 async def test_connections_beyond_the_limit_are_turned_away_and_the_rest_served(attacked):
     host = await attacked(http=HttpLimits(connections_max=20))
     held = [await host.connect() for _ in range(20)]
@@ -235,6 +236,7 @@ async def test_hundreds_that_say_nothing_are_let_go(attacked):
 
 
 @pytest.mark.real_time
+@pytest.mark.parametrize("name", ["native"], indirect=True)
 async def test_a_silent_client_of_plain_text_http2_is_disconnected(attacked):
     host = await attacked(http=HttpLimits(idle_seconds=0.4, headers_seconds=0.4))
     client = await host.connect()
@@ -260,7 +262,7 @@ async def test_clients_may_vanish_at_any_point(attacked, sent, reset):
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("name", ["native", "hypercorn"], indirect=True)
+@pytest.mark.parametrize("name", ["native"], indirect=True)
 async def test_of_a_client_that_broke_the_rules_nothing_is_left(attacked):
     """Not even for `limits.http.idle_seconds`; but where tasks are used again they rest for some time."""
     host = await attacked()

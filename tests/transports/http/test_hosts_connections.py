@@ -245,8 +245,8 @@ async def test_many_are_served_at_once(opened):
             nursery.start_soon(ask, number)
 
 
-async def test_more_connections_than_may_be_are_rejected(opened):
-    host = await opened(say_hello, http=HttpLimits(connections_max=2))
+async def test_more_connections_than_may_be_are_rejected(opened_by_listener):
+    host = await opened_by_listener(say_hello, http=HttpLimits(connections_max=2))
     first, second, third = [await host.connect() for _ in range(3)]
     await first.exchange()
     await second.exchange()
@@ -312,7 +312,7 @@ async def test_a_stream_may_say_goodbye_at_the_stop(opened):
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_nothing_cannot_hold_up_the_stop(opened):
+async def test_a_client_that_reads_nothing_cannot_hold_up_the_stop(opened_by_listener):
     sent = 0
 
     async def respond(exchange):
@@ -322,7 +322,7 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_the_stop(opened):
             await exchange.send(b"x" * 100_000)
             sent += 1
 
-    host = await opened(respond, shutdown=ShutdownLimits(close_seconds=0.2))
+    host = await opened_by_listener(respond, shutdown=ShutdownLimits(close_seconds=0.2))
     client = await host.connect()
     await client.ask()
     while not sent:

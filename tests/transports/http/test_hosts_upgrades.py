@@ -1,4 +1,7 @@
-"""What every host makes of a wish to go on in another protocol: here, of all that are none of ours."""
+"""Requests to upgrade to protocols other than WebSocket, which our own listener ignores.
+
+hypercorn upgrades to HTTP/2 in plain text, which RFC 9113, section 3.1, has made obsolete.
+"""
 
 import pytest
 import trio
@@ -23,14 +26,14 @@ WISHES = {
 
 
 @pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
-async def test_a_wish_for_another_protocol_is_answered_in_http1(opened, headers):
+async def test_a_wish_for_another_protocol_is_answered_in_http1(opened_by_listener, headers):
     heads = []
 
     async def respond(exchange):
         heads.append(exchange.head)
         await say_hello(exchange)
 
-    client = await (await opened(respond)).connect()
+    client = await (await opened_by_listener(respond)).connect()
     for target in ("/a?b", "/c"):  # the connection is one of HTTP/1.1 still
         answer = await client.exchange(target=target, headers=headers)
         assert (answer.status, answer.body, answer.informational) == (200, b"hello", [])
@@ -42,7 +45,7 @@ async def test_a_wish_for_another_protocol_is_answered_in_http1(opened, headers)
 
 
 @pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
-async def test_a_client_with_a_wish_is_gone_when_it_closes(opened, headers):
+async def test_a_client_with_a_wish_is_gone_when_it_closes(opened_by_listener, headers):
     is_asked, is_gone = trio.Event(), trio.Event()
 
     async def respond(exchange):
@@ -51,7 +54,7 @@ async def test_a_client_with_a_wish_is_gone_when_it_closes(opened, headers):
         await exchange.gone()
         is_gone.set()
 
-    client = await (await opened(respond)).connect()
+    client = await (await opened_by_listener(respond)).connect()
     await client.ask("POST", headers=headers, body=b"{}")
     await is_asked.wait()
     await client.aclose()

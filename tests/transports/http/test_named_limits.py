@@ -62,7 +62,7 @@ def test_what_is_not_kept_any_more_names_how_much_is():
         buffer.after(first)
 
 
-@pytest.mark.parametrize("name", ["native", "resting", "hypercorn"])
+@pytest.mark.parametrize("name", ["native", "resting"])
 async def test_one_connection_too_many_gets_the_name_of_the_limit(open_host, name):
     host = await open_host(name, answer, http=HttpLimits(connections_max=1))
     first = await host.connect()
