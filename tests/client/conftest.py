@@ -1,4 +1,4 @@
-"""Servers to connect to: one in memory with tools of a test's own, a scripted one, subprocesses."""
+"""Servers to connect to: in memory with tools of the test, scripted, and as subprocesses."""
 
 import contextlib
 import sys
@@ -20,7 +20,7 @@ from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
 OLD = ("2024-11-05",)
-"""What a client or a server speaks when a test is about the oldest revision, or plays it."""
+"""The protocol versions of tests with the oldest one only."""
 
 QUICK = Limits(
     shutdown=ShutdownLimits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
@@ -148,7 +148,7 @@ async def connected(scripted, nursery, *, capabilities=ALL, **options):
 
 @pytest.fixture
 def connect(scripted, nursery):
-    """Connect a client at some revision; gives it, its server, and what it announced."""
+    """Connect a client with some protocol version; gives it, its server, and what it announced."""
 
     async def start(*, protocol_version="2025-11-25", **options):
         channel, server = scripted
@@ -256,7 +256,7 @@ def said(result):
 
 
 def is_alive(pid):
-    """False for a zombie, too: whoever adopts it may take its time."""
+    """Return whether a process runs; False for a zombie that its parent has not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

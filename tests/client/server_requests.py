@@ -1,4 +1,4 @@
-"""What servers ask clients: by requests of their own, or in rounds, as their revision has it."""
+"""Requests of servers to clients: as requests of their own, or as input requests."""
 
 import attrs
 import trio.testing
@@ -59,7 +59,7 @@ async def _by_a_request(nursery, protocol_version, method, params, options):
 
 
 async def asked(nursery, protocol_version, method, params=None, **options):
-    """Ask a new client with some options one thing, as the servers of a revision do."""
+    """Ask a new client with some options one thing, as the servers of a protocol version do."""
     if PROTOCOL_VERSIONS[protocol_version].is_stateless:
         return await _in_a_round(nursery, method, params, options)
     return await _by_a_request(nursery, protocol_version, method, params, options)

@@ -1,4 +1,4 @@
-"""Servers of both eras that are played from a table, and clients that are connected to them."""
+"""Scripted stateless and legacy servers, and clients that are connected to them."""
 
 import typing
 

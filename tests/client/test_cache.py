@@ -1,4 +1,4 @@
-"""What a client keeps of a stateless server's answers: the rules, and then a client that follows them."""
+"""The cache of a client: its rules, and a client that follows them."""
 
 import pytest
 import trio

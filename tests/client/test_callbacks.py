@@ -1,4 +1,4 @@
-"""What a server asks or tells, and the callbacks that answer or listen."""
+"""Callbacks of a client for its server's requests and notifications."""
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ MESSAGE = t.LoggingMessageParams(level="info", data={"sea": "calm"}, logger="wea
 
 @pytest.fixture
 def talkative(bench):
-    bench.protocol_versions = OLD  # nobody has to listen
+    bench.protocol_versions = OLD  # no subscription is needed
 
     @bench.tool
     async def tell(handling):

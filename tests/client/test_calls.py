@@ -1,4 +1,4 @@
-"""The calls: what leaves, what comes back, and how they end early."""
+"""Calls of a client: the request sent, the result returned, and errors."""
 
 import msgspec
 import pytest

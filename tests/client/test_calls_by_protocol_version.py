@@ -1,4 +1,4 @@
-"""Calls of a client at every revision: what leaves, what comes back, and what is not believed."""
+"""Calls of a client with each protocol version."""
 
 import socket
 
@@ -22,7 +22,7 @@ PROMPT = {"type": "ref/prompt", "name": "plan"}
 
 @pytest.fixture
 def connect(nursery):
-    """A client of a server at some revision that gives `answers`, and that server."""
+    """A client of a server with some protocol version that gives `answers`, and that server."""
 
     async def start(protocol_version, answers, **options):
         if PROTOCOL_VERSIONS[protocol_version].is_stateless:
@@ -311,7 +311,7 @@ async def test_a_link_is_read_whether_or_not_it_is_listed(connect, protocol_vers
 
 
 def barred(*_args, **_options):
-    raise AssertionError("somebody wants to look at an icon")
+    raise AssertionError("the icon was fetched")
 
 
 SRCS = [
@@ -357,7 +357,7 @@ async def test_an_icon_is_returned_unchanged_and_never_fetched(
     await client.aclose()
 
 
-# What nobody has asked for.
+# Options that are not enabled.
 
 
 @pytest.mark.requirement("ROOT-13", "SAMP-30", "LIFE-14")

@@ -1,4 +1,4 @@
-"""What a client hears of its server's changes by callbacks, in both eras."""
+"""Callbacks for changes at stateless and legacy servers."""
 
 import pytest
 import trio
@@ -97,7 +97,7 @@ async def test_the_start_of_a_subscription_empties_the_cache():
     async with stateless(server) as client:
         assert await client.list_tools() == []
         server.tool(nothing)
-        assert await client.list_tools() == []  # kept, and nobody told
+        assert await client.list_tools() == []  # cached, without a notification
         async with client.listen(tools=True):
             assert len(await client.list_tools()) == 1
             server.tool(name="another")(nothing)

@@ -1,4 +1,4 @@
-"""How a session ends: from any task, in any order, by faults; and what the block sees of it."""
+"""The end of a session: closing from any task, errors, and their effect on the block."""
 
 import contextlib
 import signal
@@ -175,8 +175,8 @@ class Faulty:
         self.channel, self.error = channel, error
         self.fails = trio.Event()
 
-    async def send(self, frames):
-        await self.channel.send(frames)
+    async def send(self, messages):
+        await self.channel.send(messages)
 
     async def receive(self):
         async with trio.open_nursery() as nursery:
@@ -186,9 +186,9 @@ class Faulty:
                 raise self.error
 
             nursery.start_soon(fail)
-            frames = await self.channel.receive()
+            messages = await self.channel.receive()
             nursery.cancel_scope.cancel()
-        return frames
+        return messages
 
     async def aclose(self):
         await self.channel.aclose()

@@ -1,4 +1,4 @@
-"""The configuration file of hosts: what is read of it, and how its errors read."""
+"""The configuration file of hosts, and the texts of its errors."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""How a client connects: its targets, the handshake, and what is left when that fails."""
+"""Connecting a client: targets, the handshake, and failed attempts."""
 
 import contextlib
 import ssl

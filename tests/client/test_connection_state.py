@@ -1,4 +1,4 @@
-"""A client says how its connection stands, also to who was not told when that changed."""
+"""The state of a client's connection, read or reported to a callback."""
 
 import contextlib
 

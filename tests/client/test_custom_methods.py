@@ -1,4 +1,4 @@
-"""Methods of people's own: requests and notifications that the protocol does not know."""
+"""Requests and notifications that the protocol does not define."""
 
 import attrs
 import msgspec

@@ -1,4 +1,4 @@
-"""Elicitation: a server asks the client's user, by a form or by a URL to visit."""
+"""Elicitation: a server asks the user by a form or a URL."""
 
 import dataclasses
 import datetime as dt
@@ -249,7 +249,7 @@ async def test_a_url_is_passed_to_the_callback_unchanged_and_never_opened(connec
     heard = []
 
     def barred(*_args, **_options):
-        raise AssertionError("somebody wants to look at the URL")
+        raise AssertionError("the URL was looked up")
 
     monkeypatch.setattr(socket, "getaddrinfo", barred)
     monkeypatch.setattr(socket.socket, "connect", barred)

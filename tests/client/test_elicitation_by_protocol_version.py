@@ -1,4 +1,4 @@
-"""What servers ask a client's user, at every revision that has a word for it: forms and visits."""
+"""Elicitation with each protocol version that has it."""
 
 import functools
 import socket
@@ -36,7 +36,7 @@ def visit(protocol_version, **change):
 
 @pytest.fixture
 def ask(nursery):
-    """Ask a client one thing, as the servers of a revision do."""
+    """Ask a client one thing, as the servers of a protocol version do."""
     return functools.partial(asked, nursery)
 
 
@@ -155,7 +155,7 @@ async def test_too_many_elicitations_at_once_are_rejected(nursery, protocol_vers
 
 
 def barred(*_args, **_options):
-    raise AssertionError("somebody wants to look at the URL")
+    raise AssertionError("the URL was looked up")
 
 
 @pytest.mark.requirement(

@@ -1,4 +1,4 @@
-"""Clients of servers that have forgotten their session: another one is begun, on every path."""
+"""Clients of servers that have forgotten their session and get a new one."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Several servers behind one object: names, lists, and who is asked for what."""
+"""Groups: prefixed names, lists of several servers, and the server that a call goes to."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""How the clients of a group come and go, and who is told what."""
+"""Groups: servers that are added, removed or lost."""
 
 import signal
 

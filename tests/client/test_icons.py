@@ -1,4 +1,4 @@
-"""Icons: which of them a host may show."""
+"""Icons that a host may show."""
 
 import pytest
 

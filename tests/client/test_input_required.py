@@ -1,4 +1,4 @@
-"""Rounds: a stateless server answers that it needs input, and the client's callbacks give it."""
+"""Multi round-trip requests, answered by the callbacks of the client."""
 
 import itertools
 
@@ -405,7 +405,7 @@ async def test_one_callback_gets_the_progress_of_all_rounds(nursery):
     assert heard == ["half", "half"]
 
 
-# The rounds of a request that somebody writes.
+# Rounds with mapping params, and without callbacks.
 
 
 @pytest.mark.requirement("MRTR-12", "MRTR-16")

@@ -1,4 +1,4 @@
-"""A server process that is killed without a word, and another one in its place."""
+"""A server process that is killed, and another one in its place."""
 
 import contextlib
 import signal
@@ -57,7 +57,7 @@ def started(port=0):
 
 @contextlib.asynccontextmanager
 async def clients_of(base, **options):
-    """One client for each way to talk with it, by revision."""
+    """One client for each way to talk with it, by protocol version."""
     async with contextlib.AsyncExitStack() as stack:
         yield {
             protocol_version: await stack.enter_async_context(

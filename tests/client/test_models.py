@@ -1,4 +1,4 @@
-"""Which model a server's preferences speak for."""
+"""The choice of a model by a server's preferences."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which era a server is of: every pair of eras, and every way in which a server can answer."""
+"""Negotiation of the protocol version with every kind of server and answer."""
 
 import json
 
@@ -23,9 +23,9 @@ from tests.client.stateless import (
     stateless_client,
 )
 
-ERAS = {"legacy": LEGACY, "both": ALL_PROTOCOL_VERSIONS, "stateless": (STATELESS,)}
+SUPPORTED = {"legacy": LEGACY, "both": ALL_PROTOCOL_VERSIONS, "stateless": (STATELESS,)}
 
-# Client, server, and the revision that they come to, or how the client fails.
+# Client, server, and the negotiated protocol version, or how the client fails.
 MATRIX = [
     ("legacy", "legacy", LEGACY[0]),
     ("legacy", "both", LEGACY[0]),
@@ -55,12 +55,12 @@ def hail(protocol_versions):
 async def test_each_pair_of_client_and_server_negotiates_the_expected_version(
     ours, theirs, expected
 ):
-    client = Client(hail(ERAS[theirs]), protocol_versions=ERAS[ours])
+    client = Client(hail(SUPPORTED[theirs]), protocol_versions=SUPPORTED[ours])
     if not isinstance(expected, str):
         with pytest.raises(expected) as caught:
             await client.__aenter__()
         assert not client.is_open
-        assert all(name in str(caught.value) for name in ERAS["stateless"])
+        assert all(name in str(caught.value) for name in SUPPORTED["stateless"])
         return
     async with client:
         assert client.protocol_version == expected

@@ -1,4 +1,4 @@
-"""What a client makes of the first answers of servers over HTTP."""
+"""Negotiation of the protocol version over HTTP."""
 
 import logging
 
@@ -11,7 +11,7 @@ UNSUPPORTED = -32022
 
 
 def make_picky(rejections):
-    """A stateless server that refuses so many first words in its era's own terms."""
+    """A stateless server that rejects its first requests with errors of stateless versions."""
     asked = []
 
     async def discover(seen):

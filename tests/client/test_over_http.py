@@ -1,4 +1,4 @@
-"""A client of a URL whose server goes, and comes back."""
+"""A client of a URL whose server ends and comes back."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What went wrong with others over HTTP, probed here: numbers as in the survey of peers."""
+"""Bugs of other SDKs over HTTP, checked here; the numbers are those of the survey of peers."""
 
 import contextlib
 import re
@@ -192,7 +192,7 @@ async def test_l17_a_lone_surrogate_in_an_argument_is_rejected_before_sending(ba
 
 
 async def test_l17_a_lone_surrogate_in_a_request_is_answered(base):
-    """Others drop the frame, and the client waits for its timeout."""
+    """Other SDKs drop the message, and the client waits for its timeout."""
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",

@@ -1,4 +1,4 @@
-"""Commands as servers: what is told of their end, and that nothing of them is left."""
+"""Commands as servers: their start, their end, and what is left of them."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Clients of connections that break: how that is told, and how they come back."""
+"""Clients of connections that break and are opened again."""
 
 import contextlib
 import json

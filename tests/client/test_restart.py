@@ -1,4 +1,4 @@
-"""Servers that end by themselves and are started again by the next call."""
+"""Servers that end and are started again by the next call."""
 
 import json
 import os

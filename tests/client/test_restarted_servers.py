@@ -1,4 +1,4 @@
-"""A real server dies and comes back: the calls in flight fail and nothing else, on every way."""
+"""A real server that ends and comes back, over each transport."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A subscription over HTTP whose stream breaks: it is begun again, and says what may be missed."""
+"""A subscription over HTTP whose stream breaks and is opened again."""
 
 import contextlib
 
@@ -35,7 +35,7 @@ CAN = {
 class Telling:
     """A stateless server that can be listened to; `rejections` are given or raised first, in order.
 
-    `at` are the times at which somebody asked to listen, `lines` the streams that were begun.
+    `at` are the times of the listen requests, `lines` the streams that were begun.
     """
 
     rejections: list = attrs.field(factory=list)

@@ -1,4 +1,4 @@
-"""Roots: the places that a server may work in."""
+"""Roots: the folders that a server may work in."""
 
 import re
 from pathlib import Path

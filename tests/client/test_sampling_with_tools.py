@@ -1,4 +1,4 @@
-"""Sampling with tools: what a client announces, refuses, and hands to its model."""
+"""Sampling with tools."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What servers ask a client's host and model, at every revision: roots and sampling."""
+"""Roots and sampling with each protocol version."""
 
 import functools
 
@@ -35,7 +35,7 @@ SHIP = {"message": "Which ship?", "requestedSchema": {"type": "object", "propert
 
 @pytest.fixture
 def ask(nursery):
-    """Ask a client one thing, as the servers of a revision do."""
+    """Ask a client one thing, as the servers of a protocol version do."""
     return functools.partial(asked, nursery)
 
 

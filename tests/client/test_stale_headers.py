@@ -1,4 +1,4 @@
-"""A call whose head says what an old list of the tools asked for."""
+"""Calls whose parameter headers follow an outdated list of tools."""
 
 import pytest
 

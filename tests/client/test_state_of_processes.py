@@ -1,4 +1,4 @@
-"""A stateless server's process belongs to its client, and to no task or conversation of that."""
+"""A stateless server's process belongs to its client, not to a task or call."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a client says in each of its stateless requests, and calls that differ between the eras."""
+"""Requests to stateless servers: metadata, log level, pings, completion."""
 
 import contextlib
 
@@ -241,7 +241,7 @@ async def test_completion_without_the_capability_is_rejected(nursery, protocol_v
             "protocolVersion": protocol_version,
         }
     client, server = await connect(nursery, answers=answers)
-    if protocol_version == LEGACY[-1]:  # where nobody could say so
+    if protocol_version == LEGACY[-1]:  # which has no such capability
         await client.complete("plan", "city", "O")
     else:
         with pytest.raises(LocalProtocolError, match="'completions' is not announced"):

@@ -1,4 +1,4 @@
-"""A client hears of changes at stateless servers: by subscriptions of its own, and by its callbacks."""
+"""Subscriptions to changes at stateless servers."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What was subscribed to in a session that was lost is subscribed to in the next one."""
+"""Subscriptions that are renewed in the next session."""
 
 import attrs
 import pytest

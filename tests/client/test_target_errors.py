@@ -1,4 +1,4 @@
-"""What a newcomer is told who gave a client a target that is none, or is not there."""
+"""Error texts for targets that are invalid or cannot be reached."""
 
 import pytest
 

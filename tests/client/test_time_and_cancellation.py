@@ -1,4 +1,4 @@
-"""Calls that take too long or are given up, and tasks that end, at each revision."""
+"""Timeouts and cancellation with each protocol version."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Calls that end early, and what is heard of them meanwhile."""
+"""Timeouts, cancellation and progress of calls."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""Tools: their names and hints for people, and results that are checked and typed."""
+"""Tools: display names, hints, and results that are checked and converted."""
 
 import dataclasses
 import datetime as dt

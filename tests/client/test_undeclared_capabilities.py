@@ -1,4 +1,4 @@
-"""A client sends what the protocol has a place for and the server has declared, and nothing else."""
+"""Requests without a capability of the server are not sent."""
 
 import pytest
 

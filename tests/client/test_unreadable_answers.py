@@ -1,4 +1,4 @@
-"""A caller whose answer cannot be read is told so at once, whatever the transport."""
+"""Answers that cannot be read fail their call at once."""
 
 import json
 

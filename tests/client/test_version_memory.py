@@ -1,4 +1,4 @@
-"""Clients remember which era the servers at their URLs are of, and find out when that is wrong."""
+"""Clients remember the kind of the servers at URLs."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ class Changing(Script):
 
 @contextlib.asynccontextmanager
 async def reached(answer):
-    """A server in memory, and a function that connects to it and says which revision is spoken."""
+    """A server in memory, and a function that connects to it and returns the negotiated protocol version."""
     script = Changing(answer)
     async with httpx2.AsyncClient(transport=script) as http:
 
@@ -192,9 +192,9 @@ async def test_the_clients_of_a_group_share_the_memory(nursery, servers_max, que
         return await server(seen)
 
     url = await nursery.start(serve, answer)
-    eras = VersionMemory(servers_max=servers_max)
+    memory = VersionMemory(servers_max=servers_max)
     for name in ("first", "second"):
-        async with ClientGroup({name: url}, version_memory=eras, protocol_versions=BOTH) as group:
+        async with ClientGroup({name: url}, version_memory=memory, protocol_versions=BOTH) as group:
             assert group[name].protocol_version == "2025-11-25"
     assert asked.count(PROBE) == questions
     nursery.cancel_scope.cancel()

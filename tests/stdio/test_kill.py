@@ -31,7 +31,7 @@ def kill(folder, *options):
     return done.returncode, json.loads(done.stdout)
 
 
-def test_a_killed_server_lost_no_record_of_a_frame_that_its_peer_received(tmp_path):
+def test_a_killed_server_has_recorded_every_message_that_its_peer_received(tmp_path):
     status, report = kill(tmp_path, "--kills", "500")
     assert (status, report["missing"], report["damaged"]) == (0, 0, 0)
     assert report["kills"] >= 500
@@ -39,14 +39,14 @@ def test_a_killed_server_lost_no_record_of_a_frame_that_its_peer_received(tmp_pa
     assert report["with_frames_before"] >= 0.9 * report["kills"]
 
 
-def test_the_same_kills_find_what_is_lost_when_frames_leave_before_their_records(tmp_path):
+def test_the_same_kills_find_lost_records_if_messages_are_sent_before_them(tmp_path):
     status, report = kill(tmp_path, "--kills", "60", "--no-write-ahead")
     assert status == 1
     assert report["kills_with_missing"] > 0
 
 
 @pytest.mark.parametrize("options", [(), ("--zst",)], ids=["plain", "compressed"])
-def test_a_recording_in_several_files_keeps_the_same_promise(tmp_path, options):
+def test_a_recording_in_several_files_loses_no_record_either(tmp_path, options):
     status, report = kill(tmp_path, "--kills", "40", "--segment-kib", "2", *options)
     assert (status, report["missing"], report["damaged"]) == (0, 0, 0)
     assert report["files_max"] > 1

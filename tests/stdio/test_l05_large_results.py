@@ -90,14 +90,14 @@ async def bytes_taken(size):
     return meter.total_bytes
 
 
-async def test_l05_the_bytes_copied_for_a_result_grow_as_its_size_does():
+async def test_l05_the_bytes_copied_for_a_result_grow_linearly():
     four, eight = await bytes_taken(4 * MB), await bytes_taken(8 * MB)
     print(f"4 MB: {four / MB:.1f} MB copied, 8 MB: {eight / MB:.1f} MB copied")
     assert eight <= 2.2 * four
     assert eight <= 8 * 8 * MB
 
 
-def test_the_meter_sees_a_buffer_that_is_joined_again_for_each_chunk():
+def test_the_meter_detects_a_buffer_that_is_joined_for_each_chunk():
     def joined_again(size):
         buffer = b""
         with metered() as meter:

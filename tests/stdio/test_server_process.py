@@ -132,7 +132,7 @@ def wait_gone(pid):
 
 
 def is_zombie(pid):
-    """Whether it has ended and merely nobody has asked how (containers without an init)."""
+    """Return whether a process is a zombie, as in containers without an init process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         return stat.rpartition(")")[2].split()[0] == "Z"
@@ -243,7 +243,7 @@ def test_l08_the_end_of_stdin_ends_a_server_while_a_blocking_tool_runs(command, 
 
 
 @pytest.mark.real_time
-def test_l09_a_host_that_stops_reading_is_a_quiet_end(command):
+def test_l09_a_host_that_stops_reading_ends_the_server_quietly(command):
     """Defect: closing the read end of stdout gives a storm of tracebacks and status 1."""
     with started(command) as process:
         process.stdout.close()
@@ -261,7 +261,7 @@ def test_a_server_that_ends_closes_stdout_and_exits(command):
         assert process.wait(DEADLINE_SECONDS) > 0
 
 
-def test_l10_junk_is_answered_where_it_has_an_id_and_reported_where_not(command):
+def test_l10_junk_with_an_id_is_answered_and_other_junk_logged(command):
     """Defect: lines that are no messages vanish without an answer or a word."""
     junk = 'junk\n{"jsonrpc":"2.0","id":7,"method":"ping"\n[1,2]\n'
     with started(command) as process:
@@ -277,7 +277,7 @@ def test_l10_junk_is_answered_where_it_has_an_id_and_reported_where_not(command)
     assert "this protocol version has no batches" in reported
 
 
-def test_a_recording_goes_to_the_file_or_into_the_folder_that_is_named(command, tmp_path):
+def test_a_recording_goes_to_the_given_file_or_folder(command, tmp_path):
     (tmp_path / "folder").mkdir()
     for path in ("one.mcprec.jsonl", "folder", "folder"):
         done = subprocess.run(
@@ -297,7 +297,7 @@ def test_a_recording_goes_to_the_file_or_into_the_folder_that_is_named(command, 
         assert '"k":"end"' in file.read_text(encoding="utf-8").splitlines()[-1]
 
 
-def test_a_recording_that_cannot_be_made_stops_the_server_before_it_serves(command, tmp_path):
+def test_a_recording_that_cannot_be_created_stops_the_server_before_it_serves(command, tmp_path):
     done = subprocess.run(
         [*command, "--record", tmp_path / "missing" / "x.mcprec.jsonl"],
         check=False,

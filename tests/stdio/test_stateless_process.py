@@ -1,4 +1,4 @@
-"""A server process that stateless clients talk to: no handshake, no requests of its own, a quick end."""
+"""A stateless server process: no handshake, no requests of its own, a quick exit."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def call(process, id_, name, **members):
 
 
 @pytest.mark.requirement("STDIO-11", "STDIO-06", "STDIO-18", "STDIO-19", "VER-04")
-def test_a_process_asks_by_its_results_and_leaves_at_the_end_of_stdin(process):
+def test_a_process_requires_input_by_its_results_and_exits_at_the_end_of_stdin(process):
     call(process, 1, "where")
     asked = receive(process)
     assert asked["result"]["resultType"] == "input_required"
@@ -78,7 +78,7 @@ def test_a_process_asks_by_its_results_and_leaves_at_the_end_of_stdin(process):
 
 @pytest.mark.real_time
 @pytest.mark.requirement("STDIO-18", "STDIO-16", "CANC-15")
-def test_a_process_leaves_also_with_a_request_in_flight_and_one_that_was_cancelled(process):
+def test_a_process_exits_with_a_request_in_flight_and_a_cancelled_one(process):
     for id_ in (1, 2):
         call(process, id_, "wait")
         assert receive(process)["method"] == "notifications/progress"

@@ -1,4 +1,4 @@
-"""Every channel of ours keeps the contract, and the contract's checks see channels that do not."""
+"""Each transport keeps the contract of channels, and the checks detect channels that do not."""
 
 from contextlib import suppress
 
@@ -23,7 +23,7 @@ CASES = {
 @pytest.mark.real_time
 @pytest.mark.requirement("TRAN-01", "TRAN-02", "STDIO-01", "STDIO-02")
 @pytest.mark.parametrize("case", CASES)
-async def test_every_transport_of_ours_keeps_the_contract_at_both_ends(nursery, tmp_path, case):
+async def test_each_transport_keeps_the_contract_at_both_ends(nursery, tmp_path, case):
     transport, check = CASES[case]
     make_pair = await transport.begin(nursery, tmp_path)
     await check_channel_for(
@@ -41,27 +41,27 @@ async def test_every_transport_of_ours_keeps_the_contract_at_both_ends(nursery, 
 
 @attrs.define
 class Mailboxes:
-    """A correct channel by somebody else."""
+    """A correct channel of another implementation."""
 
     sender: trio.MemorySendChannel
     receiver: trio.MemoryReceiveChannel
     closed: bool = False
 
-    async def send(self, frames):
+    async def send(self, messages):
         await trio.lowlevel.checkpoint()
         if self.closed:
             raise trio.ClosedResourceError
-        for frame in frames:
-            await self.sender.send(frame)
+        for message in messages:
+            await self.sender.send(message)
 
     async def receive(self):
         try:
-            frame = await self.receiver.receive()
+            message = await self.receiver.receive()
         except trio.EndOfChannel:
             return []
-        if len(frame) > LIMITS.messages.bytes_max:
-            return [Oversized(size=len(frame), prefix=frame[:4096])]
-        return [frame]
+        if len(message) > LIMITS.messages.bytes_max:
+            return [Oversized(size=len(message), prefix=message[:4096])]
+        return [message]
 
     async def aclose(self):
         self.closed = True
@@ -80,35 +80,35 @@ def mailboxes_of(kind, *, places=4):
 
 @pytest.mark.real_time
 @pytest.mark.requirement("TRAN-02")
-async def test_a_channel_by_somebody_else_passes_without_the_optional_members():
+async def test_a_foreign_channel_passes_without_the_optional_members():
     passed = await check_channel(mailboxes_of(Mailboxes), limits=LIMITS)
     assert passed == list(CHANNEL_CHECKS)
 
 
 class Mangles(Mailboxes):
-    async def send(self, frames):
-        await super().send([frame.upper() for frame in frames])
+    async def send(self, messages):
+        await super().send([message.upper() for message in messages])
 
 
 class Reorders(Mailboxes):
     held = b""
 
-    async def send(self, frames):
-        if len(frames) == 1 and not self.held:
-            self.held = frames[0]
+    async def send(self, messages):
+        if len(messages) == 1 and not self.held:
+            self.held = messages[0]
         else:
-            await super().send([*frames, self.held])
+            await super().send([*messages, self.held])
             self.held = b""
 
 
 class Truncates(Mailboxes):
-    async def send(self, frames):
-        await super().send([frame[: 64 * KIB] for frame in frames])
+    async def send(self, messages):
+        await super().send([message[: 64 * KIB] for message in messages])
 
 
 class Drops(Mailboxes):
-    async def send(self, frames):
-        await super().send(frames[:1000])
+    async def send(self, messages):
+        await super().send(messages[:1000])
 
 
 class TellsTooMany(Mailboxes):
@@ -131,9 +131,9 @@ class ForgetsToClose(Mailboxes):
 
 
 class WaitsForTheDead(Mailboxes):
-    async def send(self, frames):
+    async def send(self, messages):
         try:
-            await super().send(frames)
+            await super().send(messages)
         except trio.BrokenResourceError:
             await trio.sleep_forever()
 
@@ -160,17 +160,17 @@ class SpeaksAfterClose(Mailboxes):
 
 class LosesWhenCancelled(Mailboxes):
     async def receive(self):
-        frames = await super().receive()
+        messages = await super().receive()
         await trio.lowlevel.checkpoint()
-        return frames
+        return messages
 
 
 class GoesOnInTheMiddle(Mailboxes):
-    """What was cancelled had lost a frame, and yet more is sent."""
+    """Loses a message in a cancelled send, and sends more after it."""
 
-    async def send(self, frames):
-        for number, frame in enumerate(frames):
-            await super().send([frame] if number != 1 else [])
+    async def send(self, messages):
+        for number, message in enumerate(messages):
+            await super().send([message] if number != 1 else [])
 
 
 class WaitsForAnEndOfItsOwn(Mailboxes):
@@ -188,14 +188,14 @@ class NeverLetsGo(Mailboxes):
 
 
 class SendsNothingInNoTime(Mailboxes):
-    async def send(self, frames):
-        if frames:
-            await super().send(frames)
+    async def send(self, messages):
+        if messages:
+            await super().send(messages)
 
 
 class SaysNothingAloud(Mailboxes):
-    async def send(self, frames):
-        await super().send(frames or [b"{}"])
+    async def send(self, messages):
+        await super().send(messages or [b"{}"])
 
 
 class DeliversNothing(Mailboxes):
@@ -206,16 +206,16 @@ class DeliversNothing(Mailboxes):
 class Doubles(Mailboxes):
     def deliver_to(self, take):
         async def deliver():
-            while frames := await self.receive():
-                take([*frames, *frames])
+            while messages := await self.receive():
+                take([*messages, *messages])
             take([])
 
         trio.lowlevel.spawn_system_task(deliver)
 
 
 class Overstates(Mailboxes):
-    def send_nowait(self, frames):
-        return len(frames)
+    def send_nowait(self, messages):
+        return len(messages)
 
 
 class TakesButDrops(Mailboxes):
@@ -224,8 +224,8 @@ class TakesButDrops(Mailboxes):
 
 
 class Unfinished(Mailboxes):
-    def send_nowait(self, frames):
-        self.sender.send_nowait(frames[0])
+    def send_nowait(self, messages):
+        self.sender.send_nowait(messages[0])
         return 1
 
 
@@ -236,9 +236,9 @@ class CountsNothing(Mailboxes):
 class CountsOnce(Mailboxes):
     bytes_sent = 0
 
-    async def send(self, frames):
+    async def send(self, messages):
         self.bytes_sent = 1
-        await super().send(frames)
+        await super().send(messages)
 
 
 BROKEN = [
@@ -276,16 +276,16 @@ async def test_a_channel_that_breaks_the_contract_is_caught(autojump_clock, chec
         await check_channel_for(check, mailboxes_of(kind), limits=LIMITS)
 
 
-async def test_a_channel_may_lose_quietly_what_a_closed_peer_is_sent(autojump_clock):
+async def test_a_channel_may_lose_messages_to_a_closed_peer_silently(autojump_clock):
     class LosesQuietly(Mailboxes):
-        async def send(self, frames):
+        async def send(self, messages):
             with suppress(trio.BrokenResourceError):
-                await super().send(frames)
+                await super().send(messages)
 
     await check_channel_for("sending_to_a_closed_peer_ends", mailboxes_of(LosesQuietly))
 
 
-async def test_an_end_that_is_never_told_is_caught(autojump_clock):
+async def test_a_channel_that_never_reports_the_end_is_caught(autojump_clock):
     class NeverTells(Mailboxes):
         async def aclose(self):
             self.closed = True
@@ -295,13 +295,13 @@ async def test_an_end_that_is_never_told_is_caught(autojump_clock):
         await check_channel_for("closing_is_seen_by_the_peer", mailboxes_of(NeverTells))
 
 
-async def test_a_channel_without_a_bound_is_caught(autojump_clock):
+async def test_a_channel_with_an_unbounded_buffer_is_caught(autojump_clock):
     make_pair = mailboxes_of(Mailboxes, places=1_000_000)
     with pytest.raises(AssertionError, match="expected a send to wait"):
         await check_channel_for("a_full_channel_makes_the_sender_wait", make_pair)
 
 
-async def test_a_wrong_end_is_caught(autojump_clock):
+async def test_a_wrong_error_at_the_end_is_caught(autojump_clock):
     class EndsWithANoise(Mailboxes):
         async def receive(self):
             return [*await super().receive()] or [b"{}"]
@@ -310,7 +310,7 @@ async def test_a_wrong_end_is_caught(autojump_clock):
         await check_channel_for("closing_is_seen_by_the_peer", mailboxes_of(EndsWithANoise))
 
 
-async def test_an_early_end_is_caught(autojump_clock):
+async def test_an_end_before_the_last_message_is_caught(autojump_clock):
     class EndsAtOnce(Mailboxes):
         async def receive(self):
             await trio.lowlevel.checkpoint()

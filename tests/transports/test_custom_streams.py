@@ -1,4 +1,4 @@
-"""A transport of somebody else's over a reliable stream of bytes: the framing of stdio, reused."""
+"""A user's own transport over a reliable byte stream, with the line framing of stdio."""
 
 import json
 import socket
@@ -50,7 +50,7 @@ def pair():
 
 @pytest.mark.requirement("TRAN-06", "STDIO-22", "TRAN-02", "STDIO-02", "STDIO-03", "STDIO-04")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_unix_socket_carries_a_session_one_message_a_line(nursery, protocol_version):
+async def test_a_custom_stream_carries_a_session_one_message_per_line(nursery, protocol_version):
     server = Server("harbour")
 
     @server.tool

@@ -1,4 +1,4 @@
-"""What is done to a descriptor that others share: nothing that they could notice."""
+"""Shared descriptors are used without any change that other processes could notice."""
 
 import fcntl
 import os
@@ -36,7 +36,7 @@ def a_terminal():
 
 
 @pytest.mark.parametrize("make", [a_pipe, a_socketpair, a_terminal])
-async def test_flags_of_inherited_descriptions_are_left_alone(make):
+async def test_flags_of_inherited_descriptions_are_not_changed(make):
     fd_in, there = make()
     back, fd_out = make()
     if make is a_terminal:
@@ -62,7 +62,7 @@ async def test_flags_of_inherited_descriptions_are_left_alone(make):
         os.close(fd)
 
 
-async def test_a_flag_that_somebody_else_set_does_no_harm():
+async def test_a_flag_set_by_another_process_does_no_harm():
     fd_in, there = os.pipe()
     os.set_blocking(fd_in, False)
     end = PolledDescriptor(fd=fd_in)
@@ -83,7 +83,7 @@ async def test_a_flag_that_somebody_else_set_does_no_harm():
         (a_terminal, PolledDescriptor),
     ],
 )
-async def test_each_kind_of_file_has_its_way(make, kind):
+async def test_each_kind_of_file_has_its_descriptor_class(make, kind):
     fd, other = make()
     end = open_descriptor(fd)
     assert type(end) is kind
@@ -99,8 +99,8 @@ async def test_a_file_as_stdin_is_read_to_its_end(tmp_path, name):
         path.write_bytes(b"{1}\n{2}")
     channel = open_stdio_channel(os.open(path, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY))
     received = []
-    while frames := await channel.receive():
-        received += frames
+    while messages := await channel.receive():
+        received += messages
     assert received == ([] if name == "/dev/null" else [b"{1}", b"{2}"])
     await channel.send([b"{3}"])
     await channel.aclose()
@@ -111,10 +111,10 @@ async def test_a_file_as_stdout_is_written(tmp_path):
     channel = open_stdio_channel(
         os.open(os.devnull, os.O_RDONLY), os.open(path, os.O_WRONLY | os.O_CREAT)
     )
-    frames = [b"x" * 100_000] * 10
-    await channel.send(frames)
+    messages = [b"x" * 100_000] * 10
+    await channel.send(messages)
     await channel.aclose()
-    assert path.read_bytes() == b"".join(frame + b"\n" for frame in frames)
+    assert path.read_bytes() == b"".join(message + b"\n" for message in messages)
 
 
 async def test_a_full_disk_is_a_broken_channel():
@@ -154,7 +154,7 @@ async def test_a_pipe_that_cannot_be_reopened_is_polled(tmp_path):
     end.close()
 
 
-async def test_what_was_written_before_the_writer_left_is_read_then_the_end():
+async def test_bytes_written_before_the_writer_closed_are_read_before_the_end():
     read, write = os.pipe()
     os.write(write, b"x")
     os.close(write)
@@ -165,7 +165,7 @@ async def test_what_was_written_before_the_writer_left_is_read_then_the_end():
 
 
 @pytest.mark.parametrize("ours", [0, 1])
-async def test_a_terminal_that_hangs_up_is_at_its_end(ours):
+async def test_a_closed_terminal_is_at_its_end(ours):
     sides = pty.openpty()
     end = open_descriptor(sides[ours])
     os.close(sides[1 - ours])
@@ -173,7 +173,7 @@ async def test_a_terminal_that_hangs_up_is_at_its_end(ours):
     end.close()
 
 
-async def test_another_error_of_a_polled_read_is_told():
+async def test_another_error_of_a_polled_read_is_raised():
     _, write = pipe = os.pipe()
     end = PolledDescriptor(fd=write)
     os.close(pipe[0])
@@ -191,7 +191,7 @@ async def test_a_socket_closed_with_unread_bytes_is_at_its_end():
     end.close()
 
 
-async def test_an_ended_descriptor_gives_what_is_there_and_wakes_who_waits():
+async def test_end_returns_the_rest_and_wakes_waiting_tasks():
     read, write = os.pipe()
     end = open_descriptor(read)
     async with trio.open_nursery() as nursery:
@@ -212,7 +212,7 @@ async def test_an_ended_descriptor_gives_what_is_there_and_wakes_who_waits():
     end.end()
 
 
-async def test_closing_wakes_who_waits():
+async def test_closing_wakes_waiting_tasks():
     read, write = os.pipe()
     end = open_descriptor(read)
     async with trio.open_nursery() as nursery:

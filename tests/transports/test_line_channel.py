@@ -1,4 +1,4 @@
-"""Frames over bytes: direct and waiting sends, cancellation, ends; mostly in memory."""
+"""Line channels: direct and waiting sends, cancellation, ends; mostly in memory."""
 
 import errno
 
@@ -55,7 +55,7 @@ FULL = BlockingIOError()
 
 
 @pytest.mark.requirement("STDIO-02", "STDIO-04")
-async def test_each_frame_is_one_line():
+async def test_each_message_is_one_line():
     ends = Scripted()
     await channel_over(ends).send([b"{1}", b"{2}"])
     assert ends.written == b"{1}\n{2}\n"
@@ -78,7 +78,7 @@ async def test_a_send_in_one_piece_is_one_write():
         ([12], 3, b"{1}\n{2}\n{3}\n", b"{9}\n"),
     ],
 )
-async def test_a_frame_that_was_begun_counts_as_taken_and_is_finished_first(
+async def test_a_message_sent_in_part_counts_as_sent_and_is_finished_first(
     room, taken, first, then
 ):
     ends = Scripted(room=list(room))
@@ -91,7 +91,7 @@ async def test_a_frame_that_was_begun_counts_as_taken_and_is_finished_first(
     assert channel.bytes_sent == len(first + then)
 
 
-async def test_an_empty_send_finishes_what_was_begun():
+async def test_an_empty_send_finishes_a_message_sent_in_part():
     ends = Scripted(room=[2, FULL, FULL, FULL])
     channel = channel_over(ends)
     assert not channel.is_unfinished
@@ -103,9 +103,9 @@ async def test_an_empty_send_finishes_what_was_begun():
     assert ends.written == b"{1}\n"
 
 
-async def test_a_full_pipe_never_has_all_waiting_frames_joined_again():
+async def test_a_full_pipe_does_not_join_all_waiting_messages_again():
     """Joining is bounded per write; all bytes are joined about twice, not once per write."""
-    frames = [b"x" * 1000] * 2000
+    messages = [b"x" * 1000] * 2000
     ours, theirs = memory_pair(buffer_bytes_max=4096)
     joined = 0
 
@@ -131,14 +131,14 @@ async def test_a_full_pipe_never_has_all_waiting_frames_joined_again():
         limits=Limits(messages=MessageLimits(chunk_bytes=8192)),
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(counted.send, frames)
+        nursery.start_soon(counted.send, messages)
         received = 0
-        while received < len(frames):
+        while received < len(messages):
             received += len(await theirs.receive())
-    assert joined < 5 * sum(map(len, frames))
+    assert joined < 5 * sum(map(len, messages))
 
 
-async def test_a_cancelled_send_leaves_whole_frames_and_a_usable_channel():
+async def test_a_cancelled_send_leaves_complete_messages_and_a_usable_channel():
     ours, theirs = memory_pair(buffer_bytes_max=10)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
@@ -165,7 +165,7 @@ async def test_a_call_in_a_cancelled_scope_does_nothing(use):
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left")])
-async def test_an_end_that_takes_nothing_any_more_is_broken(error):
+async def test_a_sink_that_accepts_nothing_any_more_is_broken(error):
     channel = channel_over(Scripted(room=[2, error, error]))
     with pytest.raises(trio.BrokenResourceError, match="the peer is gone"):
         channel.send_nowait([b"{1}"])
@@ -174,13 +174,13 @@ async def test_an_end_that_takes_nothing_any_more_is_broken(error):
         await channel.send([b"{1}"])
 
 
-async def test_an_end_that_cannot_be_read_tells_why():
+async def test_a_source_that_cannot_be_read_raises_the_reason():
     channel = channel_over(Scripted(reads=[OSError(errno.EIO, "Input/output error")]))
     with pytest.raises(ConnectionLost, match=r"reading failed: .*Input/output error"):
         await channel.receive()
 
 
-async def test_a_last_line_without_its_end_is_a_frame_and_the_end_comes_once():
+async def test_an_unterminated_last_line_is_a_message_and_the_end_comes_once():
     channel = channel_over(Scripted(reads=[b"{1}\n{2", FULL, b"}", b""]))
     assert await channel.receive() == [b"{1}"]
     assert await channel.receive() == [b"{2}"]
@@ -188,7 +188,7 @@ async def test_a_last_line_without_its_end_is_a_frame_and_the_end_comes_once():
     assert await channel.receive() == []
 
 
-async def test_an_oversized_line_is_reported_and_passed_over():
+async def test_an_oversized_line_is_reported_and_skipped():
     channel = channel_over(
         Scripted(reads=[b"x" * 9, b"x" * 9, b"\n{}\n"]), messages=MessageLimits(bytes_max=10)
     )
@@ -196,7 +196,7 @@ async def test_an_oversized_line_is_reported_and_passed_over():
     assert await channel.receive() == [b"{}"]
 
 
-async def test_a_peer_that_never_ends_a_line_keeps_nobody_from_running():
+async def test_a_peer_that_never_ends_a_line_does_not_block_other_tasks():
     class Endless(Scripted):
         def read_nowait(self):
             return b"x"
@@ -228,7 +228,7 @@ async def test_closing_one_end_of_a_memory_pair_ends_the_other():
 
 
 @given(
-    frames=st.lists(
+    messages=st.lists(
         st.binary(min_size=1, max_size=200)
         .map(lambda data: data.replace(b"\n", b"|").replace(b"\r", b"|"))
         .filter(lambda data: not data.isspace()),
@@ -238,12 +238,14 @@ async def test_closing_one_end_of_a_memory_pair_ends_the_other():
     chunk_bytes=st.integers(1, 300),
     direct=st.booleans(),
 )
-def test_any_frames_arrive_whatever_the_pieces(frames, buffer_bytes_max, chunk_bytes, direct):
-    frames = [b"{}", *frames, b"{}"]
+def test_messages_arrive_however_the_stream_is_chunked(
+    messages, buffer_bytes_max, chunk_bytes, direct
+):
+    messages = [b"{}", *messages, b"{}"]
 
     async def send(channel):
-        taken = channel.send_nowait(frames) if direct else 0
-        await channel.send(frames[taken:])
+        taken = channel.send_nowait(messages) if direct else 0
+        await channel.send(messages[taken:])
         await channel.aclose()
 
     async def main():
@@ -255,10 +257,10 @@ def test_any_frames_arrive_whatever_the_pieces(frames, buffer_bytes_max, chunk_b
                 received += got
         return received
 
-    assert trio.run(main) == frames
+    assert trio.run(main) == messages
 
 
-async def test_memory_holds_no_more_than_its_bound():
+async def test_a_memory_pipe_never_exceeds_its_bound():
     ours, theirs = memory_pair(buffer_bytes_max=100)
     assert ours.send_nowait([b"x" * 60, b"y" * 60, b"z"]) == 2
     assert ours.bytes_sent == 100

@@ -1,4 +1,4 @@
-"""Lock files: where somebody listens, and the token."""
+"""Lock files with the port and token of a server."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def leave(path, **members):
     path.chmod(0o600)
 
 
-def test_it_says_port_and_token_for_the_owner_alone_and_is_gone_behind(path):
+def test_a_lock_file_is_readable_by_its_owner_only_and_removed_after_the_block(path):
     with lock_file(path, port=4711, token="sesame"):
         said = {"port": 4711, "authToken": "sesame", "pid": os.getpid()}
         assert json.loads(path.read_text()) == said
@@ -44,14 +44,14 @@ def test_it_says_port_and_token_for_the_owner_alone_and_is_gone_behind(path):
     assert read_lock_file(path) is None
 
 
-def test_one_that_a_dead_process_left_is_replaced(path):
+def test_the_lock_file_of_a_dead_process_is_replaced(path):
     leave(path, ideName="other members may be there")
     assert read_lock_file(path) is None
     with lock_file(path, port=2, token="new"):
         assert read_lock_file(path).token == "new"
 
 
-def test_that_of_a_living_process_is_left_alone(path):
+def test_the_lock_file_of_a_live_process_is_kept(path):
     leave(path, pid=os.getppid())
     with pytest.raises(FileExistsError), lock_file(path, port=2, token="new"):
         pass
@@ -59,7 +59,7 @@ def test_that_of_a_living_process_is_left_alone(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_somebody_else_has_put_in_its_place_stays(path):
+def test_a_file_put_there_by_another_process_is_not_removed(path):
     with lock_file(path, port=2, token="new"):
         path.unlink()
         leave(path)
@@ -69,7 +69,7 @@ def test_what_somebody_else_has_put_in_its_place_stays(path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"port": "1", "authToken": "x", "pid": 1}', "[" * 60_000]
 )
-def test_what_is_no_lock_is_rejected_and_stays(path, text):
+def test_a_file_that_is_no_lock_file_is_rejected_and_kept(path, text):
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="port, authToken and pid"):
@@ -79,7 +79,7 @@ def test_what_is_no_lock_is_rejected_and_stays(path, text):
     assert path.read_text() == text
 
 
-def test_what_others_could_have_written_is_not_believed(path):
+def test_a_file_writable_by_other_users_is_rejected(path):
     leave(path, pid=os.getpid())
     path.chmod(0o620)
     with pytest.raises(ConfigError, match="another user"):
@@ -87,13 +87,13 @@ def test_what_others_could_have_written_is_not_believed(path):
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**70])
-def test_a_number_that_no_process_has_is_that_of_a_dead_one(path, pid):
+def test_an_invalid_process_id_counts_as_dead(path, pid):
     path.write_text(f'{{"port": 1, "authToken": "x", "pid": {pid}}}')
     path.chmod(0o600)
     assert read_lock_file(path) is None
 
 
-def test_a_process_of_another_user_is_alive(path, monkeypatch):
+def test_a_process_of_another_user_counts_as_alive(path, monkeypatch):
     def kill(_pid, _signal):
         raise PermissionError
 

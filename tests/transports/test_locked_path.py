@@ -1,4 +1,4 @@
-"""One process at a time replaces what a dead one has left, and nobody else can keep it from that."""
+"""One process at a time replaces the file of a dead server."""
 
 import contextlib
 import errno
@@ -31,7 +31,7 @@ def beside(tmp_path):
 
 
 def is_locked(file):
-    """Whether somebody has it locked, as another process would see it."""
+    """Return whether another process would find the path locked."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,7 +44,7 @@ def is_locked(file):
 
 @contextlib.contextmanager
 def held(path):
-    """By somebody else."""
+    """Lock the path as another process would."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -66,13 +66,13 @@ def leave_dead(place):
         dead.listen(1)
 
 
-def test_a_place_is_locked_within_the_block_alone(place, beside):
+def test_a_path_is_locked_within_the_block_only(place, beside):
     with locked_path(str(place)):
         assert is_locked(beside)
     assert not list(place.parent.iterdir())
 
 
-async def test_who_holds_the_folder_keeps_nobody_out_of_it(place):
+async def test_a_lock_on_the_folder_does_not_block_the_path(place):
     leave_dead(place)
     with held(place.parent):
         async with sockets.unix_listener(place):
@@ -83,20 +83,20 @@ async def test_who_holds_the_folder_keeps_nobody_out_of_it(place):
 
 
 @pytest.mark.real_time
-def test_who_finds_it_locked_gives_up_in_bounded_time_and_says_by_what(place, beside):
+def test_waiting_for_a_lock_is_bounded_and_the_error_names_its_file(place, beside):
     beside.touch()
     with (
         held(beside),
         pytest.raises(OSError, match=r"another process.*\.s\.lock") as caught,
         locked_path(str(place)),
     ):
-        raise AssertionError("nobody gets in")
+        raise AssertionError("the path was locked")
     assert caught.value.errno == errno.EBUSY
     assert beside.exists()
 
 
 @pytest.mark.real_time
-def test_of_many_servers_that_find_a_dead_one_exactly_one_takes_its_place(place, monkeypatch):
+def test_exactly_one_of_many_servers_replaces_a_dead_one(place, monkeypatch):
     leave_dead(place)
     monkeypatch.setattr(module, "_TRIES", 5000)
     together, kept = threading.Barrier(4, timeout=SECONDS), threading.Barrier(4, timeout=SECONDS)
@@ -125,7 +125,7 @@ def test_of_many_servers_that_find_a_dead_one_exactly_one_takes_its_place(place,
     assert not list(place.parent.iterdir())
 
 
-def test_a_lock_that_was_removed_by_who_had_it_counts_for_nothing(place, beside, monkeypatch):
+def test_a_lock_on_a_removed_file_does_not_count(place, beside, monkeypatch):
     lock, removals = fcntl.flock, [beside]
 
     def lock_late(descriptor, operation):
@@ -139,11 +139,11 @@ def test_a_lock_that_was_removed_by_who_had_it_counts_for_nothing(place, beside,
     assert not list(place.parent.iterdir())
 
 
-def test_a_lock_that_is_another_file_by_now_counts_for_nothing(place, beside, monkeypatch):
+def test_a_lock_on_a_replaced_file_does_not_count(place, beside, monkeypatch):
     lock, others = fcntl.flock, [beside]
 
     def lock_late(descriptor, operation):
-        while others:  # who was before us is done, and somebody new has begun
+        while others:  # the previous process is done and another one has begun
             other = others.pop()
             other.unlink()
             other.touch()
@@ -154,28 +154,28 @@ def test_a_lock_that_is_another_file_by_now_counts_for_nothing(place, beside, mo
         assert is_locked(beside)
 
 
-async def test_what_a_killed_one_has_left_is_taken_over(place, beside):
+async def test_the_lock_file_of_a_killed_process_is_taken_over(place, beside):
     leave_dead(place)
     beside.touch(0o600)
     async with sockets.unix_listener(place):
         assert list(place.parent.iterdir()) == [place]
 
 
-def test_a_link_to_elsewhere_is_not_followed(place, beside, tmp_path):
+def test_a_symbolic_link_is_not_followed(place, beside, tmp_path):
     elsewhere = tmp_path / "precious"
     beside.symlink_to(elsewhere)
     with pytest.raises(OSError, match=r"\.s\.lock"), locked_path(str(place)):
-        raise AssertionError("nobody gets in")
+        raise AssertionError("the path was locked")
     assert not elsewhere.exists()
 
 
-async def test_a_folder_that_is_not_there_is_named(tmp_path):
+async def test_a_missing_folder_is_named_in_the_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="none"):
         async with sockets.unix_listener(tmp_path / "none" / "s"):
             pass
 
 
-async def test_a_folder_that_is_gone_at_the_end_is_no_fault(tmp_path):
+async def test_a_folder_removed_within_the_block_is_no_error(tmp_path):
     folder = tmp_path / "none"
     folder.mkdir()
     async with sockets.unix_listener(folder / "s"):
@@ -183,7 +183,7 @@ async def test_a_folder_that_is_gone_at_the_end_is_no_fault(tmp_path):
         folder.rmdir()
 
 
-def test_where_files_cannot_be_locked_nothing_is(place, monkeypatch):
+def test_without_file_locks_the_block_runs_unprotected(place, monkeypatch):
     def reject(_descriptor, _operation):
         raise OSError(errno.ENOLCK, "no locks here")
 

@@ -1,4 +1,4 @@
-"""Unix domain sockets and TCP with the framing of stdio, over real sockets."""
+"""Unix domain sockets and TCP with line framing, over real sockets."""
 
 import os
 import socket
@@ -88,21 +88,21 @@ def pairs(unix_site, tcp_site):
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
-async def test_a_channel_says_what_carries_it(pairs, transport):
+async def test_a_channel_has_the_name_of_its_transport(pairs, transport):
     ours, theirs = await pairs[transport]()
     assert ours.transport == theirs.transport == transport
     assert ours.name.startswith(f"{transport}:")
     await ours.aclose()
 
 
-async def test_a_peer_that_never_closes_is_waited_for_in_bounded_time(pairs, autojump_clock):
+async def test_closing_waits_a_bounded_time_for_the_peer(pairs, autojump_clock):
     ours, _theirs = await pairs["tcp"]()
     started = trio.current_time()
     await ours.aclose()
     assert trio.current_time() - started == pytest.approx(LIMITS.shutdown.close_seconds)
 
 
-async def test_what_was_sent_arrives_though_the_sender_left_something_unread(listens):
+async def test_sent_messages_arrive_even_if_the_sender_left_data_unread(listens):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     arrivals = await listens(listeners, "tcp")
@@ -118,8 +118,8 @@ async def test_what_was_sent_arrives_though_the_sender_left_something_unread(lis
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.aclose)
         received = []
-        while frames := await theirs.receive():
-            received += frames
+        while messages := await theirs.receive():
+            received += messages
         await theirs.aclose()
     assert len(received) in (taken - 1, taken)  # the last one was begun, and is not finished
 
@@ -128,7 +128,7 @@ async def test_what_was_sent_arrives_though_the_sender_left_something_unread(lis
 
 
 @pytest.mark.requirement("SEC-08")
-async def test_a_socket_file_is_for_its_owner_alone_from_the_first_moment(tmp_path, monkeypatch):
+async def test_a_socket_file_is_private_to_its_owner_from_its_creation(tmp_path, monkeypatch):
     path = tmp_path / "s"
     umask = os.umask(0)
     try:
@@ -139,7 +139,7 @@ async def test_a_socket_file_is_for_its_owner_alone_from_the_first_moment(tmp_pa
         os.umask(umask)
 
 
-async def test_the_file_is_removed_at_the_end_if_it_is_still_ours(tmp_path):
+async def test_the_socket_file_is_removed_unless_it_was_replaced(tmp_path):
     path = tmp_path / "s"
     async with unix_listener(path):
         assert path.exists()
@@ -150,7 +150,7 @@ async def test_the_file_is_removed_at_the_end_if_it_is_still_ours(tmp_path):
     assert path.read_text() == "somebody else's"
 
 
-async def test_a_socket_of_a_dead_server_is_replaced_and_that_of_a_living_one_is_not(tmp_path):
+async def test_only_the_socket_of_a_dead_server_is_replaced(tmp_path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(os.fspath(path))
@@ -167,7 +167,7 @@ async def test_a_socket_of_a_dead_server_is_replaced_and_that_of_a_living_one_is
         assert path.exists()
 
 
-async def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
+async def test_a_file_that_is_no_socket_is_kept(tmp_path):
     path = tmp_path / "s"
     path.write_text("precious")
     with pytest.raises(FileExistsError, match="no socket"):
@@ -180,7 +180,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system tells in another way")
-async def test_the_system_tells_who_connects_over_a_unix_socket(unix_site):
+async def test_the_credentials_of_a_unix_peer_are_known(unix_site):
     seen = []
 
     async def authorize(peer):
@@ -214,17 +214,17 @@ class OnMacos:
 @pytest.mark.parametrize(
     ("version", "peer"), [(0, PeerCredentials(pid=4711, uid=501, gid=20)), (1, PeerCredentials())]
 )
-def test_macos_tells_it_in_its_own_way(version, peer, monkeypatch):
+def test_credentials_are_read_in_the_format_of_macos(version, peer, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     assert sockets._unix_credentials(OnMacos(version)) == peer
 
 
-def test_of_a_system_that_does_not_tell_nothing_is_believed(monkeypatch):
+def test_on_other_systems_the_credentials_are_unknown(monkeypatch):
     monkeypatch.setattr("sys.platform", "plan9")
     assert sockets._unix_credentials(OnMacos(0)) == PeerCredentials()
 
 
-async def test_whom_nobody_knows_is_sent_away(tcp_site, caplog):
+async def test_a_peer_without_a_principal_is_rejected(tcp_site, caplog):
     async def authorize(peer):
         return "friend" if peer.address == "192.0.2.1" else None
 
@@ -235,7 +235,7 @@ async def test_whom_nobody_knows_is_sent_away(tcp_site, caplog):
     await channel.aclose()
 
 
-async def test_an_authorizer_that_fails_ends_its_connection_alone(tcp_site, caplog):
+async def test_an_exception_of_authorize_ends_only_its_connection(tcp_site, caplog):
     failures = [ValueError("no")]
 
     async def authorize(_peer):
@@ -254,7 +254,7 @@ async def test_an_authorizer_that_fails_ends_its_connection_alone(tcp_site, capl
 
 
 @pytest.mark.parametrize("begin", [b"POST / HTTP/1.1\r\n\r\n" + FRAME + b"\n", b"\x16\x03\x01"])
-async def test_a_browser_that_any_page_may_send_here_is_cut_off(tcp_site, begin):
+async def test_an_http_request_of_a_browser_is_cut_off(tcp_site, begin):
     port, arrivals = await tcp_site()
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(begin)
@@ -263,7 +263,7 @@ async def test_a_browser_that_any_page_may_send_here_is_cut_off(tcp_site, begin)
             await theirs.receive()
 
 
-async def test_white_space_may_stand_before_the_first_message(tcp_site):
+async def test_white_space_before_the_first_message_is_accepted(tcp_site):
     port, arrivals = await tcp_site()
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(b"\n " + FRAME + b"\nno JSON\n")
@@ -271,7 +271,7 @@ async def test_white_space_may_stand_before_the_first_message(tcp_site):
         assert await theirs.receive() == [b" " + FRAME, b"no JSON"]
 
 
-async def test_one_connection_too_many_is_closed(tcp_site, caplog):
+async def test_connections_over_the_limit_are_closed(tcp_site, caplog):
     port, arrivals = await tcp_site(
         limits=Limits(
             http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3)
@@ -286,7 +286,7 @@ async def test_one_connection_too_many_is_closed(tcp_site, caplog):
         await channel.aclose()
 
 
-async def test_a_server_that_cannot_be_reached_is_named(tmp_path):
+async def test_the_error_names_an_unreachable_server(tmp_path):
     with pytest.raises(ConnectionLost, match=r"cannot connect to unix:.*nobody"):
         await open_unix_channel(tmp_path / "nobody")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -295,10 +295,10 @@ async def test_a_server_that_cannot_be_reached_is_named(tmp_path):
         await open_tcp_channel("127.0.0.1", port)
 
 
-async def test_a_frame_that_was_begun_is_dropped_with_a_peer_that_is_cut(pairs):
+async def test_a_message_sent_in_part_is_dropped_with_a_lost_peer(pairs):
     ours, theirs = await pairs["unix"]()
     os.write(ours.ends.fd, b'{"jsonrpc":')
     await ours.aclose()
-    frames = [*await theirs.receive(), *await theirs.receive()]
-    assert frames == [b'{"jsonrpc":']  # it is no JSON, as whoever decodes it says
+    messages = [*await theirs.receive(), *await theirs.receive()]
+    assert messages == [b'{"jsonrpc":']  # it is no JSON, which the decoder reports
     assert await theirs.receive() == []

@@ -1,4 +1,4 @@
-"""A server as a subprocess: its start, what is told of its end, and that nothing of it is left."""
+"""A server as a subprocess: its start, its end, and what is left of it."""
 
 import errno
 import json
@@ -41,7 +41,7 @@ async def lost(channel):
 
 
 def is_alive(pid):
-    """False for a zombie, too: whoever adopts it may take its time."""
+    """Return whether a process runs; False for a zombie that its parent has not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -62,7 +62,7 @@ async def until_gone(pid):
 
 
 @pytest.mark.requirement("STDIO-01")
-async def test_a_server_is_started_and_talked_to():
+async def test_a_server_is_started_and_exchanges_messages():
     channel = await open_process_channel(python(ECHO))
     await channel.send([b"{1}", b"{2}"])
     assert channel.send_nowait([b"{3}"]) == 1
@@ -79,7 +79,7 @@ async def test_a_server_is_started_and_talked_to():
 
 
 @pytest.mark.requirement("STDIO-02", "STDIO-03", "STDIO-07")
-async def test_a_server_reads_nothing_but_messages_one_a_line(tmp_path):
+async def test_a_server_reads_one_message_per_line_and_nothing_else(tmp_path):
     path = tmp_path / "stdin"
     code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
     channel = await open_process_channel(python(code, path))
@@ -88,7 +88,7 @@ async def test_a_server_reads_nothing_but_messages_one_a_line(tmp_path):
     assert path.read_bytes() == b"{1}\n{2}\n"
 
 
-async def test_a_missing_command_is_named_with_the_path_that_was_searched():
+async def test_the_error_of_a_missing_command_names_the_searched_path():
     with pytest.raises(
         ConnectionLost, match="cannot start 'no-such-server': not found on PATH"
     ) as caught:
@@ -96,7 +96,7 @@ async def test_a_missing_command_is_named_with_the_path_that_was_searched():
     assert "/nowhere" in str(caught.value)
 
 
-async def test_a_missing_file_a_missing_folder_and_a_forbidden_file_are_named(tmp_path):
+async def test_the_error_names_a_missing_file_or_folder_or_a_forbidden_file(tmp_path):
     forbidden = tmp_path / "text"
     forbidden.write_text("no program")
     with pytest.raises(ConnectionLost, match="'/no/such/file': No such file"):
@@ -121,7 +121,7 @@ async def test_a_program_may_be_a_path(tmp_path):
     await channel.aclose()
 
 
-async def test_a_signal_without_a_name_is_told_by_its_number():
+async def test_a_signal_without_a_name_is_reported_by_its_number():
     code = f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 1})"
     channel = await open_process_channel(python(code))
     assert str(await lost(channel)).endswith(f"was killed by signal {signal.SIGRTMIN + 1}")
@@ -166,8 +166,8 @@ async def test_a_server_sees_only_harmless_variables_unless_asked(monkeypatch, i
     channel = await open_process_channel(
         python(SHOW_ENVIRONMENT), env={"HOME": "/elsewhere", "GIVEN": "1"}, inherit_env=inherits
     )
-    (frame,) = await channel.receive()
-    seen = json.loads(frame)
+    (message,) = await channel.receive()
+    seen = json.loads(message)
     assert seen["GIVEN"] == "1"
     assert seen["HOME"] == "/elsewhere"
     assert seen["LC_TIME"] == "C"
@@ -176,7 +176,7 @@ async def test_a_server_sees_only_harmless_variables_unless_asked(monkeypatch, i
     await channel.aclose()
 
 
-async def test_a_server_is_started_in_its_folder_and_its_own_group(tmp_path):
+async def test_a_server_is_started_in_its_directory_and_process_group(tmp_path):
     code = "import os; print(os.getcwd()); print(os.getpid() == os.getpgrp() == os.getsid(0))"
     channel = await open_process_channel(python(code), cwd=tmp_path)
     received = []
@@ -189,7 +189,7 @@ async def test_a_server_is_started_in_its_folder_and_its_own_group(tmp_path):
 # What is told of the end
 
 
-async def test_an_early_exit_is_told_with_its_status_and_last_words():
+async def test_an_early_exit_is_reported_with_status_and_stderr():
     """L11: other clients say "Connection closed", and nothing of why."""
     code = "import sys; print('{}'); print('no licence found', file=sys.stderr); sys.exit(3)"
     channel = await open_process_channel(python(code))
@@ -214,7 +214,7 @@ async def test_a_server_may_end_the_session_by_closing_stdout_and_exiting():
     await channel.aclose()
 
 
-async def test_a_killed_server_is_told_by_the_name_of_the_signal():
+async def test_a_killed_server_is_reported_with_the_signals_name():
     channel = await open_process_channel(python("import os; os.kill(os.getpid(), 9)"))
     loss = await lost(channel)
     assert loss.exit_status == -9
@@ -223,7 +223,7 @@ async def test_a_killed_server_is_told_by_the_name_of_the_signal():
 
 
 @pytest.mark.real_time
-async def test_a_server_that_closes_stdout_and_runs_on_is_told_so():
+async def test_a_server_that_closes_stdout_and_still_runs_is_reported():
     code = "import os, time; os.close(1); time.sleep(60)"
     limits = Limits(shutdown=ShutdownLimits(exit_status_seconds=0.05, close_seconds=0.05))
     channel = await open_process_channel(python(code), limits=limits)
@@ -234,13 +234,13 @@ async def test_a_server_that_closes_stdout_and_runs_on_is_told_so():
     assert channel.exit_status == -signal.SIGTERM
 
 
-async def test_the_run_may_end_without_a_close_and_still_nothing_is_left():
+async def test_the_end_of_the_trio_run_kills_an_unclosed_server():
     async def main():
         channel = await open_process_channel(
             python("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
         )
-        (frame,) = await channel.receive()
-        return int(frame)
+        (message,) = await channel.receive()
+        return int(message)
 
     pid = await trio.to_thread.run_sync(trio.run, main)
     assert not is_alive(pid)
@@ -273,14 +273,14 @@ async def test_lines_of_stderr_go_to_a_function():
 
 
 @pytest.mark.requirement("STDIO-09")
-async def test_lines_of_stderr_go_to_our_own(capsys):
+async def test_lines_of_stderr_can_go_to_the_stderr_of_this_process(capsys):
     channel = await open_process_channel(python(SPEAKS), stderr="inherit")
     await lost(channel)
     assert capsys.readouterr().err == "one\n\nthr\ufffdee\nunfinished\n"
     await channel.aclose()
 
 
-async def test_a_consumer_of_stderr_that_raises_is_logged_once_and_ends_nothing(caplog):
+async def test_an_exception_of_the_stderr_function_is_logged_once(caplog):
     def consume(_line):
         raise ValueError("not this line")
 
@@ -292,7 +292,7 @@ async def test_a_consumer_of_stderr_that_raises_is_logged_once_and_ends_nothing(
     await channel.aclose()
 
 
-def test_a_tail_begins_with_a_whole_line_where_it_can():
+def test_the_stderr_tail_begins_with_a_complete_line_if_possible():
     tail = StderrTail(bytes_max=10)
     tail.feed(b"first\n")
     assert tail.text == "first"
@@ -300,7 +300,7 @@ def test_a_tail_begins_with_a_whole_line_where_it_can():
     assert tail.text == "last"
 
 
-def test_a_line_without_end_is_forwarded_in_pieces():
+def test_an_endless_line_is_forwarded_in_pieces():
     lines = []
     tail = StderrTail(bytes_max=4, forward=lines.append)
     tail.feed(b"123456789")
@@ -309,7 +309,7 @@ def test_a_line_without_end_is_forwarded_in_pieces():
     assert lines == ["1234", "5678", "90"]
 
 
-async def test_a_fault_of_the_watcher_ends_the_server_and_not_the_run(caplog):
+async def test_an_error_of_the_watching_task_does_not_end_the_trio_run(caplog):
     class Faulty(StderrTail):
         def feed(self, _chunk):
             raise RuntimeError("a fault")
@@ -355,7 +355,7 @@ async def test_a_server_is_stopped_by_eof_then_sigterm_then_sigkill(code, ignore
 
 
 @pytest.mark.requirement("LIFE-21")
-async def test_a_server_that_still_has_much_to_say_is_let_finish():
+async def test_a_server_that_is_still_writing_may_finish():
     code = f"import sys; sys.stdin.read(); print('x' * {4 * MIB}); sys.exit(5)"
     channel = await open_process_channel(python(code))
     await channel.aclose()
@@ -389,7 +389,7 @@ async def test_a_cancelled_close_still_stops_the_server_and_reaps_it():
         os.waitpid(pid, os.WNOHANG)
 
 
-async def test_a_receive_that_waits_ends_when_closing_begins():
+async def test_closing_ends_a_waiting_receive():
     channel = await open_process_channel(python(ECHO))
     async with trio.open_nursery() as nursery:
 
@@ -403,7 +403,7 @@ async def test_a_receive_that_waits_ends_when_closing_begins():
 
 
 @pytest.mark.real_time
-async def test_a_receive_amid_an_endless_line_ends_when_closing_begins():
+async def test_closing_ends_a_receive_amid_an_endless_line():
     channel = await open_process_channel(
         python("import os\nos.write(1, b'{}\\n')\nwhile True: os.write(1, b'x' * 65536)"),
         limits=Limits(
@@ -427,7 +427,7 @@ async def test_a_receive_amid_an_endless_line_ends_when_closing_begins():
     assert channel.exit_status == -signal.SIGTERM
 
 
-async def test_a_broken_channel_still_gets_the_end_of_its_stdin():
+async def test_a_server_behind_a_broken_channel_still_gets_the_end_of_stdin():
     code = "import os, sys; os.close(1); sys.stdin.read(); os._exit(4)"
     channel = await open_process_channel(
         python(code), limits=Limits(shutdown=ShutdownLimits(exit_status_seconds=0))
@@ -448,39 +448,39 @@ if "stays" in sys.argv:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("stays", ["stays", "goes"])
-async def test_what_the_server_left_running_is_swept_after_a_clean_exit(stays):
+async def test_children_left_by_a_server_are_killed_after_a_clean_exit(stays):
     """L6: other clients leave a tool's `sleep` behind."""
     channel = await open_process_channel(python(LEAVES_A_CHILD, stays))
-    (frame,) = await channel.receive()
-    assert is_alive(int(frame))
+    (message,) = await channel.receive()
+    assert is_alive(int(message))
     if stays == "goes":
         await lost(channel)
     await channel.aclose()
     assert channel.exit_status == 0
-    await until_gone(int(frame))
+    await until_gone(int(message))
 
 
 @pytest.mark.real_time
-async def test_a_descendant_outside_the_group_that_holds_the_pipes_delays_no_end():
+async def test_a_descendant_outside_the_group_does_not_delay_the_end():
     channel = await open_process_channel(python(LEAVES_A_CHILD, "apart"))
-    (frame,) = await channel.receive()
+    (message,) = await channel.receive()
     loss = await lost(channel)
     assert loss.exit_status == 0
     await channel.aclose()
-    os.kill(int(frame), signal.SIGKILL)
+    os.kill(int(message), signal.SIGKILL)
 
 
 @pytest.mark.real_time
-async def test_without_pidfd_the_same_is_done(monkeypatch):
+async def test_without_pidfd_a_server_is_reaped_and_its_group_killed(monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     channel = await open_process_channel(python(LEAVES_A_CHILD, "stays"))
-    (frame,) = await channel.receive()
+    (message,) = await channel.receive()
     await channel.aclose()
     assert channel.exit_status == 0
-    await until_gone(int(frame))
+    await until_gone(int(message))
 
 
-async def test_an_empty_group_is_swept_without_a_word():
+async def test_killing_an_empty_group_logs_nothing():
     channel = await open_process_channel(python(ECHO))
     await channel.aclose()
     channel._child.send_signal(signal.SIGTERM)

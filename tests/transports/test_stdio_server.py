@@ -1,4 +1,4 @@
-"""The server's end: diverted descriptors, quiet ends, and the parent's death."""
+"""The stdio channel of a server: redirected descriptors, and the end of the parent."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ ECHO = """
         ("<&- >&- 2>&-", b""),
     ],
 )
-def test_descriptors_that_were_never_open_do_no_harm(shell, answer):
+def test_descriptors_that_were_never_open_are_replaced(shell, answer):
     done = run_server(ECHO.replace("BEFORE", ""), shell=shell, input=b"{1}\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, answer, b"")
 
@@ -106,7 +106,7 @@ def test_a_stdout_that_python_closed_already_does_no_harm():
     assert (done.returncode, done.stdout, done.stderr) == (0, b"{1}\n", b"")
 
 
-def test_a_lack_of_descriptors_is_told():
+def test_a_lack_of_descriptors_raises_an_error():
     done = run_server(
         """
         import resource
@@ -124,7 +124,7 @@ def test_a_lack_of_descriptors_is_told():
 
 
 @pytest.mark.requirement("LIFE-20")
-async def test_a_host_that_closes_our_stdin_is_an_end_and_no_error():
+async def test_a_host_that_closes_stdin_ends_the_session_without_an_error():
     read, write = os.pipe()
     channel = open_stdio_channel(read, os.open(os.devnull, os.O_WRONLY))
     os.close(write)
@@ -132,7 +132,7 @@ async def test_a_host_that_closes_our_stdin_is_an_end_and_no_error():
     await channel.aclose()
 
 
-async def test_a_host_that_closes_our_stdout_is_a_quiet_end():
+async def test_a_host_that_closes_stdout_ends_the_session_quietly():
     """L9: other servers answer with a storm of tracebacks."""
     read, write = os.pipe()
     channel = open_stdio_channel(os.open(os.devnull, os.O_RDONLY), write)
@@ -174,7 +174,7 @@ os.write(int(sys.argv[1]), b"gone")
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("removed", ["", "del os.pidfd_open"])
-def test_the_death_of_the_parent_is_seen(removed):
+def test_the_death_of_the_parent_is_noticed(removed):
     """L7: other servers live on when the host is killed and its pipes stay open."""
     read, write = os.pipe()
     child = CHILD.replace("REMOVED", removed)
@@ -190,13 +190,13 @@ def test_the_death_of_the_parent_is_seen(removed):
     os.close(read)
 
 
-async def test_a_parent_that_died_before_is_seen_at_once():
+async def test_a_parent_that_died_before_is_noticed_at_once():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     await wait_parent_death(parent_pid=child.pid)
 
 
-async def test_a_number_that_now_belongs_to_somebody_else_is_no_parent():
+async def test_a_reused_process_id_is_not_the_parent():
     await wait_parent_death(parent_pid=os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""What tasks wait for: it wakes all of them, and is nothing while there are none."""
+"""Wakeups and light events."""
 
 import pytest
 import trio
@@ -26,7 +26,7 @@ def waiters(nursery):
     return start
 
 
-async def test_who_waits_is_woken_by_the_next_ring_and_no_other(waiters):
+async def test_a_waiting_task_is_woken_by_the_next_wake_only(waiters):
     wakeup = Wakeup()
     wakeup.wake()
     woken = await waiters(wakeup)
@@ -39,7 +39,7 @@ async def test_who_waits_is_woken_by_the_next_ring_and_no_other(waiters):
     assert sorted(late) == [0, 1]
 
 
-async def test_nothing_is_kept_while_nobody_waits(waiters, autojump_clock):
+async def test_nothing_is_kept_without_waiting_tasks(waiters, autojump_clock):
     wakeup = Wakeup()
     for seconds in (1, 2):
         with trio.move_on_after(seconds):
@@ -53,7 +53,7 @@ async def test_nothing_is_kept_while_nobody_waits(waiters, autojump_clock):
     assert wakeup._waiting is None
 
 
-async def test_a_milestone_is_reached_once(waiters):
+async def test_an_event_is_set_once(waiters):
     milestone = LightEvent()
     woken = await waiters(milestone)
     assert not milestone.is_set()
@@ -66,7 +66,7 @@ async def test_a_milestone_is_reached_once(waiters):
         await milestone.wait()
 
 
-async def test_of_a_milestone_functions_hear_once_and_before_who_waits(waiters):
+async def test_functions_are_called_once_and_before_waiting_tasks(waiters):
     milestone, story = LightEvent(), []
     woken = await waiters(milestone)
     for name in "ab":

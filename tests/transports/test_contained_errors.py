@@ -1,4 +1,4 @@
-"""What may leave a task that is in nobody's nursery, and what may not."""
+"""Errors of system tasks are contained; cancellation and interrupts are passed on."""
 
 import signal
 
@@ -8,7 +8,7 @@ import trio
 from mcp_trio._transports.concurrency import contained
 
 
-def test_faults_are_kept_alone_and_in_groups():
+def test_errors_are_contained_alone_and_in_groups():
     kept = []
     for fault in (ValueError("a"), ExceptionGroup("", [ValueError("b")]), SystemExit(3)):
         with contained(kept.append):
@@ -19,7 +19,7 @@ def test_faults_are_kept_alone_and_in_groups():
     assert third.subgroup(SystemExit) is not None
 
 
-async def test_a_cancellation_leaves_as_it_is_and_not_beside_a_fault():
+async def test_a_cancellation_leaves_but_not_together_with_an_error():
     kept = []
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -37,7 +37,7 @@ async def test_a_cancellation_leaves_as_it_is_and_not_beside_a_fault():
     assert fault.subgroup(trio.Cancelled) is None
 
 
-def test_an_interrupt_is_passed_on_as_one():
+def test_an_interrupt_reaches_the_main_task():
     kept, come = [], []
     before = signal.signal(signal.SIGINT, lambda *_: come.append(True))
     try:
@@ -52,6 +52,6 @@ def test_an_interrupt_is_passed_on_as_one():
     assert len(kept) == 2
 
 
-def test_what_goes_well_is_nobodys_business():
+def test_without_an_error_nothing_is_contained():
     with contained(pytest.fail):
         pass

@@ -1,4 +1,4 @@
-"""What a client of WebSocket is given, before anything is connected."""
+"""Options of a WebSocket client that are checked before anything is connected."""
 
 import pytest
 import trio
@@ -18,12 +18,12 @@ async def nowhere():
 
 
 @pytest.mark.parametrize("headers", [{"X-Two": "lines\r\nX-Three: 3"}, {"not a name": "x"}])
-async def test_headers_that_are_none_are_rejected_before_anybody_is_called(nowhere, headers):
+async def test_invalid_headers_are_rejected_before_connecting(nowhere, headers):
     with pytest.raises(ValueError, match="header field"):
         await open_websocket_channel(f"ws://{nowhere}", headers=headers)
 
 
-async def test_the_authorities_of_the_system_are_read_once(nowhere):
+async def test_the_systems_certificates_are_read_once(nowhere):
     client._trusted_by_system.cache_clear()
     for _ in range(3):
         with pytest.raises(ConnectionLost):
