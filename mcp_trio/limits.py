@@ -230,7 +230,7 @@ class HttpLimits(_Options):
     """Seconds after which a session without requests and streams is closed."""
 
     session_unused_seconds: float = 60.0
-    """The same for a session in which nothing has followed `initialize`."""
+    """Seconds after which a session in which nothing has followed `initialize` is closed."""
 
     streams_max: int = 64
     """Open event streams of one session."""

@@ -1,9 +1,10 @@
 """Trace requirements to tests: `python tools/requirements.py [--uncovered] [--gate] …`.
 
-`requirements.tsv` beside this file holds the specification as numbered rows, `traps.tsv` where it
-misleads, `requirement_exceptions.tsv` the rows that no test ticks and why. A test ticks ids with
-`@pytest.mark.requirement("BASE-02")`. Ticks are read from the source, so no test has to run.
-The script prints how much is covered, by area, revision and level, and exits 1 on any problem.
+`requirements.tsv` has the specification as numbered requirements, `traps.tsv` the points where the
+specification misleads, and `requirement_exceptions.tsv` the requirements without a test and the
+reasons. A test covers ids with `@pytest.mark.requirement("BASE-02")`. The marks are read from the
+source, so no test has to run. The script prints how many requirements are covered, by area,
+protocol version and level, and exits with 1 if there is a problem.
 """
 
 import argparse
@@ -30,7 +31,7 @@ LEVELS: Final = ("MUST", "SHOULD", "MAY")
 REASONS: Final = ("host's duty", "later issue", "other role")
 EXCEPTIONS_PER_CENT_MAX: Final = 5
 
-# What has to be complete, in every revision; a later issue adds areas.
+# The areas that have to be covered completely, in every protocol version.
 GATED_AREAS: Final = (
     *("BASE", "ERR", "META", "TRACE", "LIFE", "TIME", "VER", "DISC", "STATE", "EXT", "TRAN"),
     *("STDIO", "CANC", "PROG", "PING", "TOOL", "RES", "PROM", "COMP", "LOG", "PAG", "CACHE"),
@@ -38,7 +39,7 @@ GATED_AREAS: Final = (
 )
 GATES: Final = dict.fromkeys(PROTOCOL_VERSIONS.values(), GATED_AREAS)
 
-# The traps of the other areas, with tasks or with tokens; all the rest need a test.
+# The traps of other areas (tasks and authorization); all others need a test.
 TRAPS_LATER: Final = frozenset(f"TRAP-{number:02}" for number in range(109, 128))
 
 ID: Final = re.compile(r"[A-Z]+-\d{2,3}")
@@ -55,7 +56,7 @@ FIELDS: Final = {
 
 
 class Requirement(NamedTuple):
-    """One rule of the specification; `protocol_versions` has a letter for each that has it."""
+    """A rule of the specification; `protocol_versions` has a letter for each version with it."""
 
     id: str
     area: str
@@ -67,18 +68,18 @@ class Requirement(NamedTuple):
 
     @property
     def strength(self) -> str:
-        """The level, prohibitions counted with their duties."""
+        """The level without NOT."""
         return self.level.removesuffix(" NOT")
 
     def holds_in(self, protocol_version: str) -> bool:
-        """Tell whether the rule holds in a revision, given by its date."""
+        """Return whether a protocol version has this requirement."""
         return any(
             PROTOCOL_VERSIONS.get(letter) == protocol_version for letter in self.protocol_versions
         )
 
 
 class Trap(NamedTuple):
-    """A place where the specification misleads, and the course that this project takes."""
+    """A point where the specification misleads, and what this project does about it."""
 
     id: str
     kind: str
@@ -88,68 +89,71 @@ class Trap(NamedTuple):
 
 
 class Untested(NamedTuple):
-    """A rule that no test ticks, with a reason from the closed list."""
+    """A requirement without a test, with one of the reasons in `REASONS`."""
 
     id: str
     reason: str
     note: str
 
 
-class Tick(NamedTuple):
-    """An id that a test ticks, and where; an empty id when it cannot be read."""
+class MarkedId(NamedTuple):
+    """An id in a mark of a test, with its file and line; the id is empty if it is not a literal."""
 
     id: str
     where: str
 
 
 def read_rows(name: str) -> list[list[str]]:
-    """Read one of the tables beside this script, without its heading."""
+    """Return the rows of a table in the folder of this script, without the heading."""
     with (TOOLS / name).open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
 
 
 def read_requirements() -> list[Requirement]:
-    """Read all rules."""
+    """Return all requirements."""
     return [Requirement(*row) for row in read_rows("requirements.tsv")]
 
 
 def read_traps() -> list[Trap]:
-    """Read all traps."""
+    """Return all traps."""
     return [Trap(*row) for row in read_rows("traps.tsv")]
 
 
 def read_exceptions() -> list[Untested]:
-    """Read the rules that no test ticks."""
+    """Return the requirements that need no test."""
     return [Untested(*row) for row in read_rows("requirement_exceptions.tsv")]
 
 
-def ticks_in(source: str, where: str) -> Iterator[Tick]:
-    """Yield each id ticked in one test file: by decorator, `pytestmark` or a parameter's marks."""
+def marked_ids_in(source: str, where: str) -> Iterator[MarkedId]:
+    """Yield each id that a test file covers by decorators, `pytestmark` or marks of parameters."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and is_tick(node.func):
+        if isinstance(node, ast.Call) and is_mark(node.func):
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 is_text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
                 written = ast.literal_eval(argument) if is_text else ""
-                yield Tick(written, f"{where}:{argument.lineno}")
+                yield MarkedId(written, f"{where}:{argument.lineno}")
 
 
-def is_tick(called: ast.expr) -> bool:
-    """Tell whether it is the mark; of most calls the last name says that they are not, and soon."""
-    is_named_so = isinstance(called, ast.Attribute) and called.attr == "requirement"
-    return is_named_so and ast.unparse(called).endswith("mark.requirement")
+def is_mark(called: ast.expr) -> bool:
+    """Return whether an expression is the mark."""
+    # The cheap comparison first, because `ast.unparse` is slow.
+    has_name = isinstance(called, ast.Attribute) and called.attr == "requirement"
+    return has_name and ast.unparse(called).endswith("mark.requirement")
 
 
-def read_ticks(tests: Path) -> list[Tick]:
-    """Read every tick under a folder of tests."""
+def read_marked_ids(tests: Path) -> list[MarkedId]:
+    """Return all ids that the tests in a folder cover."""
     return [
-        tick
+        mark
         for path in sorted(tests.rglob("test_*.py"))
-        for tick in ticks_in(path.read_text(encoding="utf-8"), str(path.relative_to(tests.parent)))
+        for mark in marked_ids_in(
+            path.read_text(encoding="utf-8"), str(path.relative_to(tests.parent))
+        )
     ]
 
 
 def bad_fields(requirements: Iterable[Requirement]) -> Iterator[str]:
-    """Find rows whose fields are malformed."""
+    """Yield requirements with malformed fields."""
     for requirement in requirements:
         for name, pattern in FIELDS.items():
             value = getattr(requirement, name)
@@ -160,7 +164,7 @@ def bad_fields(requirements: Iterable[Requirement]) -> Iterator[str]:
 
 
 def bad_ids(requirements: list[Requirement], traps: list[Trap]) -> Iterator[str]:
-    """Find ids used twice, and references to rows that do not exist."""
+    """Yield ids that are used twice, and references to unknown ids."""
     rows: list[Requirement | Trap] = [*requirements, *traps]
     used = Counter(row.id for row in rows)
     yield from (f"{id_}: used {times} times" for id_, times in used.items() if times > 1)
@@ -170,30 +174,30 @@ def bad_ids(requirements: list[Requirement], traps: list[Trap]) -> Iterator[str]
                 yield f"{row.id}: refers to unknown {reference}"
 
 
-def bad_exceptions(exceptions: list[Untested], known: set[str], ticked: set[str]) -> Iterator[str]:
-    """Find exceptions for unknown or ticked ids, and reasons that are not on the list."""
+def bad_exceptions(exceptions: list[Untested], known: set[str], covered: set[str]) -> Iterator[str]:
+    """Yield exceptions for unknown or covered ids, and reasons that are not in `REASONS`."""
     for exception in exceptions:
         if exception.id not in known:
             yield f"{exception.id}: an exception for an unknown id"
-        if exception.id in ticked:
-            yield f"{exception.id}: an exception, although a test ticks it"
+        if exception.id in covered:
+            yield f"{exception.id}: an exception, but a test covers it"
         if exception.reason not in REASONS:
             yield f"{exception.id}: reason {exception.reason!r} is not one of {', '.join(REASONS)}"
 
 
-def bad_ticks(ticks: Iterable[Tick], known: set[str]) -> Iterator[str]:
-    """Find ticks of ids that do not exist or cannot be read."""
-    for tick in ticks:
-        if not tick.id:
-            yield f"{tick.where}: the ids of a tick must be written out"
-        elif tick.id not in known:
-            yield f"{tick.where}: {tick.id!r} is no requirement"
+def bad_marks(marks: Iterable[MarkedId], known: set[str]) -> Iterator[str]:
+    """Yield marks with ids that are unknown or are not literals."""
+    for mark in marks:
+        if not mark.id:
+            yield f"{mark.where}: the ids of a mark must be literals"
+        elif mark.id not in known:
+            yield f"{mark.where}: {mark.id!r} is not a requirement"
 
 
-def gaps_at_the_gate(
-    requirements: list[Requirement], ticked: set[str], exceptions: list[Untested]
+def uncovered_requirements(
+    requirements: list[Requirement], covered: set[str], exceptions: list[Untested]
 ) -> Iterator[str]:
-    """Find duties at the gate that nobody ticks, and more exceptions than are allowed."""
+    """Yield requirements of gated areas that no test covers, and too many exceptions."""
     excepted = {exception.id for exception in exceptions}
     for protocol_version, areas in GATES.items():
         duties = {
@@ -202,30 +206,30 @@ def gaps_at_the_gate(
             if row.area in areas and row.strength != "MAY" and row.holds_in(protocol_version)
         }
         for row in duties.values():
-            if row.id not in ticked | excepted:
-                yield f"{row.id}: {row.level}, {protocol_version}, not ticked: {row.text}"
+            if row.id not in covered | excepted:
+                yield f"{row.id}: {row.level}, {protocol_version}, not covered: {row.text}"
         allowed = len(duties) * EXCEPTIONS_PER_CENT_MAX // 100
         count = len(excepted & duties.keys())
         if count > allowed:
-            text = f"{count} exceptions, {allowed} allowed for {len(duties)} duties"
+            text = f"{count} exceptions; {allowed} are allowed for {len(duties)} requirements"
             yield f"{protocol_version}: {text}"
 
 
-def traps_at_the_gate(traps: Iterable[Trap], ticked: set[str]) -> Iterator[str]:
-    """Find traps of the areas at the gate that no test walks into."""
+def uncovered_traps(traps: Iterable[Trap], covered: set[str]) -> Iterator[str]:
+    """Yield traps of gated areas without a test."""
     for trap in traps:
-        if trap.id not in ticked | TRAPS_LATER:
+        if trap.id not in covered | TRAPS_LATER:
             yield f"{trap.id}: a trap without a test: {trap.trap}"
 
 
-def share(rows: Iterable[Requirement], ticked: set[str]) -> str:
-    """Say how many of some rows are ticked."""
+def share(rows: Iterable[Requirement], covered: set[str]) -> str:
+    """Return how many of some requirements are covered, as `12/15`."""
     ids = [row.id for row in rows]
-    return f"{sum(id_ in ticked for id_ in ids)}/{len(ids)}" if ids else "-"
+    return f"{sum(id_ in covered for id_ in ids)}/{len(ids)}" if ids else "-"
 
 
-def coverage_table(requirements: list[Requirement], ticked: set[str]) -> Iterator[str]:
-    """Yield a line an area: ticked of all, by revision and by level."""
+def coverage_table(requirements: list[Requirement], covered: set[str]) -> Iterator[str]:
+    """Yield a line for each area: covered and all, by protocol version and level."""
     columns = [*PROTOCOL_VERSIONS.values(), *LEVELS, "all"]
     yield f"{'area':8}" + "".join(f"{column:>12}" for column in columns)
     areas = list(dict.fromkeys(row.area for row in requirements))
@@ -236,37 +240,41 @@ def coverage_table(requirements: list[Requirement], ticked: set[str]) -> Iterato
             *([row for row in rows if row.strength == level] for level in LEVELS),
             rows,
         ]
-        yield f"{area:8}" + "".join(f"{share(part, ticked):>12}" for part in parts)
+        yield f"{area:8}" + "".join(f"{share(part, covered):>12}" for part in parts)
 
 
 def uncovered_lines(
-    requirements: list[Requirement], ticked: set[str], exceptions: list[Untested]
+    requirements: list[Requirement], covered: set[str], exceptions: list[Untested]
 ) -> Iterator[str]:
-    """Yield a line for each rule that no test ticks."""
+    """Yield a line for each requirement that no test covers."""
     reasons = {exception.id: f" [{exception.reason}]" for exception in exceptions}
     for row in requirements:
-        if row.id not in ticked:
+        if row.id not in covered:
             reason = reasons.get(row.id, "")
             yield f"{row.id} {row.protocol_versions} {row.who} {row.level}{reason}: {row.text}"
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Trace requirements to tests.")
-    parser.add_argument("--area", action="append", help="only this area; may be given again")
+    parser.add_argument("--area", action="append", help="only this area; can be repeated")
     parser.add_argument(
-        "--protocol-version", choices=PROTOCOL_VERSIONS.values(), help="only what holds in it"
+        "--protocol-version", choices=PROTOCOL_VERSIONS.values(), help="only its requirements"
     )
-    parser.add_argument("--level", choices=LEVELS, help="only this level, prohibitions included")
-    parser.add_argument("--uncovered", action="store_true", help="list what no test ticks")
-    parser.add_argument("--check", action="store_true", help="no table: only check the data files")
-    parser.add_argument("--gate", action="store_true", help="fail when a duty is not ticked")
-    parser.add_argument("--tests", type=Path, default=TESTS, help="the folder of tests to read")
+    parser.add_argument("--level", choices=LEVELS, help="only this level, with or without NOT")
+    parser.add_argument(
+        "--uncovered", action="store_true", help="list the requirements that no test covers"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only check the data files, without a table"
+    )
+    parser.add_argument("--gate", action="store_true", help="fail if a requirement is not covered")
+    parser.add_argument("--tests", type=Path, default=TESTS, help="the folder of tests")
     return parser.parse_args(arguments)
 
 
 def chosen(requirements: list[Requirement], options: argparse.Namespace) -> list[Requirement]:
-    """Keep the rows that the options ask for."""
+    """Return the requirements that the options select."""
     return [
         row
         for row in requirements
@@ -280,21 +288,21 @@ def main(arguments: list[str]) -> int:
     """Print the report; return the exit status."""
     options = read_options(arguments)
     requirements, traps, exceptions = read_requirements(), read_traps(), read_exceptions()
-    ticks = read_ticks(options.tests)
-    ticked = {tick.id for tick in ticks}
+    marks = read_marked_ids(options.tests)
+    covered = {mark.id for mark in marks}
     known = {row.id for row in requirements} | {trap.id for trap in traps}
     if not options.check:
         rows = chosen(requirements, options)
-        print(*coverage_table(rows, ticked), sep="\n")
+        print(*coverage_table(rows, covered), sep="\n")
         if options.uncovered:
-            print(*uncovered_lines(rows, ticked, exceptions), sep="\n")
+            print(*uncovered_lines(rows, covered, exceptions), sep="\n")
     problems = [
         *bad_fields(requirements),
         *bad_ids(requirements, traps),
-        *bad_exceptions(exceptions, known, ticked),
-        *bad_ticks(ticks, known),
-        *(gaps_at_the_gate(requirements, ticked, exceptions) if options.gate else ()),
-        *(traps_at_the_gate(traps, ticked) if options.gate else ()),
+        *bad_exceptions(exceptions, known, covered),
+        *bad_marks(marks, known),
+        *(uncovered_requirements(requirements, covered, exceptions) if options.gate else ()),
+        *(uncovered_traps(traps, covered) if options.gate else ()),
     ]
     print(*problems, sep="\n", end="\n" if problems else "")
     print(f"{len(requirements)} requirements, {len(traps)} traps, {len(problems)} problems")

@@ -330,7 +330,7 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_request(self) -> bool:
-        """Whether it may be a request: it has a method, or no sign of a response."""
+        """True if it may be a request: it has a method, or no sign of a response."""
         return self.has_method or not self.has_outcome
 
 

@@ -94,17 +94,17 @@ class HttpRequest:
 
     @functools.cached_property
     def is_json(self) -> bool:
-        """Whether the `Content-Type` is JSON."""
+        """True if the `Content-Type` is JSON."""
         return media_type_of(self.headers.get("content-type")) == JSON
 
     @functools.cached_property
     def accepts_json(self) -> bool:
-        """Whether the client accepts JSON."""
+        """True if the client accepts JSON."""
         return accepts(self.headers.get("accept"), JSON)
 
     @functools.cached_property
     def accepts_event_streams(self) -> bool:
-        """Whether the client accepts an event stream."""
+        """True if the client accepts an event stream."""
         return accepts(self.headers.get("accept"), EVENT_STREAM)
 
 

@@ -156,12 +156,12 @@ class Endpoint:
 
     @functools.cached_property
     def has_sessions(self) -> bool:
-        """Whether legacy protocol versions are supported."""
+        """True if legacy protocol versions are supported."""
         return any(PROTOCOL_VERSIONS[name].has_handshake for name in self.protocol_versions)
 
     @functools.cached_property
     def is_stateless(self) -> bool:
-        """Whether stateless protocol versions are supported."""
+        """True if stateless protocol versions are supported."""
         return bool(self._stateless)
 
     @functools.cached_property

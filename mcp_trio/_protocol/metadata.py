@@ -102,12 +102,12 @@ class Metadata:
 
     @property
     def has_version(self) -> bool:
-        """Whether it has a protocol version."""
+        """True if it has a protocol version."""
         return self._members.version is not UNSET
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has all members that a request must have."""
+        """True if it has all members that a request must have."""
         return UNSET not in (self._members.version, self._members.capabilities)
 
     @functools.cached_property

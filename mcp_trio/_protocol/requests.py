@@ -133,7 +133,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
 
     @property
     def has_rounds(self) -> bool:
-        """Whether a retry of the request can be recognised, so that its result may ask for input.
+        """True if a retry of the request can be recognised, so that its result may ask for input.
 
         The params of a user's own method need the members `inputResponses` and `requestState`.
         """
@@ -144,7 +144,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
 
     @property
     def may_want_input(self) -> bool:
-        """Whether the response may be an `InputRequiredResult`."""
+        """True if the response may be an `InputRequiredResult`."""
         return self.peer.protocol_version.is_stateless and self.has_rounds
 
     def move(self, trigger: IncomingTrigger) -> IncomingState:

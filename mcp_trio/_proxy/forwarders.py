@@ -319,7 +319,7 @@ Clients: TypeAlias = SessionChannel | StatelessChannel
 
 @attrs.define(eq=False)
 class NegotiatedVersion:
-    """What a server and its client negotiated; `protocol_version` is None before the handshake."""
+    """The result of a handshake; `protocol_version` is None before it."""
 
     protocol_version: ProtocolVersion | None = None
     negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)

@@ -20,7 +20,7 @@ def text_of(path):
 
 @functools.cache
 def ids_ticked_in(path):
-    return {tick.id for tick in requirements.ticks_in(text_of(path), path)}
+    return {mark.id for mark in requirements.marked_ids_in(text_of(path), path)}
 
 
 def complaints(mutation):

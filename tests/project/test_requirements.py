@@ -4,7 +4,7 @@ import re
 
 import pytest
 import requirements
-from requirements import Requirement, Tick, Trap, Untested
+from requirements import MarkedId, Requirement, Trap, Untested
 
 TICKED_EVERYWHERE = """
 import pytest
@@ -44,26 +44,30 @@ def test_the_tables_are_sound():
 def test_every_tick_of_the_test_suite_names_a_requirement():
     rows = [*requirements.read_requirements(), *requirements.read_traps()]
     known = {row.id for row in rows}
-    assert list(requirements.bad_ticks(requirements.read_ticks(requirements.TESTS), known)) == []
+    assert (
+        list(requirements.bad_marks(requirements.read_marked_ids(requirements.TESTS), known)) == []
+    )
 
 
 def test_ticks_are_found_in_decorators_module_marks_and_parameter_marks():
-    ticks = requirements.ticks_in(TICKED_EVERYWHERE, "test_x.py")
-    assert {tick.id for tick in ticks} == {"BASE-01", "BASE-02", "BASE-03", "BASE-04"}
+    marks = requirements.marked_ids_in(TICKED_EVERYWHERE, "test_x.py")
+    assert {mark.id for mark in marks} == {"BASE-01", "BASE-02", "BASE-03", "BASE-04"}
 
 
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("NAME", "must be written out"),
-        ("*NAMES", "must be written out"),
-        ("1", "must be written out"),
-        ("id='BASE-02'", "'BASE-02' is no requirement"),
+        ("NAME", "must be literals"),
+        ("*NAMES", "must be literals"),
+        ("1", "must be literals"),
+        ("id='BASE-02'", "'BASE-02' is not a requirement"),
     ],
 )
 def test_a_tick_that_cannot_be_read_or_does_not_exist_is_a_problem(argument, said):
-    ticks = requirements.ticks_in(f"\n@pytest.mark.requirement({argument})\ndef f(): ...", "t.py")
-    (problem,) = requirements.bad_ticks(ticks, {"BASE-01"})
+    marks = requirements.marked_ids_in(
+        f"\n@pytest.mark.requirement({argument})\ndef f(): ...", "t.py"
+    )
+    (problem,) = requirements.bad_marks(marks, {"BASE-01"})
     assert problem.startswith("t.py:2: ")
     assert said in problem
 
@@ -96,7 +100,7 @@ def test_an_id_used_twice_and_a_dangling_reference_are_problems():
     ("exception", "said"),
     [
         (Untested("NONE-01", "other role", ""), "unknown id"),
-        (Untested("BASE-02", "other role", ""), "although a test ticks it"),
+        (Untested("BASE-02", "other role", ""), "but a test covers it"),
         (Untested("BASE-01", "no time", ""), "'no time' is not one of"),
     ],
 )
@@ -114,7 +118,7 @@ def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
         ROW._replace(id="APPS-01", area="APPS"),
         ROW._replace(id="VER-01", area="VER", protocol_versions="...DE"),
     ]
-    gaps = list(requirements.gaps_at_the_gate(rows, {"BASE-02"}, []))
+    gaps = list(requirements.uncovered_requirements(rows, {"BASE-02"}, []))
     assert [gap.split(", not")[0] for gap in gaps] == [
         "BASE-01: MUST NOT, 2024-11-05",
         "VER-01: MUST NOT, 2025-11-25",
@@ -124,7 +128,7 @@ def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
 
 def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
     traps = [Trap(f"TRAP-{number:02}", "gap", "It looks easy.", "x", "y") for number in (1, 3, 109)]
-    gaps = list(requirements.traps_at_the_gate(traps, {"TRAP-01"}))
+    gaps = list(requirements.uncovered_traps(traps, {"TRAP-01"}))
     assert gaps == ["TRAP-03: a trap without a test: It looks easy."]
     assert {trap.id for trap in requirements.read_traps()} > requirements.TRAPS_LATER
 
@@ -133,8 +137,10 @@ def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
 def test_the_gate_allows_exceptions_for_five_per_cent_of_the_duties(count, is_rejected):
     rows = [ROW._replace(id=f"BASE-{number:02}") for number in range(20)]
     exceptions = [Untested(row.id, "later issue", "") for row in rows[:count]]
-    gaps = list(requirements.gaps_at_the_gate(rows, {row.id for row in rows[2:]}, exceptions))
-    assert any("2 exceptions, 1 allowed for 20 duties" in gap for gap in gaps) is is_rejected
+    gaps = list(requirements.uncovered_requirements(rows, {row.id for row in rows[2:]}, exceptions))
+    assert (
+        any("2 exceptions; 1 are allowed for 20 requirements" in gap for gap in gaps) is is_rejected
+    )
 
 
 def test_the_report_counts_ticked_rows_by_area_protocol_version_and_level(capsys, tmp_path):
@@ -178,16 +184,16 @@ def test_an_excepted_row_is_listed_with_its_reason(capsys, tmp_path):
 def test_an_unknown_id_fails_the_check(capsys, tmp_path):
     status, out = run(capsys, "--tests", a_test_that_ticks(tmp_path, "BASE-99"), "--check")
     assert status == 1
-    assert "tests/test_x.py:2: 'BASE-99' is no requirement" in out
+    assert "tests/test_x.py:2: 'BASE-99' is not a requirement" in out
     assert "area" not in out.splitlines()[0]
 
 
 def test_the_gate_fails_while_duties_are_not_ticked(capsys, tmp_path):
     status, out = run(capsys, "--tests", tmp_path, "--gate")
     assert status == 1
-    assert "PING-01: MUST, 2024-11-05, not ticked: " in out
+    assert "PING-01: MUST, 2024-11-05, not covered: " in out
 
 
 def test_a_tick_says_where_it_stands():
-    (tick,) = requirements.ticks_in("pytestmark = pytest.mark.requirement('A-01')", "t.py")
-    assert tick == Tick("A-01", "t.py:1")
+    (mark,) = requirements.marked_ids_in("pytestmark = pytest.mark.requirement('A-01')", "t.py")
+    assert mark == MarkedId("A-01", "t.py:1")
