@@ -25,7 +25,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_it_has_forty_lines():
+def test_the_example_has_forty_lines():
     lines = Path(named_pipes.__file__).read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line]) <= 40
 
@@ -58,7 +58,7 @@ async def test_a_session_over_named_pipes_is_recorded_and_replayed(
 
 
 @pytest.mark.real_time
-async def test_what_is_cancelled_in_the_middle_of_a_line_lets_nothing_follow(tmp_path):
+async def test_a_send_cancelled_within_a_line_closes_the_pipe(tmp_path):
     ours, theirs = await named_pipes_in(tmp_path)
     with trio.move_on_after(0.05):
         await ours.send([b"x" * 1_000_000])

@@ -68,7 +68,7 @@ def test_without_a_file_only_stderr_is_written(capsys):
     assert capsys.readouterr().err == "ERROR a.server: look here\n"
 
 
-def test_logging_is_afterwards_as_it_was_before(tmp_path):
+def test_logging_is_restored_afterwards(tmp_path):
     root = logging.getLogger()
     before = root.level, list(root.handlers), threading.active_count()
     with configure_logging(tmp_path / "server.log", level="DEBUG"):
@@ -113,7 +113,7 @@ def test_a_log_that_cannot_keep_up_never_blocks_and_counts_what_it_dropped():
     assert taken() == ["1 records were dropped: the log file cannot keep up"]
 
 
-def test_a_file_that_cannot_be_opened_leaves_logging_alone(tmp_path):
+def test_a_file_that_cannot_be_opened_leaves_logging_unchanged(tmp_path):
     root = logging.getLogger()
     before = root.level, list(root.handlers)
     with pytest.raises(OSError, match="missing"), configure_logging(tmp_path / "missing" / "x.log"):

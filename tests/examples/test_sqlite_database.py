@@ -65,13 +65,13 @@ async def test_parameters_are_given_in_order_or_by_name(database, sql, parameter
     assert (await database.fetch(sql, parameters, rows_max=1)).rows == [["a", "b"]]
 
 
-async def test_cells_are_shown_as_what_json_can_say(database):
+async def test_cells_are_converted_to_json(database):
     sql = "SELECT NULL, 1, 1.5, 9e999, 'x', zeroblob(7), CAST(x'ff41' AS TEXT)"
     rows = await database.fetch(sql, (), rows_max=1)
     assert rows.rows == [[None, 1, 1.5, "inf", "x", "<7 bytes>", "�A"]]
 
 
-def test_long_texts_are_cut_and_say_so():
+def test_long_texts_are_cut_with_their_length():
     assert json_cell("x" * 10_000) == "x" * 10_000
     assert json_cell("x" * 10_001) == "x" * 10_000 + "… <10001 characters>"
     assert json_cell(-math.inf) == "-inf"
@@ -94,7 +94,7 @@ async def test_a_name_cannot_break_out_of_its_quotes(writable):
         ("SELECT zeroblob(1000000000)", "too big"),
     ],
 )
-async def test_errors_are_told_in_the_words_of_the_database(database, sql, text):
+async def test_errors_have_the_text_of_the_database(database, sql, text):
     with pytest.raises(ToolError, match=text):
         await database.fetch(sql, (), rows_max=1)
     assert (await database.fetch("SELECT 1", (), rows_max=1)).rows == [[1]]
@@ -176,19 +176,19 @@ async def test_the_file_and_the_connection_hold_without_the_authorizer(database,
 
 
 @pytest.mark.parametrize("sql", NEVER)
-async def test_even_a_writer_reaches_no_other_file_and_no_switch(writable, tmp_path, path, sql):
+async def test_a_writable_database_rejects_other_files_and_settings(writable, tmp_path, path, sql):
     with pytest.raises(ToolError):
         await writable.fetch(sql.format(elsewhere=tmp_path / "elsewhere.db"), (), rows_max=1)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-async def test_descriptions_of_tables_can_be_asked_for(database):
+async def test_tables_can_be_described_by_pragmas(database):
     rows = await database.fetch("SELECT name FROM pragma_table_info('reader')", (), rows_max=9)
     assert rows.rows == [["id"], ["name"]]
     assert (await database.fetch("PRAGMA index_list('loan')", (), rows_max=9)).rows
 
 
-def test_what_is_no_database_is_rejected_when_it_is_opened(tmp_path):
+def test_a_file_that_is_no_database_is_rejected_when_opened(tmp_path):
     with pytest.raises(sqlite3.OperationalError), open_database(tmp_path / "missing.db"):
         pass
     with pytest.raises(sqlite3.OperationalError), open_database(tmp_path / "x.db", may_write=True):
@@ -201,14 +201,14 @@ def test_what_is_no_database_is_rejected_when_it_is_opened(tmp_path):
 # Writing.
 
 
-async def test_a_writer_tells_how_many_rows_it_changed(writable, path):
+async def test_a_write_returns_the_number_of_changed_rows(writable, path):
     sql = "INSERT INTO reader (name) VALUES (?), (?) RETURNING name"
     rows = await writable.fetch(sql, ["Joan", "Mary"], rows_max=9)
     assert (rows.rows, rows.changed_rows) == ([["Joan"], ["Mary"]], 2)
     assert rows_of(path, "SELECT count(*) FROM reader") == [(5,)]
 
 
-async def test_a_violated_rule_is_told_and_undoes_the_statement(writable, path):
+async def test_a_violated_constraint_is_an_error_and_undoes_the_statement(writable, path):
     sql = "INSERT INTO reader (name) VALUES ('Joan'), ('Ada')"
     with pytest.raises(ToolError, match=r"UNIQUE constraint failed: reader\.name"):
         await writable.fetch(sql, (), rows_max=1)
@@ -229,7 +229,7 @@ async def test_a_cancelled_statement_stops_and_the_next_one_runs(database):
 
 
 @pytest.mark.real_time
-async def test_who_waits_for_its_turn_leaves_at_once_and_disturbs_nobody(database, nursery):
+async def test_a_waiting_statement_can_be_cancelled(database, nursery):
     async def endless():
         await database.fetch(ENDLESS, (), rows_max=1)
 
@@ -254,7 +254,7 @@ async def test_a_cancelled_change_is_undone(writable, path):
 
 
 @pytest.mark.real_time
-async def test_a_statement_has_a_time_and_no_more(database, caplog):
+async def test_a_statement_is_stopped_after_its_time_limit(database, caplog):
     database.statement_seconds_max = 0.1
     with pytest.raises(ToolError, match=r"longer than 0\.1 s"):
         await database.fetch(ENDLESS, (), rows_max=1)

@@ -62,7 +62,7 @@ async def test_without_a_database_there_is_a_sample_that_is_gone_afterwards(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_cut_answer_says_so_and_the_model_hears_how_to_go_on():
+async def test_a_cut_result_comes_with_a_log_message():
     told = []
     async with Client(server, log=told.append) as client:
         answer = await query(client, "SELECT * FROM loan", limit=2)
@@ -141,7 +141,7 @@ async def test_a_table_that_is_not_there_is_not_found(name):
     assert caught.value.code == PROTOCOL_VERSIONS[client.protocol_version].resource_not_found_code
 
 
-async def test_a_prompt_brings_the_first_rows_along(tmp_path, environment):
+async def test_a_prompt_contains_the_first_rows(tmp_path, environment):
     path = make_sample(tmp_path / "mine.db")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute('CREATE TABLE "odd ""name" (a)')
@@ -202,7 +202,7 @@ async def test_a_database_that_cannot_be_opened_is_named_to_the_host_and_in_the_
 
 
 @pytest.mark.real_time
-async def test_a_host_that_goes_away_ends_what_runs_and_the_lifespan_is_left(tmp_path, nursery):
+async def test_a_host_that_disconnects_ends_statements_and_the_lifespan(tmp_path, nursery):
     log = tmp_path / "explorer.log"
     environment = {"SQLITE_EXPLORER_LOG": str(log), "TMPDIR": str(tmp_path)}
 

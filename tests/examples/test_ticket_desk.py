@@ -56,11 +56,11 @@ def test_the_seed_of_a_failing_schedule_repeats_it(lucky):
         assert sweep(lucky, make_desk, seed=first).failing_seeds == [first]
 
 
-def test_the_desk_with_a_lock_is_swept_clean_against_the_same_day(lucky):
+def test_the_locked_desk_has_no_differences_against_the_lucky_session(lucky):
     assert sweep(lucky, make_locked_desk, schedules=SCHEDULES).is_clean
 
 
-def test_a_day_of_the_locked_desk_is_swept_clean_too(tmp_path):
+def test_a_recording_of_the_locked_desk_has_no_differences(tmp_path):
     path = tmp_path / "locked.mcprec.jsonl"
     clock = trio.testing.MockClock(autojump_threshold=0)
     assert trio.run(day, make_locked_desk(), path, clock=clock) == 98
@@ -72,7 +72,7 @@ def told(*args):
     return CliRunner().invoke(commands, ["sweep", *map(str, args)])
 
 
-def test_the_command_shows_the_race_and_its_seed_and_the_locked_desk_clean(lucky):
+def test_the_command_prints_the_race_and_its_seed(lucky):
     racing = told(lucky, f"{TARGET}:desk", "--schedules", FORKS)
     assert racing.exit_code == 1
     assert 'tools/call "tickets_left" (lane r' in racing.output
@@ -98,7 +98,7 @@ def test_the_example_records_a_lucky_session_that_a_sweep_in_a_process_can_read(
 
 
 @pytest.mark.real_time
-def test_the_example_without_a_file_says_how_it_is_used():
+def test_the_example_without_a_file_prints_its_usage():
     run = subprocess.run(
         [sys.executable, "-m", TARGET], capture_output=True, text=True, check=False
     )

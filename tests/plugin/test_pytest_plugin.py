@@ -78,11 +78,11 @@ def outcome(result, **counts):
 # The marker and mcp_replay.
 
 
-def test_three_lines_are_a_regression_test(trip):
+def test_a_marker_and_the_fixture_replay_a_recording(trip):
     outcome(run(trip, test_it=MARKED.format("mcp_replay(server)")), passed=1)
 
 
-def test_a_divergence_reads_as_a_failure_of_the_test_and_shows_nothing_of_ours(trip):
+def test_a_divergence_fails_the_test_without_a_traceback_of_the_package(trip):
     text = outcome(run(trip, test_it=MARKED.format('mcp_replay(make("Goodbye"))')), failed=1)
     assert '>   mcp_replay(make("Goodbye"))' in text.replace(">       ", ">   ")
     assert "E       AssertionError: replay diverged at record" in text
@@ -91,12 +91,12 @@ def test_a_divergence_reads_as_a_failure_of_the_test_and_shows_nothing_of_ours(t
         assert inside not in text.replace("mcp_replay", "")
 
 
-def test_a_recording_that_cannot_be_read_reads_as_a_failure_too(trip):
+def test_an_unreadable_recording_fails_the_test(trip):
     text = outcome(run(trip, test_it=MARKED.format('mcp_replay(server, "none.jsonl")')), failed=1)
     assert "AssertionError: cannot read" in text
 
 
-def test_the_path_may_be_given_instead_of_a_marker_and_the_report_comes_back(trip):
+def test_a_path_replaces_the_marker_and_the_report_is_returned(trip):
     test = """
         from desk import server
 
@@ -107,7 +107,7 @@ def test_the_path_may_be_given_instead_of_a_marker_and_the_report_comes_back(tri
     outcome(run(trip, test_it=test), passed=1)
 
 
-def test_without_marker_and_path_it_asks_for_one(trip):
+def test_without_marker_and_path_the_test_fails(trip):
     test = "def test_it(mcp_replay): mcp_replay(None)"
     text = outcome(run(trip, test_it=test), failed=1)
     assert (
@@ -116,7 +116,7 @@ def test_without_marker_and_path_it_asks_for_one(trip):
     )
 
 
-def test_it_runs_inside_a_trio_test(trip):
+def test_a_replay_runs_inside_a_trio_test(trip):
     test = MARKED.format("mcp_replay(server)").replace("def test", "async def test")
     outcome(run(trip, test_it=test), passed=1)
     text = outcome(run(trip, test_it=test.replace("(server)", "(make('Bye'))")), failed=1)
@@ -128,7 +128,7 @@ def test_outbound_is_a_mode_of_the_marker(trip):
     outcome(run(trip, test_it=test), passed=1)
 
 
-def test_inputs_asks_again_and_ignores_what_it_is_told_to(trip):
+def test_inputs_mode_compares_all_but_the_ignored_paths(trip):
     test = MARKED.replace('jsonl"', 'jsonl", mode="inputs"').format('mcp_replay(make("Bye"))')
     text = outcome(run(trip, test_it=test), failed=1)
     assert "AssertionError: changed answer to tools/call" in text
@@ -147,20 +147,20 @@ def test_inputs_asks_again_and_ignores_what_it_is_told_to(trip):
         ("3", "expected str, bytes or os.PathLike object, not int"),
     ],
 )
-def test_a_marker_that_is_wrong_is_an_error_before_the_test(trip, arguments, said):
+def test_an_invalid_marker_is_an_error_before_the_test(trip, arguments, said):
     test = MARKED.replace('"trip.mcprec.jsonl"', arguments).format("mcp_replay(server)")
     text = outcome(run(trip, test_it=test), errors=1)
     assert said in text
     assert "mcp_recording" in text
 
 
-def test_a_marker_that_nothing_looks_at_is_an_error(trip):
+def test_a_marker_without_a_fixture_is_an_error(trip):
     test = MARKED.replace("(mcp_replay)", "()").format("pass")
     text = outcome(run(trip, test_it=test), errors=1)
     assert "has no effect without one of the fixtures mcp_mock, mcp_recorder, mcp_replay" in text
 
 
-def test_a_test_may_ask_for_the_fixture_later(trip):
+def test_a_test_can_request_the_fixture_later(trip):
     test = MARKED.replace("(mcp_replay)", "(request)")
     later = 'request.getfixturevalue("mcp_replay")(server)'
     outcome(run(trip, test_it=test.format(later)), passed=1)
@@ -175,7 +175,7 @@ def test_untracked_calls_are_warnings(desk):
     outcome(run(desk, test_it=test), failed=1)
 
 
-def test_the_marker_and_the_option_explain_themselves(desk):
+def test_the_marker_and_the_option_have_help_texts(desk):
     assert "mcp_recording(path, mode='strict', ignore=())" in run(desk, "--markers").stdout.str()
     assert "--mcp-record={none,once,new,all}" in run(desk, "--help").stdout.str()
 
@@ -202,7 +202,7 @@ def test_a_client_of_a_server_object_in_every_kind_of_test(desk):
     outcome(run(desk, test_it=test), passed=2)
 
 
-def test_a_mock_answers_as_recorded_and_is_held_to_it_if_it_is_strict(trip):
+def test_a_mock_gives_recorded_answers_and_a_strict_one_is_checked(trip):
     test = """
         import pytest
         from mcp_trio import Client, RequestError
@@ -227,7 +227,7 @@ def test_a_mock_answers_as_recorded_and_is_held_to_it_if_it_is_strict(trip):
     assert "not requested: tools/call" in text
 
 
-def test_the_clock_jumps_where_nothing_is_waited_for(desk):
+def test_the_clock_jumps_while_all_tasks_wait(desk):
     test = """
         import trio
 
@@ -277,7 +277,7 @@ def findable(monkeypatch, request):
 
 
 @KINDS
-def test_what_is_not_recorded_fails_unless_something_may_be_recorded(desk, recordings, test):
+def test_a_missing_recording_fails_unless_the_option_allows_recording(desk, recordings, test):
     text = outcome(run_recorded(desk, None, test), failed=1)
     assert "AssertionError: no recording at" in text
     assert "run pytest with --mcp-record=once" in text
@@ -285,7 +285,7 @@ def test_what_is_not_recorded_fails_unless_something_may_be_recorded(desk, recor
 
 
 @KINDS
-def test_once_records_what_is_missing_and_none_lives_on_it(desk, recordings, test):
+def test_once_makes_missing_recordings_and_none_uses_them(desk, recordings, test):
     outcome(run_recorded(desk, "once", test), passed=1)
     assert [path.name for path in recordings.iterdir()] == ["test_desk.mcprec.jsonl"]
     first = next(recordings.iterdir()).read_bytes()
@@ -306,13 +306,13 @@ def test_a_recorded_command_is_not_started_again(desk):
 
 
 @KINDS
-def test_what_is_asked_and_not_recorded_fails(desk, test):
+def test_an_unrecorded_request_fails_the_test(desk, test):
     outcome(run_recorded(desk, "once", test), passed=1)
     text = outcome(run_recorded(desk, "none", test, name="Bob"), failed=1)
     assert "not recorded" in text
 
 
-def test_a_miss_that_the_test_does_not_mind_fails_it_all_the_same(desk):
+def test_an_unrecorded_request_fails_the_test_even_if_its_error_is_caught(desk):
     swallowing = RECORDED.replace("import pytest", "from contextlib import suppress").replace(
         "        result = await", "        with suppress(Exception): await"
     )
@@ -324,7 +324,7 @@ def test_a_miss_that_the_test_does_not_mind_fails_it_all_the_same(desk):
 
 
 @KINDS
-def test_new_records_again_what_is_no_longer_true(desk, recordings, test):
+def test_new_replaces_outdated_recordings(desk, recordings, test):
     outcome(run_recorded(desk, "new", test), passed=1)
     (path,) = recordings.iterdir()
     first = path.read_bytes()
@@ -335,7 +335,7 @@ def test_new_records_again_what_is_no_longer_true(desk, recordings, test):
     assert b"Goodbye, Ada" in path.read_bytes()
 
 
-def test_all_records_everything_again(desk, recordings):
+def test_all_replaces_every_recording(desk, recordings):
     outcome(run_recorded(desk, "once", RECORDED), passed=1)
     (path,) = recordings.iterdir()
     first = path.read_bytes()
@@ -344,7 +344,7 @@ def test_all_records_everything_again(desk, recordings):
 
 
 @KINDS
-def test_a_test_that_fails_leaves_the_recording_as_it_was(desk, recordings, test):
+def test_a_failing_test_keeps_the_old_recording(desk, recordings, test):
     outcome(run_recorded(desk, "once", test, greeting="Goodbye"), failed=1)
     assert list(recordings.iterdir()) == []
     outcome(run_recorded(desk, "once", test), passed=1)
@@ -354,7 +354,7 @@ def test_a_test_that_fails_leaves_the_recording_as_it_was(desk, recordings, test
     assert [path.read_bytes() for path in recordings.iterdir()] == [first]
 
 
-def test_a_target_that_cannot_be_reached_leaves_nothing(desk, recordings):
+def test_an_unreachable_target_leaves_no_file(desk, recordings):
     test = """
         async def test_it(mcp_recorder):
             async with mcp_recorder(["no-such-command"]):
@@ -430,7 +430,7 @@ def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings)
 # Beside other plugins.
 
 
-def test_it_works_under_the_plugin_of_anyio_too(trip):
+def test_the_fixtures_work_under_the_anyio_plugin(trip):
     trip.makeini("[pytest]\n")
     test = """
         import pytest, trio
@@ -466,7 +466,7 @@ def test_it_works_under_the_plugin_of_anyio_too(trip):
         outcome(run(trip, "-p", "no:trio", "-W", "error", f"--mcp-record={mode}"), passed=4)
 
 
-def test_nothing_of_ours_is_imported_before_it_is_used(desk):
+def test_the_package_is_imported_only_when_a_fixture_is_used(desk):
     test = """
         import sys
 
@@ -487,5 +487,5 @@ def test_nothing_of_ours_is_imported_before_it_is_used(desk):
     desk.runpytest_subprocess(*plugins, "-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
-def test_the_client_that_it_hands_out_is_the_public_one(mcp_client):
+def test_the_recorder_gives_a_public_client(mcp_client):
     assert type(mcp_client(["command"])) is Client

@@ -44,10 +44,10 @@ def url():
     token.run_sync_soon(scope.cancel)
     thread.join()
 
-def test_a_recorded_client_asks_a_url(mcp_replay, url):
+def test_the_inputs_of_a_recording_are_sent_to_a_url(mcp_replay, url):
     assert mcp_replay(url).answered == 6
 
-def test_a_recorded_client_asks_a_url_from_a_trio_test(mcp_replay, url):
+def test_the_inputs_of_a_recording_are_sent_to_a_url_from_a_trio_test(mcp_replay, url):
     async def main():
         assert mcp_replay(url).answered == 6
 

@@ -201,7 +201,7 @@ def test_resumption_is_suspension(stage, program, seed):
 
 @some
 @given(forked_programs, st.integers(0, 99))
-def test_tasks_beside_each_other_are_resumed_as_well(stage, program, seed):
+def test_concurrent_tasks_are_resumed(stage, program, seed):
     waited, its_story = suspended(stage, program, seed)
     result, story, _ = resumed(stage, program, seed)
 
@@ -212,7 +212,7 @@ def test_tasks_beside_each_other_are_resumed_as_well(stage, program, seed):
 
 @some
 @given(programs, st.integers(0, 99))
-def test_a_state_is_good_for_no_other_request(stage, program, seed):
+def test_a_state_is_rejected_for_another_request(stage, program, seed):
     _, _, states = resumed(stage, [*program, ("ask", "a")], seed)
 
     for state in states[-2:]:
@@ -224,7 +224,7 @@ def test_a_state_is_good_for_no_other_request(stage, program, seed):
         assert retry(requestState=state, arguments={})["error"] == NOT_VALID
 
 
-def test_without_the_context_what_is_done_is_done_in_each_round(stage, count):
+def test_without_the_context_actions_are_repeated_in_each_round(stage, count):
     rounds_max = 5
     for rounds in range(rounds_max):
         _, story, _ = resumed(stage, [("ask", "a")] * rounds, 0)

@@ -90,7 +90,7 @@ def lanes_by_spawn_time(monkeypatch):
         yield
 
 
-def test_lanes_by_spawn_time_are_other_lanes_in_most_replays(stage, tmp_path, monkeypatch, count):
+def test_lanes_named_by_spawn_time_differ_in_most_replays(stage, tmp_path, monkeypatch, count):
     tasks = [[[[], []], [[], []], [[]]]] * 2
     path = tmp_path / "forest.mcprec.jsonl"
     with lanes_by_spawn_time(monkeypatch):

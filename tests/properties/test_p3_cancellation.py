@@ -290,7 +290,7 @@ def test_a_cancelled_await_raises_and_cleans_up_as_it_did(stage, taken, count, p
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.__name__)
-def test_every_await_was_cancelled_but_the_one_behind_a_shield(taken, point):
+def test_every_await_was_cancelled_except_a_shielded_one(taken, point):
     ends = Counter()
     for cause in CAUSES:
         for delay in DELAYS:

@@ -160,7 +160,7 @@ def test_a_changed_handler_diverges_at_the_first_record_that_it_affects(stage, c
 # The control.
 
 
-def test_without_the_comparison_changes_pass_in_silence(stage, tmp_path, monkeypatch, count):
+def test_without_the_comparison_changes_are_not_detected(stage, tmp_path, monkeypatch, count):
     script = [(tell, 1), (run_effect, 2), (sleep, 3), (lock, 1), (remember, 1)]
     others = [
         [*script[:place], (step, amount + 1), *script[place + 1 :]]

@@ -118,7 +118,7 @@ def _flaws(data):
 # The control.
 
 
-def test_without_its_digest_a_changed_byte_goes_unseen(recorded):
+def test_without_the_digest_a_changed_byte_is_not_detected(recorded):
     data = recorded().read_bytes()
     *lines, last = data.splitlines(keepends=True)
     assert b',"h":"' in last

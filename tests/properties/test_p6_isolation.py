@@ -26,7 +26,7 @@ def witnessed(folder, tool):
 
 
 @pytest.mark.real_time
-def test_what_effects_reached_is_not_touched_in_a_replay(tmp_path, count):
+def test_a_replay_performs_no_effects(tmp_path, count):
     seen = witnessed(tmp_path, "by_effects")
     assert seen["recording"] == OUTSIDE
     assert seen["replay"] == set()
@@ -35,7 +35,7 @@ def test_what_effects_reached_is_not_touched_in_a_replay(tmp_path, count):
 
 
 @pytest.mark.real_time
-def test_what_a_handler_reaches_by_itself_is_blocked(tmp_path):
+def test_direct_external_io_of_a_handler_is_blocked(tmp_path):
     seen = witnessed(tmp_path, "by_itself")
     assert seen["recording"] == OUTSIDE
     assert seen["replay"] & BLOCKED == set()
@@ -43,7 +43,7 @@ def test_what_a_handler_reaches_by_itself_is_blocked(tmp_path):
 
 
 @pytest.mark.real_time
-def test_without_the_block_it_is_reached(tmp_path):
+def test_without_the_watch_external_io_is_not_blocked(tmp_path):
     assert witnessed(tmp_path, "by_itself")["replay without the block"] >= BLOCKED
 
 
@@ -65,7 +65,7 @@ def sleeper():
     return server
 
 
-def test_an_hour_takes_no_time(stage, tmp_path):
+def test_an_hour_of_sleeps_replays_at_once(stage, tmp_path):
     async def talk(peer, _session):
         await peer.handshake()
         await peer.send(stage.call(1, "sleep"))

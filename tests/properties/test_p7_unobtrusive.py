@@ -193,7 +193,7 @@ class OnDisk:
 
 @some
 @given(**drawn)
-def test_a_disk_that_stalls_delays_one_write_and_no_byte(stage, scripts, calls, seed):
+def test_a_stalled_disk_delays_one_write_and_changes_no_byte(stage, scripts, calls, seed):
     talk, disk = talk_of(calls, stage), Disk(takes_seconds=1.0)
     plain = stage.play(server_of(scripts), talk, seed=seed)
     assert stage.play(OnDisk(server_of(scripts)), talk, record=disk, seed=seed) == plain
@@ -203,7 +203,7 @@ def test_a_disk_that_stalls_delays_one_write_and_no_byte(stage, scripts, calls, 
 
 @some
 @given(fails=st.sets(st.integers(2, 12), min_size=1), **drawn)
-def test_a_full_disk_leaves_a_gap_and_stops_nobody(stage, scripts, calls, seed, fails):
+def test_a_full_disk_leaves_a_gap_and_stops_no_session(stage, scripts, calls, seed, fails):
     talk, disk = talk_of(calls, stage), Disk(fails=fails)
     plain = stage.play(server_of(scripts), talk, seed=seed)
     assert stage.play(OnDisk(server_of(scripts)), talk, record=disk, seed=seed) == plain
@@ -226,7 +226,7 @@ class Slow(Recording):
         super().effect_started(lane, body)
 
 
-def test_a_recorder_that_takes_time_is_felt(stage):
+def test_a_slow_recorder_is_detected(stage):
     scripts, calls = RACE
     talk = talk_of(calls, stage)
     plain = stage.play(server_of(scripts), talk)
@@ -234,7 +234,7 @@ def test_a_recorder_that_takes_time_is_felt(stage):
     assert stage.play(OnDisk(server_of(scripts), Slow), talk, record=Disk()) != plain
 
 
-def test_a_recorder_that_never_minds_a_slow_disk_stalls_at_each_write(stage):
+def test_a_recorder_without_the_stall_limit_stalls_at_each_write(stage):
     scripts, calls = RACE
     patient = Limits(recording=RecordingLimits(write_ms_max=1e9))
     disk = Disk(takes_seconds=1.0)
@@ -242,7 +242,7 @@ def test_a_recorder_that_never_minds_a_slow_disk_stalls_at_each_write(stage):
     assert disk.stalled_in_loop == disk.writes > 2
 
 
-def test_a_recorder_that_says_nothing_of_a_full_disk_is_found_out(stage, monkeypatch):
+def test_a_recorder_that_hides_a_full_disk_is_detected(stage, monkeypatch):
     scripts, calls = RACE
     monkeypatch.setattr(Recorder, "_append_gap", lambda *_, **__: None)
     disk = Disk(fails={3})

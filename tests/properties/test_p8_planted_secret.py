@@ -341,7 +341,7 @@ def test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replay
 # The control.
 
 
-def test_without_redaction_it_is_in_the_file_in_every_disguise(stage, tmp_path, secrets):
+def test_without_redaction_the_secret_is_in_the_file_in_every_form(stage, tmp_path, secrets):
     stage.play(vault(), talk_of(secrets, stage), record=tmp_path / "a.mcprec.jsonl")
     forms = {form for *_, form in found(tmp_path, secrets)}
     assert forms >= {"escaped twice", "percent"}

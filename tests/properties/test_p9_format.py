@@ -22,7 +22,7 @@ def by_name(each):
 
 
 @pytest.mark.parametrize("each", GOLDEN, ids=by_name)
-def test_a_golden_recording_is_whole(each):
+def test_a_golden_recording_is_undamaged(each):
     report = check(open_recording(each.path))
     assert report.damage == []
     assert report.complete or each.is_cut
@@ -37,7 +37,7 @@ def test_a_golden_recording_of_a_server_replays(stage, each, count):
     count(2)
 
 
-def test_a_changed_golden_recording_does_not(stage, tmp_path, count):
+def test_a_changed_golden_recording_does_not_replay(stage, tmp_path, count):
     for each in REPLAYED:
         lines = list(open_recording(each.path))
         answers = [
@@ -105,7 +105,7 @@ def pipes():
     return open_stdio_channel(from_child, to_child), open_stdio_channel(child_in, child_out)
 
 
-def test_a_session_over_memory_and_over_stdio_differ_in_nothing_that_was_said(stage, tmp_path):
+def test_sessions_over_memory_and_stdio_exchange_the_same_messages(stage, tmp_path):
     paths = [tmp_path / "memory.mcprec.jsonl", tmp_path / "stdio.mcprec.jsonl"]
     for open_ends, path in zip((memory_pair, pipes), paths, strict=True):
         trio.run(over, open_ends, path)

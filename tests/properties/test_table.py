@@ -34,5 +34,5 @@ def test_every_property_test_is_in_the_table():
     assert here <= {proof.test for proofs in PROPERTIES.values() for proof in proofs}
 
 
-def test_all_ten_are_there():
+def test_the_table_has_ten_properties():
     assert [name.split()[0] for name in PROPERTIES] == [str(number) for number in range(1, 11)]

@@ -101,14 +101,14 @@ def test_announcements_are_replayed_byte_for_byte(world, recorded, number):
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_a_session_that_ends_at_once_is_replayed_however_much_it_still_told(
+def test_a_session_that_ends_before_all_announcements_replays(
     world, recorded, number
 ):
     path = recorded(number, leave)
     assert replay(path, make_server()).is_complete
 
 
-def test_some_of_these_sessions_ended_before_they_had_told_everything(world, recorded):
+def test_some_sessions_ended_before_all_announcements_were_sent(world, recorded):
     kinds = {
         record["k"]
         for number in range(12)
@@ -118,12 +118,12 @@ def test_some_of_these_sessions_ended_before_they_had_told_everything(world, rec
     assert kinds == {"mark", "out", "cxl"}
 
 
-def test_one_announcement_less_is_a_divergence(desk, recorded):
+def test_a_missing_announcement_is_a_divergence(desk, recorded):
     divergence = desk.assert_diverges(recorded(), make_server(prompt=False))
     assert "notifications/prompts/list_changed" in str(divergence)
 
 
-def test_one_announcement_more_is_a_divergence(desk, world, tmp_path):
+def test_an_additional_announcement_is_a_divergence(desk, world, tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     world.record(make_server(prompt=False), path, talk)
     divergence = desk.assert_diverges(path, make_server())

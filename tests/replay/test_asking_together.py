@@ -112,7 +112,7 @@ def told(world, path):
         ("ask_from_thread", {"cancels_after": 0.007}),
     ],
 )
-def test_questions_that_were_asked_together_are_replayed(world, tmp_path, tool, options):
+def test_requests_made_together_replay(world, tmp_path, tool, options):
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", calling(tool, **options))
     for number in range(5):
         assert world.replayed(path, make_server(), number=number).frames == world.sent_frames(path)
@@ -129,7 +129,7 @@ def test_the_wait_for_all_answers_has_an_end_of_its_own(world, tmp_path):
     assert told(world, path)[-1] == ("err", 0)
 
 
-def test_a_wait_that_was_cancelled_when_all_had_answered_is_cancelled_again(world, tmp_path):
+def test_a_wait_cancelled_after_all_answers_is_cancelled_again(world, tmp_path):
     """As on a machine that stands still between the last answer and who waits for all of them."""
     path = world.record(
         make_server(), tmp_path / "a.mcprec.jsonl", calling("ask_in_time", milliseconds=12)
@@ -149,7 +149,7 @@ def test_a_wait_that_was_cancelled_when_all_had_answered_is_cancelled_again(worl
     assert world.replayed(changed, make_server()).frames == world.sent_frames(changed)
 
 
-def test_an_error_that_came_before_a_cancellation_is_what_came(world, tmp_path):
+def test_an_error_before_a_cancellation_is_raised_again(world, tmp_path):
     async def client(peer, _session):
         await peer.handshake(capabilities={"roots": {}, "sampling": {}})
         await peer.send_request("tools/call", {"name": "ask"}, id=1)
@@ -166,7 +166,7 @@ def test_an_error_that_came_before_a_cancellation_is_what_came(world, tmp_path):
         assert heard.moments == world.played(path)
 
 
-def test_of_two_rejections_in_one_read_the_handler_gets_the_first(world, tmp_path):
+def test_the_first_of_two_rejections_is_raised(world, tmp_path):
     caught = []
 
     def make():

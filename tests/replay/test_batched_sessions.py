@@ -94,7 +94,7 @@ def test_a_batch_is_one_record_and_each_of_its_messages_has_a_lane(world, path):
     assert sorted(map(str, answers)) == ["1", "3", "4", "5", "7", "handshake"]
 
 
-def test_it_replays_to_the_byte(world, path):
+def test_batches_replay_byte_for_byte(world, path):
     for number in range(5):
         story = world.replayed(path, make_server(), number=number)
         assert story.moments == world.played(path)
@@ -108,26 +108,26 @@ def test_a_recording_of_batches_cut_anywhere_replays_up_to_the_cut(world, path, 
         replay(part, make_server())
 
 
-def test_a_changed_handler_is_told_with_the_call_of_its_own_message(path):
+def test_a_divergence_names_the_call_within_the_batch(path):
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(greeting="bye"))
     assert 'tools/call "greet"' in str(caught.value)
 
 
-def test_who_says_it_again_to_a_live_server_says_it_message_by_message(path):
+def test_a_live_replay_sends_the_messages_of_a_batch_one_by_one(path):
     report = drive(path, make_server())
     assert (report.requests, report.answered) == (6, 5)
     assert {each.path for each in report.differences} <= {"$.result.content[0].text"}
 
 
-def test_two_recordings_of_the_same_batches_differ_in_nothing(world, path, tmp_path):
+def test_two_recordings_of_the_same_batches_are_equal(world, path, tmp_path):
     again = world.record(make_server(), tmp_path / "again.mcprec.jsonl", talk)
     both = [list(read_recording(open_recording(each))) for each in (path, again)]
     different = [each for each in diff(*both) if not each.path.endswith("text")]
     assert different == []
 
 
-def test_a_sweep_knows_what_the_batches_asked_and_answered(path):
+def test_a_sweep_reads_requests_and_responses_in_batches(path):
     report = sweep(path, make_server, schedules=3)
     assert {difference.path for difference in report.differences} <= {
         "answer $.result.content[0].text"

@@ -66,7 +66,7 @@ async def longer_sleep(state, ctx, amount):
     return amount
 
 
-def test_a_longer_sleep_diverges_at_what_follows_it(desk, world, path):
+def test_a_longer_sleep_diverges_at_the_next_record(desk, world, path):
     divergence = desk.assert_diverges(path, desk.make_server(open_door=longer_sleep))
     place = world.place_of(
         path,
@@ -116,7 +116,7 @@ def test_a_request_that_does_not_end_any_more_diverges(desk, path):
     assert "no longer comes to" in str(desk.assert_diverges(path, desk.make_server(add=never)))
 
 
-def test_the_text_tells_what_where_and_what_can_be_done(desk, world, path):
+def test_the_report_names_records_changes_waiting_lanes_and_remedies(desk, world, path):
     place = desk.first_of_add(path, 1)
     record = world.records(path)[place]
     total = len(world.records(path))

@@ -73,7 +73,7 @@ def test_a_removed_shut_diverges_at_its_place(desk, world, path, tmp_path):
     assert desk.assert_diverges(without).record == number
 
 
-def test_a_shut_removed_without_a_trace_diverges_at_the_end_at_the_latest(
+def test_a_removed_and_renumbered_shut_diverges_at_the_end_at_the_latest(
     desk, world, path, tmp_path
 ):
     async def hang_up(peer, session):
@@ -113,7 +113,7 @@ def test_a_removed_cancellation_by_the_client_diverges_at_the_cxl(desk, world, p
     assert desk.assert_diverges(without).record == cxl
 
 
-def test_a_frame_that_was_made_unreadable_diverges_and_does_not_crash(desk, world, path, tmp_path):
+def test_a_message_made_invalid_diverges(desk, world, path, tmp_path):
     for place, record in enumerate(world.records(path)):
         if record["k"] != "in" or record["f"].get("method") in {None, "notifications/initialized"}:
             continue
@@ -139,7 +139,7 @@ def test_a_mark_of_another_name_diverges(desk, world, path, tmp_path):
     )
 
 
-def test_a_frame_over_the_limit_is_replayed_from_its_head(world, tmp_path):
+def test_a_message_over_the_size_limit_replays_from_its_prefix(world, tmp_path):
     limits = Limits(messages=MessageLimits(bytes_max=400))
 
     async def shout(peer, session):
@@ -179,7 +179,7 @@ def test_another_ordinal_diverges(desk, world, path):
     assert "more or fewer operations" in str(divergence)
 
 
-def test_a_cancelled_start_that_is_told_as_started_diverges(desk, world, path):
+def test_an_unstarted_request_recorded_as_started_diverges(desk, world, path):
     place = world.place_of(path, lambda r: r.get("f") == "unstarted")
 
     def change(lines):
@@ -208,7 +208,7 @@ def test_a_deadline_may_be_a_little_later_than_its_record(desk, world, path):
     assert replay(world.rewrite(path, path.with_name("t.jsonl"), change), desk.make_server())
 
 
-def test_who_is_due_before_a_lane_goes_on_is_woken_before(world, tmp_path):
+def test_a_deadline_before_a_record_wakes_its_task_before(world, tmp_path):
     """A pause of the machine between two sends: a neighbour's two sleeps go on meanwhile."""
     server = Server("pausing")
 
@@ -240,7 +240,7 @@ def test_who_is_due_before_a_lane_goes_on_is_woken_before(world, tmp_path):
     assert replay(paused, server).is_complete
 
 
-def test_who_waits_for_an_event_finds_the_time_at_which_it_came(world, tmp_path):
+def test_a_task_woken_by_an_event_finds_the_recorded_time(world, tmp_path):
     """No deadline is near that could bring the clock there."""
     server = Server("timing")
     opened = trio.Event()

@@ -13,7 +13,7 @@ LIMITS = attrs.evolve(DEFAULT_LIMITS, messages=MessageLimits(bytes_max=4096))
 # Answers and questions.
 
 
-async def test_what_differs_in_an_answer_has_a_path(spoken, scripted):
+async def test_a_difference_in_an_answer_has_a_path(spoken, scripted):
     async def script(peer):
         await answer(peer, content=[{"text": "b"}], more=1)
 
@@ -36,7 +36,7 @@ async def test_an_error_in_place_of_a_result_is_a_change(spoken, scripted):
     assert [each.path for each in report.differences] == ["$.result", "$.error"]
 
 
-async def test_places_that_do_not_count_are_counted(spoken, scripted):
+async def test_ignored_differences_are_counted(spoken, scripted):
     async def script(peer):
         await answer(
             peer, at="2026-01-02T03:04:05Z", nextCursor="b", content=[{"text": "y", "n": 1}]
@@ -51,7 +51,7 @@ async def test_places_that_do_not_count_are_counted(spoken, scripted):
     assert str(report).endswith(", 3 ignored")
 
 
-async def test_a_question_with_other_params_is_a_change(spoken, scripted):
+async def test_a_server_request_with_other_params_is_a_change(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(question | {"params": {"maxTokens": 5}})
@@ -66,12 +66,12 @@ async def test_a_question_with_other_params_is_a_change(spoken, scripted):
     ]
 
 
-async def test_a_place_that_is_no_path_is_rejected(spoken, scripted):
+async def test_an_invalid_path_to_ignore_is_rejected(spoken, scripted):
     with pytest.raises(ValueError, match=r"'result' is no JSON path: it has to begin with \$"):
         await run_inputs(spoken(), scripted(answer), ignore=["result"])
 
 
-async def test_strange_frames_are_told(spoken, scripted):
+async def test_unmatched_messages_are_differences(spoken, scripted):
     async def script(peer):
         await peer.send(b"{", result(77), {"id": 78, "error": {"code": 1, "message": ""}})
         await peer.send(b'{"jsonrpc":"2.0","id":1,"result":"%s"}' % (b"x" * 5000))
@@ -89,7 +89,7 @@ async def test_strange_frames_are_told(spoken, scripted):
     ]
 
 
-async def test_long_values_are_shown_where_they_part(spoken, scripted):
+async def test_long_values_are_cut_to_show_their_difference(spoken, scripted):
     async def script(peer):
         await answer(peer, text="a" * 200 + "x" + "b" * 200)
 

@@ -236,7 +236,7 @@ def abandoned_at_work(recorded):
 
 @pytest.mark.parametrize("use", [use_clock, use_effect, use_patch, say, none])
 @pytest.mark.parametrize("after", [calculate, calculate_as_effect])
-def test_a_thread_whose_request_is_over_comes_to_nothing_more(world, abandoned_at_work, use, after):
+def test_a_thread_makes_no_call_after_the_end_of_its_request(world, abandoned_at_work, use, after):
     calculated, went_on = threading.Event(), []
 
     def working(ctx, number):
@@ -282,7 +282,7 @@ def take_patch_again(ctx):
 @pytest.mark.parametrize(
     "call", [ask_nobody, ask_nothing, read_nothing, take_it_again, take_patch_again]
 )
-def test_a_thread_goes_on_behind_a_call_that_left_no_record(world, recorded, call):
+def test_a_thread_continues_after_a_call_without_a_record(world, recorded, call):
     came, may_go_on, said = threading.Event(), threading.Event(), []
 
     def passing(ctx, number):
@@ -316,7 +316,7 @@ def test_a_thread_goes_on_behind_a_call_that_left_no_record(world, recorded, cal
     assert said == [1, 2] * 2
 
 
-def test_a_call_that_makes_another_error_of_its_cancellation_came_back(world, tmp_path):
+def test_a_call_that_converts_its_cancellation_has_returned(world, tmp_path):
     said, entered, left = [], threading.Event(), threading.Event()
 
     def reading(ctx, number):
@@ -353,7 +353,7 @@ def test_a_call_that_makes_another_error_of_its_cancellation_came_back(world, tm
     assert said == [ValueError] * 2
 
 
-def test_that_a_call_came_back_is_no_change_of_the_code(world, recorded):
+def test_the_mark_of_a_returned_call_is_no_code_change(world, recorded):
     def old(ctx, number):
         ask_nobody(ctx)
         ctx.info("said")
@@ -368,7 +368,7 @@ def test_that_a_call_came_back_is_no_change_of_the_code(world, recorded):
 
 
 @pytest.mark.parametrize("work", [calculate, calculate_as_effect])
-def test_a_lock_that_a_cancelled_thread_has_left_is_not_free_before_that_is_recorded(
+def test_a_lock_released_by_a_cancelled_thread_is_granted_in_the_recorded_order(
     world, recorded, work, monkeypatch
 ):
     came, may_go_on, left = threading.Event(), threading.Event(), threading.Event()
@@ -429,7 +429,7 @@ def louder(ctx, number):
 
 
 @pytest.mark.parametrize(("handler", "kind"), [(silent, "missing"), (louder, "extra")])
-def test_a_changed_handler_diverges_and_says_where(recorded, handler, kind):
+def test_a_changed_def_handler_diverges_with_its_location(recorded, handler, kind):
     path = recorded(talking, calling(3))
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(handler))
@@ -462,7 +462,7 @@ def test_threads_end_with_a_replay_that_diverges(recorded):
     assert sorted(ended) == [0, 1, 2]
 
 
-def test_a_thread_that_never_comes_back_is_named(recorded):
+def test_a_thread_that_never_returns_is_reported(recorded):
     release = threading.Event()
     is_replay = threading.Event()
 
@@ -482,7 +482,7 @@ def test_a_thread_that_never_comes_back_is_named(recorded):
     assert "the thread of 'run' did not come back within 0.3 s" in str(caught.value)
 
 
-def test_a_thread_that_swallows_everything_does_not_hold_up_the_end(recorded):
+def test_a_thread_that_catches_everything_does_not_delay_the_end(recorded):
     path = recorded(talking, calling(2))
     is_over = threading.Event()
 

@@ -27,14 +27,14 @@ LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 
 
 @pytest.mark.parametrize("path", WHOLE_SESSIONS, ids=lambda path: path.name)
-async def test_a_recorded_client_finds_its_recorded_server_the_same(path, autojump_clock):
+async def test_a_mocked_client_at_its_mocked_server_finds_no_difference(path, autojump_clock):
     mock = mock_server(path)
     report = await run_inputs(path, mock)
     assert report.is_same, str(report)
     assert (mock.unrecorded, mock.unused) == ((), ())
 
 
-def test_a_server_that_is_still_the_same_is_told_in_one_line():
+def test_an_unchanged_server_has_a_report_of_one_line():
     report = drive(RECORDINGS / "weather.mcprec.jsonl", weather)
     assert str(report) == "no differences, 6 of 6 requests answered"
 
@@ -55,7 +55,7 @@ async def test_ids_and_progress_tokens_are_those_of_the_live_session(spoken, scr
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_what_was_said_after_an_answer_is_said_after_it_again(spoken, scripted):
+async def test_a_message_sent_after_an_answer_is_sent_after_it_again(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         assert await peer.receive_available() == []
@@ -68,7 +68,7 @@ async def test_what_was_said_after_an_answer_is_said_after_it_again(spoken, scri
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_what_was_concurrent_is_concurrent_again(spoken, scripted):
+async def test_concurrent_requests_are_concurrent_again(spoken, scripted):
     async def script(peer):
         first, second = await peer.receive_many(2)
         await peer.send_result(second, {"n": 2})
@@ -78,7 +78,7 @@ async def test_what_was_concurrent_is_concurrent_again(spoken, scripted):
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_what_the_server_hands_out_comes_back_to_it(spoken, scripted):
+async def test_cursors_and_uris_of_the_live_server_are_sent_back(spoken, scripted):
     async def script(peer):
         await answer(peer, nextCursor="live", tasks=[{"taskId": "L1"}], status="open")
         asked = await answer(peer)
@@ -107,7 +107,7 @@ ROOTS = {"id": 7, "method": "roots/list"}
 SAMPLE = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
 
 
-async def test_questions_get_the_recorded_replies(spoken, scripted):
+async def test_server_requests_get_the_recorded_answers(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(SAMPLE | {"id": "other"}, ROOTS | {"id": 1})
@@ -127,7 +127,7 @@ async def test_questions_get_the_recorded_replies(spoken, scripted):
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_of_two_questions_the_same_one_is_meant(spoken, scripted):
+async def test_a_server_request_matches_the_recorded_one_with_the_same_params(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(SAMPLE | {"id": 1, "params": {"maxTokens": 2}}, SAMPLE | {"id": 2})
@@ -146,7 +146,7 @@ async def test_of_two_questions_the_same_one_is_meant(spoken, scripted):
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_a_question_that_nobody_recorded_is_rejected_and_told(spoken, scripted):
+async def test_an_unrecorded_server_request_is_rejected_and_extra(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(ROOTS)
@@ -162,7 +162,7 @@ async def test_a_question_that_nobody_recorded_is_rejected_and_told(spoken, scri
     assert told(report) == [("extra", "server request roots/list", "")]
 
 
-async def test_a_question_that_does_not_come_is_missing_and_its_reply_unsent(
+async def test_an_absent_server_request_is_missing_and_its_answer_unsent(
     spoken, scripted, autojump_clock
 ):
     path = spoken(("C", call(1)), ("S", ROOTS), ("C", result(7)), ("S", result(1)))
@@ -172,7 +172,7 @@ async def test_a_question_that_does_not_come_is_missing_and_its_reply_unsent(
     assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
 
-async def test_replies_come_ahead_of_their_place_where_everything_would_stand_still(
+async def test_recorded_answers_are_sent_early_if_the_server_waits_for_them(
     spoken, scripted, autojump_clock
 ):
     async def script(peer):
@@ -199,7 +199,7 @@ async def test_replies_come_ahead_of_their_place_where_everything_would_stand_st
     assert trio.current_time() < LIMITS.requests.idle_seconds
 
 
-async def test_progress_of_the_client_has_the_token_of_the_live_question(spoken, scripted):
+async def test_progress_of_the_client_has_the_token_of_the_live_request(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         params = {"maxTokens": 1, "_meta": {"progressToken": "live"}}
@@ -226,7 +226,7 @@ async def test_progress_of_the_client_has_the_token_of_the_live_question(spoken,
 # Cancellations.
 
 
-async def test_the_right_request_is_cancelled(spoken, scripted, autojump_clock):
+async def test_a_cancellation_names_the_live_request(spoken, scripted, autojump_clock):
     async def script(peer):
         first, second = await peer.receive_many(2)
         cancelled = await peer.receive()
@@ -249,7 +249,7 @@ async def test_the_right_request_is_cancelled(spoken, scripted, autojump_clock):
     assert told(report) == [("extra", "answer to tools/call slow, which was cancelled", "")]
 
 
-async def test_an_answer_that_crossed_its_cancellation_is_waited_for_but_not_long(
+async def test_an_answer_to_a_cancelled_request_is_awaited_briefly(
     spoken, scripted, autojump_clock
 ):
     async def script(peer):
@@ -264,7 +264,7 @@ async def test_an_answer_that_crossed_its_cancellation_is_waited_for_but_not_lon
 # What comes of servers.
 
 
-async def test_a_server_that_ends_is_told_once(spoken, scripted):
+async def test_a_server_that_disconnects_is_one_difference(spoken, scripted):
     async def script(peer):
         await peer.receive()
         await peer.aclose()
@@ -293,7 +293,7 @@ async def test_a_server_object_that_fails_is_lost(spoken, scripted):
     assert (lost.kind, lost.live) == ("lost", "the server object failed: ValueError('broken')")
 
 
-async def test_a_server_that_says_nothing_is_given_up(spoken, scripted, autojump_clock):
+async def test_a_silent_server_is_lost_after_some_requests(spoken, scripted, autojump_clock):
     async def script(peer):
         await trio.sleep_forever()
 
@@ -314,12 +314,12 @@ async def test_an_answer_that_is_late_is_one_difference(spoken, scripted, autoju
     assert told(report) == [("late", "answer to tools/call x", "")]
 
 
-async def test_an_answer_to_no_request_is_waited_for_by_nobody(spoken, scripted):
+async def test_a_recorded_answer_to_no_request_is_not_awaited(spoken, scripted):
     path = spoken(("C", call(1)), ("S", result(5)), ("S", result(1)))
     assert (await run_inputs(path, scripted(answer))).is_same
 
 
-async def test_recorded_frames_that_are_no_messages_are_not_sent(spoken, scripted):
+async def test_invalid_recorded_messages_are_not_sent(spoken, scripted):
     path = spoken(("C", b"{"), ("C", call(1)), ("S", result(1)))
     report = await run_inputs(path, scripted(answer))
     assert str(report).endswith("1 recorded messages invalid")
@@ -330,13 +330,13 @@ async def test_a_command_that_cannot_be_started_raises(spoken):
         await run_inputs(spoken(("C", call(1))), ["/no/such/program"])
 
 
-async def test_what_is_no_recording_raises(tmp_path):
+async def test_an_invalid_recording_raises(tmp_path):
     (tmp_path / "text").write_text("hello\n")
     with pytest.raises(RecordingError):
         await run_inputs(tmp_path / "text", weather)
 
 
-async def test_a_process_that_ends_is_told_with_its_last_words(spoken):
+async def test_the_end_of_a_process_is_reported_with_its_stderr(spoken):
     code = "import sys; input(); sys.exit('cannot go on')"
     path = spoken(("C", call(1)), ("S", result(1)))
     report = await run_inputs(path, [sys.executable, "-c", code])
@@ -345,7 +345,7 @@ async def test_a_process_that_ends_is_told_with_its_last_words(spoken):
     assert "cannot go on" in lost.live
 
 
-async def test_what_a_server_no_longer_says_delays_once(spoken, scripted, autojump_clock):
+async def test_a_kind_of_notification_that_stopped_delays_once(spoken, scripted, autojump_clock):
     async def script(peer):
         for _ in range(5):
             await answer(peer)

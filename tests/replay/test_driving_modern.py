@@ -85,7 +85,7 @@ async def test_a_live_server_without_a_state_gets_none(spoken, scripted):
     assert told(report) == [("changed", "answer to tools/call x", "$.result.requestState")]
 
 
-async def test_what_the_live_server_does_not_ask_is_not_answered(spoken, scripted):
+async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scripted):
     async def script(peer):
         other = {"method": "sampling/createMessage"}
         await peer.send_result(await peer.receive(), asks("live", q2=DAYS, more=other))
@@ -103,7 +103,7 @@ async def test_what_the_live_server_does_not_ask_is_not_answered(spoken, scripte
     "answer",
     [{"result": {"resultType": "complete", "content": []}}, {"error": {"code": -1, "message": ""}}],
 )
-async def test_a_server_that_does_not_ask_gets_no_retry(spoken, scripted, answer, autojump_clock):
+async def test_a_server_without_input_requests_gets_no_retry(spoken, scripted, answer, autojump_clock):
     async def script(peer):
         first = await peer.receive()
         await peer.send({"id": first["id"], **answer})
@@ -115,7 +115,7 @@ async def test_a_server_that_does_not_ask_gets_no_retry(spoken, scripted, answer
     assert told(report)[-1] == ("missing", "answer to tools/call x", "")
 
 
-async def test_what_was_rejected_and_is_answered_now_is_told(spoken, scripted):
+async def test_a_result_in_place_of_a_recorded_error_is_a_difference(spoken, scripted):
     async def script(peer):
         await peer.send_result(await peer.receive(), asks("live", q1=CITY))
 
@@ -126,7 +126,7 @@ async def test_what_was_rejected_and_is_answered_now_is_told(spoken, scripted):
     assert [path for _, _, path in told(report)] == ["$.error", "$.result"]
 
 
-async def test_a_state_that_nobody_gave_is_said_as_it_was(spoken, scripted):
+async def test_a_request_state_without_a_recorded_origin_is_sent_unchanged(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         assert params_of(asked) == {"requestState": "made up"}
@@ -137,7 +137,7 @@ async def test_a_state_that_nobody_gave_is_said_as_it_was(spoken, scripted):
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_a_retry_without_answers_has_none(spoken, scripted):
+async def test_a_retry_without_input_responses_is_sent_without_them(spoken, scripted):
     async def script(peer):
         waiting = {"resultType": "input_required", "requestState": "live"}
         await peer.send_result(await peer.receive(), waiting)
@@ -164,7 +164,7 @@ async def test_a_retry_without_answers_has_none(spoken, scripted):
         ({"a": CITY, "b": DAYS}, {"y": CITY | {"params": {}}, "z": DAYS}, {"a": "y", "b": "z"}),
     ],
 )
-def test_a_question_is_the_one_that_asks_the_same_or_the_next_of_its_kind(recorded, live, keys):
+def test_input_requests_match_if_equal_or_else_by_method(recorded, live, keys):
     as_questions = (
         {
             key: msgspec.json.decode(json.dumps(each), type=InputRequest)
@@ -175,7 +175,7 @@ def test_a_question_is_the_one_that_asks_the_same_or_the_next_of_its_kind(record
     assert live_keys(*as_questions) == keys
 
 
-def test_a_result_that_asks_under_the_same_keys_is_as_it_was():
+def test_a_result_with_the_same_keys_is_unchanged():
     live = Raw(json.dumps(asks("s", q=CITY)).encode())
     assert with_recorded_keys(live, live) is live
     assert with_recorded_keys(live, Raw(b"{}")) is live
@@ -209,7 +209,7 @@ async def test_another_version_of_the_server_is_one_difference(spoken, scripted)
     ]
 
 
-async def test_a_text_that_names_a_member_of_meta_is_no_member(spoken, scripted):
+async def test_the_name_of_a_meta_member_in_a_text_is_compared(spoken, scripted):
     async def script(peer):
         await peer.send_result(await peer.receive(), {"text": f"{SERVER_INFO}", "_meta": 5})
 
@@ -217,7 +217,7 @@ async def test_a_text_that_names_a_member_of_meta_is_no_member(spoken, scripted)
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_a_stateless_server_is_heard_out_by_a_discovery(spoken):
+async def test_discovery_marks_the_end_at_a_stateless_server(spoken):
     last = []
 
     @attrs.define
@@ -244,7 +244,7 @@ def tagged(id_):
     return {"_meta": {TAG: id_}}
 
 
-async def test_what_a_subscription_tells_is_told_for_the_live_one(spoken, scripted):
+async def test_notifications_of_a_live_subscription_match_the_recorded_ones(spoken, scripted):
     async def script(peer):
         one, two = await peer.receive_many(2)
         for asked in (two, one):
@@ -269,7 +269,7 @@ async def test_what_a_subscription_tells_is_told_for_the_live_one(spoken, script
     assert report.is_same, str(report)
 
 
-async def test_what_one_subscription_is_not_told_any_more_is_missed_soon(
+async def test_a_missing_subscription_notification_is_not_awaited_long(
     spoken, scripted, autojump_clock
 ):
     async def script(peer):
@@ -289,7 +289,7 @@ async def test_what_one_subscription_is_not_told_any_more_is_missed_soon(
     ]
 
 
-async def test_the_end_of_a_subscription_at_the_end_of_all_is_not_waited_for(
+async def test_the_final_end_of_a_subscription_is_not_awaited(
     spoken, scripted, autojump_clock
 ):
     async def script(peer):
@@ -308,7 +308,7 @@ async def test_the_end_of_a_subscription_at_the_end_of_all_is_not_waited_for(
     assert report.is_same, str(report)
 
 
-async def test_what_is_told_for_no_subscription_is_more(spoken, scripted):
+async def test_a_notification_for_no_subscription_is_extra(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(note("tools/list_changed", **tagged(99)))
@@ -326,7 +326,7 @@ def visit(id_, url, elicitation_id):
     return {"id": id_, "method": "elicitation/create", "params": params}
 
 
-async def test_a_visit_has_another_id_each_time_and_is_known_by_its_url(spoken, scripted):
+async def test_url_elicitations_match_whatever_their_id(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(visit(1, "b", "L2"), visit(2, "a", "L1"))
@@ -389,7 +389,7 @@ BOTH_ERAS = (
 )
 
 
-async def test_both_eras_of_one_session_are_driven(spoken):
+async def test_stateless_and_legacy_requests_of_one_session_are_driven(spoken):
     server = Server("s", version="1", protocol_versions=(STATELESS, "2025-11-25"))
     report = await run_inputs(spoken(*BOTH_ERAS), server)
     assert report.is_same, str(report)
@@ -397,7 +397,7 @@ async def test_both_eras_of_one_session_are_driven(spoken):
 
 
 @pytest.mark.parametrize("protocol_version", ["2024-11-05", STATELESS])
-async def test_another_protocol_version_is_said_where_its_era_says_one(
+async def test_another_protocol_version_replaces_the_recorded_one(
     spoken, scripted, protocol_version
 ):
     async def script(peer):
@@ -428,7 +428,7 @@ async def test_another_protocol_version_is_said_where_its_era_says_one(
         (BOTH_ERAS, "1999-01-01", "2026-07-28, 2025-11-25"),
     ],
 )
-async def test_a_protocol_version_of_another_era_is_rejected(
+async def test_a_protocol_version_of_another_kind_is_rejected(
     spoken, scripted, said, protocol_version, known
 ):
     with pytest.raises(

@@ -35,7 +35,7 @@ async def served(mocked, **options):
     "name",
     ["everything-python-sdk", "asking-server", "forms", "structured", "tides"],
 )
-async def test_a_recorded_client_finds_its_recorded_server_the_same(name):
+async def test_a_mocked_client_at_its_mocked_server_finds_no_difference(name):
     path = RECORDINGS / f"{name}.mcprec.jsonl"
     async with served(mock_server(path)) as url:
         report = await run_inputs(path, url, limits=LIMITS)
@@ -44,14 +44,14 @@ async def test_a_recorded_client_finds_its_recorded_server_the_same(name):
 
 @pytest.mark.parametrize("host", ["native", "hypercorn"])
 @pytest.mark.parametrize("name", ["weather", "weather-python-sdk"])
-async def test_a_recording_over_stdio_is_asked_again_over_http(name, host):
+async def test_a_recording_over_stdio_is_driven_over_http(name, host):
     async with served(weather, server=host) as url:
         report = await run_inputs(RECORDINGS / f"{name}.mcprec.jsonl", url, limits=LIMITS)
         assert report.is_same, str(report)
 
 
 @pytest.mark.parametrize("protocol_version", ["2024-11-05", "2025-11-25", "2026-07-28"])
-async def test_a_recording_over_http_is_asked_again_over_http_and_in_memory(
+async def test_a_recording_over_http_is_driven_over_http_and_in_memory(
     tmp_path, protocol_version
 ):
     async with (
@@ -65,7 +65,7 @@ async def test_a_recording_over_http_is_asked_again_over_http_and_in_memory(
     assert (await run_inputs(path, weather, limits=LIMITS)).is_same
 
 
-async def test_what_differs_is_told_of_a_server_at_a_url_too():
+async def test_differences_of_a_server_at_a_url_are_reported():
     changed = Server("weather", version="2.0")
 
     @changed.tool
@@ -79,7 +79,7 @@ async def test_what_differs_is_told_of_a_server_at_a_url_too():
     assert ("changed", "answer to tools/call forecast") in kinds
 
 
-async def test_headers_go_along_with_each_request(spoken):
+async def test_headers_are_sent_with_each_request(spoken):
     heard = []
 
     async def verify(head):
@@ -129,7 +129,7 @@ THREE = tuple(each for number in (1, 2, 3) for each in (("C", call(number)), ("S
 @pytest.mark.parametrize(
     "error", [OutcomeUnknown("it broke"), LocalProtocolError("it broke")], ids=["unknown", "unsent"]
 )
-async def test_one_answer_that_is_lost_is_one_difference(spoken, error, autojump_clock):
+async def test_a_lost_answer_is_one_difference(spoken, error, autojump_clock):
     channel = Scripted([ANSWER % 1, Lost(3, error), ANSWER % 5, LAST])
     report = await run_inputs(spoken(*THREE), channel, limits=LIMITS)
     assert str(report).splitlines() == [
@@ -139,7 +139,7 @@ async def test_one_answer_that_is_lost_is_one_difference(spoken, error, autojump
     assert trio.current_time() < LIMITS.replay.unrequested_seconds + 0.1
 
 
-async def test_who_cannot_be_asked_any_more_is_lost_as_a_whole(spoken, autojump_clock):
+async def test_an_unreachable_server_is_one_difference(spoken, autojump_clock):
     channel = Scripted([ANSWER % 1, Lost(3, ConnectionLost("cannot connect"))])
     report = await run_inputs(spoken(*THREE), channel, limits=LIMITS)
     assert str(report).splitlines() == [
@@ -149,14 +149,14 @@ async def test_who_cannot_be_asked_any_more_is_lost_as_a_whole(spoken, autojump_
     assert trio.current_time() == 0
 
 
-async def test_a_lost_last_ping_is_no_difference(spoken, autojump_clock):
+async def test_a_lost_final_ping_is_no_difference(spoken, autojump_clock):
     lost = Lost("the last ping", OutcomeUnknown("it broke"))
     path = spoken(("C", call(1)), ("S", result(1)))
     assert (await run_inputs(path, Scripted([ANSWER % 1, lost]), limits=LIMITS)).is_same
     assert trio.current_time() == 0
 
 
-async def test_a_server_that_takes_not_even_the_first_request_raises(spoken):
+async def test_a_server_that_does_not_take_the_first_request_raises(spoken):
     path = spoken(("C", {"id": 1, "method": "initialize", "params": {}}), ("S", result(1)))
     async with served(weather) as url:
         pass
@@ -171,6 +171,6 @@ async def test_a_server_that_takes_not_even_the_first_request_raises(spoken):
             await run_inputs(path, url)
 
 
-async def test_what_is_no_url_raises(spoken):
+async def test_an_invalid_url_raises(spoken):
     with pytest.raises(ValueError, match="begins with http"):
         await run_inputs(spoken(("C", call(1))), "ftp://127.0.0.1/mcp")

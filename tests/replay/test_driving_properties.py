@@ -79,7 +79,7 @@ class _Talk:
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(min_value=0), st.integers(1, 40), st.integers(0, 2**32))
-def test_a_recorded_client_and_server_understand_each_other(spoken, seed, length, schedule):
+def test_a_recorded_client_and_its_mock_exchange_all_messages(spoken, seed, length, schedule):
     talk = _Talk(seed)
     for _ in range(length):
         talk.go_on()

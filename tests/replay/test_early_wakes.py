@@ -78,13 +78,13 @@ def recorded(world, tmp_path, handler):
     return world.record(make_server(handler), tmp_path / "early.mcprec.jsonl", cut_short)
 
 
-def test_what_is_then_not_done_any_more_is_no_divergence(world, recorded, handler):
+def test_a_call_cancelled_just_before_it_is_no_divergence(world, recorded, handler):
     heard = world.replayed(recorded, make_server(handler))
     assert heard.frames == world.sent_frames(recorded)
     assert heard.moments == world.played(recorded)
 
 
-def test_each_cxl_that_was_removed_is_missed_all_the_same(desk, world, recorded, handler):
+def test_each_removed_cxl_diverges(desk, world, recorded, handler):
     numbers = [r["n"] for r in world.records(recorded) if r["k"] == "cxl"]
     for number in numbers:
         without = world.rewrite(
@@ -96,7 +96,7 @@ def test_each_cxl_that_was_removed_is_missed_all_the_same(desk, world, recorded,
         assert divergence.record == number
 
 
-def test_a_removed_shut_is_missed_at_its_place(desk, world, recorded, handler):
+def test_a_removed_shut_diverges_at_its_index(desk, world, recorded, handler):
     number = world.place_of(recorded, lambda r: r["k"] == "shut")
     without = world.rewrite(
         recorded,
@@ -106,7 +106,7 @@ def test_a_removed_shut_is_missed_at_its_place(desk, world, recorded, handler):
     assert desk.assert_diverges(without, make_server(handler)).record == number
 
 
-def test_two_sleeps_in_a_row_are_both_over_in_time(world, tmp_path):
+def test_two_sleeps_in_a_row_both_end_in_time(world, tmp_path):
     async def sleep_twice(ctx):
         await trio.sleep(0.003)
         await trio.sleep(0.004)
@@ -117,7 +117,7 @@ def test_two_sleeps_in_a_row_are_both_over_in_time(world, tmp_path):
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_call_that_comes_late_does_not_delay_who_began_to_sleep_before(world, tmp_path, number):
+def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
     """The recording machine paused between two tasks: the one slept already, the other told."""
 
     async def sleep_and_tell(ctx):

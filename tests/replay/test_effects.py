@@ -126,7 +126,7 @@ def test_a_cut_anywhere_replays_up_to_the_cut(world, recorded, tmp_path):
         assert not report.is_complete
 
 
-def test_who_wants_more_than_a_cut_recording_holds_is_told_of(world, recorded, tmp_path):
+def test_lanes_that_continue_after_a_cut_are_reported(world, recorded, tmp_path):
     path = recorded(everything)
     place = world.place_of(path, lambda r: r["k"] == "cmd" and r["l"] == "r5")
     cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines: lines[: place + 1])
@@ -260,7 +260,7 @@ async def not_so_slow(ctx):
     await fetch("a")
 
 
-def test_a_cancelled_effect_is_cancelled_at_the_same_place(world, recorded):
+def test_a_cancelled_effect_is_cancelled_at_the_same_record(world, recorded):
     path = recorded(slow, call_and_cancel)
     kinds = [r["k"] for r in world.records(path) if r.get("l") == "r5"]
     assert kinds == ["cmd", "cxl", "cmd", "res", "cxl"]
@@ -277,7 +277,7 @@ async def waiting_in_time(ctx):
         await ctx.effect(waste, 10)
 
 
-def test_a_removed_timeout_is_a_cancellation_that_never_comes(recorded):
+def test_a_removed_timeout_around_an_effect_diverges_at_the_cancellation(recorded):
     with pytest.raises(ReplayDivergence) as caught:
         replay(recorded(waiting_in_time), make_server(waiting_without_timeout))
     assert caught.value.kind == "uncancelled"
@@ -296,7 +296,7 @@ async def old_code(ctx):
     return [await fetch("a")]
 
 
-def test_old_recordings_take_the_old_way_and_new_ones_the_new(world, recorded):
+def test_patched_code_takes_the_branch_of_the_recording(world, recorded):
     path = recorded(old_code)
     assert world.replayed(path, make_server(patched_code)).frames == world.sent_frames(path)
     path.unlink()
@@ -352,12 +352,12 @@ def shelved(world, tmp_path):
 
 
 @pytest.mark.parametrize("handler", [through_an_effect, through_an_attribute])
-def test_a_lifespan_is_not_entered_and_may_be_passed_to_effects(shelved, handler):
+def test_the_lifespan_is_not_entered_and_can_be_passed_to_effects(shelved, handler):
     path = shelved(handler)
     assert replay(path, make_server(handler, lifespan=None)).is_complete
 
 
-def test_a_lifespan_that_is_used_outside_of_effects_is_told(shelved, caplog):
+def test_a_use_of_the_lifespan_outside_of_effects_is_blocked(shelved, caplog):
     path = shelved(past_effects)
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(past_effects))
@@ -372,7 +372,7 @@ def test_a_real_lifespan_may_be_given(shelved):
     assert replay(path, make_server(past_effects), lifespan=open_shelf).is_complete
 
 
-def test_what_a_lifespan_raises_arrives_bare(shelved):
+def test_an_error_of_the_lifespan_is_raised_unwrapped(shelved):
     @asynccontextmanager
     async def broken(_server):
         raise ZeroDivisionError
@@ -391,7 +391,7 @@ async def dialling(ctx):
     return [str(time.time() > 0)]
 
 
-def test_what_reaches_the_outside_is_blocked_and_noted(recorded):
+def test_direct_external_io_is_blocked_and_reported(recorded):
     path = recorded(dialling)
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(dialling))
@@ -405,7 +405,7 @@ async def looking_at_the_watch(ctx):
     return [str(time.time() > 0)]
 
 
-def test_untracked_calls_that_change_nothing_are_in_the_report(recorded):
+def test_untracked_calls_are_in_the_report(recorded):
     path = recorded(looking_at_the_watch)
     report = replay(path, make_server(looking_at_the_watch))
     assert {untracked_call.instead for untracked_call in report.untracked_calls} == {"ctx.now()"}

@@ -90,13 +90,13 @@ def test_a_divergence_ends_whatever_handlers_do(desk, path, handler):
     assert threading.active_count() <= before
 
 
-def test_a_failure_that_no_session_survives_is_a_divergence_with_its_place(desk, path):
+def test_an_error_that_ends_the_session_is_a_divergence_with_a_location(desk, path):
     divergence = desk.assert_diverges(path, desk.make_server(add=exiting))
     assert "SystemExit: 3  at test_endings.py:" in str(divergence)
     assert "the replay cannot continue" in str(divergence)
 
 
-def test_a_spinning_handler_is_called_that(desk, path):
+def test_a_handler_that_loops_without_waiting_is_reported(desk, path):
     assert "loops without waiting" in str(
         desk.assert_diverges(path, desk.make_server(add=spinning))
     )
@@ -110,7 +110,7 @@ def test_ctrl_c_is_not_a_divergence(desk, path):
         replay(path, desk.make_server(add=interrupted))
 
 
-def test_an_error_of_the_server_itself_arrives_bare(path):
+def test_an_error_of_the_server_object_is_raised_unwrapped(path):
     class Broken:
         limits = Limits()
 
@@ -125,7 +125,7 @@ def test_an_error_of_the_server_itself_arrives_bare(path):
         replay(path, Broken())
 
 
-def test_a_handler_that_spins_behind_a_cut_is_told_so(desk, world, path):
+def test_a_handler_that_loops_after_a_cut_is_reported(desk, world, path):
     place = desk.first_of_add(path, 1)
     start = {"n": place, "k": "mark", "l": "r5", "o": 0, "t": 0, "f": {"name": "start"}}
     line = json.dumps(start).encode() + b"\n"
@@ -134,7 +134,7 @@ def test_a_handler_that_spins_behind_a_cut_is_told_so(desk, world, path):
     assert "no more records" in str(divergence)
 
 
-def test_a_task_that_shields_itself_by_a_context_manager_of_its_own_is_ended(desk, path):
+def test_a_task_with_a_shield_in_its_own_context_manager_is_ended(desk, path):
     @asynccontextmanager
     async def protected():
         with trio.CancelScope() as scope:

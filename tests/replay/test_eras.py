@@ -114,7 +114,7 @@ async def recorded(request, protocol_version, tmp_path):
     return path, told
 
 
-async def test_a_mock_tells_a_client_what_was_told(recorded, protocol_version):
+async def test_a_client_gets_the_recorded_answers_from_a_mock(recorded, protocol_version):
     path, told = recorded
     with mock_server(path, strict=True) as mock:
         async with connected(mock, (protocol_version,)) as client:
@@ -122,7 +122,7 @@ async def test_a_mock_tells_a_client_what_was_told(recorded, protocol_version):
             assert await talk(client) == told
 
 
-async def test_a_client_of_both_eras_finds_the_recorded_one(recorded, protocol_version):
+async def test_a_client_of_all_versions_negotiates_the_recorded_one(recorded, protocol_version):
     path, told = recorded
     with mock_server(path, strict=True) as mock:
         async with connected(mock, PROTOCOL_VERSIONS) as client:
@@ -130,14 +130,14 @@ async def test_a_client_of_both_eras_finds_the_recorded_one(recorded, protocol_v
             assert await talk(client) == told
 
 
-async def test_a_recorded_client_finds_the_same_at_a_live_server(recorded, autojump_clock):
+async def test_a_recorded_client_at_a_live_server_finds_no_difference(recorded, autojump_clock):
     path, _ = recorded
     report = await run_inputs(path, make_server())
     assert report.is_same, str(report)
     assert report.unsent == 0
 
 
-async def test_a_recorded_client_finds_its_own_mock_the_same(recorded, autojump_clock):
+async def test_a_recorded_client_at_its_own_mock_finds_no_difference(recorded, autojump_clock):
     path, _ = recorded
     with mock_server(path, strict=True) as mock:
         report = await run_inputs(path, mock)
@@ -157,7 +157,7 @@ async def answers_at(path, answer, protocol_version):
 
 @pytest.mark.parametrize("recorded", ["client"], indirect=True)
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)
-async def test_whoever_fills_in_a_form_fits_what_was_recorded(recorded, protocol_version):
+async def test_another_content_of_a_form_matches_the_recorded_one(recorded, protocol_version):
     path, told = recorded
     other = lambda params: {"city": "Rome"} if filled_in(params) is not True else True  # noqa: E731
     assert await answers_at(path, other, protocol_version) == told[2]
@@ -165,7 +165,7 @@ async def test_whoever_fills_in_a_form_fits_what_was_recorded(recorded, protocol
 
 @pytest.mark.parametrize("recorded", ["client"], indirect=True)
 @pytest.mark.parametrize("protocol_version", [STATELESS])
-async def test_who_declines_what_was_accepted_then_is_told(recorded, protocol_version):
+async def test_a_declined_form_does_not_match_an_accepted_one(recorded, protocol_version):
     path, _ = recorded
     with pytest.raises(RequestError, match=r"differs at \$\.inputResponses\.q1\.action"):
         await answers_at(path, lambda _: False, protocol_version)

@@ -127,7 +127,7 @@ async def left(peer, _session):
         telling_in_a_child,
     ],
 )
-def test_whatever_is_added_before_a_cancelled_end_diverges(world, tmp_path, client, handler):
+def test_new_operations_long_before_a_cancellation_diverge(world, tmp_path, client, handler):
     path = world.record(make_server(forever), tmp_path / "a.mcprec.jsonl", client)
     assert replay(path, make_server(forever)).is_complete
     with pytest.raises(ReplayDivergence) as caught:
@@ -168,7 +168,7 @@ async def reading_all(ctx):
 
 
 @pytest.mark.parametrize("client", [cancelled, left])
-def test_what_is_read_a_little_before_a_cancellation_is_no_divergence(world, tmp_path, client):
+def test_a_value_read_shortly_before_a_cancellation_is_no_divergence(world, tmp_path, client):
     path = world.record(make_server(waiting_first), tmp_path / "a.mcprec.jsonl", client)
     heard = world.replayed(path, make_server(waiting_less))
     assert heard.moments == world.played(path)
@@ -191,7 +191,7 @@ async def shielding_early(ctx):
 
 
 @pytest.mark.parametrize("client", [cancelled, left])
-def test_a_shield_that_a_lane_came_into_too_early_does_not_hold(world, tmp_path, client):
+def test_a_shield_that_a_lane_entered_too_early_is_removed(world, tmp_path, client):
     path = world.record(make_server(shielding_in_time), tmp_path / "a.mcprec.jsonl", client)
     heard = world.replayed(path, make_server(shielding_early))
     assert heard.moments == world.played(path)
@@ -223,7 +223,7 @@ def cleaning_up(begin, *, after_seconds):
 
 @pytest.mark.parametrize("client", [cancelled, left])
 @pytest.mark.parametrize("begin", [begin_to_tell, begin_to_read])
-def test_a_call_that_came_before_its_cancellation_is_none_though_others_follow(
+def test_a_call_overtaken_by_its_cancellation_is_not_compared(
     world, tmp_path, client, begin
 ):
     in_time = cleaning_up(begin, after_seconds=5.001)
@@ -233,7 +233,7 @@ def test_a_call_that_came_before_its_cancellation_is_none_though_others_follow(
     assert heard.frames == world.sent_frames(path)
 
 
-def test_what_nobody_ever_read_is_blocked_then(world, tmp_path):
+def test_a_value_that_was_never_recorded_is_blocked(world, tmp_path):
     read = []
 
     async def reading_a_name_that_is_new(ctx):

@@ -50,7 +50,7 @@ def test_a_recording_replays_in_segments_and_compressed(world, tmp_path, name, s
     assert heard.moments == world.played(path)
 
 
-def test_keys_that_are_not_known_are_passed_over(world, tmp_path):
+def test_unknown_keys_are_ignored(world, tmp_path):
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", call)
 
     def add_keys(lines):

@@ -90,7 +90,7 @@ async def call(peer, _session):
         (reading_something_else, ("extra", 3, "val")),
     ],
 )
-def test_what_is_left_out_is_missing(world, tmp_path, handler, found):
+def test_an_operation_that_is_left_out_is_missing(world, tmp_path, handler, found):
     path = world.record(make_server(recorded_one), tmp_path / "a.mcprec.jsonl", call)
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(handler))
@@ -98,7 +98,7 @@ def test_what_is_left_out_is_missing(world, tmp_path, handler, found):
     assert (caught.value.kind, caught.value.ordinal, recorded) == found
 
 
-def test_a_newer_guard_at_what_is_read_takes_the_old_way(world, tmp_path):
+def test_a_new_guard_before_a_reading_takes_the_old_branch(world, tmp_path):
     path = world.record(make_server(recorded_one), tmp_path / "a.mcprec.jsonl", call)
     assert replay(path, make_server(with_a_newer_guard)).is_complete
 
@@ -115,13 +115,13 @@ async def weighing(ctx):
     await ctx.info(2)
 
 
-def test_what_was_raised_in_passing_is_raised_again(world, tmp_path):
+def test_an_error_of_a_reading_is_raised_again(world, tmp_path):
     path = world.record(make_server(weighing), tmp_path / "a.mcprec.jsonl", call)
     heard = world.replayed(path, make_server(weighing))
     assert heard.frames == world.sent_frames(path)
 
 
-def test_an_outcome_that_is_none_diverges(world, tmp_path):
+def test_a_record_that_is_no_outcome_diverges(world, tmp_path):
     path = world.record(make_server(recorded_one), tmp_path / "a.mcprec.jsonl", call)
     place = world.place_of(path, lambda r: r["k"] == "res")
 
@@ -147,7 +147,7 @@ LEFT = []
 
 
 @pytest.mark.parametrize("mode", ["strict", "outbound"])
-def test_nothing_is_read_any_more_when_a_replay_is_over(world, tmp_path, mode):
+def test_no_values_are_read_after_the_end_of_a_replay(world, tmp_path, mode):
     path = world.record(make_server(recorded_one), tmp_path / "a.mcprec.jsonl", call)
     LEFT.clear()
     with pytest.raises(ReplayDivergence):

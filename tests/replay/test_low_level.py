@@ -49,7 +49,7 @@ async def talk(peer, session):
     await trio.sleep(0.02)
 
 
-def test_a_server_of_methods_alone_is_replayed(world, tmp_path):
+def test_a_server_with_only_low_level_methods_replays(world, tmp_path):
     for number in range(6):
         path = world.record(make_server(), tmp_path / f"{number}.mcprec.jsonl", talk, number=number)
         report = replay(path, make_server())
@@ -102,7 +102,7 @@ def told(world, path):
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_requests_beside_a_notification_see_what_they_saw(world, tmp_path, number):
+def test_requests_see_the_state_that_a_notification_handler_left(world, tmp_path, number):
     path = world.record(make_counter(), tmp_path / "x.mcprec.jsonl", moor_and_count, number=number)
     assert told(world, path) == [("mark", 1)] * 6
     heard = world.replayed(path, make_counter(), number=number + 1)
@@ -110,7 +110,7 @@ def test_requests_beside_a_notification_see_what_they_saw(world, tmp_path, numbe
     assert heard.moments == world.played(path)
 
 
-def test_a_session_that_ends_before_it_looked_at_all_of_them_is_replayed(world, tmp_path):
+def test_a_session_that_ends_before_all_notifications_are_handled_replays(world, tmp_path):
     async def flood_and_close(peer, session):
         await peer.handshake()
         await peer.send(*[MOORED] * 5)
@@ -124,7 +124,7 @@ def test_a_session_that_ends_before_it_looked_at_all_of_them_is_replayed(world, 
 
 
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True)])
-def test_a_notification_that_only_one_of_both_looks_at_is_a_divergence(
+def test_a_notification_handled_by_only_one_server_is_a_divergence(
     world, desk, tmp_path, before, after
 ):
     path = tmp_path / "x.mcprec.jsonl"

@@ -16,7 +16,7 @@ from tests.replay.conversations import call, heard, note, result, say
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 
-async def test_a_client_of_ours_finds_what_was_recorded():
+async def test_a_client_gets_the_recorded_results():
     with mock_server(RECORDINGS / "everything-our-client.mcprec.jsonl") as mock:
         async with Client(mock, roots=["file:///tmp"]) as client:
             assert client.server_info.name == "mcp-servers/everything"
@@ -53,7 +53,7 @@ async def test_ids_and_tokens_are_those_of_the_live_client(spoken, connect):
     ]
 
 
-async def test_the_same_request_gets_its_answers_in_order_and_others_their_own(spoken, connect):
+async def test_equal_requests_get_their_answers_in_the_recorded_order(spoken, connect):
     peer = connect(
         mock_server(
             spoken(
@@ -84,7 +84,7 @@ async def test_no_arguments_are_the_same_as_an_empty_object(spoken, connect, rec
     assert await say(peer, call(2, **live)) == [result(2)]
 
 
-async def test_lists_and_pings_may_be_asked_more_often(spoken, connect):
+async def test_lists_and_pings_can_be_repeated(spoken, connect):
     lists = {"id": 1, "method": "tools/list", "params": {}}
     peer = connect(
         mock_server(
@@ -103,7 +103,7 @@ async def test_a_list_that_was_never_answered_is_not_answered_again(spoken, conn
     assert await say(peer, *({"id": n, "method": "tools/list"} for n in range(3))) == []
 
 
-async def test_whoever_initializes_is_welcome(spoken, connect):
+async def test_any_client_info_matches_initialize(spoken, connect):
     hello = {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "recorded"}}}
     peer = connect(mock_server(spoken(("C", hello), ("S", result(1, protocolVersion="1")))))
     assert await say(peer, {"id": 0, "method": "initialize", "params": {}}) == [
@@ -111,7 +111,7 @@ async def test_whoever_initializes_is_welcome(spoken, connect):
     ]
 
 
-async def test_a_method_that_was_never_asked_is_not_found(spoken, connect):
+async def test_a_method_that_was_not_recorded_is_method_not_found(spoken, connect):
     mock = mock_server(spoken(("C", call(1))))
     peer = connect(mock)
     (rejected,) = await say(peer, {"id": 1, "method": "prompts/get", "params": {"name": "p"}})
@@ -121,7 +121,7 @@ async def test_a_method_that_was_never_asked_is_not_found(spoken, connect):
     )
 
 
-async def test_the_nearest_are_told_with_a_few_paths(spoken, connect):
+async def test_the_closest_recorded_requests_are_named_with_some_paths(spoken, connect):
     arguments = dict.fromkeys("abcdef", 1)
     peer = connect(mock_server(spoken(("C", call(1, arguments=arguments)))))
     (rejected,) = await say(peer, call(1, arguments={}))
@@ -133,7 +133,7 @@ async def test_the_nearest_are_told_with_a_few_paths(spoken, connect):
 # Questions, and what comes by itself.
 
 
-async def test_questions_are_asked_in_their_place_and_their_replies_waited_for(spoken, connect):
+async def test_server_requests_come_in_order_and_their_answers_are_awaited(spoken, connect):
     question = {"id": 5, "method": "roots/list"}
     peer = connect(
         mock_server(
@@ -154,7 +154,7 @@ async def test_questions_are_asked_in_their_place_and_their_replies_waited_for(s
     assert await say(peer, reply, result("nonsense"), result(1000)) == []
 
 
-async def test_a_question_is_not_waited_for_where_the_recorded_server_did_not(spoken, connect):
+async def test_the_mock_does_not_wait_where_the_recorded_server_did_not(spoken, connect):
     question = {"id": 5, "method": "sampling/createMessage", "params": {"_meta": {}}}
     question["params"]["_meta"]["progressToken"] = "old"
     peer = connect(
@@ -175,7 +175,7 @@ async def test_a_question_is_not_waited_for_where_the_recorded_server_did_not(sp
     assert await say(peer, result(asked["id"])) == []
 
 
-async def test_what_came_by_itself_comes_behind_the_message_before_it(spoken, connect):
+async def test_an_unrelated_notification_comes_after_the_message_before_it(spoken, connect):
     peer = connect(
         mock_server(
             spoken(
@@ -206,14 +206,14 @@ async def test_requests_in_flight_do_not_wait_for_each_other(spoken, connect):
 # Cancellation, pace, and what is no message.
 
 
-async def test_a_call_that_was_cancelled_is_silent(spoken, connect):
+async def test_a_cancelled_call_gets_no_answer(spoken, connect):
     path = spoken(("C", call(1)), ("C", note("cancelled", requestId=1)), ("S", note("message")))
     peer = connect(mock_server(path))
     assert await say(peer, call(1)) == []
     assert await say(peer, note("cancelled", requestId=1)) == [note("message")]
 
 
-async def test_a_client_may_cancel_what_was_not_cancelled(spoken, connect):
+async def test_a_client_can_cancel_any_request(spoken, connect):
     peer = connect(
         mock_server(
             spoken(
@@ -242,7 +242,7 @@ async def test_at_the_recorded_pace_an_answer_takes_its_time(spoken, connect, au
     assert trio.current_time() == pytest.approx(8)
 
 
-async def test_frames_that_are_no_messages_are_answered_if_they_can_be(spoken, nursery):
+async def test_invalid_requests_are_answered_if_they_have_an_id(spoken, nursery):
     mock = mock_server(spoken(("C", call(1))), limits=Limits(messages=MessageLimits(bytes_max=200)))
     ours, theirs = memory_pair(limits=mock.limits)
     nursery.start_soon(mock.serve, theirs)
@@ -252,7 +252,7 @@ async def test_frames_that_are_no_messages_are_answered_if_they_can_be(spoken, n
     assert [(each["id"], each["error"]["code"]) for each in broken] == [(3, -32600), (4, -32600)]
 
 
-async def test_a_client_that_does_not_read_is_not_listened_to(spoken, nursery):
+async def test_a_client_that_does_not_read_is_not_read_from(spoken, nursery):
     ours, theirs = memory_pair()
     nursery.start_soon(mock_server(spoken()).serve, theirs)
     pings = [b'{"jsonrpc":"2.0","id":1,"method":"ping"}'] * 10_000
@@ -264,7 +264,7 @@ async def test_a_client_that_does_not_read_is_not_listened_to(spoken, nursery):
         count += len(await ours.receive())
 
 
-async def test_a_client_that_leaves_without_reading_is_no_trouble(spoken, nursery):
+async def test_a_client_that_disconnects_without_reading_raises_no_error(spoken, nursery):
     ours, theirs = memory_pair(buffer_bytes_max=1000)
     mock = mock_server(spoken(("C", call(1)), ("S", result(1, text="x" * 5000))))
     with trio.fail_after(5):
@@ -275,7 +275,7 @@ async def test_a_client_that_leaves_without_reading_is_no_trouble(spoken, nurser
             await ours.aclose()
 
 
-async def test_an_answer_that_is_due_comes_though_the_client_has_said_all(spoken, autojump_clock):
+async def test_a_due_answer_is_sent_after_the_client_has_closed_its_side(spoken, autojump_clock):
     path = spoken(("C", call(1)), ("S", result(1), 1), ("S", note("late"), 100))
     written = []
     channel = _Said(
@@ -285,7 +285,7 @@ async def test_an_answer_that_is_due_comes_though_the_client_has_said_all(spoken
     assert written == [b'{"jsonrpc":"2.0","id":1,"result":{}}']
 
 
-async def test_what_is_said_is_written_though_the_client_has_said_all(spoken, autojump_clock):
+async def test_queued_messages_are_sent_after_the_client_has_closed_its_side(spoken, autojump_clock):
     path = spoken(("C", call(1)), ("S", result(1)))
     written = []
     channel = _Said(
@@ -313,7 +313,7 @@ class _Said:
         pass
 
 
-async def test_each_session_begins_at_the_beginning(spoken, connect):
+async def test_each_session_starts_at_the_beginning_of_the_recording(spoken, connect):
     mock = mock_server(spoken(("C", call(1)), ("S", result(1))))
     for _ in range(2):
         peer = connect(mock)
@@ -326,7 +326,7 @@ async def test_each_session_begins_at_the_beginning(spoken, connect):
 # The end.
 
 
-async def test_strict_is_to_ask_all_and_nothing_else(spoken, connect):
+async def test_a_strict_mock_requires_all_recorded_requests_and_no_others(spoken, connect):
     path = spoken(("C", call(1, "a")), ("C", {"id": 2, "method": "ping"}))
 
     async def talk(mock):
@@ -350,7 +350,7 @@ async def test_strict_is_to_ask_all_and_nothing_else(spoken, connect):
         raise ZeroDivisionError
 
 
-def test_a_mock_of_which_nobody_asked_anything_has_it_all_unused(spoken):
+def test_all_requests_of_an_unused_mock_are_unused(spoken):
     path = spoken(("C", {"id": 1, "method": "ping"}), ("C", note("initialized")))
     with pytest.raises(MockMismatch, match=r"not requested: ping \(record 1\)"):
         mock_server(path).check()
@@ -363,7 +363,7 @@ def test_a_mock_of_which_nobody_asked_anything_has_it_all_unused(spoken):
     ("live", "fits"),
     [("Hunter2-é", True), ("hunter2-é", False), ("Hunter22-é", False), (7, False), (None, False)],
 )
-async def test_a_redacted_value_is_downgraded_by_its_shape(spoken, connect, live, fits):
+async def test_a_redacted_value_matches_by_its_shape(spoken, connect, live, fits):
     path = spoken(
         ("C", call(1, password="Qxkzwv9-ü", n=35)), ("S", result(1)), redaction={"rules": 1}
     )
@@ -372,7 +372,7 @@ async def test_a_redacted_value_is_downgraded_by_its_shape(spoken, connect, live
     assert ("result" in answer) is fits
 
 
-async def test_in_a_redacted_recording_what_is_the_same_goes_first(spoken, connect):
+async def test_an_equal_request_matches_before_one_of_the_same_shape(spoken, connect):
     path = spoken(
         ("C", call(1, "ab")),
         ("S", result(1, n=1)),
@@ -385,7 +385,7 @@ async def test_in_a_redacted_recording_what_is_the_same_goes_first(spoken, conne
     assert await say(peer, call(6, "cd")) == [result(6, n=1)]
 
 
-async def test_nothing_fits_by_its_shape_in_a_recording_that_is_not_redacted(spoken, connect):
+async def test_shapes_do_not_match_in_a_recording_that_is_not_redacted(spoken, connect):
     peer = connect(mock_server(spoken(("C", call(1, "ab")), ("S", result(1)))))
     (answer,) = await say(peer, call(5, "cd"))
     assert "error" in answer

@@ -49,7 +49,7 @@ def in_rounds(*answers):
         ({}, {}),
     ],
 )
-async def test_other_answers_of_the_same_kind_fit(spoken, connect, recorded, live):
+async def test_a_retry_with_other_input_responses_of_the_same_kind_matches(spoken, connect, recorded, live):
     peer = connect(mock_server(spoken(*in_rounds(recorded))))
     assert await say(peer, stateless_call(7)) == [result(7, **ASKS, requestState="s1")]
     retry = stateless_call(8, requestState="s1", inputResponses=live)
@@ -69,21 +69,21 @@ async def test_other_answers_of_the_same_kind_fit(spoken, connect, recorded, liv
         ({"inputResponses": {"q": accepted()}, "name": "y"}, "$.name"),
     ],
 )
-async def test_what_answers_something_else_does_not_fit(spoken, connect, live, place):
+async def test_a_retry_that_answers_other_input_requests_does_not_match(spoken, connect, live, place):
     peer = connect(mock_server(spoken(*in_rounds({"q": accepted()}))))
     await say(peer, stateless_call(7))
     (rejected,) = await say(peer, stateless_call(8, **{"requestState": "s1", **live}))
     assert f"record 3, which differs at {place}" in rejected["error"]["message"]
 
 
-async def test_an_answer_fits_by_its_members_if_it_says_no_action(spoken, connect):
+async def test_an_input_response_without_an_action_matches_by_its_members(spoken, connect):
     peer = connect(mock_server(spoken(*in_rounds({"q": {"roots": []}}))))
     await say(peer, stateless_call(7))
     other = stateless_call(8, requestState="s1", inputResponses={"q": {"model": "a"}})
     assert "error" in (await say(peer, other))[0]
 
 
-async def test_the_retry_that_says_the_same_is_found_before_one_of_the_same_kind(spoken, connect):
+async def test_an_equal_retry_matches_before_one_of_the_same_kind(spoken, connect):
     def retry(id_, city):
         return stateless_call(id_, requestState="s", inputResponses={"q": accepted(city=city)})
 
@@ -93,7 +93,7 @@ async def test_the_retry_that_says_the_same_is_found_before_one_of_the_same_kind
     assert await say(peer, retry(9, "Rome")) == [result(9, n=1)]
 
 
-async def test_answers_fit_in_a_redacted_recording_as_well(spoken, connect):
+async def test_input_responses_match_in_a_redacted_recording(spoken, connect):
     recorded = stateless_call(
         1, "x", arguments={"key": "abc"}, inputResponses={"q": accepted(a="zzzz")}
     )
@@ -108,7 +108,7 @@ async def test_answers_fit_in_a_redacted_recording_as_well(spoken, connect):
 # Subscriptions.
 
 
-async def test_what_a_subscription_tells_comes_when_what_brought_it_about_does(spoken, connect):
+async def test_a_subscription_notification_comes_with_its_recorded_cause(spoken, connect):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
     path = spoken(
         ("C", stateless_request("s", listen)),
@@ -126,7 +126,7 @@ async def test_what_a_subscription_tells_comes_when_what_brought_it_about_does(s
 
 
 @pytest.mark.parametrize("cancels", [True, False])
-async def test_who_does_not_listen_any_more_is_told_nothing(spoken, connect, cancels):
+async def test_a_cancelled_subscription_gets_no_notifications(spoken, connect, cancels):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
     path = spoken(
         ("C", stateless_request("s", listen)),
@@ -147,7 +147,7 @@ async def test_who_does_not_listen_any_more_is_told_nothing(spoken, connect, can
 LISTED = (("C", stateless_request(1, "tools/list")), ("S", result(1, tools=[])))
 
 
-async def test_a_stateless_server_that_was_not_asked_for_itself_says_what_is_known(spoken, connect):
+async def test_discovery_that_was_not_recorded_is_answered_from_the_recorded_requests(spoken, connect):
     info = {"_meta": {SERVER_INFO: {"name": "n", "version": "1"}}}
     path = spoken(
         *LISTED,
@@ -169,14 +169,14 @@ async def test_a_stateless_server_that_was_not_asked_for_itself_says_what_is_kno
     ]
 
 
-async def test_a_client_of_ours_goes_on_with_that(spoken):
+async def test_a_client_continues_after_such_a_discovery(spoken):
     with mock_server(spoken(*LISTED), strict=True) as mock:
         async with Client(mock, protocol_versions=("2025-11-25", STATELESS)) as client:
             assert client.protocol_version == STATELESS
             assert await client.list_tools() == []
 
 
-async def test_a_legacy_client_is_told_what_a_stateless_server_speaks(spoken):
+async def test_a_handshake_with_a_stateless_mock_gets_the_supported_versions(spoken):
     mock = mock_server(spoken(*LISTED))
     with pytest.raises(RequestError) as caught:
         async with Client(mock, protocol_versions=("2025-11-25",)):
@@ -186,7 +186,7 @@ async def test_a_legacy_client_is_told_what_a_stateless_server_speaks(spoken):
     assert mock.unrecorded == ()
 
 
-async def test_a_legacy_server_does_not_know_discovery(spoken, connect):
+async def test_discovery_of_a_legacy_mock_is_method_not_found(spoken, connect):
     mock = mock_server(spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1))))
     peer = connect(mock)
     (rejected,) = await say(peer, stateless_request(2, "server/discover"))
@@ -196,7 +196,7 @@ async def test_a_legacy_server_does_not_know_discovery(spoken, connect):
     await peer.aclose()
 
 
-async def test_a_discovery_may_be_asked_again_or_never(spoken, connect):
+async def test_discovery_can_be_repeated_or_left_out(spoken, connect):
     path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1, a=1)), *LISTED)
     mock = mock_server(path)
     peer = connect(mock)
@@ -204,7 +204,7 @@ async def test_a_discovery_may_be_asked_again_or_never(spoken, connect):
     assert again == [[result(2, a=1)], [result(3, a=1)]]
 
 
-async def test_a_client_that_knows_the_era_need_not_ask(spoken):
+async def test_a_client_with_a_fixed_protocol_version_needs_no_discovery(spoken):
     path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1)), *LISTED)
     ours, theirs = memory_pair()
     mock = mock_server(path, strict=True)

@@ -26,7 +26,7 @@ def said(answer):
 
 
 @pytest.mark.parametrize("way", ["http", *WAYS])
-async def test_a_legacy_session_is_played_to_each_client_from_its_beginning(tmp_path, way):
+async def test_each_client_gets_the_legacy_session_from_its_beginning(tmp_path, way):
     mock = mock_server(RECORDINGS / "everything-our-client.mcprec.jsonl")
     async with served(mock, way, tmp_path) as (url, _scope):
         for _ in range(2):
@@ -43,7 +43,7 @@ async def test_a_legacy_session_is_played_to_each_client_from_its_beginning(tmp_
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["weather-python-sdk", "asking-server", "forms", "tides"])
-async def test_a_recorded_client_finds_its_recorded_server_the_same(tmp_path, name, way):
+async def test_a_mocked_client_at_its_mocked_server_finds_no_difference(tmp_path, name, way):
     path = RECORDINGS / f"{name}.mcprec.jsonl"
     mock = mock_server(path, strict=True)
     async with served(mock, way, tmp_path) as (url, _scope):
@@ -54,7 +54,7 @@ async def test_a_recorded_client_finds_its_recorded_server_the_same(tmp_path, na
 @pytest.mark.real_time  # the weather's stations take a while to answer
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("protocol_version", ["2025-11-25", STATELESS])
-async def test_what_was_recorded_over_it_is_replayed_mocked_and_asked_again(
+async def test_a_recording_over_the_transport_replays_mocks_and_drives(
     tmp_path, way, protocol_version
 ):
     folder = tmp_path / "recorded"
@@ -90,7 +90,7 @@ async def test_a_session_that_fails_ends_no_other(tmp_path, way, monkeypatch, ca
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_server_that_is_not_there_raises_and_one_that_leaves_is_a_difference(
+async def test_an_absent_server_raises_and_a_lost_server_is_a_difference(
     tmp_path,
 ):
     path = RECORDINGS / "weather.mcprec.jsonl"
@@ -114,7 +114,7 @@ async def test_a_server_that_is_not_there_raises_and_one_that_leaves_is_a_differ
     assert "lost the server: it closed the connection" in str(report)
 
 
-async def test_a_mock_that_would_be_open_to_others_is_rejected():
+async def test_a_mock_on_a_public_address_is_rejected_by_default():
     mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
     with pytest.raises(ValueError, match="is_open=True"):
         await mock.serve_tcp(host="0.0.0.0", port=0)
@@ -124,7 +124,7 @@ async def test_a_mock_that_would_be_open_to_others_is_rejected():
     ("way", "protocol_version"),
     [("websocket", "2025-11-25"), ("/ws", STATELESS), ("unix", STATELESS), ("tcp", "2025-11-25")],
 )
-async def test_who_has_asked_something_stays_and_who_is_silent_has_to_go(
+async def test_clients_without_a_request_are_disconnected_when_the_listener_is_full(
     tmp_path, way, protocol_version, mock_clock
 ):
     path = tmp_path / "listed.mcprec.jsonl"

@@ -78,7 +78,7 @@ async def test_a_stateless_recording_is_played_to_stateless_clients():
             assert (await http.get(url)).status_code == 405
 
 
-async def test_who_speaks_another_era_than_the_recorded_is_rejected(spoken):
+async def test_a_client_of_another_protocol_version_is_rejected(spoken):
     async with served(mock_server(spoken(*SHAKEN))) as url, httpx2.AsyncClient() as http:
         with pytest.raises(MCPError, match="the server does not support 2026-07-28"):
             async with Client(url, protocol_versions=(STATELESS,)):
@@ -91,7 +91,7 @@ async def test_who_speaks_another_era_than_the_recorded_is_rejected(spoken):
                 pass
 
 
-async def test_a_question_and_what_is_told_meanwhile_come_with_their_request(spoken):
+async def test_server_requests_and_notifications_come_with_their_request(spoken):
     question = {"id": 5, "method": "roots/list"}
     path = spoken(
         *SHAKEN,
@@ -124,7 +124,7 @@ async def test_progress_comes_with_the_token_of_the_live_client(spoken):
     assert heard == [1]
 
 
-async def test_what_the_recorded_server_said_by_itself_takes_the_stream_of_its_own(spoken):
+async def test_unrelated_notifications_take_the_standalone_stream(spoken):
     path = spoken(*SHAKEN, ("S", note("tools/list_changed")))
     changed = trio.Event()
 
@@ -135,7 +135,7 @@ async def test_what_the_recorded_server_said_by_itself_takes_the_stream_of_its_o
         await changed.wait()
 
 
-async def test_stateless_clients_may_ask_anew_what_all_have_asked(spoken):
+async def test_stateless_clients_can_repeat_requests(spoken):
     mock = mock_server(spoken(*CALLED_TWICE))
     answers = []
     async with served(mock) as url:
@@ -150,7 +150,7 @@ async def test_stateless_clients_may_ask_anew_what_all_have_asked(spoken):
     assert mock.unused == ()
 
 
-async def test_a_strict_mock_is_asked_once_over_http_too(spoken):
+async def test_a_strict_mock_answers_each_request_once_over_http(spoken):
     mock = mock_server(spoken(*CALLED_TWICE), strict=True)
     async with served(mock) as url, Client(url, protocol_versions=(STATELESS,)) as client:
         for _ in range(2):
@@ -161,7 +161,7 @@ async def test_a_strict_mock_is_asked_once_over_http_too(spoken):
         mock.check()
 
 
-async def test_what_is_not_answered_yet_is_not_asked_anew(spoken):
+async def test_a_request_in_progress_is_not_matched_again(spoken):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
     filter_ = {"notifications": {"toolsListChanged": True}}
     mock = mock_server(
@@ -184,7 +184,7 @@ async def test_what_is_not_answered_yet_is_not_asked_anew(spoken):
 
 
 @pytest.mark.real_time
-async def test_who_goes_away_before_a_paced_answer_leaves_it_to_others(spoken):
+async def test_an_answer_that_a_client_abandons_is_left_for_others(spoken):
     asked, answered = CALLED_TWICE[:2]
     mock = mock_server(spoken(asked, (*answered, 60)), pace=True)
     async with served(mock) as url:
@@ -239,7 +239,7 @@ PROBED = (
     ],
     ids=["handshake", "probed", "stateless", "unanswered", "no handshake", "nothing"],
 )
-def test_the_eras_are_those_in_which_the_recorded_server_gave_results(
+def test_a_mock_serves_the_versions_for_which_results_were_recorded(
     spoken, heard, newest, oldest
 ):
     lines = spoken(*heard).read_bytes().splitlines(keepends=True)

@@ -151,7 +151,7 @@ def path(world, tmp_path):
 
 @pytest.mark.parametrize("handler", [steps, in_another_order, with_other_arguments])
 @pytest.mark.parametrize("number", range(3))
-def test_who_was_cancelled_may_have_been_about_to_do_something_else(
+def test_a_cancelled_lane_may_have_an_effect_that_is_not_recorded(
     world, tmp_path, handler, number
 ):
     cancelling = functools.partial(client, cancels=True)
@@ -165,13 +165,13 @@ def test_who_was_cancelled_may_have_been_about_to_do_something_else(
     "handler", [steps, in_another_order, moved_before_a_frame, with_other_arguments]
 )
 @pytest.mark.parametrize("number", range(3))
-def test_rearranged_effects_replay_if_the_same_is_sent(world, path, handler, number):
+def test_effects_in_another_order_replay_if_the_messages_are_the_same(world, path, handler, number):
     heard = world.replayed(path, make_server(handler), number=number, mode="outbound")
     assert heard.frames == world.sent_frames(path)
 
 
 @pytest.mark.parametrize("handler", [in_another_order, moved_before_a_frame, with_other_arguments])
-def test_strictly_they_diverge(path, handler):
+def test_effects_in_another_order_diverge_in_strict_mode(path, handler):
     with pytest.raises(ReplayDivergence):
         replay(path, make_server(handler))
 
@@ -186,7 +186,7 @@ def test_strictly_they_diverge(path, handler):
         (looking_once_too_often, "extra"),
     ],
 )
-def test_what_is_sent_otherwise_or_was_never_done_diverges(path, handler, kind):
+def test_another_message_or_an_unrecorded_effect_diverges(path, handler, kind):
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(handler), mode="outbound")
     assert caught.value.kind == kind

@@ -43,7 +43,7 @@ def assert_replayed(world, make_server, path, place, **moves):
         assert world.replayed(late, make_server(), number=number).moments == world.played(late)
 
 
-def test_what_a_thread_has_asked_for_together_is_asked_though_it_was_cancelled(world, tmp_path):
+def test_requests_made_together_by_a_cancelled_thread_replay(world, tmp_path):
     def make_server():
         server = Server("thread")
 
@@ -69,7 +69,7 @@ def test_what_a_thread_has_asked_for_together_is_asked_though_it_was_cancelled(w
     assert_replayed(world, make_server, path, cancel, before=asked, seconds=0.001)
 
 
-def test_a_handler_that_has_asked_is_not_cancelled_by_the_end_if_nobody_waits(world, tmp_path):
+def test_a_suspended_handler_is_not_cancelled_by_the_end_without_a_waiting_request(world, tmp_path):
     def make_server():
         server = Server("rounds")
 
@@ -118,7 +118,7 @@ def assert_replayed_though_late(world, clean_up, tmp_path):
     assert_replayed(world, make_server, path, cancel, before=cancel, seconds=0.02)
 
 
-def test_a_deadline_under_a_shield_does_not_cancel_what_it_did_not(world, tmp_path):
+def test_a_deadline_under_a_shield_cancels_only_what_it_cancelled(world, tmp_path):
     async def clean_up(*, ctx: Context) -> None:
         try:
             await ctx.sleep(0.005)
@@ -132,7 +132,7 @@ def test_a_deadline_under_a_shield_does_not_cancel_what_it_did_not(world, tmp_pa
     assert_replayed_though_late(world, clean_up, tmp_path)
 
 
-def test_who_came_to_a_call_too_early_still_cleans_up_by_new_tasks(world, tmp_path):
+def test_a_lane_overtaken_by_its_cancellation_can_start_tasks_to_clean_up(world, tmp_path):
     async def clean_up(*, ctx: Context) -> None:
         try:
             await ctx.sleep(0.005)

@@ -67,7 +67,7 @@ def test_a_redacted_recording_replays(recorded, key):
     assert replay(path, make_server(passing_on), key=key).is_complete
 
 
-def test_a_secret_of_the_servers_own_is_told_without_the_key(recorded):
+def test_without_the_key_a_secret_that_the_server_returns_diverges(recorded):
     path = recorded(own_secret)
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(own_secret))
@@ -80,7 +80,7 @@ def test_another_key_is_rejected(recorded):
         replay(recorded(passing_on), make_server(passing_on), key=b"another key, as long")
 
 
-def test_what_depends_on_a_secret_is_told_so(recorded):
+def test_code_that_depends_on_a_redacted_value_diverges_as_redacted(recorded):
     path = recorded(deciding)
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(deciding))

@@ -12,14 +12,14 @@ from mcp_trio.errors import RecordingError
 from mcp_trio.recording import replay, replay_async
 
 
-def test_the_session_has_what_it_should_have(world, path):
+def test_the_recorded_session_covers_all_kinds_of_records(world, path):
     kinds = {kind for kind, *_ in world.played(path)}
     assert kinds == {"in", "out", "res", "err", "cxl", "mark", "shut", "end"}
     unstarted = [r for r in world.records(path) if r["k"] == "cxl" and r.get("f") == "unstarted"]
     assert len(unstarted) == 2
 
 
-def test_a_replay_reports_what_it_did(desk, path, world):
+def test_the_report_counts_records_and_requests(desk, path, world):
     report = replay(path, desk.make_server())
     assert report.records == len(world.played(path))
     assert report.requests == 12
@@ -29,7 +29,7 @@ def test_a_replay_reports_what_it_did(desk, path, world):
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_order_and_bytes_are_those_of_the_recording(desk, world, path, number):
+def test_a_replay_sends_the_recorded_bytes_in_the_recorded_order(desk, world, path, number):
     heard = world.replayed(path, desk.make_server(), number=number)
     assert heard.moments == world.played(path)
     assert heard.frames == world.sent_frames(path)
@@ -58,7 +58,7 @@ def test_two_replays_at_once_do_not_disturb_each_other(desk, path):
 # Cut recordings.
 
 
-def test_a_recording_cut_after_any_record_replays_up_to_there(desk, world, path, tmp_path):
+def test_a_recording_cut_after_any_record_replays_up_to_the_cut(desk, world, path, tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     for count in range(1, len(lines)):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n])
@@ -67,7 +67,7 @@ def test_a_recording_cut_after_any_record_replays_up_to_there(desk, world, path,
         assert not report.is_complete
 
 
-def test_a_recording_cut_at_any_byte_of_its_last_lines_replays_up_to_there(desk, path, tmp_path):
+def test_a_recording_cut_at_any_byte_of_its_last_lines_replays_up_to_the_cut(desk, path, tmp_path):
     content = path.read_bytes()
     cut = tmp_path / "cut.jsonl"
     start = len(b"\n".join(content.split(b"\n")[:-3]))
@@ -76,7 +76,7 @@ def test_a_recording_cut_at_any_byte_of_its_last_lines_replays_up_to_there(desk,
         assert not replay(cut, desk.make_server(), watches=False).is_complete
 
 
-def test_what_a_cut_recording_lacks_is_no_divergence(desk, world, path, tmp_path):
+def test_records_after_a_cut_are_no_divergence(desk, world, path, tmp_path):
     async def another(state, ctx, amount):
         await ctx.info("more than before")
 
@@ -123,13 +123,13 @@ def append(text):
         (append(b'"k":"shut","f":{}'), "record 5"),
     ],
 )
-def test_what_cannot_be_replayed_is_rejected(desk, world, path, change, reason):
+def test_invalid_recordings_are_rejected(desk, world, path, change, reason):
     rejected = world.rewrite(path, path.with_name("refused.jsonl"), change)
     with pytest.raises(RecordingError, match=reason):
         replay(rejected, desk.make_server())
 
 
-def test_records_of_kinds_that_are_not_known_are_passed_over(desk, world, path):
+def test_records_of_unknown_kinds_are_skipped(desk, world, path):
     def add(lines):
         place = 1 + max(n for n, line in enumerate(lines) if b'"k":"in"' in line)
         trace = b'{"n":%d,"k":"trace","t":1,"f":{"deep":[1]}}\n' % place
@@ -150,7 +150,7 @@ def test_a_record_of_a_session_that_has_not_begun_is_a_divergence(desk, world, p
     assert "no session has begun on channel 1" in str(divergence)
 
 
-def test_a_file_that_is_not_there_is_rejected(desk, tmp_path):
+def test_a_missing_file_is_rejected(desk, tmp_path):
     with pytest.raises(RecordingError, match="cannot read"):
         replay(tmp_path / "nothing.jsonl", desk.make_server())
 
@@ -175,6 +175,6 @@ def test_a_gap_ends_what_can_be_replayed(desk, world, path, tmp_path):
     assert "a gap" in report.notes[-1]
 
 
-def test_a_recording_of_nothing_but_its_head_replays(desk, world, path, tmp_path):
+def test_a_recording_with_only_an_open_record_replays(desk, world, path, tmp_path):
     head = world.rewrite(path, tmp_path / "head.jsonl", lambda lines: lines[:1])
     assert replay(head, desk.make_server()).recorded_seconds == 0

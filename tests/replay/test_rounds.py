@@ -83,7 +83,7 @@ def path(world, tmp_path):
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_rounds_replay_with_the_states_that_were_given_then(world, path, number):
+def test_multi_round_trip_requests_replay_with_their_recorded_states(world, path, number):
     heard = world.replayed(path, make_server(), number=number)
     assert heard.frames == world.sent_frames(path)
     assert heard.moments == world.played(path)
@@ -91,13 +91,13 @@ def test_rounds_replay_with_the_states_that_were_given_then(world, path, number)
     assert (report.requests, report.untracked_calls) == (3, ())
 
 
-def test_rounds_replay_in_what_they_send_alone(world, path):
+def test_multi_round_trip_requests_replay_in_outbound_mode(world, path):
     heard = world.replayed(path, make_server(), mode="outbound")
     assert heard.frames == world.sent_frames(path)
 
 
 @pytest.mark.parametrize("lines", range(5, 38, 3))
-def test_a_recording_with_rounds_can_be_cut_anywhere(world, path, tmp_path, lines):
+def test_a_recording_with_multi_round_trip_requests_cut_anywhere_replays(world, path, tmp_path, lines):
     cut = world.rewrite(path, tmp_path / "cut.mcprec.jsonl", lambda all_: all_[:lines])
     assert not replay(cut, make_server()).is_complete
 
@@ -143,20 +143,20 @@ async def one_more_word(ctx):
         (one_more_word, "r1"),
     ],
 )
-def test_a_handler_that_asks_something_else_diverges(path, handler, lane):
+def test_a_handler_with_another_input_request_diverges(path, handler, lane):
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(handler))
     assert caught.value.lane == lane
 
 
 @pytest.mark.parametrize("handler", [no_question, no_second_question])
-def test_a_round_for_which_no_question_comes_diverges_in_what_is_sent(path, handler):
+def test_a_round_without_an_input_request_diverges_at_the_response(path, handler):
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(handler), mode="outbound")
     assert caught.value.lane == "r1.ask"
 
 
-def test_an_end_by_time_is_an_end_by_the_recording_and_not_by_the_clock(path, world, tmp_path):
+def test_the_recording_and_not_the_clock_decides_that_a_retry_is_too_late(path, world, tmp_path):
     """As if the recording machine had looked at its clock late, or early."""
 
     def shifted(lines):
@@ -173,6 +173,6 @@ def test_an_end_by_time_is_an_end_by_the_recording_and_not_by_the_clock(path, wo
     assert replay(changed, make_server()).is_complete
 
 
-def test_a_sweep_takes_no_recording_with_rounds(path):
+def test_a_sweep_rejects_a_recording_with_multi_round_trip_requests(path):
     with pytest.raises(RecordingError, match="multi round-trip"):
         load_sweep_trace(path)

@@ -74,7 +74,7 @@ def test_a_cut_replays_up_to_the_cut(world, path, tmp_path):
         assert replay(cut, make_server(), watches=False).records == count - 1
 
 
-def test_a_divergence_tells_of_which_session(path):
+def test_a_divergence_names_its_session(path):
     async def once_more(total, ctx):
         await add(total, ctx)
         await ctx.info("more")
@@ -116,7 +116,7 @@ async def talk_apart(server, paths):
         ),
     ],
 )
-def test_a_divergence_tells_how_many_sessions_were_open_beside(tmp_path, others, told):
+def test_a_divergence_counts_the_concurrent_sessions_of_other_files(tmp_path, others, told):
     path = tmp_path / "apart.mcprec.jsonl"
     trio.run(talk_apart, make_server(), [path, *[None] * others])
     with pytest.raises(ReplayDivergence) as caught:

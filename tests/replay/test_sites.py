@@ -66,7 +66,7 @@ async def test_the_handlers_of_completions_and_methods_are_found():
     assert "in acme/method at " in site(b'{"method":"acme/method","params":{"uri":3}}')
 
 
-async def test_no_handler_is_no_site():
+async def test_a_message_without_a_handler_has_no_location():
     unknown = b'"params":{"ref":{"type":"ref/prompt","name":"prompt"},"argument":{"name":"x"}}'
     assert site(b'{"method":"completion/complete",' + unknown + b"}") == ""
     assert site(b'{"method":"tools/list","params":{}}') == ""
@@ -78,14 +78,14 @@ async def test_no_handler_is_no_site():
     assert handler_location(object(), b"{}") == ""
 
 
-async def test_the_examples_are_peoples_code():
+async def test_the_examples_count_as_user_code():
     application = weather.server._sessions.open_session(memory_pair()[0]).application
     request = b'{"method":"tools/call","params":{"name":"warmest"}}'
     assert "at weather.py:" in handler_location(application, request)
     assert source_locations._is_user_code(weather.weather.__code__)
 
 
-async def test_the_place_of_a_task_is_where_its_code_waits():
+async def test_the_location_of_a_task_is_where_its_user_code_waits():
     async def wait():
         await trio.sleep_forever()
 
@@ -99,11 +99,11 @@ async def test_the_place_of_a_task_is_where_its_code_waits():
     assert task_location(task) == ""
 
 
-async def test_the_place_of_running_code_is_that_of_its_own_task():
+async def test_the_current_location_is_that_of_the_calling_task():
     assert current_location().startswith("at test_sites.py:")
 
 
-async def test_a_task_of_the_package_alone_has_no_place(nursery):
+async def test_a_task_without_user_code_has_no_location(nursery):
     ours, _ = memory_pair()
     nursery.start_soon(ours.receive)
     await trio.testing.wait_all_tasks_blocked()

@@ -109,7 +109,7 @@ def told(world, path):
 
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_subscriptions_told_is_replayed_byte_for_byte(world, recorded, client, number):
+def test_notifications_of_subscriptions_replay_byte_for_byte(world, recorded, client, number):
     path = recorded(client, number)
     for other in range(3):
         heard = world.replayed(path, make_server(), number=other)
@@ -117,7 +117,7 @@ def test_what_subscriptions_told_is_replayed_byte_for_byte(world, recorded, clie
         assert heard.moments == world.played(path)
 
 
-def test_each_subscription_tells_in_the_lane_of_its_request(world, recorded):
+def test_each_subscription_notifies_in_the_lane_of_its_request(world, recorded):
     lanes = {lane for lane, _ in told(world, recorded(talk))}
     asked = [
         f"r{record['n']}"
@@ -137,11 +137,11 @@ def test_a_recording_with_subscriptions_cut_anywhere_replays_up_to_the_cut(
         replay(part, make_server())
 
 
-def test_one_change_less_is_a_divergence(desk, recorded):
+def test_a_missing_change_is_a_divergence(desk, recorded):
     divergence = desk.assert_diverges(recorded(talk), make_server(prompt=False))
     assert "notifications/prompts/list_changed" in str(divergence)
 
 
-def test_one_change_more_is_a_divergence(desk, recorded):
+def test_an_additional_change_is_a_divergence(desk, recorded):
     path = recorded(talk, server=make_server(prompt=False))
     desk.assert_diverges(path, make_server())

@@ -82,7 +82,7 @@ def assert_replays(world, tmp_path, client, seconds, then):
 
 @pytest.mark.parametrize("client", [cancelled, left])
 @pytest.mark.parametrize("then", [tell_under_shield, last_under_shield, at_once, of_a_child])
-def test_a_sleep_that_was_cut_short_by_a_bit_stays_so(world, tmp_path, client, then):
+def test_a_sleep_cancelled_just_before_its_end_is_cancelled_again(world, tmp_path, client, then):
     seconds = AFTER_SECONDS + A_BIT_SECONDS
     kinds = assert_replays(world, tmp_path, client, seconds, then)
     assert kinds[-1] == "cxl"
@@ -90,7 +90,7 @@ def test_a_sleep_that_was_cut_short_by_a_bit_stays_so(world, tmp_path, client, t
 
 @pytest.mark.parametrize("client", [cancelled, left])
 @pytest.mark.parametrize("then", [tell_under_shield, last_under_shield, at_once, announce])
-def test_a_sleep_that_ended_a_bit_before_stays_so(world, tmp_path, client, then):
+def test_a_sleep_that_ended_just_before_a_cancellation_ends_again(world, tmp_path, client, then):
     assert_replays(world, tmp_path, client, AFTER_SECONDS - A_BIT_SECONDS, then)
 
 
@@ -138,7 +138,7 @@ def recorded_races(world, tmp_path):
     return found
 
 
-def test_a_deadline_that_runs_out_while_all_around_it_ends_does_so_again(world, tmp_path):
+def test_a_deadline_at_the_time_of_the_session_end_expires_again(world, tmp_path):
     races = recorded_races(world, tmp_path)
     assert len(races) > 1
     for path in races.values():

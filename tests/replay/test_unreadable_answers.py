@@ -18,7 +18,7 @@ LIMITS = attrs.evolve(
 @pytest.mark.parametrize(
     "bad", [b'"id":%d,"result":{"a":"\\ud83d"}', b'"id":%d,"result":[]', b'"result":7,"id":%d']
 )
-async def test_an_answer_that_is_no_message_is_told_at_once(spoken, scripted, autojump_clock, bad):
+async def test_an_invalid_answer_is_reported_at_once(spoken, scripted, autojump_clock, bad):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(b'{"jsonrpc":"2.0",%b}' % (bad % asked["id"]))
@@ -31,7 +31,7 @@ async def test_an_answer_that_is_no_message_is_told_at_once(spoken, scripted, au
     assert trio.current_time() < 1
 
 
-async def test_an_answer_over_the_limit_is_told_at_once(spoken, scripted, autojump_clock):
+async def test_an_answer_over_the_size_limit_is_reported_at_once(spoken, scripted, autojump_clock):
     async def script(peer):
         asked = await peer.receive()
         large = {"jsonrpc": "2.0", "id": asked["id"], "result": {"a": "x" * 9000}}

@@ -45,11 +45,11 @@ async def never_lucky():
 @pytest.mark.real_time
 @pytest.mark.parametrize("check", CHANNEL_CHECKS)
 @pytest.mark.parametrize("make_pair", [faultless_first, faultless_behind, never_lucky])
-async def test_without_faults_it_keeps_the_contract(make_pair, check):
+async def test_without_faults_the_channel_passes_all_checks(make_pair, check):
     await check_channel_for(check, make_pair, limits=LIMITS)
 
 
-async def test_the_contract_sees_a_fault():
+async def test_a_fault_fails_a_channel_check():
     async def make_pair():
         return channel_pair(limits=LIMITS, faults=Faults(corrupt=0.1))
 
@@ -90,7 +90,7 @@ BOTH_WAYS = pytest.mark.parametrize("through", [sent_through, received_through])
 
 
 @BOTH_WAYS
-async def test_what_is_dropped_is_what_the_events_say(through, autojump_clock):
+async def test_the_events_name_the_dropped_messages(through, autojump_clock):
     received, events = await through(Faults(drop=0.2))
     dropped = {event.message_number - 1 for event in events}
     assert 10 < len(dropped) < 100
@@ -100,7 +100,7 @@ async def test_what_is_dropped_is_what_the_events_say(through, autojump_clock):
 
 
 @BOTH_WAYS
-async def test_a_corrupted_frame_differs_in_one_byte_and_is_still_one_frame(
+async def test_a_corrupted_message_differs_in_one_byte_and_is_still_one_line(
     through, autojump_clock
 ):
     frames = FRAMES * 5
@@ -113,13 +113,13 @@ async def test_a_corrupted_frame_differs_in_one_byte_and_is_still_one_frame(
         assert sum(a != b for a, b in zip(ours, theirs, strict=True)) == 1
 
 
-def test_an_empty_frame_has_no_byte_to_corrupt():
+def test_an_empty_message_is_not_corrupted():
     random_source = FaultSource(Faults(corrupt=1), "out", [], "seed")
     assert random_source.corrupted(b"") == b""
 
 
 @BOTH_WAYS
-async def test_reordering_loses_nothing_and_swaps_neighbours(through, autojump_clock):
+async def test_reordering_swaps_adjacent_messages(through, autojump_clock):
     received, events = await through(Faults(reorder=0.1))
     assert sorted(received) == sorted(FRAMES)
     assert received != FRAMES
@@ -148,7 +148,7 @@ async def test_a_slow_reader_makes_the_sender_wait(autojump_clock):
     assert {event.kind for event in one.events} == {"slow_reader"}
 
 
-async def test_a_held_back_frame_comes_alone_if_none_overtakes_it(autojump_clock):
+async def test_a_held_message_arrives_alone_if_none_overtakes_it(autojump_clock):
     one, other = channel_pair(faults=Faults(reorder=1, delay_seconds_max=2))
     await other.send(FRAMES[:1])
     begun = trio.current_time()
@@ -156,7 +156,7 @@ async def test_a_held_back_frame_comes_alone_if_none_overtakes_it(autojump_clock
     assert trio.current_time() - begun == 2
 
 
-async def test_the_last_frame_of_a_send_waits_for_no_other(autojump_clock):
+async def test_the_last_message_of_a_send_is_not_held(autojump_clock):
     one, other = channel_pair(faults=Faults(reorder=1))
     await one.send(FRAMES[:1])
     assert await other.receive() == FRAMES[:1]
@@ -175,7 +175,7 @@ async def test_a_cut_while_sending_loses_both_ends(autojump_clock):
     assert one.events[0] == Fault("cut", "out", 1)
 
 
-async def test_a_cut_while_receiving_comes_behind_what_arrived_before(autojump_clock):
+async def test_a_cut_while_receiving_comes_after_earlier_messages(autojump_clock):
     for seed in range(20):
         one, other = channel_pair(faults=Faults(cut=0.1), seed=seed)
         await other.send(FRAMES)
@@ -188,7 +188,7 @@ async def test_a_cut_while_receiving_comes_behind_what_arrived_before(autojump_c
             await one.send(FRAMES)
 
 
-async def test_a_cut_ends_the_send_and_the_receive_that_wait(autojump_clock):
+async def test_a_cut_ends_a_waiting_send_and_receive(autojump_clock):
     one, other = channel_pair(faults=Faults(cut=1), buffer_bytes_max=10)
 
     async def wait_in_send():
@@ -216,7 +216,7 @@ async def test_a_cut_ends_the_send_and_the_receive_that_wait(autojump_clock):
 
 
 @pytest.mark.parametrize("faults", [Faults(delay=1), Faults(slow_reader=1), Faults(reorder=1)])
-async def test_closing_ends_a_wait_that_is_a_fault(faults, autojump_clock):
+async def test_closing_ends_a_delay(faults, autojump_clock):
     faults = Faults(
         delay=faults.delay,
         slow_reader=faults.slow_reader,
@@ -248,7 +248,7 @@ async def test_a_receive_that_is_cancelled_in_a_delay_loses_nothing(autojump_clo
     assert sorted(received) == sorted(FRAMES)
 
 
-async def test_an_oversized_frame_passes_every_fault_but_the_drop(autojump_clock):
+async def test_an_oversized_message_passes_every_fault_except_drop(autojump_clock):
     one, other = channel_pair(
         faults=Faults(corrupt=1), limits=Limits(messages=MessageLimits(bytes_max=10))
     )
@@ -259,18 +259,18 @@ async def test_an_oversized_frame_passes_every_fault_but_the_drop(autojump_clock
 
 @pytest.mark.parametrize("chance", [-0.1, 1.1])
 @pytest.mark.parametrize("kind", ["drop", "delay", "reorder", "cut", "corrupt", "slow_reader"])
-def test_a_chance_lies_between_none_and_one(kind, chance):
+def test_a_probability_outside_of_0_and_1_is_rejected(kind, chance):
     with pytest.raises(ValueError, match=f"{kind} is {chance}"):
         Faults(**{kind: chance})
 
 
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
-def test_a_wait_is_not_negative_and_ends(seconds):
+def test_a_negative_or_infinite_delay_is_rejected(seconds):
     with pytest.raises(ValueError, match="delay_seconds_max is"):
         Faults(delay_seconds_max=seconds)
 
 
-async def test_it_is_named_as_what_is_behind_it():
+async def test_the_channel_has_the_name_of_the_wrapped_transport():
     class Bare:
         pass
 
@@ -308,7 +308,7 @@ def play_through(seed, at_once):
 
 @settings(max_examples=20)
 @given(seed=st.integers(), at_once=st.integers(1, 60))
-def test_the_same_seed_gives_the_same_faults_however_frames_come(seed, at_once):
+def test_the_same_seed_gives_the_same_faults_whatever_the_batches(seed, at_once):
     faults, arrived = play_through(seed, 200)
     faults_again, arrived_again = play_through(seed, at_once)
     assert faults == faults_again

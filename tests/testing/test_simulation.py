@@ -65,7 +65,7 @@ async def ping(client, random_source):
     await client.ping()
 
 
-def test_without_faults_every_story_is_told_and_every_request_ends_as_it_should():
+def test_without_faults_every_scenario_finishes():
     report = simulate(make_server(), story, sessions=30, seed=1)
     assert report.ends == {"finished": 30}
     assert report.requests == 30 * 5
@@ -78,7 +78,7 @@ def test_without_faults_every_story_is_told_and_every_request_ends_as_it_should(
     )
 
 
-def test_hundreds_of_sessions_are_no_matter():
+def test_hundreds_of_sessions_take_seconds():
     async def short(client, random_source):
         await client.call_tool("add", {"amount": 1})
 
@@ -88,7 +88,7 @@ def test_hundreds_of_sessions_are_no_matter():
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
-def test_under_faults_every_request_ends_exactly_once_and_the_seed_decides_it_all(seed):
+def test_under_faults_every_request_ends_once_and_equal_seeds_give_equal_reports(seed):
     first, again = (
         simulate(make_server(), story, sessions=12, seed=seed, faults=EVERYTHING) for _ in range(2)
     )
@@ -98,7 +98,7 @@ def test_under_faults_every_request_ends_exactly_once_and_the_seed_decides_it_al
     assert sum(first.faults.values()) > 0
 
 
-def test_every_way_to_end_and_every_fault_does_occur():
+def test_every_outcome_and_every_fault_occurs():
     report = simulate(make_server(), story, sessions=100, seed=3, faults=EVERYTHING)
     assert set(report.outcomes) == OUTCOMES
     assert set(report.faults) == {"drop", "delay", "reorder", "cut", "corrupt", "slow_reader"}
@@ -106,7 +106,7 @@ def test_every_way_to_end_and_every_fault_does_occur():
     assert [session.number for session in report.sessions] == list(range(100))
 
 
-def test_another_seed_is_another_world():
+def test_another_seed_gives_another_report():
     one, other = (simulate(make_server(), story, sessions=5, seed=seed) for seed in (1, 2))
     assert one.sessions != other.sessions
 
@@ -145,7 +145,7 @@ def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):
 # What it is there to see.
 
 
-def test_what_else_a_story_raises_comes_bare_and_says_where():
+def test_other_errors_of_a_scenario_are_raised_unwrapped_with_a_note():
     async def wrong(client, random_source):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.ping)
@@ -157,7 +157,7 @@ def test_what_else_a_story_raises_comes_bare_and_says_where():
 
 
 @pytest.mark.parametrize("end", [pytest.skip.Exception, pytest.fail.Exception, SystemExit])
-def test_what_ends_a_test_or_a_program_comes_bare_too(end):
+def test_base_exceptions_of_a_scenario_are_raised_unwrapped(end):
     async def ending(client, random_source):
         async with trio.open_nursery():
             raise end("no more")
@@ -167,7 +167,7 @@ def test_what_ends_a_test_or_a_program_comes_bare_too(end):
     assert any("of seed 7" in note for note in caught.value.__notes__)
 
 
-def test_what_the_engine_raises_in_groups_ends_the_story_alone():
+def test_a_group_of_mcp_errors_ends_only_its_session():
     async def grouped(client, random_source):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.call_tool, "fail")
@@ -177,7 +177,7 @@ def test_what_the_engine_raises_in_groups_ends_the_story_alone():
     assert report.outcomes == {"result": 2}
 
 
-def test_an_error_of_the_caller_s_own_is_an_error():
+def test_another_exception_of_a_request_has_the_outcome_error():
     async def forbidden(client, random_source):
         with pytest.raises(LocalProtocolError):
             await client.request("acme/unknown")
@@ -186,7 +186,7 @@ def test_an_error_of_the_caller_s_own_is_an_error():
     assert simulate(make_server(), forbidden, sessions=1).outcomes == {"error": 2}
 
 
-def test_a_session_that_hangs_is_found_and_named():
+def test_a_hanging_session_is_reported():
     async def hang(client, random_source):
         if random_source.random() < 0.5:
             await trio.sleep_forever()
@@ -206,12 +206,12 @@ class Leaking(Server):
         await super().serve(channel, **options)
 
 
-def test_a_task_that_is_left_over_is_found():
+def test_a_remaining_task_is_reported():
     with pytest.raises(AssertionError, match="3 tasks are left over"):
         simulate(Leaking("leaking"), ping, sessions=3)
 
 
-def test_a_request_that_never_ended_is_found():
+def test_an_open_request_is_reported():
     class Keeping:
         def __init__(self, server):
             self.server = server
@@ -231,7 +231,7 @@ def test_a_request_that_never_ended_is_found():
         simulate(Keeping(make_server()), ping, sessions=1)
 
 
-def test_an_answer_that_nobody_asked_for_is_found_if_there_are_no_faults():
+def test_an_unknown_answer_is_reported_without_faults():
     class Twice:
         """Answers a ping twice."""
 
@@ -267,7 +267,7 @@ def order_of_tasks():
     return order
 
 
-def test_a_seed_decides_in_which_order_tasks_run():
+def test_the_seed_decides_the_order_of_tasks():
     orders = []
     for seed in (1, 1, 2):
         with seeded_schedule(seed):
@@ -275,7 +275,7 @@ def test_a_seed_decides_in_which_order_tasks_run():
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_the_scheduler_is_afterwards_as_it_was():
+def test_the_scheduler_is_restored():
     scheduler = trio._core._run
     before = (scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate())
     with pytest.raises(KeyError), seeded_schedule(1):
@@ -283,13 +283,13 @@ def test_the_scheduler_is_afterwards_as_it_was():
     assert (scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()) == before
 
 
-def test_a_trio_without_the_flag_says_so(monkeypatch):
+def test_a_trio_without_the_flag_raises(monkeypatch):
     monkeypatch.delattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING")
     with pytest.raises(RuntimeError, match="cannot be told by a seed"), seeded_schedule(1):
         pass
 
 
-def test_a_story_gets_a_client_as_people_know_it():
+def test_a_scenario_gets_a_public_client():
     kinds = []
 
     async def look(client, random_source):

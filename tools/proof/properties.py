@@ -59,7 +59,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             "properties/test_p2_order.py::test_lanes_and_their_order_are_the_same_under_every_schedule"
         ),
         control(
-            "properties/test_p2_order.py::test_lanes_by_spawn_time_are_other_lanes_in_most_replays"
+            "properties/test_p2_order.py::test_lanes_named_by_spawn_time_differ_in_most_replays"
         ),
     ),
     "3 cancellation is faithful": (
@@ -67,7 +67,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             "properties/test_p3_cancellation.py::test_a_cancelled_await_raises_and_cleans_up_as_it_did"
         ),
         Proof(
-            "properties/test_p3_cancellation.py::test_every_await_was_cancelled_but_the_one_behind_a_shield"
+            "properties/test_p3_cancellation.py::test_every_await_was_cancelled_except_a_shielded_one"
         ),
         control(
             "properties/test_p3_cancellation.py::test_without_the_shield_results_that_came_before_the_cancellation_are_lost"
@@ -84,7 +84,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         Proof("replay/test_endings.py::test_a_divergence_ends_whatever_handlers_do"),
         Proof("replay/test_def_handlers.py::test_threads_end_with_a_replay_that_diverges"),
         control(
-            "properties/test_p4_divergence.py::test_without_the_comparison_changes_pass_in_silence"
+            "properties/test_p4_divergence.py::test_without_the_comparison_changes_are_not_detected"
         ),
     ),
     "5 crash prefix": (
@@ -108,30 +108,30 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             examples=60,
         ),
         control(
-            "properties/test_p5_crash_prefix.py::test_without_its_digest_a_changed_byte_goes_unseen"
+            "properties/test_p5_crash_prefix.py::test_without_the_digest_a_changed_byte_is_not_detected"
         ),
     ),
     "6 isolation": (
         Proof(
-            "properties/test_p6_isolation.py::test_what_effects_reached_is_not_touched_in_a_replay"
+            "properties/test_p6_isolation.py::test_a_replay_performs_no_effects"
         ),
-        Proof("properties/test_p6_isolation.py::test_what_a_handler_reaches_by_itself_is_blocked"),
-        Proof("properties/test_p6_isolation.py::test_an_hour_takes_no_time"),
+        Proof("properties/test_p6_isolation.py::test_direct_external_io_of_a_handler_is_blocked"),
+        Proof("properties/test_p6_isolation.py::test_an_hour_of_sleeps_replays_at_once"),
         Proof("replay/test_replay.py::test_two_replays_at_once_do_not_disturb_each_other"),
-        control("properties/test_p6_isolation.py::test_without_the_block_it_is_reached"),
+        control("properties/test_p6_isolation.py::test_without_the_watch_external_io_is_not_blocked"),
     ),
     "7 recording changes nothing": (
         Proof("properties/test_p7_unobtrusive.py::test_a_peer_gets_the_same_bytes_recorded_or_not"),
         Proof(
-            "properties/test_p7_unobtrusive.py::test_a_disk_that_stalls_delays_one_write_and_no_byte"
+            "properties/test_p7_unobtrusive.py::test_a_stalled_disk_delays_one_write_and_changes_no_byte"
         ),
-        Proof("properties/test_p7_unobtrusive.py::test_a_full_disk_leaves_a_gap_and_stops_nobody"),
-        control("properties/test_p7_unobtrusive.py::test_a_recorder_that_takes_time_is_felt"),
+        Proof("properties/test_p7_unobtrusive.py::test_a_full_disk_leaves_a_gap_and_stops_no_session"),
+        control("properties/test_p7_unobtrusive.py::test_a_slow_recorder_is_detected"),
         control(
-            "properties/test_p7_unobtrusive.py::test_a_recorder_that_never_minds_a_slow_disk_stalls_at_each_write"
+            "properties/test_p7_unobtrusive.py::test_a_recorder_without_the_stall_limit_stalls_at_each_write"
         ),
         control(
-            "properties/test_p7_unobtrusive.py::test_a_recorder_that_says_nothing_of_a_full_disk_is_found_out"
+            "properties/test_p7_unobtrusive.py::test_a_recorder_that_hides_a_full_disk_is_detected"
         ),
     ),
     "8 redaction round trip": (
@@ -148,28 +148,28 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         Proof("journal/test_redaction_tokens.py::test_equal_stays_equal_and_different_different"),
         Proof("journal/test_redaction_zones.py::test_protocol_fields_are_never_touched"),
         control(
-            "properties/test_p8_planted_secret.py::test_without_redaction_it_is_in_the_file_in_every_disguise"
+            "properties/test_p8_planted_secret.py::test_without_redaction_the_secret_is_in_the_file_in_every_form"
         ),
     ),
     "9 format stability": (
-        Proof("properties/test_p9_format.py::test_a_golden_recording_is_whole"),
+        Proof("properties/test_p9_format.py::test_a_golden_recording_is_undamaged"),
         Proof("properties/test_p9_format.py::test_a_golden_recording_of_a_server_replays"),
         Proof(
             "properties/test_p9_format.py::test_unknown_kinds_and_keys_are_skipped_with_a_warning"
         ),
         Proof(
-            "properties/test_p9_format.py::test_a_session_over_memory_and_over_stdio_differ_in_nothing_that_was_said"
+            "properties/test_p9_format.py::test_sessions_over_memory_and_stdio_exchange_the_same_messages"
         ),
-        control("properties/test_p9_format.py::test_a_changed_golden_recording_does_not"),
+        control("properties/test_p9_format.py::test_a_changed_golden_recording_does_not_replay"),
     ),
     "10 resumption is suspension": (
         Proof("properties/test_p10_resumption.py::test_resumption_is_suspension"),
         Proof(
-            "properties/test_p10_resumption.py::test_tasks_beside_each_other_are_resumed_as_well"
+            "properties/test_p10_resumption.py::test_concurrent_tasks_are_resumed"
         ),
-        Proof("properties/test_p10_resumption.py::test_a_state_is_good_for_no_other_request"),
+        Proof("properties/test_p10_resumption.py::test_a_state_is_rejected_for_another_request"),
         control(
-            "properties/test_p10_resumption.py::test_without_the_context_what_is_done_is_done_in_each_round"
+            "properties/test_p10_resumption.py::test_without_the_context_actions_are_repeated_in_each_round"
         ),
     ),
 }

@@ -98,7 +98,7 @@ def effects(tmp_path):
 
 
 @pytest.mark.real_time
-def test_what_a_handler_asks_its_context_is_answered_as_recorded(effects):
+def test_calls_of_the_context_get_their_recorded_outcomes(effects):
     report = sweep(effects, effectful_server, schedules=SCHEDULES)
     assert report.differences == ()
     assert report.untracked_calls == ()
@@ -116,7 +116,7 @@ def test_an_effect_with_other_arguments_is_a_difference(effects):
 
 
 @pytest.mark.real_time
-def test_an_effect_that_was_not_done_then_fails_and_is_a_difference(effects):
+def test_an_unrecorded_effect_fails_and_is_a_difference(effects):
     def changed():
         return effectful_server(more=True)
 
@@ -138,7 +138,7 @@ def recorded_calls(world, path, server, *tools):
     return world.record(server, path, talk)
 
 
-def test_functions_named_as_what_the_context_has_are_answered_as_recorded(world, tmp_path):
+def test_effects_with_the_names_of_context_calls_get_recorded_outcomes(world, tmp_path):
     @effect
     async def lock(door: str) -> str:
         return f"{door} locked"
@@ -171,7 +171,7 @@ def test_functions_named_as_what_the_context_has_are_answered_as_recorded(world,
     assert sweep(path, make, schedules=3).is_clean
 
 
-def test_a_sleep_without_end_is_slept(world, tmp_path):
+def test_an_infinite_sleep_does_not_end(world, tmp_path):
     def make():
         server = Server("sleeper")
 
@@ -223,7 +223,7 @@ async def save_by_luck(peer, session):
     await peer.receive_many(2)
 
 
-def test_other_arguments_of_an_effect_in_passing_are_a_difference(world, tmp_path):
+def test_other_arguments_of_an_immediate_effect_are_a_difference(world, tmp_path):
     path = world.record(saving_server([]), tmp_path / "saved.mcprec.jsonl", save_by_luck)
     report = sweep(path, lambda: saving_server([]), schedules=SCHEDULES)
     told = {(each.recorded, each.swept) for each in report.differences}
@@ -231,7 +231,7 @@ def test_other_arguments_of_an_effect_in_passing_are_a_difference(world, tmp_pat
     assert {each.path.rpartition(" ")[2] for each in report.differences} == {"$.arguments.total"}
 
 
-def test_an_effect_in_passing_is_never_done(world, tmp_path):
+def test_an_immediate_effect_is_not_performed(world, tmp_path):
     path = world.record(saving_server([]), tmp_path / "saved.mcprec.jsonl", save_by_luck)
     saved = []
     report = sweep(path, lambda: saving_server(saved, more=True), schedules=2)
@@ -239,7 +239,7 @@ def test_an_effect_in_passing_is_never_done(world, tmp_path):
     assert (report.differences[0].recorded, report.differences[0].swept) == ('"work"', '"save"')
 
 
-def test_an_effect_that_goes_on_where_a_recording_was_cut_never_ends(sums, world, tmp_path):
+def test_an_effect_that_runs_at_the_cut_never_ends(sums, world, tmp_path):
     """Had it failed, the handler would have cleared the sum behind the other one's back."""
 
     def make():

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 FORKS = 8
 
 
-def test_a_fork_for_each_schedule_starts_with_fresh_state_and_finds_what_is_found_here(sums, path):
+def test_each_fork_starts_with_new_state_and_finds_the_same_differences(sums, path):
     assert sweep_forked(path, sums.make_server(exclusive=True), schedules=FORKS).is_clean
     here = sweep(path, sums.make_server, schedules=FORKS)
     forked = sweep_forked(path, sums.make_server(), schedules=FORKS)
@@ -22,7 +22,7 @@ def test_a_fork_for_each_schedule_starts_with_fresh_state_and_finds_what_is_foun
     assert forked.outcomes == here.outcomes > 1
 
 
-def test_a_fork_that_breaks_says_why(path):
+def test_a_failing_fork_reports_its_error(path):
     class Broken:
         @property
         def _sessions(self):
@@ -35,27 +35,27 @@ def test_a_fork_that_breaks_says_why(path):
         sweep_forked(path, Broken(), schedules=1)
 
 
-def test_a_system_without_fork_is_told(sums, path, monkeypatch):
+def test_a_system_without_fork_is_rejected(sums, path, monkeypatch):
     monkeypatch.delattr("os.fork")
     with pytest.raises(SweepUnavailable, match="cannot fork"):
         sweep_forked(path, sums.make_server())
 
 
-def test_a_target_that_cannot_be_swept_elsewhere_is_told(path):
+def test_an_error_of_the_sweep_process_is_raised(path):
     with pytest.raises(
         SweepUnavailable, match=r"(?s)exited with status 2: .*no/such\.py: no such file"
     ):
         sweep(path, "no/such.py", seed=3)
 
 
-def test_what_is_wrong_with_a_sweep_elsewhere_is_told_as_of_one_here(path, tmp_path):
+def test_invalid_arguments_of_a_sweep_process_raise_here(path, tmp_path):
     with pytest.raises(RecordingError, match="cannot read"):
         sweep(tmp_path / "none.jsonl", "no/such.py")
     with pytest.raises(ValueError, match="one schedule"):
         sweep(path, "no/such.py", schedules=0)
 
 
-def test_what_a_server_prints_is_no_part_of_the_report(path, tmp_path):
+def test_output_of_the_server_is_kept_out_of_the_report(path, tmp_path):
     target = tmp_path / "chatty.py"
     target.write_text(
         "from mcp_trio import Server\n"
@@ -71,7 +71,7 @@ def test_what_a_server_prints_is_no_part_of_the_report(path, tmp_path):
     assert {each.call for each in report.differences} >= {'tools/call "add"'}
 
 
-def test_forks_that_nobody_waits_for_any_more_are_ended(sums, path, monkeypatch):
+def test_remaining_forks_are_killed_after_an_interrupt(sums, path, monkeypatch):
     forks = []
 
     class Dying(sweeping._Fork):
@@ -90,13 +90,13 @@ def test_forks_that_nobody_waits_for_any_more_are_ended(sums, path, monkeypatch)
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_a_trio_without_the_flag_is_told(sums, path, monkeypatch):
+def test_a_trio_without_the_flag_is_rejected(sums, path, monkeypatch):
     monkeypatch.delattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING")
     with pytest.raises(SweepUnavailable, match="Trio"):
         sweep(path, sums.make_server)
 
 
-def test_the_flag_is_as_it_was_afterwards(sums, path):
+def test_the_flag_is_restored_after_a_sweep(sums, path):
     from trio._core import _run
 
     before = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()

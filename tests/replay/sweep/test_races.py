@@ -37,13 +37,13 @@ def test_a_failing_seed_fails_again_alone(sums, path):
         assert alone.differences == expected
 
 
-def test_a_handler_that_lets_one_at_a_time_in_is_clean(sums, path):
+def test_a_handler_with_a_lock_has_no_differences(sums, path):
     report = sweep(path, lambda: sums.make_server(exclusive=True), schedules=SCHEDULES)
     assert report.differences == ()
     assert report.is_clean
 
 
-def test_schedules_differ_in_the_order_of_tasks_alone_too(sums, world, tmp_path):
+def test_schedules_differ_also_without_effects(sums, world, tmp_path):
     """Without a delay to play with, the order in which ready tasks run is all there is."""
 
     def make():
@@ -96,7 +96,7 @@ def test_a_handler_that_fails_is_a_difference(sums, path):
     assert (difference.path, difference.swept) == ("answer $.result", "nothing")
 
 
-def test_a_handler_that_spins_ends_all_the_same(sums, path):
+def test_a_handler_that_loops_without_waiting_is_ended(sums, path):
     async def total() -> int:
         while True:
             await trio.lowlevel.checkpoint()
@@ -105,7 +105,7 @@ def test_a_handler_that_spins_ends_all_the_same(sums, path):
     assert difference.path == "answer"
 
 
-def test_a_handler_that_beats_for_ever_ends_all_the_same(sums, path):
+def test_a_handler_that_sleeps_again_and_again_is_ended(sums, path):
     async def total() -> int:
         while True:
             await trio.sleep(0.5)
@@ -115,7 +115,7 @@ def test_a_handler_that_beats_for_ever_ends_all_the_same(sums, path):
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, float("inf")])
-def test_a_handler_that_shields_itself_ends_all_the_same(sums, path, seconds):
+def test_a_shielded_handler_is_ended(sums, path, seconds):
     async def total() -> int:
         with trio.CancelScope(shield=True):
             while True:
@@ -125,7 +125,7 @@ def test_a_handler_that_shields_itself_ends_all_the_same(sums, path, seconds):
     assert difference.path == "answer"
 
 
-def test_a_message_that_was_not_sent_then_is_a_difference(sums, path):
+def test_an_unrecorded_message_is_a_difference(sums, path):
     async def total(ctx: Context) -> int:
         await ctx.info("hello")
         return 11
@@ -134,7 +134,7 @@ def test_a_message_that_was_not_sent_then_is_a_difference(sums, path):
     assert (difference.path, difference.recorded) == ("answer $.id", "3")
 
 
-def test_a_question_that_was_not_asked_then_gets_no_answer(sums, path):
+def test_an_unrecorded_request_to_the_client_gets_no_answer(sums, path):
     async def total(ctx: Context) -> int:
         await ctx.list_roots()
         return 11
@@ -150,7 +150,7 @@ def test_requests_that_were_cancelled_are_not_compared(world, tmp_path, desk):
     assert 'tools/call "forever"' not in calls
 
 
-def test_a_clock_beside_the_context_is_told_and_a_socket_ends_the_sweep(sums, path):
+def test_a_direct_clock_is_reported_and_a_direct_socket_ends_the_sweep(sums, path):
     async def total() -> int:
         assert time.time()
         return 11
@@ -169,7 +169,7 @@ def test_a_clock_beside_the_context_is_told_and_a_socket_ends_the_sweep(sums, pa
 # What is shown.
 
 
-def test_long_values_are_shown_by_their_begin(sums, path):
+def test_long_values_are_cut(sums, path):
     async def total() -> str:
         return "x" * 100_000
 
@@ -178,7 +178,7 @@ def test_long_values_are_shown_by_their_begin(sums, path):
     assert difference.swept.endswith("x…")
 
 
-def test_the_text_shows_the_first_differences_and_the_untracked_calls(sums, path):
+def test_the_report_shows_the_first_differences_and_the_untracked_calls(sums, path):
     report = sweep(path, sums.make_server, schedules=SCHEDULES)
     many = report.differences * SCHEDULES
     untracked_call = UntrackedCall(

@@ -9,7 +9,7 @@ from mcp_trio.errors import RecordingError
 from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, sweep
 
 
-def test_what_was_taken_out_of_a_redacted_recording_is_not_compared(sums, world, tmp_path):
+def test_redacted_values_are_not_compared(sums, world, tmp_path):
     def make(*, place="home"):
         server = Server("sums")
 
@@ -69,14 +69,14 @@ async def talk_shortly(peer, session):
     await peer.handshake()
 
 
-def test_a_recording_that_was_cut_is_swept_up_to_there(sums, world, path, tmp_path):
+def test_a_cut_recording_is_swept_up_to_the_cut(sums, world, path, tmp_path):
     lines = len(path.read_bytes().splitlines())
     for count in range(1, lines):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda rows, n=count: rows[:n])
         assert sweep(cut, lambda: sums.make_server(exclusive=True), schedules=1).is_clean
 
 
-def test_what_is_no_message_is_handed_on(sums, world, tmp_path):
+def test_invalid_messages_are_delivered(sums, world, tmp_path):
     async def talk(peer, session):
         await peer.handshake()
         await peer.send(b"{", b"[" * 5000, {"id": 1, "method": "ping"})
