@@ -1,8 +1,8 @@
-"""Property 10: a handler that is resumed on fresh instances does what one does that waits.
+"""Property 10: a handler resumed on new instances does the same as a handler that waits.
 
-A program is a list of steps and questions. Its handler runs once without end, for a legacy client
-that is asked by requests, and once as a chain of rounds, each on a server and in a Trio run of its
-own that share nothing but the key. What it returns, asks and does is the same.
+A program is a list of steps and questions. Its handler runs once without interruption, for a legacy
+client that gets requests, and once in rounds, each on a new server and in a new Trio run that share
+only the key. Both return, ask and do the same.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Property 2: the order is the journal's, and lanes are named by what the code does."""
+"""Property 2: a replay has the order of the journal, and lanes are named by what the code does."""
 
 import tempfile
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Property 3: a cancellation comes back where it came, and what came before it is kept."""
+"""Property 3: cancellations come at their recorded operations, after the results before them."""
 
 import functools
 import math

@@ -1,7 +1,7 @@
-"""Property 4: whatever a handler does otherwise is found, at the first record that it affects.
+"""Property 4: every change of a handler diverges at the first record that it affects.
 
-What that record is, the changed handler says itself: it is recorded too, and the two lanes are
-compared.
+The expected record comes from a recording of the changed handler, whose lane is compared with that
+of the unchanged one.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Property 5: whatever is left of a recording is read, told from a whole one, and replays."""
+"""Property 5: a recording cut anywhere can be read, is known to be cut, and replays."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""Property 6: a replay touches nothing of the world, and takes none of its time."""
+"""Property 6: a replay performs no external I/O and takes no recorded time."""
 
 import json
 import subprocess

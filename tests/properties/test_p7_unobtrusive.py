@@ -1,4 +1,4 @@
-"""Property 7: recording changes no byte, and no disk stops a session."""
+"""Property 7: recording changes no byte that is sent, and no disk stops a session."""
 
 import errno
 import tempfile

@@ -1,4 +1,4 @@
-"""Property 8: a planted secret is in no byte of any file, and the recording replays all the same."""
+"""Property 8: a redacted secret is in no byte of any file, and the recording replays."""
 
 import base64
 import json

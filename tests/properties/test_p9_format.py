@@ -1,4 +1,4 @@
-"""Property 9: golden recordings go on replaying, later writers are bearable, transports do not matter."""
+"""Property 9: golden recordings replay, later formats can be read, transports do not matter."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The table of `tools/proof/properties.py` names tests that are there, and a control for each."""
+"""The table of `tools/proof/properties.py` names existing tests, and a control for each."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sessions in which messages came in batches: recorded as one frame each, replayed to the byte."""
+"""Sessions with JSON-RPC batches are recorded as one record per batch and replay byte for byte."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A handler that was changed diverges: where, and what is said of it."""
+"""Divergences of changed handlers: their record and their report."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A recording that was changed diverges, and where."""
+"""Divergences of changed recordings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`def` handlers in a replay: each in a thread, one runs at a time, and all end."""
+"""Replay of `def` handlers: one thread runs at a time, and all threads end."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Effects in a replay: none is run, each is compared, and each outcome comes in its order."""
+"""Replay of effects: none is performed, each is compared and gets its recorded outcome."""
 
 import contextlib
 import socket

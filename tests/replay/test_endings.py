@@ -1,4 +1,4 @@
-"""Whatever handlers do, a replay ends and leaves nothing behind."""
+"""Every replay ends, whatever its handlers do, and leaves no task behind."""
 
 import json
 import threading

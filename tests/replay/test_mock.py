@@ -1,4 +1,4 @@
-"""A recorded server, played to live clients: what fits what, and what comes with it."""
+"""Mock servers: matching of requests, and the order of messages."""
 
 from pathlib import Path
 
@@ -285,7 +285,9 @@ async def test_a_due_answer_is_sent_after_the_client_has_closed_its_side(spoken,
     assert written == [b'{"jsonrpc":"2.0","id":1,"result":{}}']
 
 
-async def test_queued_messages_are_sent_after_the_client_has_closed_its_side(spoken, autojump_clock):
+async def test_queued_messages_are_sent_after_the_client_has_closed_its_side(
+    spoken, autojump_clock
+):
     path = spoken(("C", call(1)), ("S", result(1)))
     written = []
     channel = _Said(

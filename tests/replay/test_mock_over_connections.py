@@ -1,4 +1,4 @@
-"""Recorded servers and clients over connections that are sessions: WebSocket, Unix sockets, TCP."""
+"""Mocks over WebSocket, Unix sockets and TCP."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""A recorded server, played over HTTP to live clients of both eras."""
+"""Mock servers over HTTP."""
 
 import contextlib
 import functools
@@ -239,9 +239,7 @@ PROBED = (
     ],
     ids=["handshake", "probed", "stateless", "unanswered", "no handshake", "nothing"],
 )
-def test_a_mock_serves_the_versions_for_which_results_were_recorded(
-    spoken, heard, newest, oldest
-):
+def test_a_mock_serves_the_versions_for_which_results_were_recorded(spoken, heard, newest, oldest):
     lines = spoken(*heard).read_bytes().splitlines(keepends=True)
     names = mocked_protocol_versions(conversation(read_recording(lines)))
     assert (names[0], names[-1]) == (newest, oldest)

@@ -1,4 +1,4 @@
-"""Mode "outbound": effects may be rearranged; what is sent is compared all the same."""
+"""Replay in outbound mode, which compares only what is sent."""
 
 import functools
 
@@ -151,9 +151,7 @@ def path(world, tmp_path):
 
 @pytest.mark.parametrize("handler", [steps, in_another_order, with_other_arguments])
 @pytest.mark.parametrize("number", range(3))
-def test_a_cancelled_lane_may_have_an_effect_that_is_not_recorded(
-    world, tmp_path, handler, number
-):
+def test_a_cancelled_lane_may_have_an_effect_that_is_not_recorded(world, tmp_path, handler, number):
     cancelling = functools.partial(client, cancels=True)
     path = world.record(make_server(steps), tmp_path / "a.mcprec.jsonl", cancelling)
     assert world.records(path)[world.place_of(path, lambda r: r["k"] == "cxl")]["l"] == "r19"

@@ -1,4 +1,4 @@
-"""Generated handlers under generated clients: recorded once, replayed under other schedules."""
+"""Property: generated handlers replay byte for byte under every schedule."""
 
 import tempfile
 import time

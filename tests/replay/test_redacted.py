@@ -1,4 +1,4 @@
-"""A redacted recording replays, with or without its key; what depends on a secret is told so."""
+"""Replay of redacted recordings, with and without the key."""
 
 import pytest
 

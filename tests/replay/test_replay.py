@@ -1,4 +1,4 @@
-"""One session with everything in it, replayed whole and cut; and what is refused."""
+"""Replay of a session with all kinds of records, complete and cut; rejected recordings."""
 
 import json
 import re

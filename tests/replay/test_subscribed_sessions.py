@@ -1,4 +1,4 @@
-"""Sessions with subscriptions are replayed, if their own handlers are the cause of what is told."""
+"""Replay of sessions with subscriptions whose changes come from their own handlers."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""A live server whose answer cannot be read: it is waited for no longer."""
+"""Live replay: an answer that cannot be decoded is not awaited."""
 
 import json
 

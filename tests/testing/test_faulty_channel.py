@@ -1,4 +1,4 @@
-"""A channel on which things go wrong by a seed: the same seed, the same faults; none, none."""
+"""Faulty channels: equal seeds give equal faults; without faults all channel checks pass."""
 
 from contextlib import suppress
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A world of sessions in one run: the same for the same seed, and it sees what it promises to see."""
+"""Simulations: equal seeds give equal reports, and every violation is reported."""
 
 import logging
 

@@ -112,20 +112,22 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         ),
     ),
     "6 isolation": (
-        Proof(
-            "properties/test_p6_isolation.py::test_a_replay_performs_no_effects"
-        ),
+        Proof("properties/test_p6_isolation.py::test_a_replay_performs_no_effects"),
         Proof("properties/test_p6_isolation.py::test_direct_external_io_of_a_handler_is_blocked"),
         Proof("properties/test_p6_isolation.py::test_an_hour_of_sleeps_replays_at_once"),
         Proof("replay/test_replay.py::test_two_replays_at_once_do_not_disturb_each_other"),
-        control("properties/test_p6_isolation.py::test_without_the_watch_external_io_is_not_blocked"),
+        control(
+            "properties/test_p6_isolation.py::test_without_the_watch_external_io_is_not_blocked"
+        ),
     ),
     "7 recording changes nothing": (
         Proof("properties/test_p7_unobtrusive.py::test_a_peer_gets_the_same_bytes_recorded_or_not"),
         Proof(
             "properties/test_p7_unobtrusive.py::test_a_stalled_disk_delays_one_write_and_changes_no_byte"
         ),
-        Proof("properties/test_p7_unobtrusive.py::test_a_full_disk_leaves_a_gap_and_stops_no_session"),
+        Proof(
+            "properties/test_p7_unobtrusive.py::test_a_full_disk_leaves_a_gap_and_stops_no_session"
+        ),
         control("properties/test_p7_unobtrusive.py::test_a_slow_recorder_is_detected"),
         control(
             "properties/test_p7_unobtrusive.py::test_a_recorder_without_the_stall_limit_stalls_at_each_write"
@@ -164,9 +166,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
     ),
     "10 resumption is suspension": (
         Proof("properties/test_p10_resumption.py::test_resumption_is_suspension"),
-        Proof(
-            "properties/test_p10_resumption.py::test_concurrent_tasks_are_resumed"
-        ),
+        Proof("properties/test_p10_resumption.py::test_concurrent_tasks_are_resumed"),
         Proof("properties/test_p10_resumption.py::test_a_state_is_rejected_for_another_request"),
         control(
             "properties/test_p10_resumption.py::test_without_the_context_actions_are_repeated_in_each_round"

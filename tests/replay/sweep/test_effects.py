@@ -1,4 +1,4 @@
-"""A sweep answers what a handler asks its context as it was answered when recorded."""
+"""Sweeps give the calls of the context their recorded outcomes."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""A process for each schedule, or all in this one; and what a sweep needs of them."""
+"""The processes of a sweep."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Sweeps: races are found and come again by their seed; what is no race is none."""
+"""Sweeps find races, and repeat them by their seeds."""
 
 import socket
 import time

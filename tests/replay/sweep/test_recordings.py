@@ -1,4 +1,4 @@
-"""Which recordings can be swept: those of one session of a server, whole or not."""
+"""The recordings that can be swept."""
 
 import json
 

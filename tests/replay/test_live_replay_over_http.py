@@ -1,4 +1,4 @@
-"""A recorded client, played to servers at URLs: however it was recorded, in both eras."""
+"""Live replay at URLs, of recordings over any transport."""
 
 import contextlib
 import functools
@@ -51,9 +51,7 @@ async def test_a_recording_over_stdio_is_driven_over_http(name, host):
 
 
 @pytest.mark.parametrize("protocol_version", ["2024-11-05", "2025-11-25", "2026-07-28"])
-async def test_a_recording_over_http_is_driven_over_http_and_in_memory(
-    tmp_path, protocol_version
-):
+async def test_a_recording_over_http_is_driven_over_http_and_in_memory(tmp_path, protocol_version):
     async with (
         served(weather, record=tmp_path) as url,
         Client(url, protocol_versions=(protocol_version,)) as client,

@@ -1,4 +1,4 @@
-"""Whatever was said: a recorded client and a recorded server, played to each other, say it again."""
+"""Property: a generated conversation has no differences between its mocked client and server."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a live server says against what was recorded: which differences are told, and how."""
+"""Live replay: the differences in a report."""
 
 import attrs
 import pytest

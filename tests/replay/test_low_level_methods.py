@@ -1,4 +1,4 @@
-"""A server without any decorator is recorded and replayed like every other."""
+"""Replay of servers with low-level methods only."""
 
 import pytest
 import trio
@@ -137,4 +137,4 @@ def test_a_notification_handled_by_only_one_server_is_a_divergence(
 def test_a_divergence_names_the_handler_of_the_method(world, desk, tmp_path):
     path = world.record(make_counter(), tmp_path / "x.mcprec.jsonl", moor_and_count)
     divergence = desk.assert_diverges(path, make_counter(step=2))
-    assert "in acme/count at test_low_level.py:" in str(divergence)
+    assert "in acme/count at test_low_level_methods.py:" in str(divergence)

@@ -1,4 +1,4 @@
-"""Sessions with rounds, replayed: as recorded, changed, and cut."""
+"""Replay of multi round-trip requests: unchanged, changed and cut."""
 
 import json
 
@@ -97,7 +97,9 @@ def test_multi_round_trip_requests_replay_in_outbound_mode(world, path):
 
 
 @pytest.mark.parametrize("lines", range(5, 38, 3))
-def test_a_recording_with_multi_round_trip_requests_cut_anywhere_replays(world, path, tmp_path, lines):
+def test_a_recording_with_multi_round_trip_requests_cut_anywhere_replays(
+    world, path, tmp_path, lines
+):
     cut = world.rewrite(path, tmp_path / "cut.mcprec.jsonl", lambda all_: all_[:lines])
     assert not replay(cut, make_server()).is_complete
 

@@ -1,4 +1,4 @@
-"""A recorded client at a live stateless server: its retries, its subscriptions; and URLs to visit."""
+"""Live replay of stateless clients: retries, subscriptions and URL elicitations."""
 
 import json
 
@@ -103,7 +103,9 @@ async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scri
     "answer",
     [{"result": {"resultType": "complete", "content": []}}, {"error": {"code": -1, "message": ""}}],
 )
-async def test_a_server_without_input_requests_gets_no_retry(spoken, scripted, answer, autojump_clock):
+async def test_a_server_without_input_requests_gets_no_retry(
+    spoken, scripted, answer, autojump_clock
+):
     async def script(peer):
         first = await peer.receive()
         await peer.send({"id": first["id"], **answer})
@@ -289,9 +291,7 @@ async def test_a_missing_subscription_notification_is_not_awaited_long(
     ]
 
 
-async def test_the_final_end_of_a_subscription_is_not_awaited(
-    spoken, scripted, autojump_clock
-):
+async def test_the_final_end_of_a_subscription_is_not_awaited(spoken, scripted, autojump_clock):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))

@@ -1,4 +1,4 @@
-"""Where people's code is."""
+"""Source locations of users' code."""
 
 import trio
 import trio.testing
@@ -48,7 +48,7 @@ def site(request):
 
 async def test_the_handler_of_each_kind_of_request_is_found():
     assert site(b'{"method":"tools/call","params":{"name":"tool"}}').startswith(
-        "in tool at test_sites.py:"
+        "in tool at test_source_locations.py:"
     )
     assert "in prompt at " in site(b'{"method":"prompts/get","params":{"name":"prompt"}}')
     assert "in resource at " in site(b'{"method":"resources/read","params":{"uri":"place://a"}}')
@@ -60,9 +60,11 @@ async def test_the_handlers_of_completions_and_methods_are_found():
         b'"argument":{"name":"name","value":""}}'
     )
     assert site(b'{"method":"completion/complete",' + params + b"}").startswith(
-        "in name of place://{name} at test_sites.py:"
+        "in name of place://{name} at test_source_locations.py:"
     )
-    assert site(b'{"method":"acme/method"}').startswith("in acme/method at test_sites.py:")
+    assert site(b'{"method":"acme/method"}').startswith(
+        "in acme/method at test_source_locations.py:"
+    )
     assert "in acme/method at " in site(b'{"method":"acme/method","params":{"uri":3}}')
 
 
@@ -93,14 +95,14 @@ async def test_the_location_of_a_task_is_where_its_user_code_waits():
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         (task,) = nursery.child_tasks
-        assert task_location(task).startswith("at test_sites.py:")
+        assert task_location(task).startswith("at test_source_locations.py:")
         nursery.cancel_scope.cancel()
     assert not is_alive(task)
     assert task_location(task) == ""
 
 
 async def test_the_current_location_is_that_of_the_calling_task():
-    assert current_location().startswith("at test_sites.py:")
+    assert current_location().startswith("at test_source_locations.py:")
 
 
 async def test_a_task_without_user_code_has_no_location(nursery):

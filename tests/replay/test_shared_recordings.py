@@ -1,4 +1,4 @@
-"""Several sessions in one file: one order, and what they share is replayed with it."""
+"""Replay of several sessions in one recording."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""A recorded stateless server, played to live clients: rounds, subscriptions, and the other era."""
+"""Mock servers for stateless clients: retries, subscriptions and version negotiation."""
 
 import pytest
 import trio
@@ -49,7 +49,9 @@ def in_rounds(*answers):
         ({}, {}),
     ],
 )
-async def test_a_retry_with_other_input_responses_of_the_same_kind_matches(spoken, connect, recorded, live):
+async def test_a_retry_with_other_input_responses_of_the_same_kind_matches(
+    spoken, connect, recorded, live
+):
     peer = connect(mock_server(spoken(*in_rounds(recorded))))
     assert await say(peer, stateless_call(7)) == [result(7, **ASKS, requestState="s1")]
     retry = stateless_call(8, requestState="s1", inputResponses=live)
@@ -69,7 +71,9 @@ async def test_a_retry_with_other_input_responses_of_the_same_kind_matches(spoke
         ({"inputResponses": {"q": accepted()}, "name": "y"}, "$.name"),
     ],
 )
-async def test_a_retry_that_answers_other_input_requests_does_not_match(spoken, connect, live, place):
+async def test_a_retry_that_answers_other_input_requests_does_not_match(
+    spoken, connect, live, place
+):
     peer = connect(mock_server(spoken(*in_rounds({"q": accepted()}))))
     await say(peer, stateless_call(7))
     (rejected,) = await say(peer, stateless_call(8, **{"requestState": "s1", **live}))
@@ -147,7 +151,9 @@ async def test_a_cancelled_subscription_gets_no_notifications(spoken, connect, c
 LISTED = (("C", stateless_request(1, "tools/list")), ("S", result(1, tools=[])))
 
 
-async def test_discovery_that_was_not_recorded_is_answered_from_the_recorded_requests(spoken, connect):
+async def test_discovery_that_was_not_recorded_is_answered_from_the_recorded_requests(
+    spoken, connect
+):
     info = {"_meta": {SERVER_INFO: {"name": "n", "version": "1"}}}
     path = spoken(
         *LISTED,

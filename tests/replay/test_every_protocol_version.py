@@ -1,4 +1,4 @@
-"""Sessions at every revision, recorded by either side: mocked, and driven at a live server again."""
+"""Sessions under every protocol version are mocked and replayed at live servers."""
 
 from contextlib import asynccontextmanager
 

@@ -1,6 +1,6 @@
-"""A cancellation, or the end of its session, comes between two steps of a handler.
+"""Replay of cancellations, and ends of sessions, that come between two steps of a handler.
 
-As on a machine that stands still just there: the records of recordings are moved, and dated later.
+The tests move and redate records, so that the recording looks like that of a machine that paused.
 """
 
 import json

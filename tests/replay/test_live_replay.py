@@ -1,4 +1,4 @@
-"""A recorded client, played to a live server: what is sent when, and what comes of the server."""
+"""Live replay: the order of messages, and failures of the server."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Code takes no time in a replay, so a sleep may end that was cancelled just before its end."""
+"""Sleeps that end in a replay although they were cancelled just before their end."""
 
 import json
 

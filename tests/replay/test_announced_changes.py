@@ -1,4 +1,4 @@
-"""What a session announces by itself is replayed, if its own handlers are the cause."""
+"""Changes that a session announces by itself are replayed if its handlers caused them."""
 
 import pytest
 import trio
@@ -101,9 +101,7 @@ def test_announcements_are_replayed_byte_for_byte(world, recorded, number):
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_a_session_that_ends_before_all_announcements_replays(
-    world, recorded, number
-):
+def test_a_session_that_ends_before_all_announcements_replays(world, recorded, number):
     path = recorded(number, leave)
     assert replay(path, make_server()).is_complete
 

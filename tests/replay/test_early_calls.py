@@ -1,4 +1,4 @@
-"""A call that was never made is excused only if the lane came to it a little too early."""
+"""A call that is not recorded is accepted only if its lane came to it a little too early."""
 
 import pytest
 import trio
@@ -223,9 +223,7 @@ def cleaning_up(begin, *, after_seconds):
 
 @pytest.mark.parametrize("client", [cancelled, left])
 @pytest.mark.parametrize("begin", [begin_to_tell, begin_to_read])
-def test_a_call_overtaken_by_its_cancellation_is_not_compared(
-    world, tmp_path, client, begin
-):
+def test_a_call_overtaken_by_its_cancellation_is_not_compared(world, tmp_path, client, begin):
     in_time = cleaning_up(begin, after_seconds=5.001)
     path = world.record(in_time, tmp_path / "a.mcprec.jsonl", client)
     heard = world.replayed(path, cleaning_up(begin, after_seconds=4.999))

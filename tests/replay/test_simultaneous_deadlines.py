@@ -1,4 +1,4 @@
-"""What falls due at the very time of a cancellation ended before it or after it; the file tells."""
+"""Deadlines at the very time of a cancellation replay as recorded."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""What a divergence is called when a handler leaves something out, or ends before its time."""
+"""The kinds of divergences."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Recordings in every form in which they can lie on a disk, with effects in them."""
+"""Replay of recordings in segments, compressed, and with unknown keys."""
 
 import json
 

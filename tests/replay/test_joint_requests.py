@@ -1,4 +1,4 @@
-"""Questions that are asked together are one operation, also where each is a request of its own."""
+"""Requests that a handler makes together are one operation of its lane."""
 
 import json
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Generated handlers that ask stateless clients in rounds: recorded once, replayed in other orders."""
+"""Property: generated handlers with multi round-trip requests replay under every schedule."""
 
 import attrs
 import pytest
@@ -197,5 +197,7 @@ clients = st.builds(
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts=scripts_, client=clients, number=st.integers(0, 99))
-def test_multi_round_trip_requests_replay_byte_for_byte_under_every_schedule(world, scripts, client, number):
+def test_multi_round_trip_requests_replay_byte_for_byte_under_every_schedule(
+    world, scripts, client, number
+):
     world.assert_same_whatever_the_schedule(lambda: server_of(scripts), client, number=number)
