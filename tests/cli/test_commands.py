@@ -1,4 +1,4 @@
-"""The table of commands: help, version, statuses, and what is imported when."""
+"""The command group: help, version, exit statuses, and which modules are imported when."""
 
 import importlib
 import re
@@ -12,7 +12,6 @@ import mcp_trio as package
 from mcp_trio import RequestError
 from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
-from mcp_trio._cli.output import size
 from mcp_trio._journal.records import KINDS
 
 
@@ -27,13 +26,13 @@ def modules_after(code):
     return {name.split(".")[0] for name in shown.stdout.split()}
 
 
-def test_the_version_is_the_packages(invoke):
+def test_the_version_is_that_of_the_package(invoke):
     shown = invoke("--version")
     assert shown.output.split()[-1] == package.__version__
     assert shown.exit_code == 0
 
 
-def test_the_help_lists_every_command_and_teaches_by_examples(invoke):
+def test_the_help_lists_every_command_with_examples(invoke):
     shown = invoke("--help").output
     for name in COMMANDS:
         assert re.search(rf"^  {name} +[A-Z].*[a-z]\.$", shown, re.MULTILINE)
@@ -52,7 +51,7 @@ def test_the_help_groups_the_commands(invoke):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_help_that_teaches(invoke, name):
+def test_every_commands_help_has_examples_and_exit_statuses(invoke, name):
     shown = invoke(name, "--help")
     assert shown.exit_code == 0
     assert "Exit status: " in shown.output
@@ -60,7 +59,7 @@ def test_every_command_has_a_help_that_teaches(invoke, name):
     assert max(map(len, shown.output.splitlines())) <= 100
 
 
-def test_what_is_interrupted_ends_as_shells_expect(invoke, monkeypatch):
+def test_an_interrupted_command_exits_with_130(invoke, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -68,7 +67,7 @@ def test_what_is_interrupted_ends_as_shells_expect(invoke, monkeypatch):
     assert invoke("show", "any.mcprec.jsonl").exit_code == 130
 
 
-def test_errors_of_peers_cannot_steer_the_terminal(invoke, monkeypatch):
+def test_control_characters_in_a_peers_error_are_escaped(invoke, monkeypatch):
     def fail(*_, **__):
         raise RequestError(-1, "\x1b[2J\n\tgone")
 
@@ -77,27 +76,13 @@ def test_errors_of_peers_cannot_steer_the_terminal(invoke, monkeypatch):
     assert (shown.exit_code, shown.stderr) == (1, "\\x1b[2J\n\tgone (code -1)\n")
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 bytes"),
-        (1023, "1023 bytes"),
-        (1536, "1.5 KiB"),
-        (3 << 20, "3.0 MiB"),
-        (5 << 40, "5120.0 GiB"),
-    ],
-)
-def test_sizes_are_told_in_units(count, text):
-    assert size(count) == text
-
-
 def test_an_unknown_command_is_a_usage_error(invoke):
     shown = invoke("serve")
     assert shown.exit_code == 2
     assert "No such command 'serve'" in shown.output
 
 
-def test_an_unknown_transport_is_rejected_and_the_known_one_named(invoke):
+def test_an_unknown_transport_is_rejected_and_the_known_ones_are_named(invoke):
     shown = invoke("run", "--transport", "pigeon", "server.py")
     assert shown.exit_code == 2
     assert "'pigeon' is not one of 'stdio', 'http', 'websocket', 'unix', 'tcp'" in shown.output
@@ -111,11 +96,11 @@ def test_importing_the_main_module_runs_nothing():
     assert importlib.import_module("mcp_trio.__main__").main is main
 
 
-def test_the_command_line_is_light_until_it_is_used():
+def test_importing_the_command_line_imports_no_library():
     assert modules_after("import mcp_trio._cli").isdisjoint({"click", "trio", "rich", "msgspec"})
 
 
-def test_run_imports_nothing_that_only_draws_or_serves_the_web():
+def test_run_over_stdio_imports_no_rich_and_no_http():
     loaded = modules_after(
         "import mcp_trio._cli.commands, mcp_trio._cli.serve, mcp_trio._cli.options, mcp_trio._server.stdio"
     )

@@ -1,4 +1,4 @@
-"""The demo: a real session over stdio, recorded by both sides and replayed."""
+"""`mcp-trio demo`: a session over stdio, recorded by both sides, replayed and shown."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def example_with(tmp_path, old, new):
     return copy
 
 
-def test_the_demo_records_replays_and_shows_in_a_moment(mcp_trio):
+def test_the_demo_records_replays_and_shows_within_seconds(mcp_trio):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = mcp_trio("demo")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -41,7 +41,7 @@ def test_the_demo_records_replays_and_shows_in_a_moment(mcp_trio):
     assert done.stdout.endswith("What to try next:\n  mcp-trio demo --keep recordings\n")
 
 
-def test_the_demo_shows_a_bit_of_everything(kept):
+def test_the_demo_records_every_kind_of_request(kept):
     rows, counts = read_rows(kept.server)
     assert (counts.damage, counts.cancelled, counts.errors) == (0, 1, 1)
     seen = {row.what for row in rows}
@@ -58,7 +58,7 @@ def test_the_demo_shows_a_bit_of_everything(kept):
     assert [row.what.split()[0] for row in before].count("tools/call") == 4
 
 
-def test_both_sides_recorded_the_same_frames(kept):
+def test_both_sides_record_the_same_messages(kept):
     def frames(file, *kinds):
         records = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         return [record["f"] for record in records if record["k"] in kinds]
@@ -69,7 +69,7 @@ def test_both_sides_recorded_the_same_frames(kept):
     assert '"role":"client"' in kept.client.read_text(encoding="utf-8")
 
 
-def test_every_command_that_the_demo_proposes_works(kept, mcp_trio, tmp_path):
+def test_every_command_that_the_demo_suggests_works(kept, mcp_trio, tmp_path):
     proposed = kept.stdout.split("What to try next:\n")[1].splitlines()
     assert len(proposed) == 4
     for line in proposed:
@@ -89,14 +89,14 @@ def test_commands_for_a_folder_with_a_space_in_its_name_are_quoted():
 @pytest.mark.parametrize(
     ("folder", "text"), [("file", "is a file"), ("file/x", "cannot create .*Not a directory")]
 )
-def test_a_folder_that_cannot_be_made_is_named(invoke, tmp_path, folder, text):
+def test_a_folder_that_cannot_be_created_is_named(invoke, tmp_path, folder, text):
     (tmp_path / "file").touch()
     done = invoke("demo", "--keep", tmp_path / folder)
     assert done.exit_code != 0
     assert re.search(text, done.output)
 
 
-def test_what_the_demo_kept_replays(kept, mcp_trio):
+def test_the_kept_recording_replays(kept, mcp_trio):
     done = mcp_trio("replay", kept.server, EXAMPLE)
     assert done.returncode == 0, done.stderr
     records = len(kept.server.read_bytes().splitlines())
@@ -132,7 +132,7 @@ def test_an_edited_handler_diverges_at_the_first_affected_record(
     assert "weather.py:" in done.stderr
 
 
-def test_one_changed_byte_of_an_out_frame_diverges_at_that_record(kept, invoke, tmp_path):
+def test_one_changed_byte_of_a_sent_message_diverges_at_that_record(kept, invoke, tmp_path):
     lines = kept.server.read_bytes().splitlines(keepends=True)
     changed = next(
         row.record for row in rows_of(kept.server) if row.what == "answer tools/call warmest"
@@ -156,20 +156,20 @@ def test_a_cut_recording_replays_up_to_the_cut(kept, invoke, tmp_path):
     assert re.search(r"^note: line \d+: ", done.stdout, re.MULTILINE)
 
 
-def test_a_recording_of_a_client_is_unusable_for_replay(kept, invoke):
+def test_a_recording_of_a_client_cannot_be_replayed(kept, invoke):
     done = invoke("replay", kept.client, EXAMPLE)
     assert done.exit_code == 2
     assert "this recording is of role 'client'" in done.stderr
 
 
-def test_what_cannot_be_replayed_exits_2(kept, invoke, tmp_path):
+def test_a_missing_recording_or_target_exits_with_2(kept, invoke, tmp_path):
     assert invoke("replay", tmp_path / "missing.mcprec.jsonl", EXAMPLE).exit_code == 2
     broken = invoke("replay", kept.server, tmp_path / "missing.py")
     assert broken.exit_code == 2
     assert "no such file" in broken.stderr
 
 
-def test_a_recording_shows_and_checks_alike_from_both_sides(kept, invoke):
+def test_both_sides_recordings_can_be_checked_and_shown(kept, invoke):
     for file in (kept.server, kept.client):
         assert invoke("check", file).stdout.startswith(f"{file}: complete\n")
         shown = invoke("show", "--json", file).stdout.splitlines()

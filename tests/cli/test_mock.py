@@ -1,4 +1,4 @@
-"""`mock`: a recorded server as a process, for any client; and the recorded client."""
+"""`mcp-trio mock` over stdio."""
 
 import json
 import os
@@ -35,25 +35,25 @@ def call(name, **arguments):
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}) + "\n"
 
 
-def test_a_recorded_server_answers_over_stdio():
+def test_the_mock_sends_recorded_responses_over_stdio():
     done = mock(EVERYTHING, said=call("get-sum", a=2, b=40))
     assert json.loads(done.stdout)["result"]["content"][0]["text"] == "The sum of 2 and 40 is 42."
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_was_not_recorded_is_told_to_both_sides():
+def test_an_unrecorded_request_is_an_error_for_the_client_and_on_stderr():
     done = mock(EVERYTHING, said=call("get-sum", a=2, b=3))
     text = 'tools/call {"name":"get-sum","arguments":{"a":2,"b":3}} was not recorded; closest recorded requests: '
     assert text in json.loads(done.stdout)["error"]["message"]
     assert (done.returncode, done.stderr.startswith(text)) == (0, True)
 
 
-def test_a_client_of_the_command_line_cannot_tell(invoke):
+def test_the_mock_can_be_called_like_the_recorded_server(invoke):
     shown = invoke("call", "echo", "message=Grüße 👋", "--", *MOCK, EVERYTHING)
     assert (shown.stdout, shown.exit_code) == ("Echo: Grüße 👋\n", 0)
 
 
-def test_strict_is_a_status(write):
+def test_strict_fails_on_missing_and_unrecorded_requests(write):
     path = write(*ONE_PING)
     assert mock(path, "--strict", said=PING).returncode == 0
     done = mock(path, "--strict")
@@ -63,7 +63,7 @@ def test_strict_is_a_status(write):
     assert (done.returncode, done.stderr) == (1, told)
 
 
-def test_at_the_recorded_pace_it_answers_as_well(write):
+def test_pace_sends_the_recorded_responses(write):
     assert mock(write(*ONE_PING), "--pace", "--channel", "0", said=PING).stdout.count("\n") == 1
 
 
@@ -82,12 +82,12 @@ def running(write):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it(running, number):
+def test_a_signal_ends_the_mock(running, number):
     running.send_signal(number)
     assert running.wait(10) == 128 + number
 
 
-def test_it_ends_with_its_parent(write):
+def test_the_mock_ends_with_its_parent_process(write):
     code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     parent = subprocess.Popen(
         [sys.executable, "-c", code, *MOCK, str(write(*ONE_PING))],
@@ -103,7 +103,7 @@ def test_it_ends_with_its_parent(write):
         assert parent.stdout.read() == ""  # nobody holds the other end any more
 
 
-def test_a_recorded_client_talks_to_a_live_server(invoke, write):
+def test_as_a_client_it_sends_the_recorded_requests(invoke, write):
     path = write(
         ("in", {"jsonrpc": "2.0", "id": 1, "method": "resources/list"}),
         ("out", {"jsonrpc": "2.0", "id": 1, "result": {"resources": ["others"]}}),
@@ -113,7 +113,7 @@ def test_a_recorded_client_talks_to_a_live_server(invoke, write):
     assert shown.exit_code == 0
 
 
-def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
+def test_a_live_server_that_answers_nothing_is_status_1(invoke, write):
     shown = invoke("mock", write(*ONE_PING), "--as", "client", "--", *ODD, "dies")
     assert shown.exit_code == 1
     assert "0 of 1 requests answered" in shown.stdout
@@ -129,12 +129,12 @@ def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
         (("--channel", "7"), "the recording has no messages on channel 7"),
     ],
 )
-def test_what_does_not_go_together_is_rejected(invoke, given, text):
+def test_contradictory_options_are_rejected(invoke, given, text):
     shown = invoke("mock", EVERYTHING, *given)
     assert shown.exit_code == 2
     assert text in shown.stderr
 
 
-def test_what_is_no_recording_is_rejected(invoke, tmp_path):
+def test_a_missing_recording_is_rejected(invoke, tmp_path):
     shown = invoke("mock", tmp_path / "missing")
     assert (shown.exit_code, "missing" in shown.stderr) == (2, True)

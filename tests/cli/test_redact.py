@@ -1,4 +1,4 @@
-"""`redact` writes a recording again without its secrets; everything else stays."""
+"""`mcp-trio redact` and `scan`."""
 
 import fcntl
 import os
@@ -6,6 +6,9 @@ import stat
 
 import pytest
 import zstandard
+
+# `redact`.
+
 
 SECRET = "Abc123Xyz789Qrs456"
 ECHO = {
@@ -50,7 +53,7 @@ def key(tmp_path):
     return file
 
 
-def test_no_secret_is_left_not_even_before_its_name(path, tmp_path, invoke):
+def test_no_secret_is_left_even_before_its_name_occurs(path, tmp_path, invoke):
     out = tmp_path / "clean.mcprec.jsonl"
     assert invoke("redact", path, "-o", out).exit_code == 0
     clean = out.read_bytes()
@@ -65,7 +68,7 @@ def test_no_secret_is_left_not_even_before_its_name(path, tmp_path, invoke):
     assert "extra" not in differing
 
 
-def test_rules_names_and_values_are_secret_besides(path, tmp_path, invoke):
+def test_rules_names_and_values_are_redacted_too(path, tmp_path, invoke):
     values = tmp_path / "values"
     values.write_text("Elm Row\n\n")
     for rule in (
@@ -79,13 +82,13 @@ def test_rules_names_and_values_are_secret_besides(path, tmp_path, invoke):
         assert b"Elm Row" not in done.stdout_bytes
 
 
-def test_the_same_key_makes_the_same_recording(path, key, invoke):
+def test_the_same_key_gives_the_same_recording(path, key, invoke):
     done = [invoke("redact", path, "--key", key).stdout_bytes for _ in range(2)]
     assert done[0] == done[1]
     assert invoke("redact", path).stdout_bytes != done[0]
 
 
-def test_a_redacted_recording_is_redacted_to_the_same_frames(path, tmp_path, key, invoke):
+def test_redacting_twice_changes_no_message(path, tmp_path, key, invoke):
     once = tmp_path / "once.mcprec.jsonl"
     invoke("redact", path, "-o", once, "--key", key)
     twice = invoke("redact", once).stdout_bytes.splitlines()
@@ -100,7 +103,7 @@ def test_in_place_replaces_the_recording(path, invoke):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_name_that_says_so_is_compressed(path, tmp_path, invoke):
+def test_the_output_is_compressed_if_its_name_ends_in_zst(path, tmp_path, invoke):
     out = tmp_path / "clean.mcprec.jsonl.zst"
     assert invoke("redact", path, "-o", out).exit_code == 0
     with zstandard.open(out, "rb") as file:
@@ -136,13 +139,13 @@ def test_a_damaged_recording_is_rejected(path, invoke):
         (["-o", "{path}/none/x"], "cannot write"),
     ],
 )
-def test_misuse_is_said(path, invoke, arguments, text):
+def test_contradictory_options_and_unreadable_files_are_rejected(path, invoke, arguments, text):
     done = invoke("redact", path, *(each.format(path=path) for each in arguments))
     assert done.exit_code == 2
     assert text in done.stderr
 
 
-def test_a_recording_in_several_files_is_not_replaced(path, invoke):
+def test_in_place_rejects_a_recording_in_several_files(path, invoke):
     segment = path.parent / "hand.2.mcprec.jsonl"
     segment.write_bytes(b"more of it")
     for where, text in ((["--in-place"], "several files"), (["-o", segment], "itself")):
@@ -151,18 +154,18 @@ def test_a_recording_in_several_files_is_not_replaced(path, invoke):
     assert segment.read_bytes() == b"more of it"
 
 
-def test_a_recording_that_is_not_there_is_told(tmp_path, invoke):
+def test_a_missing_recording_is_reported(tmp_path, invoke):
     (tmp_path / "out").touch()
     done = invoke("redact", tmp_path / "none", "-o", tmp_path / "out")
     assert (done.exit_code, "cannot read" in done.stderr) == (2, True)
 
 
-def test_a_listing_that_is_none_teaches_no_schema(write, invoke):
+def test_an_invalid_tool_list_defines_no_secrets(write, invoke):
     odd = {"jsonrpc": "2.0", "id": 1, "result": {"tools": 3, "inputSchema": 1}}
     assert invoke("redact", write(("out", odd))).exit_code == 0
 
 
-def test_in_place_follows_a_link_to_what_holds_the_secrets(path, tmp_path, invoke):
+def test_in_place_replaces_the_file_behind_a_link(path, tmp_path, invoke):
     link = tmp_path / "link.mcprec.jsonl"
     link.symlink_to(path)
     assert invoke("redact", link, "--in-place").exit_code == 0
@@ -170,12 +173,12 @@ def test_in_place_follows_a_link_to_what_holds_the_secrets(path, tmp_path, invok
     assert SECRET.encode() not in path.read_bytes()
 
 
-def test_another_name_of_the_file_is_told(path, tmp_path, invoke):
+def test_a_hard_link_to_the_recording_is_reported(path, tmp_path, invoke):
     (tmp_path / "other.mcprec.jsonl").hardlink_to(path)
     assert "hard link" in invoke("redact", path, "--in-place").stderr
 
 
-def test_a_recording_that_is_still_written_is_not_replaced(path, invoke):
+def test_in_place_rejects_a_recording_in_progress(path, invoke):
     before = path.read_bytes()
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -186,13 +189,13 @@ def test_a_recording_that_is_still_written_is_not_replaced(path, invoke):
 
 
 @pytest.mark.parametrize("name", ["none", "no/folder"])
-def test_a_recording_that_is_not_there_cannot_be_replaced(tmp_path, invoke, name):
+def test_in_place_rejects_a_missing_recording(tmp_path, invoke, name):
     done = invoke("redact", tmp_path / name, "--in-place")
     assert done.exit_code == 2
     assert "cannot read" in done.stderr
 
 
-def test_a_rewriting_that_fails_half_way_leaves_all_as_it_was(path, invoke, monkeypatch):
+def test_a_failed_write_leaves_the_recording_unchanged(path, invoke, monkeypatch):
     before = path.read_bytes()
 
     def fail(_):
@@ -204,7 +207,7 @@ def test_a_rewriting_that_fails_half_way_leaves_all_as_it_was(path, invoke, monk
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_may_hold_more_secrets_than_a_session(write, invoke):
+def test_the_limit_on_secrets_of_a_session_does_not_apply(write, invoke):
     calls = [
         ("in", {**CALL, "params": {"arguments": {"password": f"word-{number:05}"}}})
         for number in range(1100)
@@ -214,7 +217,7 @@ def test_a_file_may_hold_more_secrets_than_a_session(write, invoke):
     assert b"word-" not in done.stdout_bytes
 
 
-def test_what_a_tool_calls_a_password_in_its_results_is_one(write, invoke):
+def test_passwords_by_a_tools_output_schema_are_redacted(write, invoke):
     tool = LISTED["result"]["tools"][0]
     tool = {**tool, "outputSchema": {"properties": {"seed": {"format": "password"}}}}
     listed = {**LISTED, "result": {"tools": [tool]}}
@@ -222,3 +225,99 @@ def test_what_a_tool_calls_a_password_in_its_results_is_one(write, invoke):
     done = invoke("redact", write(("out", listed), ("out", {"id": 2, "result": result})))
     assert done.exit_code == 0
     assert b"abcdef1" not in done.stdout_bytes
+
+
+# `scan`.
+
+
+SECRETS = {
+    "secret name": {"password": "correct-horse"},
+    "AI service key": "use sk-proj-Abc123Xyz789Qrs456Tuv",
+    "GitHub token": "ghp_0123456789abcdefghijABCDEFGHIJ012345",
+    "AWS key": ["AKIAIOSFODNN7EXAMPLE"],
+    "JSON Web Token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r",
+    "private key": "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
+    "high entropy": "zQ8vN3kLp1Xw7RtYb2MfHs9J",
+}
+
+
+def message(data):
+    params = {"level": "info", "data": data}
+    return ("out", {"jsonrpc": "2.0", "method": "notifications/message", "params": params})
+
+
+@pytest.mark.parametrize(("kind", "data"), SECRETS.items())
+def test_a_likely_secret_is_shown_masked_with_its_path(write, invoke, kind, data):
+    done = invoke("scan", write(message(data)))
+    assert done.exit_code == 1
+    assert f"1  {kind}" in done.stdout
+    assert "$.params.data" in done.stdout
+    assert str(data) not in done.stdout
+    assert "correct-horse" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "nothing at all",
+        {"token": {"type": "string"}, "token_type": "bearer", "password": True},
+        "0123456789abcdef0123456789abcdef",
+        "https://a/ein-ganz-langer-pfad-von-worten",
+        "AaBbCc112233AaBbCc112233AaBbCc112233",
+        {"data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB5Zx7pQ"},
+        {"password": ""},
+        17.5,
+    ],
+)
+def test_unsuspicious_values_are_not_shown(write, invoke, data):
+    done = invoke("scan", write(message(data)))
+    assert done.exit_code == 0
+    assert "nothing looks like a secret" in done.stdout
+
+
+def test_a_message_that_is_not_json_is_scanned(write, invoke):
+    assert invoke("scan", write(("in", b'{"password":"correct-horse", '))).exit_code == 1
+
+
+def test_a_value_with_two_indications_is_shown_once(write, invoke):
+    done = invoke("scan", write(message("secret=AKIAIOSFODNN7EXAMPLE")))
+    assert done.stdout.count("characters") == 1
+
+
+def test_an_unreadable_line_is_status_1(write, invoke):
+    path = write(message("nothing at all"), message("nothing either"))
+    whole = path.read_bytes()
+    for damage, told in (
+        (whole[:-5], "line 4: the recording was cut"),
+        (whole.replace(b'{"n":2', b"{"), "line 3: not a record"),
+        (whole.replace(b'{"n":2', b'{"z":"password=correct-horse","n":2'), "line 3: a record with"),
+    ):
+        path.write_bytes(damage)
+        done = invoke("scan", path)
+        assert (done.exit_code, f"cannot be scanned: {told}" in done.stderr) == (1, True)
+
+
+def test_a_short_redaction_token_does_not_hide_other_secrets(write, tmp_path, invoke):
+    clean = tmp_path / "clean.mcprec.jsonl"
+    values = [f"zQ8vN3kLp{digit}Xw7RtYb2MfHs9J" for digit in range(10)]
+    path = write(message({"otp": 1}), *map(message, values))
+    assert invoke("redact", path, "-o", clean).exit_code == 0
+    assert invoke("scan", clean).stdout.count("high entropy") == len(values)
+
+
+def test_a_recording_without_redaction_gets_a_note(write, tmp_path, invoke):
+    path = write(message({"password": "correct-horse"}))
+    assert "without redaction" in invoke("scan", path).stderr
+    clean = tmp_path / "clean.mcprec.jsonl"
+    invoke("redact", path, "-o", clean)
+    done = invoke("scan", clean)
+    assert done.exit_code == 0
+    assert done.stderr == ""
+
+
+def test_a_file_that_is_not_a_recording_does_not_end_the_scan(write, tmp_path, invoke):
+    none = tmp_path / "none"
+    done = invoke("scan", none, write(message(SECRETS["AWS key"])))
+    assert done.exit_code == 2
+    assert "cannot read" in done.stderr
+    assert "AWS key" in done.stdout

@@ -1,10 +1,33 @@
-"""`replay` of what a recorded client said, at a live server: the table, statuses and refusals."""
+"""`mcp-trio replay` and `sweep`: options, and live servers."""
 
 import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from mcp_trio._cli.replay import sweep_summary
+from mcp_trio.recording import SweepReport
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--mode", "lax"], "Invalid value for '--mode'"),
+        (["--key", "/does/not/exist"], "cannot read the key /does/not/exist"),
+    ],
+)
+def test_invalid_options_are_rejected(invoke, tmp_path, write, options, told):
+    target = tmp_path / "server.py"
+    target.write_text('from mcp_trio import Server\n\nserver = Server("x")\n')
+    shown = invoke("replay", write(), target, *options)
+    assert (shown.exit_code, told in shown.stderr) == (2, True)
+
+
+# A live server.
+
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 WEATHER = "mcp_trio.examples.weather"
@@ -61,12 +84,12 @@ def some(tmp_path):
     return tmp_path / "some.py"
 
 
-def test_a_server_that_is_the_same_is_told_so(invoke):
+def test_a_server_that_responds_as_recorded_has_no_differences(invoke):
     shown = invoke("replay", RECORDINGS / "weather.mcprec.jsonl", "--inputs", WEATHER)
     assert (shown.stdout, shown.exit_code) == ("no differences, 6 of 6 requests answered\n", 0)
 
 
-def test_what_differs_is_a_table(invoke, write, some):
+def test_differences_are_printed_as_a_table(invoke, write, some):
     path = write(
         *hello(name="some", version="0"),
         *called(2, "add", {"a": 1, "b": 2}, content=[{"type": "text", "text": "4"}]),
@@ -85,7 +108,7 @@ def test_what_differs_is_a_table(invoke, write, some):
     assert shown.stderr.splitlines()[:2] == ["imported", "added"]
 
 
-def test_what_may_differ_is_named_by_paths(invoke, write, some):
+def test_differences_at_ignored_paths_are_not_reported(invoke, write, some):
     path = write(*hello(name="some", version="9"), *called(2, "add", {"a": 1, "b": 2}, content=[]))
     given = ("--ignore", "$.result.content", "--ignore", "$.result.serverInfo.*")
     shown = invoke("replay", path, "--inputs", some, *given)
@@ -93,7 +116,7 @@ def test_what_may_differ_is_named_by_paths(invoke, write, some):
     assert shown.stdout.endswith("2 ignored\n")
 
 
-def test_other_programs_get_json(invoke, write, some):
+def test_differences_can_be_printed_as_json(invoke, write, some):
     path = write(*hello(name="other", version="0"))
     shown = invoke("replay", path, "--inputs", some, "--json")
     (difference,) = map(json.loads, shown.stdout.splitlines())
@@ -102,7 +125,7 @@ def test_other_programs_get_json(invoke, write, some):
     assert shown.exit_code == 1
 
 
-def test_a_command_stands_behind_dashes(invoke, write):
+def test_a_live_server_can_be_a_command_after_dashes(invoke, write):
     path = write(
         ("in", said(id=7, method="resources/list")), ("out", said(id=7, result={"resources": []}))
     )
@@ -119,7 +142,7 @@ def test_a_server_that_dies_is_a_difference(invoke, write):
 
 
 @pytest.mark.real_time
-def test_an_answer_has_a_time(invoke, write, some):
+def test_a_late_response_is_a_difference(invoke, write, some):
     path = write(*hello(name="some", version="0"), *called(2, "wait", {}, content=[]))
     shown = invoke("replay", path, "--inputs", some, "--timeout", "0.2")
     assert "late" in shown.stdout
@@ -135,12 +158,12 @@ def test_a_session_is_chosen_by_its_channel(invoke, write, some):
     )
 
 
-def test_a_command_that_cannot_be_started_is_told_in_a_line(invoke, write):
+def test_a_command_that_cannot_be_started_is_reported_in_one_line(invoke, write):
     shown = invoke("replay", write(), "--", "/no/such/program")
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
 
 
-def test_what_is_no_recording_is_told_in_a_line(invoke, tmp_path):
+def test_a_file_that_is_not_a_recording_is_reported_in_one_line(invoke, tmp_path):
     (tmp_path / "text").write_text("hello\n")
     shown = invoke("replay", tmp_path / "text", "--", *ODD)
     assert shown.exit_code == 2
@@ -158,7 +181,7 @@ def test_what_is_no_recording_is_told_in_a_line(invoke, tmp_path):
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is no JSON path"),
     ],
 )
-def test_what_does_not_go_together_is_rejected(invoke, given, text):
+def test_contradictory_options_are_rejected(invoke, given, text):
     shown = invoke("replay", RECORDINGS / "weather.mcprec.jsonl", *given)
     assert shown.exit_code == 2
     assert text in shown.stderr
@@ -168,3 +191,21 @@ def test_the_usage_has_a_line_for_each_way_to_name_a_server(invoke):
     first, second = invoke("replay").output.splitlines()[:2]
     assert first.endswith(" replay [OPTIONS] FILE [TARGET]")
     assert second.endswith(" replay [OPTIONS] FILE -- COMMAND...")
+
+
+# `sweep`.
+
+
+@pytest.mark.parametrize(
+    ("schedules", "outcomes", "words"),
+    [
+        (1, 1, "1 schedule, 1 outcome, in"),
+        (100, 1, "100 schedules, 1 outcome, in"),
+        (100, 2, "100 schedules, 2 outcomes, in"),
+    ],
+)
+def test_singular_and_plural_counts_are_written_correctly(schedules, outcomes, words):
+    report = SweepReport(
+        schedules=schedules, outcomes=outcomes, differences=(), untracked_calls=(), seconds=0.5
+    )
+    assert sweep_summary(report, "trip", "server.py").startswith(words)

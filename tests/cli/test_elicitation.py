@@ -1,4 +1,4 @@
-"""What a server asks while it works: on the terminal, by defaults, and where nobody is."""
+"""Elicitations during `mcp-trio call`: on a terminal, with default values, and without a terminal."""
 
 import io
 import os
@@ -42,14 +42,14 @@ def test_each_member_is_asked_for_with_its_default():
     assert "Days [2]: " in shown
 
 
-def test_what_does_not_fit_is_asked_for_again():
+def test_an_invalid_value_is_asked_for_again():
     result, shown = typed(form("city", city=CITY, days=DAYS), "", "O", "Oslo", "many", "3")
     assert result.content == {"city": "Oslo", "days": 3}
     assert "Error: city: less than 2 characters" in shown
     assert "Error: days: not an integer" in shown
 
 
-def test_what_need_not_be_said_may_be_left_out():
+def test_an_optional_member_can_be_left_out():
     assert typed(form(city=CITY), "")[0].content == {}
 
 
@@ -67,7 +67,7 @@ def test_what_need_not_be_said_may_be_left_out():
         ({"type": "string", "default": "x"}, "", "x"),
     ],
 )
-def test_what_is_typed_has_the_type_of_its_member(member, line, value):
+def test_an_answer_is_converted_to_the_members_type(member, line, value):
     assert typed(form("it", it=member), line)[0].content == {"it": value}
 
 
@@ -80,7 +80,7 @@ def test_what_is_typed_has_the_type_of_its_member(member, line, value):
         ({"type": "string", "title": "A\x1b", "description": "d\n"}, "A\\x1b (d\\n)"),
     ],
 )
-def test_what_may_be_said_is_told(member, told):
+def test_the_prompt_names_description_choices_and_format(member, told):
     assert told in typed(form("it", it=member), "a", "y")[1]
 
 
@@ -90,20 +90,20 @@ def test_the_end_of_the_input_declines():
 
 
 @pytest.mark.requirement("ELIC-37")
-def test_what_was_filled_in_may_be_looked_at_before_it_is_sent():
+def test_the_user_confirms_the_content_before_it_is_sent():
     result, shown = typed(form("city", city=CITY), "Oslo", "n")
     assert (result.action, result.content) == ("decline", None)
     assert "Send this? [Y/n]: " in shown
 
 
 @pytest.mark.parametrize(("line", "action"), [("", "accept"), ("y", "accept"), ("n", "decline")])
-def test_a_form_with_nothing_in_it_is_a_confirmation(line, action):
+def test_a_form_without_members_is_a_confirmation(line, action):
     assert typed(form(), line)[0].action == action
 
 
 @pytest.mark.requirement("ELIC-37", "ELIC-39", "ELIC-40")
 @pytest.mark.parametrize(("line", "action"), [("y", "accept"), ("n", "decline")])
-def test_a_url_is_shown_in_full_and_left_to_the_person(line, action):
+def test_a_url_is_shown_completely_and_not_opened(line, action):
     url = "https://example.com/\x1bsign?" + "x" * 200
     params = ElicitParams(message="Sign", mode="url", url=url, elicitation_id="e")
     result, shown = typed(params, line)
@@ -117,7 +117,7 @@ def test_a_url_is_shown_in_full_and_left_to_the_person(line, action):
     ("url", "host", "warns"),
     [("https://xn--exmple-cua.com/", "xn--exmple-cua.com", True), ("a://[", "no host", False)],
 )
-def test_a_host_that_may_be_another_is_warned_about(url, host, warns):
+def test_a_punycode_host_gets_a_warning(url, host, warns):
     _, shown = typed(ElicitParams(message="", mode="url", url=url), "n")
     assert ("warning: this host" in shown) is warns
     assert f"Open {host} in" in shown
@@ -139,13 +139,13 @@ def test_a_host_that_may_be_another_is_warned_about(url, host, warns):
         ),
     ],
 )
-def test_defaults_are_accepted_where_they_suffice(params, content, why, capsys):
+def test_forms_are_accepted_if_defaults_make_them_valid(params, content, why, capsys):
     result = accept_defaults(params)
     assert (result.action, result.content) == ("decline" if why else "accept", content)
     assert why in capsys.readouterr().err
 
 
-def test_who_is_asked_depends_on_the_terminal(monkeypatch, capsys):
+def test_the_user_is_asked_only_on_a_terminal(monkeypatch, capsys):
     assert answer_function(accepts_defaults=True) is accept_defaults
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert answer_function(accepts_defaults=False)(form()).action == "decline"
@@ -158,14 +158,14 @@ def test_who_is_asked_depends_on_the_terminal(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)
-def test_a_call_declines_and_says_so_where_there_is_no_terminal(invoke, protocol_version):
+def test_without_a_terminal_a_form_is_declined(invoke, protocol_version):
     done = invoke("call", ASKING, "plan", "--protocol-version", protocol_version)
     assert (done.exit_code, done.stdout) == (0, "decline: None\n")
     assert "the server asks: Where to?\ndeclined: stdin is not a terminal" in done.stderr
 
 
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)
-def test_a_call_takes_the_defaults_if_it_is_told_so(invoke, protocol_version):
+def test_with_yes_the_defaults_are_accepted(invoke, protocol_version):
     done = invoke("call", ASKING, "easy", "--yes", "--protocol-version", protocol_version)
     assert done.stdout == "accept: Easy(level='low')\n"
     assert invoke(
@@ -174,14 +174,14 @@ def test_a_call_takes_the_defaults_if_it_is_told_so(invoke, protocol_version):
 
 
 @pytest.mark.parametrize("protocol_version", WITH_URLS)
-def test_a_url_is_not_visited_by_nobody(invoke, protocol_version):
+def test_with_yes_a_url_is_declined(invoke, protocol_version):
     done = invoke("call", ASKING, "visit", "--yes", "--protocol-version", protocol_version)
     assert done.stdout == "decline\n"
     assert "only a user at a terminal can confirm opening https://example.com/sign" in done.stderr
 
 
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)
-def test_a_person_at_a_terminal_fills_in_a_form(protocol_version):
+def test_a_user_at_a_terminal_fills_in_a_form(protocol_version):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "mcp_trio", "call", str(ASKING), "plan"]
     os.write(ours, b"Oslo\n3\nn\ny\n")
@@ -202,7 +202,7 @@ def test_a_person_at_a_terminal_fills_in_a_form(protocol_version):
 # What comes back.
 
 
-def test_structured_content_is_printed_unless_a_text_says_the_same(invoke):
+def test_structured_content_is_printed_unless_a_text_repeats_it(invoke):
     assert (
         invoke("call", ASKING, "structured", "--protocol-version", STATELESS).stdout == '{"a":1}\n'
     )
@@ -210,12 +210,12 @@ def test_structured_content_is_printed_unless_a_text_says_the_same(invoke):
     assert shown == 'other\n{\n  "b": [\n    2\n  ]\n}\n'
 
 
-def test_sound_and_links_are_told_for_what_they_are(invoke):
+def test_audio_and_links_are_printed_with_their_type(invoke):
     shown = invoke("call", ASKING, "media", "--protocol-version", STATELESS).stdout
     assert shown == "[audio: audio/wav, 10 bytes]\n[link: some://link, text/plain]\n"
 
 
-def test_the_result_of_the_last_round_is_the_one_that_json_shows(invoke):
+def test_json_output_is_the_result_of_the_last_round(invoke):
     shown = invoke(
         "call", ASKING, "easy", "--yes", "--json", "--protocol-version", STATELESS
     ).stdout

@@ -1,4 +1,4 @@
-"""What the README and the documentation show works as it stands there."""
+"""The examples, commands, links and tables of the README and the documentation."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def run(command, folder, *, status=0):
 
 
 @pytest.mark.timeout(240)  # forty processes, one after the other
-def test_every_example_of_the_readme_runs_in_its_order(tmp_path):
+def test_every_example_runs_in_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
     assert len(shown) == 17
@@ -79,7 +79,7 @@ def test_the_readme_is_short_and_of_normal_width():
     assert [line for line in lines if len(line) > 100] == []
 
 
-def test_the_readme_has_the_two_commands_for_newcomers():
+def test_the_readme_has_the_commands_to_try_the_demo_and_run_the_tests():
     assert [block.strip() for language, block in BLOCKS if language == "sh"] == NEWCOMER_COMMANDS
 
 
@@ -98,21 +98,21 @@ def test_other_pages_do_not_change_when_they_are_built():
     assert on_page_markdown("# Tutorial\n") == "# Tutorial\n"
 
 
-def test_the_readme_lists_the_sessions_that_there_are():
+def test_the_documentation_lists_every_nox_session():
     noxfile = (Path(__file__).parents[2] / "noxfile.py").read_text(encoding="utf-8")
     sessions = re.findall(r"^@nox\.session.*\ndef (\w+)", noxfile, re.MULTILINE)
     table = README.split("| session | does |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `nox -s (\w+)`", table, re.MULTILINE)) == set(sessions)
 
 
-def test_the_files_that_the_readme_names_are_there():
+def test_the_tools_that_the_documentation_names_exist():
     root = Path(__file__).parents[2]
     named = set(re.findall(r"\btools/[\w/]+\.py", README))
     assert named
     assert {name for name in named if not (root / name).exists()} == set()
 
 
-def test_the_limits_that_the_readme_names_are_there():
+def test_the_limits_that_the_documentation_names_exist():
     from mcp_trio.limits import DEFAULT_LIMITS
     from mcp_trio.recording import RecordOptions
 
@@ -130,7 +130,7 @@ def test_the_limits_that_the_readme_names_are_there():
     assert named <= limits
 
 
-def test_the_readme_lists_the_fixtures_that_there_are():
+def test_the_documentation_lists_every_pytest_fixture():
     from mcp_trio import pytest_plugin
 
     table = README.split("| fixture | gives |")[1].split("\n\n")[0]

@@ -1,4 +1,4 @@
-"""What is shown while something takes its time."""
+"""Progress bars, and the sizes in outputs."""
 
 import io
 import time
@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from mcp_trio._cli.options import lines_of, naming
-from mcp_trio._cli.output import bars_hidden, busy, call_progress, read_progress
+from mcp_trio._cli.output import bars_hidden, busy, call_progress, read_progress, size
 from mcp_trio.errors import RecordingError
 from mcp_trio.types import ProgressParams
 
@@ -34,7 +34,7 @@ def slow_lines(count):
 
 
 @pytest.mark.real_time
-def test_a_long_file_shows_how_far_it_was_read():
+def test_reading_a_long_file_shows_a_bar_with_bytes():
     with redirect_stderr(Screen()) as screen:
         read = list(read_progress(slow_lines(8), "reading it", total_bytes=8 << 20, seconds=0.05))
     assert len(read) == 8
@@ -43,13 +43,13 @@ def test_a_long_file_shows_how_far_it_was_read():
 
 
 @pytest.mark.real_time
-def test_a_long_wait_shows_that_something_runs():
+def test_a_long_wait_shows_a_bar():
     with redirect_stderr(Screen()) as screen, busy("replaying", seconds=0.02):
         time.sleep(0.3)
     assert "replaying" in screen.getvalue()
 
 
-def test_what_is_quick_shows_nothing():
+def test_quick_work_shows_no_bar():
     with redirect_stderr(Screen()) as screen:
         with busy("replaying"):
             pass
@@ -57,7 +57,7 @@ def test_what_is_quick_shows_nothing():
     assert screen.getvalue() == ""
 
 
-def test_elsewhere_than_on_a_terminal_nothing_is_shown():
+def test_without_a_terminal_no_bar_is_shown():
     with redirect_stderr(io.StringIO()) as stderr:
         with busy("replaying", seconds=0.0):
             pass
@@ -84,7 +84,7 @@ def reported(progress, **more):
     return ProgressParams(progress_token=1, progress=progress, **more)
 
 
-def test_nothing_moves_on_the_screen_while_somebody_types():
+def test_no_bar_is_drawn_while_the_user_is_asked():
     screen = Screen()
     with redirect_stderr(screen), call_progress("plan", on_any_stderr=False) as report:
         report(reported(1, total=3))
@@ -96,7 +96,21 @@ def test_nothing_moves_on_the_screen_while_somebody_types():
         assert screen.getvalue() != shown
 
 
-def test_the_words_of_a_report_are_told(capsys):
+def test_the_message_of_a_progress_notification_is_escaped(capsys):
     with call_progress("plan", on_any_stderr=True) as report:
         report(reported(1, total=2, message="half\x1b"))
     assert capsys.readouterr().err == "progress: 1 of 2 half\\x1b\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (3 << 20, "3.0 MiB"),
+        (5 << 40, "5120.0 GiB"),
+    ],
+)
+def test_sizes_are_printed_with_units(count, text):
+    assert size(count) == text
