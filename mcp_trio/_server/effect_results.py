@@ -62,7 +62,7 @@ class _Results:
         return result, body
 
     def decoded(self, body: bytes) -> Any:
-        """Return the value that JSON stands for.
+        """Return the value that the JSON encodes.
 
         Raises:
             TypeError: The JSON does not fit the annotation.

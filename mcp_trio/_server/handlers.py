@@ -113,16 +113,17 @@ class ServedSession:
         return self._limiter
 
     def accompany(self, session: Session) -> None:
-        """Start to announce changes to the client of a session that opens."""
+        """Start announcing changes to the client; called when the session opens."""
         self._session = session
         self.announcer.accompany(session)
 
     def depart(self) -> None:
-        """Stop to announce changes; the session closes."""
+        """Stop announcing changes; called when the session closes."""
         self.announcer.leave()
 
     # From a request to the function that answers its method. Every coroutine between the session
-    # and a handler makes each wait of the handler slower, so these functions return awaitables.
+    # and a handler slows down each wait of the handler. Therefore a function that only chooses the
+    # next one returns its awaitable.
 
     def handle(self, handling: Handling) -> Awaitable[_Result]:
         """Return the result of a request.

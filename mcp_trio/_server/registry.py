@@ -460,10 +460,10 @@ class Registry:
         self._kinds = None
 
     def find_target(self, target: object) -> Target:
-        """Return the prompt or resource that a name, a URI or a handler function stands for.
+        """Return the prompt or resource that a name, a URI or a handler function identifies.
 
         Raises:
-            LookupError: It stands for none, or for more than one.
+            LookupError: It identifies none, or more than one.
         """
         found = [
             (kind, key)

@@ -4,7 +4,7 @@ A thread cannot be cancelled. When its request is over, the thread is abandoned:
 dropped, and every call that it makes into the event loop raises `RequestAbandoned`.
 
 A replay runs each handler in a thread of its own, and lets only one thread run at a time, from one
-call of its context to the next. A thread that waits for such a call is *standing*.
+call of its context to the next. The thread reports to the sequencer when it waits for such a call.
 """
 
 import functools
@@ -202,8 +202,8 @@ def _call(handler: Callable[..., Result], keywords: Mapping[str, Any]) -> Result
 class _ReplayThread(Generic[Result]):
     """A thread of a replay, which runs only when the sequencer lets it run.
 
-    The sequencer is told once that the thread stands for good: by the task that waits for the
-    thread, or by the thread itself if it was abandoned.
+    The end of the thread is reported to the sequencer once: by the task that waits for the thread,
+    or by the thread itself if it was abandoned.
     """
 
     call: Callable[[], Result]
@@ -226,7 +226,7 @@ class _ReplayThread(Generic[Result]):
             self.stop()
 
     def stop(self) -> None:
-        """Tell the sequencer that the thread stands for good."""
+        """Report to the sequencer that the thread runs no more."""
         if not self._has_stopped:
             self._has_stopped = True
             self.bridge.sequencer.thread_waits()
