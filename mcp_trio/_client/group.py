@@ -9,6 +9,8 @@ Lists are read from all servers at the same time. A server whose connection is l
 logged.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial

@@ -48,6 +48,7 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._protocol.versions import STATELESS_CODES
+from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import ErrorGroup, contained
 from mcp_trio._transports.connections import OnState, RandomSource, ReportedState, State
 from mcp_trio._transports.http_client_requests import (
@@ -62,7 +63,7 @@ from mcp_trio._transports.http_client_requests import (
     parsed_url,
     session_id_of,
 )
-from mcp_trio._transports.inboxes import Item, ReceivedQueue
+from mcp_trio._transports.inboxes import ReceivedQueue
 from mcp_trio.errors import METHOD_NOT_FOUND, ConnectionLost, LocalProtocolError, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -400,7 +401,7 @@ class HttpChannel:
         if self._has_ended:
             raise trio.BrokenResourceError(f"the session is over: {self.reason}")
 
-    async def receive(self) -> Sequence[Item]:
+    async def receive(self) -> Sequence[Received]:
         """Return the messages that have arrived, at least one; empty when the session has ended.
 
         Cancellation loses no message.

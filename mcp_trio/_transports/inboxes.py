@@ -6,7 +6,6 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import Wakeup
@@ -77,8 +76,6 @@ class RequestInbox:
         return taken
 
 
-Item: TypeAlias = bytes | Oversized | Lost
-
 # The approximate memory of an item beside its bytes. It counts towards the bound, so that a flood
 # of tiny items is bounded, too.
 _ITEM_BYTES: Final = 128
@@ -94,14 +91,14 @@ class ReceivedQueue:
     """
 
     bytes_max: int
-    _items: list[Item] = attrs.field(factory=list[Item], init=False)
+    _items: list[Received] = attrs.field(factory=list[Received], init=False)
     _bytes: int = attrs.field(default=0, init=False)
     _is_ended: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
     _filled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _emptied: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Received) -> None:
         """Append an item; after `end`, drop it."""
         if self._is_ended:
             return
@@ -114,7 +111,7 @@ class ReceivedQueue:
         while self._bytes >= self.bytes_max and not self._is_closed:
             await self._emptied.park()
 
-    async def take(self) -> list[Item]:
+    async def take(self) -> list[Received]:
         """Remove and return all items, at least one; return an empty list at the end.
 
         The end is returned without yielding to another task: a caller that learns from it that its
@@ -148,7 +145,7 @@ class ReceivedQueue:
         self._emptied.unpark_all()
 
 
-def _size(item: Item) -> int:
+def _size(item: Received) -> int:
     if isinstance(item, bytes):
         return len(item) + _ITEM_BYTES
     return _ITEM_BYTES if isinstance(item, Lost) else len(item.prefix) + _ITEM_BYTES
