@@ -1,4 +1,4 @@
-"""The waiting side: requests of ours, from the first byte to the caller's result."""
+"""Outgoing requests: from the first byte sent to the caller's result."""
 
 import math
 from collections import deque
@@ -31,44 +31,50 @@ from mcp_trio.errors import (
     loss_as,
 )
 
-# --------------------
-# One request of ours that somebody waits for.
-
-
 ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
-Hear: TypeAlias = Callable[[Method, Any], bool]
+OnNotification: TypeAlias = Callable[[Method, Any], bool]
 
 
-def _anything(_result: Any) -> None:
-    """Whatever has the method's shape will do."""
+def _accept(_result: Any) -> None:
+    pass
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Asked:
-    """A question to the peer, however it travels: a method of the peer's, and its params.
+    """A question to the peer, sent as a request or in an `InputRequiredResult`.
 
-    `check` raises `RemoteProtocolError` for a result that has the method's shape, and yet is no
-    answer to this question. `on_progress` hears of progress, where there is any.
+    Attributes:
+        method: The method.
+        params: The params.
+        check: A function that raises `RemoteProtocolError` for a result that has the right type,
+            but is no valid answer to this question.
+        on_progress: The callback for progress notifications, which only requests have.
     """
 
     method: str
     params: ParamsToSend | None = None
-    check: Callable[[Any], object] = _anything
+    check: Callable[[Any], object] = _accept
     on_progress: ProgressCallback | None = None
 
 
 @attrs.define(eq=False)
 class Call:
-    """One waiting caller: settled by an answer or by the loss of it, never both.
+    """An outgoing request and its waiting caller; it ends with an answer or a loss, never both.
 
-    `scope` is the caller's cancel scope; its deadline is the request's, and moves with progress.
-    `hear` gets each notification of a subscription at once, and says whether it goes to callbacks.
-    `about` is the peer's request whose handler asks.
+    Attributes:
+        request: The request.
+        progress_queued_max: The maximum number of progress notifications that wait for the caller.
+        on_notification: A function that receives each notification of a subscription at once, and
+            returns whether the callbacks receive it as well.
+        about: The id of the peer's request whose handler sends this request.
+        scope: The cancel scope of the caller; its deadline moves with progress.
+        answer: The response.
+        loss: The reason why no response was received.
     """
 
     request: OutgoingRequest
     progress_queued_max: int
-    hear: Hear | None = None
+    on_notification: OnNotification | None = None
     about: RequestId | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     answer: ResponseReceived | None = attrs.field(default=None, init=False)
@@ -90,19 +96,20 @@ class Call:
         return self.answer is not None and self.answer.error is None
 
     def settle(self, answer: ResponseReceived) -> None:
-        """The answer has come; what is left of the budgets is not the callbacks' problem."""
+        """Set the response."""
         self.answer = answer
+        # The callbacks for progress that has arrived may take longer than the time budget.
         if self.request.wants_progress:
             self.scope.deadline = math.inf
         self._news.set()
 
     def lose(self, loss: ConnectionLost | ProtocolError) -> None:
-        """No answer will come, or none that can be read."""
+        """Set the reason why there is no response, or none that can be decoded."""
         self.loss = loss
         self._news.set()
 
     def report(self, params: Any) -> bool:
-        """Progress has come; False when an older report was dropped for it."""
+        """Queue a progress notification; return False if an older one was dropped for it."""
         dropped = len(self._progress) >= self.progress_queued_max
         if dropped:
             self._progress.popleft()
@@ -112,24 +119,24 @@ class Call:
         return not dropped
 
     async def next_report(self) -> Any:
-        """The oldest progress that is not handed on yet; None when settled, and there is none."""
+        """Return the oldest queued progress notification; None if the call has ended."""
         while not (self._progress or self.is_settled):
             self._news = trio.Event()
             await self._news.wait()
         return self._progress.popleft() if self._progress else None
 
     def outcome(self) -> msgspec.Raw:
-        """The result.
+        """Return the raw result.
 
         Raises:
             RequestError: The peer answered with an error.
             ConnectionLost: The connection ended before the answer.
-            OutcomeUnknown: The answer is over `limits.messages.bytes_max`.
-            RemoteProtocolError: The answer is no message.
-            LocalProtocolError: The channel had no way to say it; nothing was sent.
+            OutcomeUnknown: The answer is larger than `limits.messages.bytes_max`.
+            RemoteProtocolError: The answer is not a valid message.
+            LocalProtocolError: The channel cannot send the request; nothing was sent.
         """
         if self.loss is not None:
-            raise copy(self.loss)  # each caller gets one of its own: raising changes it
+            raise copy(self.loss)  # Each caller gets a copy, because raising modifies it.
         assert self.answer is not None
         error = self.answer.error
         if error is not None:
@@ -139,8 +146,8 @@ class Call:
 
 
 async def deliver(on_progress: ProgressCallback | None, params: Any) -> None:
-    """Hand progress to its callback, and wait for that."""
-    assert on_progress is not None  # progress arrives only if it was asked for
+    """Call a progress callback, and await its result if it is awaitable."""
+    assert on_progress is not None  # Progress arrives only if the request asked for it.
     waiting = on_progress(params)
     if waiting is not None:
         await waiting
@@ -155,10 +162,10 @@ PROGRESS_BODY: Final = b'"progress"'
 
 @attrs.define(eq=False)
 class Requests:
-    """The requests of ours that are open, each with its caller.
+    """The open outgoing requests of a session.
 
-    Each ends exactly once: with a result, an error, cancelled, out of time, or lost. `loss` tells
-    why no more can be sent.
+    Each ends exactly once: with a result, an error, a cancellation, a timeout, or a loss. `loss` is
+    the reason why no more can be sent; None while the session is open.
     """
 
     connection: Connection
@@ -179,7 +186,7 @@ class Requests:
         lane: Lane | None = None,
         about: RequestId | None = None,
     ) -> Any:
-        """Send a request and return the peer's typed result; documented at `Session.request`."""
+        """Send a request and return the peer's typed result, as `Session.request` describes."""
         await self.send_queue.ready(lane)
         self.check_open(lane)
         limits = self.connection.limits
@@ -199,22 +206,24 @@ class Requests:
             raise self._timeout(request)
         return self.connection.decode_result(request, call.outcome())
 
-    def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:
-        """Send a request that stays open; documented at `Session.stand`."""
+    def stand(self, method: str, params: ParamsToSend, on_notification: OnNotification) -> Call:
+        """Send a request that stays open, as `Session.stand` describes."""
         self.check_open()
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
-        call = self._calls[request.id] = Call(request, limits.messages.progress_queued_max, hear)
+        call = self._calls[request.id] = Call(
+            request, limits.messages.progress_queued_max, on_notification
+        )
         self.send_queue.post_now(request.message)
         return call
 
     def leave(self, call: Call) -> None:
-        """Abandon a request that stays open; documented at `Session.leave`."""
+        """Abandon a request that stays open, as `Session.leave` describes."""
         if not call.is_settled:
             self._abandon(call, None)
 
     def check_open(self, lane: Lane | None = None) -> None:
-        """Refuse what cannot be answered any more; in a lane that is an outcome.
+        """Check that the session is open; if it is not, record the error as the lane's outcome.
 
         Raises:
             ConnectionLost: The session is closing, or has ended.
@@ -223,12 +232,12 @@ class Requests:
             return
         if lane is not None:
             self.send_queue.sequencer.resumed(lane, "err")
-        raise loss_as(ConnectionLost, self.loss)  # what was not sent has no outcome
+        raise loss_as(ConnectionLost, self.loss)  # Nothing was sent, so the outcome is known.
 
     async def _wait(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
     ) -> None:
-        """Return when the call is settled or its time is up; an answer that came counts."""
+        """Wait until the call ends or times out; an answer that has arrived counts."""
         kind = "cxl"
         try:
             with call.scope:
@@ -244,7 +253,7 @@ class Requests:
     async def _wait_in_turn(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
     ) -> None:
-        """Progress is handed to `on_progress` in this task, in order; in a lane each is a turn."""
+        """Wait for the end of the call; call `on_progress` in order, in a lane by turns."""
         sequencer = self.send_queue.sequencer
         while True:
             if lane is not None:
@@ -269,7 +278,7 @@ class Requests:
         seconds = {"idle": budget.idle_seconds, "total": budget.total_seconds}[which]
         limits = self.connection.limits.requests
         default_seconds = {"idle": limits.idle_seconds, "total": limits.total_seconds}[which]
-        setting = f"{which}_seconds"  # an option of the call
+        setting = f"{which}_seconds"  # The option of the call.
         if seconds == default_seconds:
             setting = f"limits.requests.{setting}"
         return RequestTimeout(request.method.name, which, seconds, setting)
@@ -277,7 +286,7 @@ class Requests:
     # The dispatcher's side.
 
     def settle(self, event: ResponseReceived) -> None:
-        """An answer has come for an open request."""
+        """End an open request with its response."""
         self._calls.pop(event.request.id).settle(event)
 
     def fail(self, event: ResponseUnreadable) -> None:
@@ -285,7 +294,7 @@ class Requests:
         self._calls.pop(event.request.id).lose(event.error)
 
     def settle_lost(self, lost: Lost) -> None:
-        """No answer will come for one request; one that nobody waits for any more is counted."""
+        """End a request without a response; count it if its caller no longer waits."""
         call = self._calls.pop(int(lost.id), None)
         if call is None:
             self.connection.counts["late answer"] += 1
@@ -294,28 +303,28 @@ class Requests:
             call.lose(lost.error)
 
     def report(self, event: ProgressReceived) -> bool:
-        """Progress has come for an open request; False when an older report was dropped for it."""
+        """Queue progress of an open request; return False if an older report was dropped for it."""
         event.request.budget.record_activity(trio.current_time())
         return self._calls[event.request.id].report(event.params)
 
     def passes(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""
         assert event.request is not None
-        hear = self._calls[event.request.id].hear
-        return hear is None or hear(event.method, event.params)
+        on_notification = self._calls[event.request.id].on_notification
+        return on_notification is None or on_notification(event.method, event.params)
 
     def lose(self, loss: ConnectionLost) -> None:
-        """No more answers come: every call ends as lost, and so does every later one.
+        """End all open requests, and reject later ones, because the session has ended.
 
-        Of a call that has left it is not known what became of it; unless the channel tells that by
-        itself, as one that loses requests one by one does.
+        The outcome of a request that was sent is unknown, unless the channel reports lost requests
+        one by one.
         """
         self.loss = loss
         self.connection.outgoing.lose_all()
         send_queue = self.send_queue
         for call in self._calls.values():
-            has_left = (
+            was_sent = (
                 not send_queue.reports_losses and call.request.message not in send_queue.dropped
             )
-            call.lose(loss_as(OutcomeUnknown if has_left else ConnectionLost, loss))
+            call.lose(loss_as(OutcomeUnknown if was_sent else ConnectionLost, loss))
         self._calls.clear()

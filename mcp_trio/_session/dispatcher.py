@@ -68,7 +68,7 @@ class Dispatcher:
         factory=dict[RequestId, Handling], init=False
     )
     _suspended: SuspendedHandlers | None = attrs.field(default=None, init=False)
-    _spoken: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    _seen_versions: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _standing: int = attrs.field(default=0, init=False)
     _idle: Wakeup = attrs.field(factory=Wakeup, init=False)
 
@@ -105,16 +105,16 @@ class Dispatcher:
     def _take_batch(self, event: BatchReceived, number: int | str) -> None:
         """Act upon each message of a batch, which one record holds."""
         connection = self.session.connection
-        for place, message in enumerate(event.messages):
+        for position, message in enumerate(event.messages):
             inner = connection.receive_batched(message, event.size_bytes)
-            self._actions[type(inner)](self, inner, message_name(int(number), place))
+            self._actions[type(inner)](self, inner, message_name(int(number), position))
 
     @property
-    def has_spoken(self) -> bool:
+    def has_stateless_client(self) -> bool:
         """Return whether a stateless client has sent a request."""
-        return bool(self._spoken)
+        return bool(self._seen_versions)
 
-    # Requests of theirs.
+    # Incoming requests.
 
     def _admit(self, event: RequestReceived, number: int | str) -> None:
         request = event.request
@@ -144,7 +144,7 @@ class Dispatcher:
         if rejection is not None:
             counts[REJECTED] += 1
             if counts[REJECTED] == 1:
-                logger.warning("%s refused: %s", request.method.name, rejection)
+                logger.warning("%s rejected: %s", request.method.name, rejection)
         return rejection
 
     def _start(self, handling: Handling) -> None:
@@ -155,7 +155,7 @@ class Dispatcher:
             self._admission.enter()
         self.tasks.run(Answering(handling, self))
 
-    def _pass_place_on(self) -> None:
+    def _start_next(self) -> None:
         """Give the slot of a finished handler to the request that has waited longest."""
         waiting = self._admission.leave()
         if waiting is None:
@@ -211,7 +211,7 @@ class Dispatcher:
             self._standing -= 1
             self._idle.wake()
         elif has_free_slot:
-            self._pass_place_on()
+            self._start_next()
 
     def _end(self, handling: Handling, frame: bytes | None) -> bool:
         """End a request in one step; return whether it was answered."""
@@ -232,7 +232,7 @@ class Dispatcher:
         send_queue = self.session.send_queue
         self._handlings.pop(request.id, None)
         if not self._handlings:
-            self._handlings.clear()  # an emptied one keeps its size
+            self._handlings.clear()  # An emptied dict keeps its memory otherwise.
         is_last = len(self._handlings) <= self._standing
         is_answered = self.session.connection.finish(request) and frame is not None
         if frame is not None and is_answered:
@@ -242,7 +242,7 @@ class Dispatcher:
             self._idle.wake()
         return is_answered
 
-    # Requests of theirs that are answered by questions.
+    # Incoming requests that are answered with questions.
 
     async def _ask(self, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
         rounds = self._rounds_of(handling) or self.suspended_handlers.enter(Rounds(handling, self))
@@ -253,7 +253,7 @@ class Dispatcher:
         self._answer(rounds.handling.request, frame, rounds.lane)
         self._answer_duplicates(rounds, frame)
         self.suspended_handlers.update(rounds)
-        self._pass_place_on()
+        self._start_next()
         if self.suspended_handlers.is_closed:
             rounds.give_up()
 
@@ -342,12 +342,12 @@ class Dispatcher:
         return not (self._handlings or self._standing or has_rounds)
 
     async def handlers_done(self) -> None:
-        """Wait until no request of theirs is left, and no handler."""
+        """Wait until no incoming request is open and no handler runs."""
         while self._handlings or self.suspended_handlers.suspended:
             await self._idle.wait()
 
     def cancel_all(self) -> None:
-        """Cancel every handler, and drop the requests that still wait for a place."""
+        """Cancel every handler, and drop the requests that wait for a slot."""
         for request in self._admission.withdraw_all():
             self._drop(request)
         for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
@@ -356,12 +356,12 @@ class Dispatcher:
     # Everything else.
 
     def _note_peer(self, peer: Peer) -> None:
-        """A modern client has said who it is; what it says next time may be something else."""
-        if peer.protocol_version.name not in self._spoken:
-            self._spoken |= {peer.protocol_version.name}
+        """Record the facts about a stateless client, at its first request with a version."""
+        if peer.protocol_version.name not in self._seen_versions:
+            self._seen_versions |= {peer.protocol_version.name}
             self.session.sequencer.marked(NEGOTIATED, facts_of(peer))
 
-    def _pass_on(self, event: NotificationReceived, number: int | str) -> None:
+    def _deliver(self, event: NotificationReceived, number: int | str) -> None:
         if event.method.trigger is SessionTrigger.INITIALIZED:
             self.session.initialized.set()
         if event.request is None or self.requests.passes(event):
@@ -392,7 +392,7 @@ class Dispatcher:
     _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
         RequestReceived: _admit,
         BatchReceived: _take_batch,
-        NotificationReceived: _pass_on,
+        NotificationReceived: _deliver,
         RequestCancelled: _cancel,
         ProgressReceived: _report,
         ResponseReceived: _settle,

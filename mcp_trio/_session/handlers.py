@@ -37,14 +37,10 @@ if TYPE_CHECKING:
     from mcp_trio._session.input_required import Rounds
     from mcp_trio._session.session import Session
 
-# --------------------
-# What a handler's context stands on: one request of the peer, and what may be done meanwhile.
-
-
-# A handler that only notifies would otherwise never let another task run.
+# A handler that only sends notifications would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
 
-# The outcome of a notification that was not to be sent.
+# The recorded outcome of a notification that did not have to be sent.
 UNSENT_BODY: Final = b'"unsent"'
 
 
@@ -54,7 +50,7 @@ Asker: TypeAlias = Callable[["Handling", Sequence[Asked]], Awaitable[list[Any]]]
 
 @attrs.frozen(eq=False)
 class Inside:
-    """A task that runs an effect for a handler, and the effect's name."""
+    """The effect that the current task runs, and its handler."""
 
     handling: "Handling"
     effect: str
@@ -64,16 +60,22 @@ INSIDE: Final[ContextVar[Inside | None]] = ContextVar("mcp_trio_inside", default
 
 
 class Handling(msgspec.Struct, eq=False):
-    """A request of the peer, from its arrival to its end, and what its handler may do.
+    """A request of the peer that is being handled, and the operations of its handler.
 
-    `is_cancelled` tells that the peer, or the end of the session, has cancelled it, `is_started`
-    that its handler has begun: until then a cancellation drops it unrun. `random` is made at first
-    need, and stays None while something records: then lanes have it. A retry has the
-    `request_state` that its handler gave away, and `input_responses` by key. A resumable handler
-    has a `memory` of its earlier rounds, and asks by an `asker` of its own. One that has asked, and
-    waits for the answers here, has `rounds`: its request may be another one by and by, and in
-    between there is none. `questions` counts what the client was asked. A `final_message` is a
-    frame that goes out behind the answer.
+    Attributes:
+        session: The session.
+        request: The request; a retry replaces it when the handler asks in rounds.
+        lane: The lane of the handler; None if the session is not recorded.
+        is_cancelled: True if the peer, or the end of the session, has cancelled the request.
+        is_started: True if the handler has started; before, a cancellation drops it.
+        random: The random number generator of an unrecorded handler, made on first use.
+        request_state: The state in a retry, as the handler returned it.
+        input_responses: The client's answers in a retry, by key.
+        memory: The steps of a resumable handler.
+        asker: The function that sends questions in rounds; None if they are sent as requests.
+        rounds: The rounds of a handler that has asked and is suspended between them.
+        questions: The number of questions that the client was asked.
+        final_message: An encoded message that is sent after the answer.
     """
 
     session: "Session"
@@ -99,17 +101,17 @@ class Handling(msgspec.Struct, eq=False):
         return self._scope
 
     def enter(self, scope: trio.CancelScope) -> None:
-        """The handler is about to run, in this scope; it is cancelled at once if it should be."""
+        """Set the scope of the handler; cancel it at once if the request is cancelled."""
         self._scope = scope
         if self.is_cancelled:
             scope.cancel()
 
     def leave(self) -> None:
-        """The handler has returned: what its scope is in for now is nothing of this request."""
+        """Unset the scope, because the handler has returned and others may use the scope."""
         self._scope = None
 
     def cancel(self) -> None:
-        """The peer, or the end of the session, cancels this request."""
+        """Cancel the handler, for the peer or at the end of the session."""
         self.is_cancelled = True
         if self._scope is not None:
             self._scope.cancel()
@@ -117,33 +119,37 @@ class Handling(msgspec.Struct, eq=False):
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Report how far the request has come; nothing is sent if nobody asked, or nothing grew.
+        """Report progress, if the peer asked for it and the progress has grown.
 
-        A cancellation check, and a checkpoint at every 64th call. Cancelled: nothing was sent.
+        Each call checks for cancellation, and every 64th is a full checkpoint. If this is
+        cancelled, nothing was sent.
 
         Raises:
-            LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
+            LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
         connection = self.session.connection
-        await self._tell(lambda: connection.progress(self.request, progress, total, message))
+        await self._send(lambda: connection.progress(self.request, progress, total, message))
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
-        """Send a notification on behalf of this request; like `progress` towards cancellation.
+        """Send a notification that belongs to this request.
+
+        Each call checks for cancellation, and every 64th is a full checkpoint. If this is
+        cancelled, nothing was sent.
 
         Raises:
-            LocalProtocolError: The protocol forbids it now.
-            Unencodable: The params cannot be written as JSON.
+            LocalProtocolError: The protocol forbids the notification now.
+            Unencodable: The params cannot be encoded as JSON.
         """
-        await self._tell(functools.partial(self._notification, method, params))
+        await self._send(functools.partial(self._notification, method, params))
 
     async def notify_if(self, method: str, make: Callable[[], ParamsToSend | None]) -> None:
-        """`notify`, with the params that `make` gives; nothing is sent if it gives None."""
+        """Send a notification with the params that `make` returns, if it does not return None."""
 
         def frame() -> bytes | None:
             params = make()
             return None if params is None else self._notification(method, params)
 
-        await self._tell(frame)
+        await self._send(frame)
 
     def _notification(self, method: str, params: ParamsToSend | None) -> bytes:
         request = self.request if self.request.peer.protocol_version.is_stateless else None
@@ -158,10 +164,10 @@ class Handling(msgspec.Struct, eq=False):
         total_seconds: float | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Any:
-        """The peer's typed result of a request that this one needs; see `Session.request`.
+        """Send a request on behalf of this one, as `Session.request` does, and return its result.
 
         Raises:
-            LocalProtocolError: The peer is a modern client: a server sends it no requests.
+            LocalProtocolError: The peer is a stateless client, which accepts no requests.
         """
         if self.request.peer.protocol_version.is_stateless:
             name = self.request.method.name
@@ -177,17 +183,17 @@ class Handling(msgspec.Struct, eq=False):
         )
 
     def current_lane(self) -> Lane | None:
-        """The lane of the calling task; None when nothing records.
+        """Return the lane of the calling task; None if the session is not recorded.
 
         Raises:
             LocalProtocolError: The task does not descend from a handler, so that a replay could not
-                tell when it acts; or it runs an effect, which a replay does not.
+                order its operations; or it runs an effect, which a replay does not run.
         """
         inside = INSIDE.get()
         if inside is not None and inside.handling is self:
             raise LocalProtocolError(
-                f"inside the effect {inside.effect!r} the context cannot be used, for a replay does"
-                " not run effects: return what the handler needs, and let it act"
+                f"the context cannot be used inside the effect {inside.effect!r}, because a replay"
+                " does not run effects: return a value and use the context in the handler"
             )
         if not self.session.sequencer.has_lanes:
             return None
@@ -198,11 +204,11 @@ class Handling(msgspec.Struct, eq=False):
             )
         return lane
 
-    async def _tell(self, make: Callable[[], bytes | None]) -> None:
-        """Send what `make` says, if anything.
+    async def _send(self, make: Callable[[], bytes | None]) -> None:
+        """Send the message that `make` returns, if it returns one.
 
-        What it looks at, other tasks change. So it is called in the lane's turn, and there is a
-        record of the call also when nothing is sent.
+        `make` depends on state that other tasks change. It is therefore called in the lane's turn,
+        and its call is recorded even if nothing is sent.
         """
         lane, send_queue = self.current_lane(), self.session.send_queue
         self._notifications += 1
@@ -213,17 +219,17 @@ class Handling(msgspec.Struct, eq=False):
         if self.rounds is not None:
             await self._between_rounds(self.rounds, lane)
         try:
-            frame = make() if self._has_hearer() else None
+            frame = make() if self._may_send() else None
         except Exception:
-            self._keep_unsent(lane, "err")
+            self._record_unsent(lane, "err")
             raise
         if frame is None:
-            self._keep_unsent(lane, "res")
+            self._record_unsent(lane, "res")
         else:
             send_queue.post(frame, lane, about=self.request.id)
 
     async def _between_rounds(self, rounds: "Rounds", lane: Lane | None) -> None:
-        """Wait until there is a request to speak about; in a replay it is the lane's turn then."""
+        """Wait until the handler has an open request; in a replay it has one in its turn."""
         while not (rounds.is_open or self.is_cancelled or self.session.sequencer.decides_turns):
             try:
                 await rounds.opened()
@@ -233,29 +239,25 @@ class Handling(msgspec.Struct, eq=False):
                 raise
             await self.session.send_queue.ready(lane)
 
-    def _has_hearer(self) -> bool:
-        """Return whether a request is open and its client has not had this notification before."""
+    def _may_send(self) -> bool:
+        """Return whether a request is open, and this is not a repetition of an earlier round."""
         is_known = self.memory is not None and self.memory.is_recalling
         return not is_known and (self.rounds is None or self.rounds.is_open)
 
-    def _keep_unsent(self, lane: Lane | None, kind: str) -> None:
+    def _record_unsent(self, lane: Lane | None, kind: str) -> None:
         if lane is not None:
             self.session.sequencer.resumed(lane, kind, UNSENT_BODY)
 
 
-# --------------------
-# What a session asks of the side above it: a server's registry, a client's callbacks.
-
-
 class Application(Protocol):
-    """The handlers of one side. The session calls it in tasks of its own, never in the reader."""
+    """The handlers of a server or client, called in tasks of the session, never in the reader."""
 
     def handle(self, handling: Handling) -> Awaitable[msgspec.Struct | msgspec.Raw]:
-        """The result of a request; runs in the request's own task and cancel scope.
+        """Return the result of a request; called in the cancel scope of the request.
 
-        A `RequestError` is answered as it is, a `CapabilityMissing` as its revision says that, a
-        `ToolError` as an internal error with its text; any other exception is logged and answered
-        as an internal error without.
+        A `RequestError` becomes the error response, a `CapabilityMissing` the error that the
+        protocol version has for it, and a `ToolError` an internal error with its text. Any other
+        exception is logged, and becomes an internal error without details.
         """
         ...
 
@@ -264,22 +266,22 @@ class Application(Protocol):
         ...
 
     async def notified(self, method: Method, params: Any) -> None:
-        """A notification arrived; one at a time, in order. An exception is logged.
+        """Handle a notification; called for one at a time, in order. An exception is logged.
 
-        It acts in no lane, but when it begins is recorded.
+        The call has no lane, but its start is recorded.
         """
         ...
 
     def accompany(self, session: "Session") -> None:
-        """The session begins; called once, before anything arrives, and never raises.
+        """Begin a session; called once, before the first message arrives. Must not raise.
 
-        What the application does by itself while the session lives is an actor, see `act`. What
-        that sends has to wait for `initialized`, and for the turn of a lane of its own.
+        Background tasks of the application start with `act`. The messages that such a task sends
+        have to wait for `initialized`, and for the turn of a lane of its own.
         """
         ...
 
     def depart(self) -> None:
-        """The session is wound down; its actors are cancelled now. Never raises."""
+        """End a session, whose actors are cancelled now. Must not raise."""
         ...
 
 
@@ -304,12 +306,12 @@ class Answering(msgspec.Struct, eq=False):
         return self.handling.is_cancelled
 
     def enter(self) -> None:
-        """See `Job`."""
+        """Enter the lane of the handler."""
         if self.handling.lane is not None:
             enter_lane(self.handling.lane)
 
     async def run(self, scope: trio.CancelScope) -> None:
-        """See `Job`."""
+        """Run the handler, and encode its answer."""
         handling = self.handling
         lane, sequencer = handling.lane, handling.session.sequencer
         if lane is not None and sequencer.decides_turns:
@@ -319,14 +321,14 @@ class Answering(msgspec.Struct, eq=False):
         handling.leave()
 
     def fail(self, error: Exception) -> None:
-        """See `Job`."""
+        """Answer with an error."""
         self.frame = _failure(self.handling, error)
 
     async def end(self) -> None:
-        """See `Job`."""
+        """Finish the request with the answer."""
         lane, sequencer = self.handling.lane, self.handling.session.sequencer
         if lane is not None and sequencer.decides_turns and await sequencer.turn(lane) == "cxl":
-            self.frame = None  # the recorded handler was cancelled at its very end
+            self.frame = None  # The recorded handler was cancelled at its end.
         self.dispatcher.finish(self.handling, self.frame)
 
 
@@ -357,9 +359,9 @@ async def _outcome(
     except Exception as error:
         return bare(error)
     except BaseExceptionGroup as group:
-        faults, rest = apart(group)
-        if faults is not None:
-            _failure(handling, faults)
+        errors, rest = apart(group)
+        if errors is not None:
+            _failure(handling, errors)
         raise rest from None
 
 
@@ -367,7 +369,7 @@ def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
     connection = handling.session.connection
     limits = connection.limits
     if isinstance(result, InputRequiredResult) and not handling.request.may_want_input:
-        return _unsendable(handling, "this request is not one that asks for input by its result")
+        return _unsendable(handling, "this request cannot have an InputRequiredResult")
     try:
         frame = connection.response(handling.request, result)
     except (Unencodable, LocalProtocolError) as error:
@@ -385,17 +387,17 @@ def _unsendable(handling: Handling, reason: str) -> bytes:
 
 
 def _failure(handling: Handling, error: Exception) -> bytes:
-    request, told = handling.request, handling.session.connection.error
+    request, encode = handling.request, handling.session.connection.error
     if isinstance(error, RequestError):
         try:
             data = msgspec.UNSET if error.data is None else error.data
-            return told(request, error.code, error.message, data)
+            return encode(request, error.code, error.message, data)
         except Unencodable:
-            return told(request, error.code, "the error cannot be sent as JSON")
+            return encode(request, error.code, "the data of the error cannot be encoded as JSON")
     if isinstance(error, CapabilityMissing) and request.peer.protocol_version.is_stateless:
         data = {"requiredCapabilities": error.required}
-        return told(request, MISSING_CLIENT_CAPABILITY, str(error), data)
+        return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)
     if isinstance(error, ToolError | CapabilityMissing):
-        return told(request, INTERNAL_ERROR, str(error))
+        return encode(request, INTERNAL_ERROR, str(error))
     logger.error("the handler of %s failed", request.method.name, exc_info=error)
-    return told(request, INTERNAL_ERROR, "internal error")
+    return encode(request, INTERNAL_ERROR, "internal error")

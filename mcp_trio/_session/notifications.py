@@ -1,8 +1,8 @@
-"""Notifications on their way to people's code, which looks at them one at a time, in order.
+"""The queue of received notifications, which the user's callbacks handle one at a time, in order.
 
-When people's code begins to look at one is a fact that a replay needs: other handlers may have gone
-on since it came. So each has a lane, `n` and the number of its `in` record, with one record: a mark
-when it is looked at, or `cxl` if the session ended before.
+A replay has to know when a callback starts, because handlers may have gone on since the
+notification was received. Each notification therefore has a lane, `n` and the number of its `in`
+record, with one record: a mark when its callback starts, or `cxl` if the session ended before.
 """
 
 import logging
@@ -28,10 +28,10 @@ _Queue: TypeAlias = deque[tuple[NotificationReceived, Lane | None]]
 
 @attrs.define(eq=False)
 class Deliveries:
-    """A bounded queue, and the task that empties it: the dispatcher never waits for a callback.
+    """A bounded queue of notifications, and the task that delivers them.
 
-    What does not fit is dropped, counted and, the first time, logged. The task is there while there
-    is something to look at, and then the queue, too.
+    The dispatcher never waits for a callback: a notification that does not fit is dropped and
+    counted, and the first one is logged. Queue and task exist only while notifications wait.
     """
 
     application: Application
@@ -44,7 +44,7 @@ class Deliveries:
     _done: Wakeup | None = attrs.field(default=None, init=False)
 
     def put(self, event: NotificationReceived, number: int | str) -> None:
-        """Queue the notification of an `in` record, if anybody hears it."""
+        """Queue the notification of an `in` record, if the application handles its method."""
         if not self.application.hears(event.method):
             return
         queue = self._open_queue()
@@ -62,7 +62,7 @@ class Deliveries:
             )
 
     def _open_queue(self) -> _Queue:
-        """The queue, of which a task takes now."""
+        """Return the queue; start the task that delivers its notifications."""
         if self._queue is None:
             self._queue, scope = _Queue(), trio.CancelScope()
             self._delivering = scope
@@ -70,13 +70,13 @@ class Deliveries:
         return self._queue
 
     async def done(self) -> None:
-        """Wait until the last one was looked at."""
+        """Wait until the last notification has been handled."""
         self._done = Wakeup()
         while self._queue is not None:
             await self._done.wait()
 
     def abandon(self) -> None:
-        """Nobody looks at what is left."""
+        """Drop the notifications that are left."""
         for _, lane in self._queue or ():
             if lane is not None:
                 self.sequencer.ended(lane, unstarted=True)
@@ -101,12 +101,12 @@ class Deliveries:
         queue.popleft()
         try:
             await self.application.notified(event.method, event.params)
-        except Exception as error:  # people's own: logged, and the next one is looked at
+        except Exception as error:  # The user's code may raise anything; delivery continues.
             _log(event, error)
         except BaseExceptionGroup as group:
-            faults, rest = apart(group)
-            if faults is not None:
-                _log(event, faults)
+            errors, rest = apart(group)
+            if errors is not None:
+                _log(event, errors)
             raise rest from None
 
 

@@ -27,20 +27,21 @@ from mcp_trio.limits import Limits
 
 _Queue: TypeAlias = list[tuple[bytes, bool]]
 
-# What a queued frame takes besides its bytes, about: a flood of small ones must not be cheaper.
-_FRAME_BYTES = 128
+# The approximate memory of a queued message besides its bytes, so that many small messages count.
+_MESSAGE_OVERHEAD_BYTES = 128
 
-# How often a write is looked at before it counts as stalled.
-_LOOKS_PER_STALL = 10
+# The number of checks of a write before it counts as stalled.
+_CHECKS_PER_STALL = 10
 
 
 @attrs.define(eq=False)
 class SendQueue:
     """The outbound queue of one session.
 
-    `on_loss` is called, at most once, with what ended the channel's sending side. `dropped` is what
-    had not left by then, and `reports_losses` whether the channel says itself what became of the
-    rest.
+    Attributes:
+        on_loss: A function that is called, at most once, with the error that ended sending.
+        dropped: The messages that had not been sent when the channel was lost.
+        reports_losses: True if the channel itself reports the outcome of each sent request.
     """
 
     channel: Channel
@@ -87,7 +88,7 @@ class SendQueue:
         """Return whether answers fill the queue, so that the peer has to read first."""
         return self._answer_bytes >= self.limits.messages.send_queue_bytes_max
 
-    # What goes out.
+    # Queueing.
 
     def post(
         self,
@@ -99,7 +100,7 @@ class SendQueue:
     ) -> None:
         """Record and queue a message, which the writer or the end of the read batch writes.
 
-        `about` is the peer's request that it belongs to or answers.
+        `about` is the id of the peer's request that the message belongs to or answers.
         """
         self._put(frame, lane, about, is_answer=is_answer)
         if self._is_holding:
@@ -130,18 +131,19 @@ class SendQueue:
         if self._is_addressed:
             frame = RelatedMessage(frame, about, is_answer=is_answer)
         self._queue.append((frame, is_answer))
-        size = len(frame) + _FRAME_BYTES
+        size = len(frame) + _MESSAGE_OVERHEAD_BYTES
         self._bytes += size
         if is_answer:
             self._answer_bytes += size
 
-    # Who waits.
+    # Waiting.
 
     async def ready(self, lane: Lane | None, *, checkpoint: bool = True) -> None:
-        """Wait until a message of our own may be posted; a check for cancellation in any case.
+        """Wait until there is room for a request or notification; check for cancellation.
 
-        Without `checkpoint` other tasks run only if there is no room. After a loss nobody waits:
-        what is posted then goes nowhere. Cancelled: that is recorded as the lane's outcome.
+        Without `checkpoint`, other tasks run only if there is no room. After a loss this returns at
+        once, and posted messages are dropped. If this is cancelled, the cancellation is recorded as
+        the lane's outcome.
         """
         try:
             if lane is not None and self.sequencer.decides_turns:
@@ -159,7 +161,7 @@ class SendQueue:
             raise
 
     async def room_for_answers(self) -> None:
-        """Wait until answers fill the queue no more, or until the channel is lost."""
+        """Wait until answers no longer fill the queue, or the channel is lost."""
         while self.is_full_of_answers:
             await self._written.wait()
 
@@ -169,7 +171,7 @@ class SendQueue:
             self._wake_writer()
             await self._written.wait()
 
-    # Who writes.
+    # Writing.
 
     def hold(self) -> None:
         """Begin a read batch: messages are queued until `release`."""
@@ -191,7 +193,7 @@ class SendQueue:
         try:
             taken = self._send_nowait([frame for frame, _ in self._queue])
         except Exception:
-            taken = 0  # `send` will fail the same way, and can wait to learn why
+            taken = 0  # `send` fails in the same way, and reports the error.
         gone = self._queue[:taken]
         del self._queue[:taken]
         self._account(gone)
@@ -204,13 +206,13 @@ class SendQueue:
             self.tasks.act(self._write)
 
     async def _write(self) -> None:
-        """The writer: sends what is queued, and what is queued meanwhile."""
+        """Run the writer until the queue is empty."""
         while (self._queue or self._has_tail()) and not self._is_lost:
             await self._send(self._next_batch())
         self._has_writer = False
 
     def _next_batch(self) -> _Queue:
-        """About a chunk, so that room is given back while a long queue leaves."""
+        """Take messages of about one chunk from the queue, which makes room step by step."""
         size = count = 0
         while count < len(self._queue) and size < self.limits.messages.chunk_bytes:
             size += len(self._queue[count][0])
@@ -227,7 +229,7 @@ class SendQueue:
         self.sequencer.flush()
         try:
             await self.channel.send([frame for frame, _ in batch])
-        except Exception as error:  # whatever a transport may raise, it ends this session alone
+        except Exception as error:  # A transport may raise anything; it ends this session only.
             self._lose(error)
         else:
             self._account(batch)
@@ -241,25 +243,25 @@ class SendQueue:
         if self._is_lost:
             return
         for frame, is_answer in gone:
-            size = len(frame) + _FRAME_BYTES
+            size = len(frame) + _MESSAGE_OVERHEAD_BYTES
             self._bytes -= size
             self._gone_bytes += size
             if is_answer:
                 self._answer_bytes -= size
         self._written.wake()
 
-    # Who watches.
+    # Watching for stalled writes.
 
     async def _watch(self) -> None:
         """End the session when a write makes no progress for `limits.messages.write_stall_seconds`.
 
-        Progress is a frame handed to the channel, or its `bytes_sent` if it has one. There until
-        nothing is left to write.
+        Progress is a message given to the channel, or a change of its `bytes_sent`. The task ends
+        when the queue is empty.
         """
         stall_seconds = self.limits.messages.write_stall_seconds
         since, seen = trio.current_time(), self._progress()
         while True:
-            await trio.sleep(stall_seconds / _LOOKS_PER_STALL)
+            await trio.sleep(stall_seconds / _CHECKS_PER_STALL)
             if self._is_lost or self.is_empty:
                 break
             now, progress = trio.current_time(), self._progress()

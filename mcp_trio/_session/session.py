@@ -1,26 +1,26 @@
-"""A session: a channel, a connection, and the tasks that there is something to do for.
+"""A session: a channel, a connection, and the tasks that handle its messages.
 
-The rules of this folder
-------------------------
-- What arrives comes in batches to the **dispatcher**, by a synchronous call that never waits for a
-  handler: from a channel that delivers by itself, or else from the **reader**, which stops while
-  answers fill the outbox.
-- The **writer** and the direct writes live in the **outbox**; our own requests wait in `requests`;
-  a **handler** is `answering`, in a task per request, or led by who serves until it waits.
-- People's code runs in handler tasks, in the task of `deliveries`, or in the caller's own; not in
-  the reader or the dispatcher. It cannot end the session by raising.
-- What the **application** does by itself, such as announcing changes, is an actor too.
-- A session ends once, by `shut`, with a cause: `eof` (the peer finished; what runs may finish
-  within `limits.shutdown.drain_seconds`), `signal`, `closed` (we want to), `lost`. Every call in
-  flight then ends as lost, and nothing more is read.
+Roles
+-----
+- Received messages come in batches to the **dispatcher**, by a synchronous call that never waits
+  for a handler. They come from a channel that delivers by itself, or from the **reader**, which
+  pauses while answers fill the send queue.
+- The **send queue** has all outgoing messages; its writer sends them.
+- A **handler** of a request runs in a task of the pool (`leader_followers.py`). Callbacks for
+  notifications run in the task of `Deliveries`. Outgoing requests wait in their caller's task.
+- The user's code never runs in the reader or the dispatcher, and cannot end the session by raising.
+- Background tasks of the application, such as the announcement of changes, are actors.
+- A session ends once, by `shut`, with a cause: `eof` (the peer closed the connection; handlers may
+  finish within `limits.shutdown.drain_seconds`), `signal`, `closed` (by this side) or `lost`. All
+  open requests then end as lost, and nothing more is read.
 
-The nursery of a session
-------------------------
-All tasks of a session are in one nursery, and each is there while it has something to do; see
-`tasks`. `run` has a nursery of its own, round which it feels the caller's cancellation, which only
-shuts the session. Who has many sessions that mostly rest `begin`s them in one that they share.
-In both the actors are gone before the channel is closed, and people's code is waited for last: a
-handler that shields itself keeps the nursery open, as any nursery, but nothing else.
+Nurseries
+---------
+All tasks of a session are in one nursery, and exist only while they have something to do. `run`
+opens a nursery of its own, and turns the caller's cancellation into a `shut`. The owner of many
+sessions that are mostly idle starts them in a shared nursery with `begin`. In both cases the actors
+have ended before the channel is closed, and the handlers are awaited last: a handler in a shielded
+scope delays the end of the nursery, and nothing else.
 """
 
 import logging
@@ -38,7 +38,7 @@ from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.versions import supported_versions_in
-from mcp_trio._session.calls import Call, Hear, ProgressCallback, Requests
+from mcp_trio._session.calls import Call, OnNotification, ProgressCallback, Requests
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Lane, Recording, Sequencer, take_turn, watch_lanes
@@ -64,18 +64,20 @@ _LOSS_TEXTS: Final = {
     "lost": "the connection is lost",
 }
 
-# How a transport says that the peer is gone; anything else is a fault of the transport.
+# The exceptions by which a transport reports that the peer is gone; others are logged as errors.
 _LOSSES: Final = (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost, OSError)
 
 
 @attrs.define(eq=False)
 class Session:
-    """One conversation. Give it to a nursery: `await nursery.start(session.run)`.
+    """A connection to one peer. Start it in a nursery: `await nursery.start(session.run)`.
 
-    `cause` and `loss` tell why it ended, from the moment of `shut`, which sets `closing`: who is
-    told of that, hears of it before any call fails by it.
-    `negotiated` is set when the handshake has been answered, `initialized` when the client has
-    acknowledged that, `ended` when the channel is closed and the journal complete.
+    Attributes:
+        cause: The cause of the end, from `shut` on; None before.
+        negotiated: An event that is set when the handshake has been answered.
+        initialized: An event that is set when the client has acknowledged the handshake.
+        closing: An event that is set by `shut`, before open requests fail.
+        ended: An event that is set when the channel is closed and the journal complete.
     """
 
     channel: Channel
@@ -115,13 +117,13 @@ class Session:
 
     @property
     def loss(self) -> ConnectionLost | None:
-        """Why requests fail since the session was shut; None before."""
+        """The error with which requests fail from `shut` on; None before."""
         return self._requests.loss
 
     @property
     def has_begun(self) -> bool:
         """Return whether the peer is known: by a handshake, or by a stateless request."""
-        return self.negotiated.is_set() or self._dispatcher.has_spoken
+        return self.negotiated.is_set() or self._dispatcher.has_stateless_client
 
     @property
     def may_be_followed(self) -> bool:
@@ -137,8 +139,8 @@ class Session:
     ) -> None:
         """Serve the channel until either side ends the session; closes the channel.
 
-        No `Exception` leaves it. Cancelled: the session is shut as `closed` and wound down in
-        bounded time, and then the cancellation goes on.
+        This raises no `Exception`. If it is cancelled, the session is shut as `closed` and wound
+        down within its time limits, and then the cancellation continues.
         """
         async with sheltered(partial(self.shut, "closed")) as pool:
             try:
@@ -146,15 +148,14 @@ class Session:
                 task_status.started(self)
                 await self.ended.wait()
             finally:
-                self.shut("closed")  # for what is no Exception, and takes this way out
+                self.shut("closed")  # For a BaseException, such as KeyboardInterrupt.
             pool.nursery.cancel_scope.cancel()
 
     def begin(self, pool: TaskPool, context: Context) -> None:
         """Serve the channel by the tasks of a pool, until the session is shut.
 
-        They begin with the context variables `context`. The owner of the pool's nursery shuts its
-        sessions and waits for their end before it cancels the nursery; otherwise they are not wound
-        down.
+        The tasks start with the context variables `context`. The owner of the pool's nursery has to
+        shut the session and wait for its end before it cancels the nursery.
         """
         if self.sequencer.has_lanes:
             watch_lanes()
@@ -175,7 +176,7 @@ class Session:
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
         """Begin to close, from any task; only the first call counts.
 
-        Every call in flight ends with `ConnectionLost` at once. Handlers may finish when the peer
+        Every open request ends with `ConnectionLost` at once. Handlers may finish when the peer
         closed (`eof`), within `limits.shutdown.drain_seconds`; otherwise they are cancelled.
         Callbacks for what has arrived before have `limits.shutdown.drain_seconds`, or else
         `limits.shutdown.close_seconds`.
@@ -206,7 +207,7 @@ class Session:
 
     async def _end(self) -> None:
         try:
-            await trio.lowlevel.checkpoint_if_cancelled()  # no time for more than to close
+            await trio.lowlevel.checkpoint_if_cancelled()  # A cancelled session is only closed.
             await self._wind_down()
         finally:
             self.application.depart()
@@ -224,16 +225,16 @@ class Session:
                 await self._dispatcher.standing_done()
         await self._mark_drained()
         self._dispatcher.cancel_all()
-        with trio.move_on_after(limits.shutdown.close_seconds) as patience:
+        with trio.move_on_after(limits.shutdown.close_seconds) as scope:
             await self._dispatcher.handlers_done()
-        if patience.cancelled_caught:
+        if scope.cancelled_caught:
             logger.error(
-                "a handler shields itself: still there %g s after its cancellation",
+                "a handler in a shielded scope still runs %g s after its cancellation",
                 limits.shutdown.close_seconds,
             )
         with trio.move_on_after(limits.shutdown.close_seconds):
             await self.send_queue.drained()
-        if self.cause != "eof":  # what has come before the end is looked at here, too
+        if self.cause != "eof":  # With "eof" the notifications have been delivered above.
             with trio.move_on_after(limits.shutdown.close_seconds):
                 await self._deliveries.done()
 
@@ -252,7 +253,7 @@ class Session:
             + limits.shutdown.kill_seconds
         )
         self.send_queue.lose()
-        self.send_queue.dropped = frozenset()  # it may be large, and nobody asks any more
+        self.send_queue.dropped = frozenset()  # It may be large, and is no longer needed.
         try:
             with trio.move_on_after(
                 ladder_seconds + limits.shutdown.exit_status_seconds, shield=True
@@ -278,23 +279,27 @@ class Session:
                 try:
                     await lead_all(self._tasks.collect(take))
                 finally:
-                    del take  # what was received must not be kept while the reader waits
+                    del (
+                        take
+                    )  # The received messages must not stay in memory while the reader waits.
                     self.send_queue.release()
-        except Exception as error:  # whatever a transport may raise, it ends this session alone
+        except Exception as error:  # A transport may raise anything; it ends this session only.
             self._lost(error)
 
     def _take_delivered(self, batch: Sequence[Received]) -> None:
         """Take what a channel delivers by itself, which has room for all answers."""
         try:
             self._take_batch(batch)
-        except Exception as error:  # ours: it ends this session, and not the caller
+        except (
+            Exception
+        ) as error:  # An error of ours ends this session, and does not reach the caller.
             self._lost(error)
         self.send_queue.release()
 
     def _take_batch(self, batch: Sequence[Received]) -> None:
         """Act upon each message; answers gather until `send_queue.release`."""
         if self.cause is not None:
-            return  # it came while the session was shut, and stays unread
+            return  # A batch that arrives after the end is ignored.
         if not batch:
             self.shut("eof")
             return
@@ -320,7 +325,7 @@ class Session:
 
         Raises:
             LocalProtocolError: The protocol forbids it now.
-            Unencodable: The params cannot be written as JSON.
+            Unencodable: The params cannot be encoded as JSON.
             ConnectionLost: The session is closing, or has ended.
         """
         await self.send_queue.ready(None)
@@ -338,20 +343,21 @@ class Session:
         lane: Lane | None = None,
         about: RequestId | None = None,
     ) -> Any:
-        """The peer's typed result; `about` is the request of theirs that this one is asked for.
+        """Send a request, and return the peer's typed result.
 
-        Cancelled, or out of time: the peer is told, once, and a late answer is only counted. What
-        `on_progress` raises goes to the caller, in whose task it runs; the request is cancelled.
+        If this is cancelled or times out, the peer is notified once, and a late answer is only
+        counted. `on_progress` runs in the caller's task; if it raises, the request is cancelled and
+        the exception propagates. `about` is the id of the peer's request whose handler asks.
 
         Raises:
             RequestError: The peer answered with an error.
-            RequestTimeout: A budget ran out; defaults are `limits.requests.idle_seconds` (started
-                again by progress) and `limits.requests.total_seconds`.
-            ConnectionLost: The session ended first, or had ended.
+            RequestTimeout: There was no answer within `idle_seconds`, which progress restarts, or
+                `total_seconds`; the defaults are in `limits.requests`.
+            ConnectionLost: The session ended before the answer, or had ended.
             LocalProtocolError: The protocol forbids the request now; nothing was sent.
-            OutcomeUnknown: The answer is over `limits.messages.bytes_max`.
-            RemoteProtocolError: The answer is no message, or does not have the method's shape.
-            Unencodable: The params cannot be written as JSON; nothing was sent.
+            OutcomeUnknown: The answer is larger than `limits.messages.bytes_max`.
+            RemoteProtocolError: The answer is no valid message, or not a result of the method.
+            Unencodable: The params cannot be encoded as JSON; nothing was sent.
         """
         return await self._requests.request(
             method,
@@ -363,25 +369,26 @@ class Session:
             about=about,
         )
 
-    def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:
+    def stand(self, method: str, params: ParamsToSend, on_notification: OnNotification) -> Call:
         """Send a request that is open until the peer ends it, the session ends, or we `leave` it.
 
-        It has no budgets, and nobody waits: look at what comes back, whether it `is_settled`, and
-        its `outcome`. `hear` gets each notification that belongs to it, before anything else is
-        read, and must be quick; it says whether that goes to the callbacks as well.
+        The request has no timeout. The returned call has its state (`is_settled`) and `outcome`.
+        `on_notification` is called with each notification that belongs to the request, before the
+        next message is read; it must not block, and returns whether the callbacks receive the
+        notification as well.
 
         Raises:
-            LocalProtocolError: The protocol forbids it now; nothing was sent.
-            Unencodable: The params cannot be written as JSON; nothing was sent.
+            LocalProtocolError: The protocol forbids the request now; nothing was sent.
+            Unencodable: The params cannot be encoded as JSON; nothing was sent.
             ConnectionLost: The session is closing, or has ended.
         """
-        return self._requests.stand(method, params, hear)
+        return self._requests.stand(method, params, on_notification)
 
     def leave(self, call: Call) -> None:
         """Abandon a request that stays open; if it is still open, the peer is notified once."""
         self._requests.leave(call)
 
-    # A client's handshake or discovery; two actors: what the application does by itself, and pings.
+    # A client's handshake or discovery, and pings.
 
     async def initialize(self) -> None:
         """Do the client's handshake; when it fails, or is cancelled, the session is shut.
@@ -392,7 +399,7 @@ class Session:
             RequestError: The server rejects the handshake.
             RemoteProtocolError: The server chose an unknown protocol version.
             RequestTimeout: No answer within `limits.requests.initialize_seconds`.
-            ConnectionLost: As `request`.
+            ConnectionLost: The session ended before the answer, or had ended.
         """
         seconds = self.connection.limits.requests.initialize_seconds
         try:
@@ -426,14 +433,16 @@ class Session:
         return result
 
     async def discover(self, seconds: float) -> DiscoverResult:
-        """Ask a stateless server for its description; nothing is settled before `accept`.
+        """Send `server/discover` to a server; `accept` then continues with its result.
 
-        When it fails the session goes on, for a legacy server may be there; cancelled, it is shut.
+        If this fails, the session stays open, because the server may be a legacy server. If it is
+        cancelled, the session is shut.
 
         Raises:
-            RequestTimeout: No answer within `seconds`.
-            RemoteProtocolError: The answer is none.
-            RequestError, ConnectionLost: As `request`.
+            RequestTimeout: There was no answer within `seconds`.
+            RemoteProtocolError: The answer is invalid.
+            RequestError: The server answered with an error.
+            ConnectionLost: The session ended before the answer, or had ended.
         """
         try:
             result: DiscoverResult = await self.request(
@@ -471,13 +480,15 @@ class Session:
             await trio.sleep(interval_seconds)
             protocol_version = self.connection.protocol_version
             if protocol_version is None:
-                continue  # a modern client never says hello, and is not to be asked anything
+                # There was no handshake so far, or the client is stateless and accepts no requests.
+                continue
             method = DISCOVER if protocol_version.is_stateless else PING
             try:
                 await self.request(method, idle_seconds=seconds, total_seconds=seconds, lane=lane)
             except RequestTimeout:
                 if not self.send_queue.is_empty:
-                    continue  # what stands before it is still leaving, and the outbox sees to that
+                    # The ping itself waits in the send queue, which watches for stalled writes.
+                    continue
                 logger.warning("the peer did not answer a ping within %g s", seconds)
                 text = (
                     f"no answer to a ping within {seconds:g} s"
@@ -492,4 +503,4 @@ async def _logged(actor: Actor) -> None:
     try:
         await actor()
     except Exception:
-        logger.exception("what the application does beside the session failed")
+        logger.exception("a background task of the application failed")

@@ -1,17 +1,16 @@
-"""The tasks of a session, each of which is there while it has something to do.
+"""The tasks of a session, and exceptions in groups.
 
-A session has no task that waits for work. It is given a nursery, and the dispatcher, which is
-called with what arrives, starts there what has to be done: a handler for each request (by a task
-that may be warm from another one: `warm_tasks.py`), a callback for each notification, and the
-session's own **actors**. Those are few:
+A session has no task that waits for work. The dispatcher starts tasks in the nursery of the session
+as they are needed: a handler for each request (`leader_followers.py`), a callback for each
+notification, and the session's own **actors**:
 
-- the reader, where the channel does not deliver by itself;
-- the writer, and who watches it, while something waits to be written;
-- what the application does by itself, while it does;
-- pings, if they are wished.
+- the reader, if the channel does not deliver messages by itself;
+- the writer and its watcher, while messages wait to be written;
+- background tasks of the application;
+- pings, if they are enabled.
 
-So a session over HTTP that rests has no task at all. Actors are gone before the channel is closed,
-whatever people's code in the same nursery does.
+An idle session over HTTP thus has no task at all. All actors have ended before the channel is
+closed, even if the user's handlers in the same nursery go on.
 """
 
 import random
@@ -28,9 +27,7 @@ import trio
 from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
 from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
 
-# --------------------
-# Exceptions in groups: which of them are people's faults, and which go on.
-
+# Exceptions in groups ---------------------------------------------------------------------------
 
 _Error = TypeVar("_Error", Exception, BaseException)
 
@@ -43,21 +40,22 @@ def bare(error: _Error) -> _Error:
 
 def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
     """Split a group into its errors and the rest, such as `Cancelled`."""
-    faults, rest = group.split(Exception)
-    assert rest is not None  # or it were an ExceptionGroup
-    return None if faults is None else bare(faults), rest
+    errors, rest = group.split(Exception)
+    assert rest is not None  # Otherwise the group would be an ExceptionGroup.
+    return None if errors is None else bare(errors), rest
 
 
 def foremost(group: BaseExceptionGroup) -> BaseException:
     """Return the exception to raise from an internal nursery: an error, even beside `Cancelled`.
 
-    The group itself, if there is no fault in it, or something besides that is neither.
+    Return the group itself if it has no error, or an exception that is neither an error nor
+    `Cancelled`.
     """
     if isinstance(group, ExceptionGroup):
         return bare(cast("Exception", group))
     _, others = group.split((Exception, trio.Cancelled))
-    fault, _ = apart(group)
-    return group if fault is None or others is not None else fault
+    error, _ = apart(group)
+    return group if error is None or others is not None else error
 
 
 def _members(error: _Error) -> Sequence[_Error]:
@@ -67,9 +65,7 @@ def _members(error: _Error) -> Sequence[_Error]:
     return cast("Sequence[_Error]", group.exceptions)
 
 
-# --------------------
-# The same thing done for several keys at once; exceptions arrive bare.
-
+# Concurrent calls -------------------------------------------------------------------------------
 
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
@@ -84,10 +80,10 @@ async def together(
 ) -> dict[Key, Answer]:
     """Call `ask` for all keys at once, and return its results in the order of the keys.
 
-    A failure cancels the rest and is raised as it is, with a `note` that names its key; of several
-    that came in the same moment the first in the order of the keys. It counts also if the calling
-    task is cancelled by now, of which that will hear again; an interrupt is raised as it is.
-    `meanwhile` is done in the calling task.
+    An error cancels the other calls and is raised without a group, with a `note` that names its
+    key. Of several errors, the first in the order of the keys is raised. An error takes precedence
+    over a cancellation of the calling task, which Trio delivers again. A `KeyboardInterrupt` is
+    raised without a group. `meanwhile` is called in the calling task.
     """
     answers = dict[Key, Answer]()
     failures = dict[Key, Exception]()
@@ -108,7 +104,7 @@ async def together(
                 nursery.start_soon(ask_one, key)
             if meanwhile is not None:
                 await meanwhile()
-    except BaseExceptionGroup as group:  # of what is no failure of a key
+    except BaseExceptionGroup as group:  # This has other exceptions than those of the calls.
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None
         if not failures or group.split(trio.Cancelled)[1] is not None:
@@ -118,24 +114,22 @@ async def together(
     return {key: answers[key] for key in keys}
 
 
-# --------------------
-# A Trio run whose tasks take turns as a seed says: the one use of what Trio keeps for its tests.
+# Seeded scheduling ------------------------------------------------------------------------------
 #
-# Trio shuffles tasks that are ready at the same moment, and has no public way to say how. What its
-# own tests use for that is used here and nowhere else.
-
+# Trio runs tasks that are ready at the same time in random order, and has no public way to seed it.
+# This is the only use of the private flag and random source that Trio's own tests use for that.
 
 _FLAG: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 
 
 @contextmanager
 def seeded_schedule(seed: int | str) -> Generator[None]:
-    """The `trio.run` inside the block takes its tasks in an order that `seed` decides.
+    """Enter a context in which `trio.run` runs its tasks in an order that follows from `seed`.
 
-    It holds for this process, not for other threads of it; afterwards all is as it was.
+    The seed is global to the process, and must not be used while other threads run Trio.
 
     Raises:
-        RuntimeError: This Trio has no such flag any more.
+        RuntimeError: This version of Trio has no such flag.
     """
     scheduler, random_source = _scheduler()
     flag, state = getattr(scheduler, _FLAG), random_source.getstate()
@@ -152,11 +146,13 @@ def _scheduler() -> tuple[ModuleType, random.Random]:
     scheduler = getattr(getattr(trio, "_core", None), "_run", None)
     random_source = getattr(scheduler, "_r", None)
     if not (isinstance(random_source, random.Random) and hasattr(scheduler, _FLAG)):
-        text = f"Trio {trio.__version__} cannot be told by a seed in which order tasks run"
+        text = f"Trio {trio.__version__} has no seed for the order in which tasks run"
         raise RuntimeError(text)
     assert isinstance(scheduler, ModuleType)
     return scheduler, random_source
 
+
+# Tasks ------------------------------------------------------------------------------------------
 
 Actor: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -183,11 +179,10 @@ async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[TaskPool
 class Tasks:
     """The tasks of a session; those started before `open` begin then.
 
-    What an actor's transport raises beside a cancellation is told to `on_fault`, and does not
-    leave.
+    `on_error` is called with an error that an actor raises together with a cancellation.
     """
 
-    on_fault: Callable[[Exception], None]
+    on_error: Callable[[Exception], None]
     _pool: TaskPool | None = attrs.field(default=None, init=False)
     _context: Context | None = attrs.field(default=None, init=False)
     _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
@@ -224,7 +219,7 @@ class Tasks:
         return self._pool.collect(deliver)[1]
 
     def lead(self, actor: Actor) -> Leader:
-        """Begin an actor that leads handlers; the tasks are open."""
+        """Start an actor that leads handlers, after `open`."""
         assert self._pool is not None
         assert self._context is not None
 
@@ -239,7 +234,7 @@ class Tasks:
         return leader
 
     def act(self, actor: Actor) -> None:
-        """Begin an actor."""
+        """Start an actor."""
         scope = trio.CancelScope()
         self._actors = (*self._actors, scope)
         self.start(self._act, actor, scope)
@@ -252,13 +247,13 @@ class Tasks:
             self._depart(scope)
 
     async def _reported(self, actor: Actor) -> None:
-        """Run an actor; an error of its transport beside a cancellation goes to `on_fault`."""
+        """Run an actor; an error of its transport beside a cancellation goes to `on_error`."""
         try:
             await actor()
         except BaseExceptionGroup as group:
-            fault, rest = apart(group)
-            if fault is not None:
-                self.on_fault(fault)
+            error, rest = apart(group)
+            if error is not None:
+                self.on_error(error)
             raise rest from None
 
     def _depart(self, actor: "trio.CancelScope | Leader") -> None:

@@ -71,7 +71,7 @@ async def test_its_failure_is_logged_and_ends_nothing(serve_beside, logged):
 
     session, peer = await serve_beside(beside)
     await peer.handshake()
-    assert "what the application does beside the session failed" in logged()
+    assert "a background task of the application failed" in logged()
     await peer.send_request("ping", id=1)
     assert (await peer.receive())["id"] == 1
     assert session.cause is None

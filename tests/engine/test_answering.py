@@ -59,7 +59,7 @@ async def test_an_error_that_cannot_be_sent_is_still_an_error(serve, call):
 
     _, peer = await serve({"reject": reject})
     await peer.send(call("reject", 1))
-    error = {"code": -1, "message": "the error cannot be sent as JSON"}
+    error = {"code": -1, "message": "the data of the error cannot be encoded as JSON"}
     assert one_error(await peer.receive()) == error
 
 

@@ -225,7 +225,7 @@ async def test_the_context_is_rejected_inside_of_an_effect(handle, recording, is
     sequencer = recording if is_recorded else None
     found = await handle(handler, sequencer=sequencer)
     assert isinstance(found, LocalProtocolError)
-    assert "inside the effect 'fetch'" in str(found)
+    assert "cannot be used inside the effect 'fetch'" in str(found)
 
 
 async def test_what_follows_the_effect_is_outside_of_it_again(handle, recording, story):

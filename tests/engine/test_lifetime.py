@@ -271,7 +271,7 @@ async def test_a_handler_that_shields_itself_delays_only_its_own_task(
                 leave.set()
     assert recording.records()[-1].kind == "end"
     assert logged(logging.ERROR) == [
-        "a handler shields itself: still there 2 s after its cancellation"
+        "a handler in a shielded scope still runs 2 s after its cancellation"
     ]
 
 

@@ -82,7 +82,7 @@ class GivenUp(logging.Filter):
     is_so = False
 
     def filter(self, said):
-        self.is_so |= said.getMessage().startswith("a handler shields itself")
+        self.is_so |= said.getMessage().startswith("a handler in a shielded scope")
         return True
 
 

@@ -228,7 +228,9 @@ async def test_the_context_is_rejected_inside_an_effect(server, either, use):
 
     asker = await either(server)
     for name in "tool", "tool_too":
-        assert (await asker.call(name)).startswith("inside the effect 'rejected'")
+        assert (await asker.call(name)).startswith(
+            "the context cannot be used inside the effect 'rejected'"
+        )
 
 
 async def test_a_timeout_inside_an_effect_is_rejected(server, either):
