@@ -128,7 +128,9 @@ async def test_a_request_is_an_effect(server, web, fetching, record):
     assert b"x-trace: 1" in web.requests[0].lower()
 
 
-async def test_without_a_recording_the_handler_sees_the_same(server, web, fetching, serve, record):
+async def test_a_handler_sees_the_same_response_without_a_recording(
+    server, web, fetching, serve, record
+):
     web.answer = response(b"ahoy!", "etag: 1", "x-own: 2", "set-cookie: a=b", "content-type: t/p")
     fetching()
     plain = await fetched(await serve(server))
@@ -166,7 +168,7 @@ async def test_credentials_and_cookies_are_sent_but_not_recorded(server, web, re
     assert b"secret-" not in told.path.read_bytes()
 
 
-async def test_bodies_that_are_no_text_are_base64(server, web, fetching, record):
+async def test_bodies_that_are_not_utf_8_are_recorded_in_base64(server, web, fetching, record):
     web.answer = response(b"\xff\xfe")
     fetching("PUT", content=b"\x80")
     asker, told = await record(server)
@@ -177,7 +179,7 @@ async def test_bodies_that_are_no_text_are_base64(server, web, fetching, record)
     await played_again(asker, told, server)
 
 
-async def test_a_compressed_body_is_recorded_as_what_it_says(server, web, fetching, record):
+async def test_a_compressed_body_is_recorded_decoded(server, web, fetching, record):
     web.answer = response(gzip.compress(b"ahoy!"), "content-encoding: gzip")
     fetching()
     asker, told = await record(server)
@@ -185,7 +187,7 @@ async def test_a_compressed_body_is_recorded_as_what_it_says(server, web, fetchi
     assert told()[1][1]["body"] == "ahoy!"
 
 
-async def test_headers_that_come_several_times_stay_several(server, web, record):
+async def test_repeated_headers_are_all_kept(server, web, record):
     web.answer = response(b"", "link: </a>", "link: </b>")
 
     @server.tool
@@ -196,7 +198,7 @@ async def test_headers_that_come_several_times_stay_several(server, web, record)
     assert await asker.call("fetch") == '["</a>","</b>"]'
 
 
-async def test_redirects_are_followed_one_effect_each(server, web, record):
+async def test_each_redirect_is_an_effect_of_its_own(server, web, record):
     @server.tool
     async def fetch(ctx: Context) -> str:
         found = await ctx.http.get(web.url)
@@ -213,7 +215,7 @@ async def test_redirects_are_followed_one_effect_each(server, web, record):
 
 
 @pytest.mark.parametrize("size", [101, 200_000, 2_000_000])
-async def test_a_body_that_is_too_large_is_an_error_that_names_the_setting(
+async def test_a_body_over_the_limit_is_an_error_that_names_the_limit(
     server, web, fetching, serve, size
 ):
     web.answer = response(b"a" * size)
@@ -224,7 +226,7 @@ async def test_a_body_that_is_too_large_is_an_error_that_names_the_setting(
 
 
 @pytest.mark.filterwarnings("ignore:.*garbage collected before:ResourceWarning")
-async def test_a_body_that_never_ends_is_not_read_for_ever(server, serve, library, inner_library):
+async def test_an_endless_body_is_read_up_to_the_limit(server, serve, library, inner_library):
     class Endless(inner_library.AsyncBaseTransport):
         async def handle_async_request(self, _):
             return inner_library.Response(200, stream=Stream())
@@ -246,7 +248,7 @@ async def test_a_body_that_never_ends_is_not_read_for_ever(server, serve, librar
     gc.collect()
 
 
-async def test_a_response_that_came_read_is_one_like_any_other(
+async def test_a_response_with_its_content_is_limited_like_a_stream(
     server, serve, library, inner_library
 ):
     def answer(request):
@@ -266,14 +268,14 @@ async def test_a_response_that_came_read_is_one_like_any_other(
     assert "limits.requests.http_effect_bytes_max" in await asker.call("fetch", size=101)
 
 
-async def test_a_request_body_that_is_too_large_is_sent_but_not_recorded(server, fetching, record):
+async def test_a_request_body_over_the_limit_is_sent_but_not_recorded(server, fetching, record):
     fetching("POST", content=b"a" * 101)
     asker, told = await record(server)
     assert (await fetched(asker))[2] == b"ahoy!"
     assert told()[0][1]["arguments"]["body"] == "<opaque>"
 
 
-async def test_a_body_that_breaks_off_is_an_error_of_its_own(server, web, fetching, serve):
+async def test_a_truncated_body_is_a_protocol_error(server, web, fetching, serve):
     web.answer = response(b"ahoy!").replace(b"content-length: 5", b"content-length: 6")
     web.is_leaving = True
     fetching()
@@ -282,7 +284,7 @@ async def test_a_body_that_breaks_off_is_an_error_of_its_own(server, web, fetchi
     assert "limits.requests.http_effect_bytes_max" not in text
 
 
-async def test_a_failure_is_the_same_in_a_replay(server, web, fetching, record):
+async def test_an_error_is_the_same_in_a_replay(server, web, fetching, record):
     web.url = "http://127.0.0.1:1/"
     fetching()
     asker, told = await record(server)
@@ -291,7 +293,7 @@ async def test_a_failure_is_the_same_in_a_replay(server, web, fetching, record):
     await played_again(asker, told, server)
 
 
-async def test_streams_are_read_whole(server, web, record):
+async def test_streams_are_recorded_completely(server, web, record):
     @server.tool
     async def fetch(ctx: Context) -> list[str]:
         async with ctx.http.stream("GET", web.url) as found:
@@ -332,7 +334,7 @@ async def test_a_cancelled_request_is_a_cancelled_effect(server, nursery, record
 # The client.
 
 
-async def test_a_session_has_one_client_which_is_closed_with_it(server, web):
+async def test_a_session_has_one_client_that_is_closed_with_it(server, web):
     clients = []
 
     @server.tool
@@ -367,7 +369,7 @@ async def test_the_client_is_closed_when_the_session_is_cancelled(server, web):
     assert clients[0].is_closed
 
 
-async def test_a_cancellation_does_not_keep_it_from_closing(web):
+async def test_a_cancelled_session_still_closes_its_client(web):
     with trio.CancelScope() as scope:
         async with SessionHttp(close_seconds=5) as http:
             await http.client.get(web.url)
@@ -378,7 +380,7 @@ async def test_a_cancellation_does_not_keep_it_from_closing(web):
     assert web.connections == 0
 
 
-async def test_a_client_that_does_not_close_is_waited_for_in_bounded_time(autojump_clock):
+async def test_a_client_that_hangs_on_closing_is_waited_for_in_bounded_time(autojump_clock):
     class Stuck(httpx2.AsyncClient):
         async def aclose(self):
             await trio.sleep_forever()
@@ -400,7 +402,7 @@ async def own(library):
         yield client
 
 
-async def test_ones_own_client_finds_the_handler(server, web, record, own):
+async def test_requests_of_a_user_s_client_are_effects_of_the_handler(server, web, record, own):
     @server.tool
     async def fetch() -> str:
         return (await own.get(web.url)).text
@@ -410,14 +412,14 @@ async def test_ones_own_client_finds_the_handler(server, web, record, own):
     assert [kind for kind, _ in told()] == ["cmd", "res"]
 
 
-async def test_outside_of_handlers_it_is_plain(web, own):
+async def test_a_user_s_client_is_a_plain_client_outside_of_handlers(web, own):
     web.answer = response(b"a" * 200, "x-own: 2")
     found = await own.get(web.url)
     assert found.headers["x-own"] == "2"
     assert len(found.content) == 200
 
 
-async def test_inside_of_an_effect_it_is_plain(server, web, record, own):
+async def test_a_user_s_client_is_a_plain_client_inside_an_effect(server, web, record, own):
     async def ask() -> str:
         return (await own.get(web.url)).headers["x-own"]
 
@@ -431,7 +433,7 @@ async def test_inside_of_an_effect_it_is_plain(server, web, record, own):
     assert told()[0] == ("cmd", {"name": "ask", "arguments": {}})
 
 
-async def test_the_transport_within_is_closed_with_it(library, inner_library):
+async def test_the_inner_transport_is_closed_with_the_client(library, inner_library):
     class Inner(inner_library.AsyncBaseTransport):
         is_closed = False
 
@@ -449,7 +451,7 @@ async def test_the_transport_within_is_closed_with_it(library, inner_library):
     assert inner.is_closed
 
 
-async def test_what_was_never_used_is_closed_too():
+async def test_an_unused_transport_can_be_closed():
     await EffectTransport().aclose()
 
 
@@ -507,7 +509,7 @@ async def test_a_response_that_its_transport_has_read_is_decoded_once(library, i
     assert (found.text, found.headers["x-own"]) == ("ahoy!", "1")
 
 
-async def test_what_one_library_has_recorded_replays_in_a_client_of_the_other(
+async def test_a_recording_of_one_library_replays_with_a_client_of_the_other(
     server, web, record, library, inner_library
 ):
     using = [inner_library]
@@ -551,9 +553,7 @@ def authorizing(library):
 
 
 @pytest.mark.parametrize("outside", [False, True])
-async def test_an_auth_of_either_library_can_be_given_with_a_request(
-    server, web, record, library, outside
-):
+async def test_a_request_accepts_an_auth_of_either_library(server, web, record, library, outside):
     web.answer = response(gzip.compress(b"token"), "content-encoding: gzip", status="401 No")
 
     async def fetched_with(http):

@@ -1,4 +1,4 @@
-"""A POST that is cancelled while its body leaves."""
+"""A POST that is cancelled while its body is sent."""
 
 import gc
 
@@ -9,8 +9,8 @@ from mcp_trio.limits import MIB
 from mcp_trio.transports import open_http_channel
 
 
-async def test_a_body_that_was_cut_off_leaves_no_generator_behind(nursery):
-    """Trio would warn of it, which is an error here."""
+async def test_a_cancelled_post_leaves_no_unfinished_generator(nursery):
+    """Trio warns of an unfinished async generator, and warnings are errors in tests."""
     begun = trio.Event()
 
     async def never_read(stream):

@@ -1,4 +1,4 @@
-"""What a given client, of httpx2 or of httpx, brings along holds for every request: posts, streams, and the last."""
+"""`Client(http=…)` uses the settings of the given client, of httpx2 or of httpx, in every request."""
 
 import ssl
 from functools import partial
@@ -24,12 +24,12 @@ from tests.transports.http.scripted_server import (
 LEGACY_ONLY = ("2025-11-25",)
 
 
-async def said(seen):
+async def succeed(seen):
     return result(seen, content=[], resultType="complete")
 
 
-def in_all_ways():
-    """A legacy server of which each way of asking is used: its calls are answered by resuming."""
+def server_of_all_requests():
+    """Return a legacy server that answers calls on resumed streams, so that each kind of request is sent."""
 
     async def listen(seen):
         if "last-event-id" in seen.headers:
@@ -47,20 +47,22 @@ async def _silence():
     await trio.sleep_forever()
 
 
-async def use(http, url=URL):
-    """Ask in all ways: POST, GET, GET that resumes, DELETE."""
+async def send_all_requests(http, url=URL):
+    """Send each kind of request: POST, GET, GET that resumes a stream, DELETE."""
     async with Client(url, http=http, protocol_versions=LEGACY_ONLY) as client:
         assert (await client.call_tool("add")).content == []
 
 
-# Headers.
+# Headers
 
 
-async def test_its_headers_and_cookies_go_along_with_everything(autojump_clock, library):
-    script = Script(in_all_ways())
+async def test_headers_and_cookies_of_a_given_client_are_sent_with_every_request(
+    autojump_clock, library
+):
+    script = Script(server_of_all_requests())
     options = {"headers": {"x-mine": "1"}, "cookies": {"me": "1"}}
     async with library.AsyncClient(transport=script, **options) as http:
-        await use(http)
+        await send_all_requests(http)
     methods = [seen.method for seen in script.seen]
     assert {"POST", "GET", "DELETE"} == set(methods)
     assert methods.count("GET") == 2
@@ -68,7 +70,7 @@ async def test_its_headers_and_cookies_go_along_with_everything(autojump_clock, 
         assert (seen.headers["x-mine"], seen.headers["cookie"]) == ("1", "me=1")
 
 
-# Authorization.
+# Authorization
 
 
 def renewing(library):
@@ -92,8 +94,8 @@ def renewing(library):
     return Renewing()
 
 
-async def test_an_auth_may_try_again_with_every_kind_of_request(autojump_clock, library):
-    server, auth, used = in_all_ways(), renewing(library), set()
+async def test_an_auth_can_repeat_every_kind_of_request(autojump_clock, library):
+    server, auth, used = server_of_all_requests(), renewing(library), set()
 
     async def answer(seen):
         token = seen.headers["authorization"]
@@ -103,13 +105,13 @@ async def test_an_auth_may_try_again_with_every_kind_of_request(autojump_clock, 
         return await server(seen)
 
     async with library.AsyncClient(transport=Script(answer), auth=auth) as http:
-        await use(http)
+        await send_all_requests(http)
     assert [method for method, _ in auth.rejections] == ["POST", "GET", "POST", "GET", "DELETE"]
     assert {body for _, body in auth.rejections} == {"old"}
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_what_no_auth_helps_against_is_told_with_its_status(status, library):
+async def test_a_rejection_despite_an_auth_is_reported_with_its_status(status, library):
     async def reject(_seen):
         return Reply(status, {}, b"who are you?")
 
@@ -120,7 +122,7 @@ async def test_what_no_auth_helps_against_is_told_with_its_status(status, librar
     assert lost.value.http_status == status
 
 
-# Errors.
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ async def test_what_no_auth_helps_against_is_told_with_its_status(status, librar
         ),
     ],
 )
-async def test_errors_of_both_libraries_become_the_same_errors_of_ours(library, name, kind, text):
+async def test_errors_of_both_libraries_become_the_same_errors(library, name, kind, text):
     class Derived(getattr(library, name)):
         pass
 
@@ -176,14 +178,14 @@ async def test_a_stream_that_breaks_is_resumed_with_both_libraries(library, auto
 
     script = Script(Legacy(answers={"tools/call": breaking}, listen=listen))
     async with library.AsyncClient(transport=script) as http:
-        await use(http)
+        await send_all_requests(http)
 
 
-# Time-outs.
+# Timeouts
 
 
-async def test_its_time_to_connect_counts_and_its_time_to_read_does_not(library):
-    script, timeouts = Script(Modern(answers={"tools/call": said})), []
+async def test_the_connect_timeout_of_a_given_client_is_kept_and_its_read_timeout_is_not(library):
+    script, timeouts = Script(Modern(answers={"tools/call": succeed})), []
 
     class Noting(library.AsyncBaseTransport):
         async def handle_async_request(self, request):
@@ -199,11 +201,11 @@ async def test_its_time_to_connect_counts_and_its_time_to_read_does_not(library)
     assert timeouts == [{"connect": 1, "read": None, "write": 3, "pool": 4}] * 2
 
 
-# Proxies.
+# Proxies
 
 
-async def test_its_proxy_is_asked_for_everything(nursery, library):
-    server, targets = in_all_ways(), []
+async def test_every_request_goes_through_the_proxy_of_a_given_client(nursery, library):
+    server, targets = server_of_all_requests(), []
 
     async def proxy(seen):
         targets.append(seen.path)
@@ -211,13 +213,13 @@ async def test_its_proxy_is_asked_for_everything(nursery, library):
 
     url = await nursery.start(serve, proxy)
     async with library.AsyncClient(proxy=url.removesuffix("/mcp")) as http:
-        await use(http, "http://far.test/mcp")
+        await send_all_requests(http, "http://far.test/mcp")
     assert set(targets) == {"http://far.test/mcp"}
     assert len(targets) == 6
     nursery.cancel_scope.cancel()
 
 
-async def test_a_proxy_that_is_not_there_is_told_as_no_connection(nursery, library):
+async def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(nursery, library):
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
@@ -227,7 +229,7 @@ async def test_a_proxy_that_is_not_there_is_told_as_no_connection(nursery, libra
                 pytest.fail("nobody is there")
 
 
-# TLS.
+# TLS
 
 
 @pytest.fixture
@@ -245,7 +247,7 @@ async def over_tls(nursery, certificate):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("protocol_version", ["2026-07-28", "2025-11-25"])
-async def test_its_certificates_are_those_that_count(
+async def test_the_certificates_of_a_given_client_are_used(
     over_tls, certificate, protocol_version, library
 ):
     context = ssl.create_default_context(cafile=certificate["certfile"])
@@ -257,7 +259,7 @@ async def test_its_certificates_are_those_that_count(
 
 
 @pytest.mark.real_time
-async def test_a_certificate_that_nobody_vouches_for_is_rejected(over_tls):
+async def test_an_untrusted_certificate_is_rejected(over_tls):
     assert over_tls.startswith("https://")
     with pytest.raises(ConnectionLost, match=r"(?i)certificate"):
         async with Client(over_tls):

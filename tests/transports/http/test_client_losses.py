@@ -1,4 +1,4 @@
-"""What a client's channel does about a stateless server that breaks off, hides or says too much."""
+"""The HTTP client channel with a stateless server: broken connections and oversized messages."""
 
 import json
 
@@ -31,15 +31,15 @@ def call(number, name="add", **arguments):
     return asking(number, "tools/call", STATELESS, name=name, arguments=arguments)
 
 
-async def said(seen):
+async def succeed(seen):
     return result(seen, content=[])
 
 
-# Streams that break, and requests that are given up.
+# Broken streams and cancelled requests
 
 
 @pytest.mark.requirement("MHTTP-25")
-async def test_a_stream_that_ends_before_the_answer_loses_the_request_for_good(autojump_clock):
+async def test_a_stateless_stream_that_ends_before_the_answer_is_not_resumed(autojump_clock):
     async def cut(_seen):
         return events(event(text="", event_id="e-1", retry=1))
 
@@ -53,7 +53,7 @@ async def test_a_stream_that_ends_before_the_answer_loses_the_request_for_good(a
 
 
 @pytest.mark.requirement("MHTTP-13", "CANC-13")
-async def test_a_request_is_cancelled_by_closing_its_stream_alone():
+async def test_a_stateless_request_is_cancelled_by_closing_its_stream():
     async def endless(_seen):
         async def body():
             yield b": begun\n\n"
@@ -86,15 +86,13 @@ async def test_a_request_is_cancelled_by_closing_its_stream_alone():
         (httpx2.RemoteProtocolError("no HTTP"), OutcomeUnknown),
     ],
 )
-async def test_a_server_that_cannot_be_reached_fails_the_calls_in_flight_and_nothing_else(
-    fault, kind
-):
+async def test_a_network_error_fails_only_the_request_in_flight(fault, kind):
     faults, states = [fault], []
 
     async def answer(seen):
         if faults:
             raise faults.pop()
-        return await said(seen)
+        return await succeed(seen)
 
     told = lambda *news: states.append(news)  # noqa: E731
     async with connected(Modern(answers={"tools/call": answer}), on_state=told) as (channel, _):
@@ -110,7 +108,7 @@ async def test_a_server_that_cannot_be_reached_fails_the_calls_in_flight_and_not
     assert [state for state, _ in states] == ["connecting", "retrying", "open", "closed"]
 
 
-async def test_a_fault_of_people_s_own_loses_the_request_and_is_logged(caplog):
+async def test_an_unexpected_exception_fails_the_request_and_is_logged(caplog):
     async def raising(_seen):
         raise KeyError("mine")
 
@@ -122,7 +120,7 @@ async def test_a_fault_of_people_s_own_loses_the_request_and_is_logged(caplog):
     assert "an HTTP request failed" in caplog.text
 
 
-async def test_what_goes_wrong_behind_an_answer_fails_nobody(caplog):
+async def test_an_error_after_the_answer_fails_no_request(caplog):
     async def strange(seen):
         async def body():
             yield event(answer_to(seen, content=[]))
@@ -141,10 +139,10 @@ async def test_what_goes_wrong_behind_an_answer_fails_nobody(caplog):
     assert "an HTTP request failed" in caplog.text
 
 
-# Bounds.
+# Limits
 
 
-async def test_an_event_that_is_too_large_is_told_and_the_stream_goes_on(autojump_clock):
+async def test_an_event_over_the_limit_is_reported_and_the_stream_is_read_on(autojump_clock):
     async def large(seen):
         big = {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": "x" * 2000}}
         return events(event(big), event(answer_to(seen, content=[])))
@@ -160,7 +158,7 @@ async def test_an_event_that_is_too_large_is_told_and_the_stream_goes_on(autojum
     assert json.loads(items[1])["id"] == 1
 
 
-async def test_a_stream_that_ends_behind_what_was_too_large_says_so(autojump_clock):
+async def test_a_stream_that_ends_after_an_event_over_the_limit_names_the_limit(autojump_clock):
     async def large(seen):
         return events(event(answer_to(seen, content=["x" * 2000])))
 
@@ -177,7 +175,7 @@ async def test_a_stream_that_ends_behind_what_was_too_large_says_so(autojump_clo
     )
 
 
-async def test_a_body_that_is_too_large_is_told_and_loses_its_request():
+async def test_a_body_over_the_limit_is_reported_and_fails_its_request():
     async def large(seen):
         return result(seen, content=["x" * 2000])
 
@@ -191,7 +189,7 @@ async def test_a_body_that_is_too_large_is_told_and_loses_its_request():
     assert "limits.messages.bytes_max" in str(lost.error)
 
 
-async def test_streams_are_read_no_faster_than_the_session_takes(autojump_clock):
+async def test_streams_are_read_no_faster_than_the_session_receives(autojump_clock):
     given = []
     note = {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": "x" * 500}}
 

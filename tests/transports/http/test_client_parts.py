@@ -1,4 +1,4 @@
-"""The parts of a client's channel that need no server: its inbox, frames, condition and tools."""
+"""The parts of the HTTP client channel that need no server: queue, messages, tools and state."""
 
 import json
 import logging
@@ -21,10 +21,10 @@ from tests.transports.http.scripted_server import STATELESS, asking, telling
 DECODER = Decoder(json_depth_max=64)
 
 
-# The inbox.
+# The queue of received messages
 
 
-async def test_all_that_waits_is_taken_at_once_and_in_order():
+async def test_all_queued_items_are_taken_at_once_and_in_order():
     inbox = ReceivedQueue(1000)
     lost = Lost(1, ConnectionLost("gone"))
     for item in (b"one", Oversized(5, b"head"), lost):
@@ -33,7 +33,7 @@ async def test_all_that_waits_is_taken_at_once_and_in_order():
     assert await inbox.take() == [b"one", Oversized(5, b"head"), lost]
 
 
-async def test_taking_waits_and_a_cancelled_one_loses_nothing(autojump_clock):
+async def test_taking_waits_for_an_item_and_loses_none_when_cancelled(autojump_clock):
     inbox = ReceivedQueue(1000)
     with trio.move_on_after(1) as patience:
         await inbox.take()
@@ -46,7 +46,7 @@ async def test_taking_waits_and_a_cancelled_one_loses_nothing(autojump_clock):
     assert await inbox.take() == [b"one"]
 
 
-async def test_room_is_waited_for_until_something_is_taken(autojump_clock):
+async def test_a_producer_waits_for_room_until_items_are_taken(autojump_clock):
     inbox = ReceivedQueue(300)
     inbox.put(b"x" * 300)
     with trio.move_on_after(1) as patience:
@@ -58,7 +58,7 @@ async def test_room_is_waited_for_until_something_is_taken(autojump_clock):
         await inbox.room()
 
 
-async def test_the_end_comes_behind_what_is_there_and_nothing_behind_the_end():
+async def test_the_end_follows_the_queued_items_and_later_items_are_dropped():
     inbox = ReceivedQueue(1000)
     inbox.put(b"one")
     inbox.end()
@@ -67,7 +67,7 @@ async def test_the_end_comes_behind_what_is_there_and_nothing_behind_the_end():
     assert [await inbox.take(), await inbox.take()] == [[b"one"], []]
 
 
-async def test_the_end_is_told_before_another_task_runs(nursery):
+async def test_the_end_is_returned_before_another_task_runs(nursery):
     inbox, ran = ReceivedQueue(1000), []
 
     async def other():
@@ -82,7 +82,7 @@ async def test_the_end_is_told_before_another_task_runs(nursery):
     assert ran == []
 
 
-async def test_closing_wakes_who_takes_and_who_waits_for_room():
+async def test_closing_ends_waits_for_items_and_for_room():
     inbox = ReceivedQueue(1)
     inbox.put(b"one")
     async with trio.open_nursery() as nursery:
@@ -94,7 +94,7 @@ async def test_closing_wakes_who_takes_and_who_waits_for_room():
         await inbox.take()
 
 
-async def test_closing_wakes_who_waits_for_something(nursery):
+async def test_closing_ends_a_wait_for_items_in_another_task(nursery):
     inbox, ends = ReceivedQueue(1), []
 
     async def take():
@@ -110,10 +110,10 @@ async def test_closing_wakes_who_waits_for_something(nursery):
     assert ends == ["closed"]
 
 
-# Frames.
+# Messages to send
 
 
-def test_a_request_tells_its_id_its_method_and_the_protocol_version_it_is_made_under():
+def test_the_id_method_and_protocol_version_of_a_request_are_read():
     legacy, stateless = (
         outgoing_message(asking(7, "tools/list", each), DECODER) for each in (None, STATELESS)
     )
@@ -128,7 +128,7 @@ def test_an_answer_has_neither_id_nor_method():
     assert (sent.id, sent.method, sent.tool, sent.cancelled_id) == (None, None, None, None)
 
 
-def test_a_cancellation_names_its_request():
+def test_the_id_of_a_cancelled_request_is_read():
     assert (
         outgoing_message(telling("notifications/cancelled", requestId=7), DECODER).cancelled_id == 7
     )
@@ -138,26 +138,26 @@ def test_a_cancellation_names_its_request():
 
 
 @pytest.mark.parametrize("no_id", [[7], {"a": 7}, True, 7.0, None])
-def test_a_cancellation_of_what_is_no_id_passes_as_any_notification(no_id):
+def test_a_cancellation_with_an_invalid_id_is_sent_as_any_notification(no_id):
     sent = outgoing_message(telling("notifications/cancelled", requestId=no_id), DECODER)
 
     assert (sent.method, sent.cancelled_id) == ("notifications/cancelled", None)
 
 
-def test_only_a_call_of_a_tool_has_a_tool():
+def test_only_a_tool_call_has_a_tool_name():
     assert outgoing_message(asking(1, "tools/call", name="add"), DECODER).tool == "add"
     assert outgoing_message(asking(1, "tools/call", name=7), DECODER).tool is None
     assert outgoing_message(asking(1, "prompts/get", name="add"), DECODER).tool is None
 
 
-def test_params_are_read_as_far_as_headers_need_them():
+def test_only_the_params_that_headers_need_are_decoded():
     sent = outgoing_message(asking(1, "tools/call", name="add", arguments={"a": 1}), DECODER)
 
     assert sent.header_params(with_arguments=False) == {"name": "add"}
     assert sent.header_params(with_arguments=True) == {"name": "add", "arguments": {"a": 1}}
 
 
-def test_params_that_are_strange_are_no_obstacle():
+def test_params_of_any_shape_can_be_sent():
     strange = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":7}}'
     bare = b'{"jsonrpc":"2.0","id":1,"method":"x"}'
 
@@ -174,13 +174,13 @@ def test_a_message_of_several_lines_becomes_one_line():
     assert one_line(b"no\r\nJSON") == b"no  JSON"
 
 
-def test_the_protocol_version_of_a_result_is_read_if_it_has_one():
+def test_the_protocol_version_of_an_initialize_result_is_read():
     assert agreed_version(b'{"protocolVersion":"2025-03-26"}') == "2025-03-26"
     assert agreed_version(b'{"protocolVersion":7}') is None
     assert agreed_version(b"7") is None
 
 
-# Tools.
+# Parameter headers of tools
 
 
 def page(*tools):
@@ -193,7 +193,7 @@ def schema(header, kind="string"):
 
 
 @pytest.mark.requirement("HDR-16", "HDR-17", "TRAP-50")
-def test_a_tool_with_a_broken_annotation_is_left_out_with_a_warning(caplog):
+def test_a_tool_with_an_invalid_annotation_is_dropped_with_a_warning(caplog):
     tools = ToolHeaders()
 
     with caplog.at_level(logging.WARNING):
@@ -206,14 +206,14 @@ def test_a_tool_with_a_broken_annotation_is_left_out_with_a_warning(caplog):
     assert "'good'" not in caplog.text
 
 
-def test_a_page_without_broken_tools_stays_as_it_came():
+def test_a_page_of_valid_tools_is_unchanged():
     frame = page(("good", schema("A")), ("plain", {"type": "object"}))
 
     assert ToolHeaders().learn(frame) is frame
 
 
 @pytest.mark.requirement("HDR-33", "HDR-34")
-def test_the_newest_schema_counts_and_without_one_nothing_is_known():
+def test_the_newest_schema_of_a_tool_replaces_older_ones():
     tools = ToolHeaders()
     assert tools.paths_of("add") is None
 
@@ -231,7 +231,7 @@ def test_the_newest_schema_counts_and_without_one_nothing_is_known():
     assert tools.paths_of(None) is None
 
 
-def test_of_so_many_tools_those_listed_longest_ago_are_not_known_any_more():
+def test_the_tool_that_was_listed_longest_ago_is_forgotten_first():
     tools = ToolHeaders(2)
 
     for name in ("first", "second", "first", "third"):
@@ -250,14 +250,14 @@ def test_of_so_many_tools_those_listed_longest_ago_are_not_known_any_more():
         b'{"jsonrpc":"2.0","id":1,"result":7}',
     ],
 )
-def test_what_is_no_page_of_tools_is_left_to_who_knows(frame):
+def test_a_response_that_is_not_a_page_of_tools_is_unchanged(frame):
     assert ToolHeaders().learn(frame) is frame
 
 
-# Bodies.
+# Bodies
 
 
-async def test_a_body_that_is_left_is_taken_down_from_its_bottom():
+async def test_a_body_that_is_left_early_closes_its_innermost_generator():
     ended = []
 
     class Body(httpx2.AsyncByteStream):
@@ -276,7 +276,7 @@ async def test_a_body_that_is_left_is_taken_down_from_its_bottom():
     assert ended == [True]
 
 
-# The condition.
+# The reported state
 
 
 REACHED = {
@@ -307,7 +307,7 @@ FOLLOWING = [
 
 
 @pytest.mark.parametrize(("before", "after", "becomes", "is_told"), FOLLOWING)
-def test_what_may_follow_on_a_state_and_who_is_told(before, after, becomes, is_told):
+def test_state_transitions_and_their_reports(before, after, becomes, is_told):
     told = []
     condition = ReportedState(lambda *news: told.append(news))
     condition.begin()
@@ -322,7 +322,7 @@ def test_what_may_follow_on_a_state_and_who_is_told(before, after, becomes, is_t
     assert told[1 + len(REACHED[before]) :] == ([(after, "news")] if is_told else [])
 
 
-def test_a_listener_that_raises_hurts_nobody(caplog):
+def test_an_exception_of_on_state_is_logged(caplog):
     def fail(_state, _reason):
         raise KeyError("mine")
 

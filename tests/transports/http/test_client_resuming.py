@@ -1,4 +1,4 @@
-"""Streams in a session that a client's channel resumes, and the one that belongs to no request."""
+"""The HTTP client channel with a legacy server: resumed streams, and the standalone stream."""
 
 import json
 
@@ -32,7 +32,7 @@ def call(number):
     return asking(number, "tools/call", name="add")
 
 
-async def said(seen):
+async def succeed(seen):
     return result(seen, content=[])
 
 
@@ -48,13 +48,13 @@ def resumable(*pieces, listen=None):
     return Legacy(answers={"tools/call": streaming(*pieces)}, listen=listen)
 
 
-# Streams that are resumed.
+# Resumed streams
 
 
 @pytest.mark.requirement(
     "HTTP-16", "HTTP-18", "HTTP-40", "HTTP-41", "TRAP-37", "TRAP-39", "TRAP-40"
 )
-async def test_a_stream_that_ends_early_is_resumed_by_get_after_the_time_the_server_said(
+async def test_a_stream_that_ends_early_is_resumed_by_get_after_the_retry_time(
     autojump_clock,
 ):
     at = []
@@ -77,7 +77,7 @@ async def test_a_stream_that_ends_early_is_resumed_by_get_after_the_time_the_ser
     assert at[1] - begun == pytest.approx(0.7)
 
 
-async def test_it_is_resumed_behind_the_last_event_as_often_as_something_comes(autojump_clock):
+async def test_a_stream_is_resumed_after_its_last_event_as_long_as_events_come(autojump_clock):
     polls = []
 
     async def listen(seen):
@@ -100,7 +100,7 @@ async def test_it_is_resumed_behind_the_last_event_as_often_as_something_comes(a
     assert json.loads(items[-1])["id"] == 1
 
 
-async def test_ids_are_what_the_server_likes(autojump_clock):
+async def test_event_ids_may_contain_any_character(autojump_clock):
     async def listen(seen):
         if "last-event-id" not in seen.headers:
             return Reply(405)
@@ -142,7 +142,9 @@ async def test_a_stream_that_breaks_is_resumed_like_one_that_ends(autojump_clock
     assert states[2:4] == [("retrying", "the stream broke: cut"), ("open", "")]
 
 
-async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(autojump_clock):
+async def test_an_unreachable_server_is_tried_a_limited_number_of_times_with_growing_pauses(
+    autojump_clock,
+):
     at = []
 
     async def listen(seen):
@@ -169,7 +171,7 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
 
 
 @pytest.mark.parametrize(("retry_ms", "seconds"), [(None, 10), (4000, 12)])
-async def test_a_call_to_a_dead_server_gives_up_in_the_time_that_a_limit_names(
+async def test_a_call_to_an_unreachable_server_fails_within_resume_seconds(
     autojump_clock, retry_ms, seconds
 ):
     async def listen(seen):
@@ -193,7 +195,7 @@ async def test_a_call_to_a_dead_server_gives_up_in_the_time_that_a_limit_names(
     assert "rejected before the answer came (limits.http.resume_seconds=10)" in str(lost.error)
 
 
-async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long(autojump_clock):
+async def test_a_server_that_was_reachable_again_may_be_unreachable_as_long_again(autojump_clock):
     polls = []
 
     async def listen(seen):
@@ -213,15 +215,15 @@ async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long
     ):
         await in_session(channel)
         await channel.send([call(1)])
-        said = [await heard(channel, seconds=100) for _ in range(3)]
+        succeed = [await heard(channel, seconds=100) for _ in range(3)]
 
-    assert said[:2] == [NOTE, NOTE]
-    assert said[2]["id"] == 1
+    assert succeed[:2] == [NOTE, NOTE]
+    assert succeed[2]["id"] == 1
     assert polls[-1] - polls[0] > 20
 
 
-async def test_a_server_that_listens_without_a_word_is_not_away(autojump_clock):
-    """As where a proxy cuts whatever has been silent for half a minute."""
+async def test_an_open_stream_without_events_is_not_a_failure(autojump_clock):
+    """Some proxies cut connections that have been silent for half a minute."""
     gets = []
 
     async def silence():
@@ -245,7 +247,7 @@ async def test_a_server_that_listens_without_a_word_is_not_away(autojump_clock):
         assert (await heard(channel, seconds=100))["id"] == 1
 
 
-async def test_the_dice_spread_those_who_were_cut_off_together(autojump_clock):
+async def test_random_pauses_spread_reconnecting_clients(autojump_clock):
     at = []
 
     async def listen(seen):
@@ -278,7 +280,7 @@ async def test_a_stream_without_ids_cannot_be_resumed():
     assert len(script.of("GET")) == 1
 
 
-async def test_nor_can_one_be_whose_events_are_too_large(autojump_clock):
+async def test_a_stream_with_an_event_over_the_limit_cannot_be_resumed(autojump_clock):
     big = NOTE | {"params": {"a": "x" * 2000}}
     limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(resumable(event(big, event_id="a-1")), limits=limits) as (channel, script):
@@ -292,7 +294,7 @@ async def test_nor_can_one_be_whose_events_are_too_large(autojump_clock):
     assert len(script.of("GET")) == 1
 
 
-async def test_an_id_that_is_taken_back_leaves_no_place_to_go_on_from():
+async def test_an_empty_event_id_makes_a_stream_not_resumable():
     pieces = [event(NOTE, event_id="a-1"), event(NOTE, event_id="")]
     async with connected(resumable(*pieces)) as (channel, script):
         await in_session(channel)
@@ -305,7 +307,7 @@ async def test_an_id_that_is_taken_back_leaves_no_place_to_go_on_from():
     assert len(script.of("GET")) == 1
 
 
-async def test_a_session_that_is_forgotten_meanwhile_is_over(autojump_clock):
+async def test_a_session_that_the_server_forgets_while_a_stream_is_resumed_ends(autojump_clock):
     async def listen(seen):
         return Reply(404 if "last-event-id" in seen.headers else 405)
 
@@ -319,7 +321,7 @@ async def test_a_session_that_is_forgotten_meanwhile_is_over(autojump_clock):
     assert type(lost.error) is OutcomeUnknown
 
 
-async def test_what_resumes_has_to_be_a_stream(autojump_clock):
+async def test_a_resumed_stream_has_to_be_an_event_stream(autojump_clock):
     async def listen(seen):
         return result(seen) if seen.body else Reply(200, {"content-type": "text/html"}, b"hello")
 
@@ -331,11 +333,11 @@ async def test_what_resumes_has_to_be_a_stream(autojump_clock):
         assert "text/html" in str((await heard(channel)).error)
 
 
-# The server's own stream.
+# The standalone stream
 
 
 @pytest.mark.requirement("HTTP-27", "HTTP-28", "HTTP-35")
-async def test_what_belongs_to_no_request_comes_on_a_stream_of_its_own():
+async def test_messages_of_no_request_are_received_on_the_standalone_stream():
     async def listen(_seen):
         async def body():
             yield event(NOTE, event_id="g-1")
@@ -355,11 +357,14 @@ async def test_what_belongs_to_no_request_comes_on_a_stream_of_its_own():
 
 @pytest.mark.requirement("TRAP-42")
 @pytest.mark.parametrize("status", [400, 404, 405, 501])
-async def test_a_server_without_such_a_stream_is_good_all_the_same(status, caplog, autojump_clock):
+async def test_a_server_may_have_no_standalone_stream(status, caplog, autojump_clock):
     async def listen(_seen):
         return Reply(status)
 
-    async with connected(Legacy(listen=listen, answers={"tools/call": said})) as (channel, script):
+    async with connected(Legacy(listen=listen, answers={"tools/call": succeed})) as (
+        channel,
+        script,
+    ):
         await in_session(channel)
         await channel.send([call(1)])
         assert (await heard(channel))["id"] == 1
@@ -370,7 +375,7 @@ async def test_a_server_without_such_a_stream_is_good_all_the_same(status, caplo
 
 
 @pytest.mark.requirement("HTTP-33")
-async def test_it_is_begun_again_when_it_ends(autojump_clock):
+async def test_the_standalone_stream_is_opened_again_when_it_ends(autojump_clock):
     async def listen(seen):
         if seen.headers.get("last-event-id") == "g-1":
             await trio.sleep_forever()
@@ -385,7 +390,7 @@ async def test_it_is_begun_again_when_it_ends(autojump_clock):
         assert len(script.of("GET")) == 2
 
 
-async def test_one_that_lived_long_has_not_failed_and_one_that_gives_nothing_is_given_up(
+async def test_a_standalone_stream_is_given_up_after_failures_but_not_after_long_connections(
     autojump_clock,
 ):
     lives = [40.0] * 20
@@ -405,7 +410,7 @@ async def test_one_that_lived_long_has_not_failed_and_one_that_gives_nothing_is_
         assert channel.state == "open"  # calls can be made
 
 
-async def test_a_stream_that_was_there_and_is_not_found_any_more_was_of_a_session_that_is_over(
+async def test_a_standalone_stream_that_is_not_found_any_more_ends_the_session(
     autojump_clock,
 ):
     async def listen(seen):
@@ -420,7 +425,7 @@ async def test_a_stream_that_was_there_and_is_not_found_any_more_was_of_a_sessio
         assert await channel.receive() == []
 
 
-async def test_a_fault_of_people_s_own_on_it_is_logged(caplog):
+async def test_an_unexpected_exception_on_the_standalone_stream_is_logged(caplog):
     async def listen(_seen):
         raise KeyError("mine")
 
@@ -431,7 +436,7 @@ async def test_a_fault_of_people_s_own_on_it_is_logged(caplog):
     assert "the standalone stream failed" in caplog.text
 
 
-async def test_an_answer_settles_its_request_on_whatever_stream_it_comes(autojump_clock):
+async def test_an_answer_finishes_its_request_on_any_stream(autojump_clock):
     answer = trio.Event()
 
     async def listen(_seen):
@@ -469,7 +474,7 @@ async def test_an_answer_settles_its_request_on_whatever_stream_it_comes(autojum
         assert nothing.cancelled_caught
 
 
-async def test_answers_may_come_together_as_2025_03_26_has_it():
+async def test_answers_may_arrive_as_a_batch_in_version_2025_03_26():
     async def batched(seen):
         vague = {"jsonrpc": "2.0", "error": {"code": 1, "message": "no"}}
         answers = [vague, answer_to(seen), {"jsonrpc": "2.0", "method": "notifications/x"}]

@@ -1,4 +1,4 @@
-"""A client's channel in a session, as revisions up to 2025-11-25 have it."""
+"""The HTTP client channel with a legacy server: sessions and notifications."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ def call(number):
     return asking(number, "tools/call", name="add")
 
 
-async def said(seen):
+async def succeed(seen):
     return result(seen, content=[])
 
 
@@ -52,7 +52,7 @@ def streaming(*pieces):
     return answer
 
 
-# The session.
+# Sessions
 
 
 @pytest.mark.requirement(
@@ -66,8 +66,8 @@ def streaming(*pieces):
     "LIFE-18",
     "HTTP-08",
 )
-async def test_what_initialize_was_answered_goes_along_with_everything_after_it():
-    async with connected(Legacy(answers={"tools/call": said})) as (channel, script):
+async def test_the_session_id_and_version_are_sent_after_initialize():
+    async with connected(Legacy(answers={"tools/call": succeed})) as (channel, script):
         await in_session(channel)
         await channel.send([call(1), ANSWER])
         await heard(channel)
@@ -93,7 +93,7 @@ async def test_a_server_without_sessions_gets_no_session_id_and_no_delete():
     assert script.seen[1].headers["mcp-protocol-version"] == "2025-06-18"
 
 
-async def test_the_version_that_counts_is_that_of_the_result_also_from_a_stream():
+async def test_the_version_header_follows_a_result_from_a_stream():
     server = Legacy()
 
     async def initialize(seen):
@@ -109,7 +109,7 @@ async def test_the_version_that_counts_is_that_of_the_result_also_from_a_stream(
     assert script.seen[1].headers["mcp-protocol-version"] == "2025-11-25"
 
 
-async def test_initialize_is_sent_without_the_session_that_was_there_before():
+async def test_initialize_is_sent_without_an_earlier_session_id():
     async with connected(Legacy()) as (channel, script):
         await in_session(channel)
         await channel.send([INITIALIZE])
@@ -119,7 +119,7 @@ async def test_initialize_is_sent_without_the_session_that_was_there_before():
 
 
 @pytest.mark.parametrize("session", ["", "with space", "\x7f"])
-async def test_a_session_id_that_is_none_is_rejected(session):
+async def test_an_invalid_session_id_is_rejected(session):
     async with connected(Legacy(session=session)) as (channel, _):
         await channel.send([INITIALIZE])
 
@@ -127,7 +127,7 @@ async def test_a_session_id_that_is_none_is_rejected(session):
 
 
 @pytest.mark.requirement("TRAP-34")
-async def test_a_server_that_has_forgotten_the_session_ends_it():
+async def test_a_404_to_a_request_ends_the_session():
     async def forgotten(seen):
         return error(seen, -32001, "Session not found", status=404)
 
@@ -157,7 +157,7 @@ async def test_a_server_that_has_forgotten_the_session_ends_it():
     assert "DELETE" not in script.methods
 
 
-async def test_a_notification_that_meets_an_ended_session_ends_it_too():
+async def test_a_404_to_a_notification_ends_the_session():
     async def gone(_seen):
         return Reply(404)
 
@@ -168,11 +168,11 @@ async def test_a_notification_that_meets_an_ended_session_ends_it_too():
         assert await channel.receive() == []
 
 
-async def test_without_a_session_404_is_a_rejection_like_any_other():
+async def test_a_404_without_a_session_is_a_rejection_like_any_other():
     async def gone(_seen):
         return Reply(404)
 
-    server = Legacy(session=None, answers={"tools/call": gone, "prompts/get": said})
+    server = Legacy(session=None, answers={"tools/call": gone, "prompts/get": succeed})
     async with connected(server) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
@@ -184,7 +184,7 @@ async def test_without_a_session_404_is_a_rejection_like_any_other():
 
 @pytest.mark.requirement("HTTP-53")
 @pytest.mark.parametrize("status", [204, 405, 500])
-async def test_closing_tells_the_server_whatever_it_says_to_that(status):
+async def test_closing_deletes_the_session_whatever_the_server_answers(status):
     server = Legacy()
 
     async def answer(seen):
@@ -197,7 +197,7 @@ async def test_closing_tells_the_server_whatever_it_says_to_that(status):
     assert channel.state == "closed"
 
 
-async def test_closing_takes_no_longer_than_it_may(autojump_clock):
+async def test_closing_takes_bounded_time(autojump_clock):
     server = Legacy()
 
     async def answer(seen):
@@ -214,7 +214,7 @@ async def test_closing_takes_no_longer_than_it_may(autojump_clock):
         assert trio.current_time() - since == 2.0
 
 
-async def test_closing_survives_a_server_that_is_gone():
+async def test_closing_works_without_a_reachable_server():
     server = Legacy()
 
     async def answer(seen):
@@ -231,10 +231,10 @@ async def test_closing_survives_a_server_that_is_gone():
         await channel.receive()
 
 
-# Notifications and answers of ours.
+# Notifications and responses
 
 
-async def test_they_are_accepted_one_after_the_other():
+async def test_notifications_are_accepted_one_after_the_other():
     going, most = [], []
 
     async def slow(_seen):
@@ -253,7 +253,7 @@ async def test_they_are_accepted_one_after_the_other():
 
 
 @pytest.mark.parametrize("status", [200, 202, 204])
-async def test_any_success_is_good_for_them(status, caplog):
+async def test_a_notification_is_accepted_by_any_success(status, caplog):
     async def accept(_seen):
         return Reply(status)
 
@@ -268,13 +268,13 @@ async def test_any_success_is_good_for_them(status, caplog):
 
 
 @pytest.mark.parametrize("reply", [Reply(400), httpx2.ConnectError("rejected")])
-async def test_what_is_not_accepted_is_logged_and_fails_nothing(reply, caplog):
+async def test_a_rejected_notification_is_logged_and_fails_nothing(reply, caplog):
     async def reject(_seen):
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    server = Legacy(answers={"notifications/initialized": reject, "tools/call": said})
+    server = Legacy(answers={"notifications/initialized": reject, "tools/call": succeed})
     async with connected(server) as (channel, script):
         await in_session(channel)
         assert channel.state == ("open" if isinstance(reply, Reply) else "retrying")
@@ -286,7 +286,7 @@ async def test_what_is_not_accepted_is_logged_and_fails_nothing(reply, caplog):
     assert "GET" not in script.methods
 
 
-async def test_a_server_that_does_not_accept_in_time_is_not_waited_for(autojump_clock, caplog):
+async def test_a_notification_that_is_not_accepted_in_time_is_logged(autojump_clock, caplog):
     async def never(_seen):
         await trio.sleep_forever()
 
@@ -299,14 +299,14 @@ async def test_a_server_that_does_not_accept_in_time_is_not_waited_for(autojump_
     assert "not accepted within 15 s" in caplog.text
 
 
-async def test_nothing_is_asked_before_the_server_knows_that_somebody_listens(autojump_clock):
+async def test_no_request_is_sent_before_the_standalone_stream_is_accepted(autojump_clock):
     may_begin = trio.Event()
 
     async def listening(_seen):
         await may_begin.wait()
         return events(b": you are heard\n\n")
 
-    server = Legacy(answers={"tools/call": said}, listen=listening)
+    server = Legacy(answers={"tools/call": succeed}, listen=listening)
     async with connected(server) as (channel, script), trio.open_nursery() as nursery:
         await channel.send([INITIALIZE])
         await heard(channel)
@@ -320,7 +320,9 @@ async def test_nothing_is_asked_before_the_server_knows_that_somebody_listens(au
         assert trio.current_time() - since == 0.5
 
 
-async def test_a_server_that_says_nothing_to_the_listening_is_not_waited_for(autojump_clock):
+async def test_a_standalone_stream_without_response_headers_is_waited_for_in_bounded_time(
+    autojump_clock,
+):
     async def never(_seen):
         await trio.sleep_forever()
 
@@ -333,7 +335,7 @@ async def test_a_server_that_says_nothing_to_the_listening_is_not_waited_for(aut
 
 
 @pytest.mark.requirement("HTTP-26")
-async def test_a_cancellation_is_sent_and_the_stream_left():
+async def test_a_legacy_cancellation_is_sent_and_closes_the_stream():
     async def endless(_seen):
         async def body():
             yield event(text="", event_id="1")
@@ -354,10 +356,10 @@ async def test_a_cancellation_is_sent_and_the_stream_left():
     assert script.methods.count("GET") == 1
 
 
-# With a client on top.
+# With `Client`
 
 
-async def test_a_client_talks_with_a_legacy_server():
+async def test_a_client_uses_a_legacy_server():
     asked = {"jsonrpc": "2.0", "id": "q", "method": "roots/list"}
     answered = trio.Event()
 
@@ -399,7 +401,7 @@ async def test_a_client_talks_with_a_legacy_server():
     assert script.of("answer")[0].message["id"] == "q"
 
 
-async def test_an_ended_session_ends_the_client_s_and_says_so():
+async def test_an_ended_session_fails_later_calls_with_the_reason():
     async def gone(_seen):
         return Reply(404)
 
@@ -412,9 +414,9 @@ async def test_an_ended_session_ends_the_client_s_and_says_so():
 
 
 @pytest.mark.requirement("HTTP-52")
-async def test_a_client_of_a_url_begins_a_new_session_without_the_old_id():
+async def test_a_client_of_a_url_opens_a_new_session_without_the_old_id():
     forgotten = {"s-1"}
-    server = Legacy(answers={"tools/call": said})
+    server = Legacy(answers={"tools/call": succeed})
 
     async def answer(seen):
         if seen.headers.get("mcp-session-id") in forgotten and server.session != "s-1":
@@ -438,25 +440,25 @@ async def test_a_client_of_a_url_begins_a_new_session_without_the_old_id():
     assert script.methods.count("initialize") == 2
 
 
-# Opening.
+# Opening
 
 
 @pytest.mark.parametrize(
     "url", ["mcp.test/mcp", "ftp://mcp.test/", "http://", "http://mcp.test:x/", "http:/x"]
 )
-async def test_only_a_url_of_http_can_be_connected_to(url):
+async def test_only_http_urls_are_accepted(url):
     with pytest.raises(ValueError, match="URL"):
         await open_http_channel(url)
 
 
-async def test_the_name_of_a_server_has_no_secrets_in_it():
+async def test_the_name_of_a_server_contains_no_secrets():
     channel = await open_http_channel("http://user:word@mcp.test:81/mcp?key=1")
     await channel.aclose()
 
     assert repr(channel) == "<HttpChannel to http://mcp.test:81/mcp, closed>"
 
 
-async def test_requests_leave_without_waiting_and_nothing_else_does():
+async def test_send_nowait_sends_requests_only():
     async with connected(Legacy()) as (channel, _):
         assert channel.send_nowait([INITIALIZE, INITIALIZED]) == 1
         assert channel.bytes_sent == len(INITIALIZE)

@@ -1,4 +1,4 @@
-"""A server that takes long to read what a client tells it, but reads on, gets all of it."""
+"""The HTTP client channel with a server that reads slowly."""
 
 import httpx2
 import trio
@@ -13,7 +13,7 @@ BYTES_PER_SECOND = 10_000
 
 
 class Slow(httpx2.AsyncBaseTransport):
-    """Such a server, over a slow line; it stops reading behind so many bytes."""
+    """A server that reads slowly, and stops after `bytes_max` bytes."""
 
     def __init__(self, library, bytes_max=SIZE):
         self.library = library
@@ -29,23 +29,25 @@ class Slow(httpx2.AsyncBaseTransport):
         return self.library.Response(202)
 
 
-async def told(server):
+async def send_answer(server):
     channel = await open_http_channel(URL, http=server.library.AsyncClient(transport=server))
     await channel.send([ANSWER])
     await channel.aclose()
     return channel.bytes_sent
 
 
-async def test_an_answer_arrives_though_that_takes_long(autojump_clock, caplog, library):
+async def test_an_answer_is_sent_completely_to_a_server_that_reads_slowly(
+    autojump_clock, caplog, library
+):
     server = Slow(library)
-    assert await told(server) == SIZE
+    assert await send_answer(server) == SIZE
     assert server.taken == ANSWER
     assert trio.current_time() > DEFAULT_LIMITS.messages.write_stall_seconds
     assert caplog.text == ""
 
 
-async def test_a_server_that_reads_no_more_is_given_up(autojump_clock, caplog, library):
+async def test_a_server_that_stops_reading_is_given_up(autojump_clock, caplog, library):
     server = Slow(library, bytes_max=100_000)
-    await told(server)
+    await send_answer(server)
     assert len(server.taken) < SIZE
     assert "not accepted within 15 s" in caplog.text

@@ -1,4 +1,4 @@
-"""A client's channel over real connections: that they are kept, left, lost and made again."""
+"""The HTTP client channel over sockets: connections are kept, closed, lost and made again."""
 
 import gc
 import signal
@@ -28,7 +28,7 @@ from tests.transports.http.scripted_server import (
 )
 
 
-async def said(seen):
+async def succeed(seen):
     return result(seen, content=[], resultType="complete")
 
 
@@ -51,7 +51,7 @@ class Counted:
         return await self.answer(seen)
 
 
-@pytest.mark.parametrize("answer", [said, streamed])
+@pytest.mark.parametrize("answer", [succeed, streamed])
 async def test_a_connection_is_kept_for_the_next_request(nursery, answer):
     server = Counted(Modern(answers={"tools/call": answer}))
     url = await nursery.start(serve, server)
@@ -62,8 +62,8 @@ async def test_a_connection_is_kept_for_the_next_request(nursery, answer):
     assert len(server.connections) == 1
 
 
-async def test_a_connection_is_kept_behind_notifications_and_rejections_too(nursery):
-    server = Counted(Legacy(answers={"tools/call": said}))
+async def test_a_connection_is_kept_after_notifications_and_rejections(nursery):
+    server = Counted(Legacy(answers={"tools/call": succeed}))
     url = await nursery.start(serve, server)
     async with Client(await open_http_channel(url), roots=["file:///x"]) as client:
         for _ in range(3):
@@ -74,11 +74,11 @@ async def test_a_connection_is_kept_behind_notifications_and_rejections_too(nurs
 
 
 @pytest.mark.real_time
-async def test_a_server_that_dies_fails_the_calls_in_flight_and_nothing_else(nursery):
+async def test_a_server_that_is_killed_fails_only_the_calls_in_flight(nursery):
     async def endless(_seen):
         await trio.sleep_forever()
 
-    server = Modern(answers={"tools/call": endless, "prompts/get": said})
+    server = Modern(answers={"tools/call": endless, "prompts/get": succeed})
     states = []
     life = trio.CancelScope()
 
@@ -105,7 +105,7 @@ async def test_a_server_that_dies_fails_the_calls_in_flight_and_nothing_else(nur
         assert client.is_open
 
         life = trio.CancelScope()
-        server.answers["tools/call"] = said
+        server.answers["tools/call"] = succeed
         await nursery.start(_serve_again, server, httpx2.URL(url).port)
         assert (await client.call_tool("add")).content == []
 
@@ -117,7 +117,7 @@ async def _serve_again(server, port, *, task_status):
 
 
 @pytest.mark.real_time
-async def test_the_server_sees_that_a_stateless_call_is_left(nursery):
+async def test_the_server_sees_the_disconnect_of_a_cancelled_stateless_call(nursery):
     left = trio.Event()
 
     async def endless(_seen):
@@ -140,7 +140,7 @@ async def test_the_server_sees_that_a_stateless_call_is_left(nursery):
     gc.collect()  # what was left in the middle would say so here
 
 
-async def test_a_body_that_is_too_large_is_left_in_the_middle(nursery):
+async def test_a_body_over_the_limit_is_not_read_to_its_end(nursery):
     async def endless(_seen):
         async def body():
             while True:
@@ -158,7 +158,7 @@ async def test_a_body_that_is_too_large_is_left_in_the_middle(nursery):
 
 
 @pytest.mark.real_time
-async def test_a_stream_that_waits_for_room_is_left_when_the_channel_closes(nursery):
+async def test_a_stream_that_waits_for_room_ends_when_the_channel_closes(nursery):
     async def endless(_seen):
         async def body():
             while True:
@@ -174,7 +174,7 @@ async def test_a_stream_that_waits_for_room_is_left_when_the_channel_closes(nurs
     gc.collect()
 
 
-async def test_what_the_system_said_is_told(nursery):
+async def test_the_system_s_error_is_part_of_the_message(nursery):
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/"
     await listener.aclose()
@@ -189,7 +189,7 @@ async def test_what_the_system_said_is_told(nursery):
 
 
 async def test_a_given_client_is_used_and_stays_open(nursery, library):
-    url = await nursery.start(serve, Modern(answers={"tools/call": said}))
+    url = await nursery.start(serve, Modern(answers={"tools/call": succeed}))
     async with library.AsyncClient(headers={"x-mine": "1"}, timeout=0.2) as http:
         channel = await open_http_channel(url, http=http)
         await channel.send([call(1)])
@@ -200,10 +200,10 @@ async def test_a_given_client_is_used_and_stays_open(nursery, library):
 
 
 @pytest.mark.real_time
-async def test_how_long_an_answer_may_take_is_not_for_a_given_client_to_say(nursery, library):
+async def test_the_read_timeout_of_a_given_client_is_ignored(nursery, library):
     async def slow(seen):
         await trio.sleep(0.3)
-        return await said(seen)
+        return await succeed(seen)
 
     url = await nursery.start(serve, Modern(answers={"tools/call": slow}))
     async with library.AsyncClient(timeout=0.1) as http:
@@ -221,7 +221,7 @@ async def test_many_requests_are_in_flight_at_once(nursery):
         going.append(seen)
         while len(going) < 110:
             await trio.sleep(0.01)
-        return await said(seen)
+        return await succeed(seen)
 
     url = await nursery.start(serve, Modern(answers={"tools/call": together}))
     channel = await open_http_channel(url)
@@ -233,9 +233,9 @@ async def test_many_requests_are_in_flight_at_once(nursery):
     await channel.aclose()
 
 
-async def test_a_channel_belongs_to_nobody_s_nursery(nursery):
+async def test_a_channel_outlives_the_nursery_it_was_opened_in(nursery):
     async with trio.open_nursery() as short:
-        url = await nursery.start(serve, Modern(answers={"tools/call": said}))
+        url = await nursery.start(serve, Modern(answers={"tools/call": succeed}))
         short.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             channel = await open_http_channel(url)
@@ -249,7 +249,9 @@ class Odd(BaseException):
 
 
 @pytest.mark.parametrize(("fault", "signals"), [(KeyboardInterrupt, 1), (Odd, 0)])
-async def test_an_interrupt_inside_goes_to_the_main_task(fault, signals, monkeypatch, caplog):
+async def test_an_interrupt_in_the_channel_s_task_is_raised_in_the_main_task(
+    fault, signals, monkeypatch, caplog
+):
     raised = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
 
@@ -273,7 +275,7 @@ async def test_an_interrupt_inside_goes_to_the_main_task(fault, signals, monkeyp
 def test_a_run_may_end_with_a_channel_open():
     async def main():
         async with trio.open_nursery() as nursery:
-            url = await nursery.start(serve, Modern(answers={"tools/call": said}))
+            url = await nursery.start(serve, Modern(answers={"tools/call": succeed}))
             channel = await open_http_channel(url)
             await channel.send([call(1)])
             await heard(channel)

@@ -1,4 +1,4 @@
-"""A client's channel to a server that knows nothing newer than HTTP+SSE, of 2024-11-05."""
+"""The HTTP client channel with a server of the transport of 2024-11-05, HTTP+SSE."""
 
 import json
 
@@ -30,7 +30,7 @@ from tests.transports.http.scripted_server import (
 
 @attrs.define(kw_only=True)
 class Old:
-    """Refuses to be posted to at `/mcp`, and names another path there; says `more` on its stream."""
+    """A server that rejects POST at `/mcp`, and whose stream names the endpoint and brings `more`."""
 
     endpoint: str = "/messages?session=1"
     rejection: Reply = attrs.field(factory=lambda: Reply(405))
@@ -70,21 +70,21 @@ class Old:
             yield piece
 
 
-async def shaken(channel):
+async def shake_hands(channel):
     await channel.send([INITIALIZE])
     assert (await heard(channel))["result"]["protocolVersion"] == "2024-11-05"
 
 
 @pytest.mark.requirement("SSE-03", "SSE-09", "SSE-11", "SSE-12", "TRAP-43")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415])
-async def test_a_server_that_rejects_initialize_is_asked_for_the_old_transport(status):
+async def test_http_sse_is_tried_if_initialize_is_rejected(status):
     async def add(seen):
         server.say(answer_to(seen, content=[]))
         return Reply(202)
 
     server = Old(rejection=Reply(status), answers={"tools/call": add})
     async with connected(server) as (channel, script):
-        await shaken(channel)
+        await shake_hands(channel)
         await channel.send([telling("notifications/initialized"), asking(1, "tools/call")])
         assert (await heard(channel))["id"] == 1
 
@@ -109,7 +109,7 @@ async def test_a_server_that_rejects_initialize_is_asked_for_the_old_transport(s
 )
 async def test_the_endpoint_may_be_relative(endpoint, path):
     async with connected(Old(endpoint=endpoint)) as (channel, script):
-        await shaken(channel)
+        await shake_hands(channel)
 
     assert script.seen[-1].path == path
 
@@ -129,7 +129,7 @@ async def test_an_endpoint_of_another_origin_is_not_posted_to(endpoint):
 
 
 @pytest.mark.requirement("TRAP-43")
-async def test_only_an_endpoint_may_come_first():
+async def test_the_first_event_has_to_be_the_endpoint():
     for server in (
         Old(first="message"),
         Old(endpoint="x" * 3000),
@@ -143,7 +143,7 @@ async def test_only_an_endpoint_may_come_first():
             assert "is not `endpoint`" in str((await heard(channel)).error)
 
 
-async def test_an_endpoint_is_not_waited_for_for_ever(autojump_clock):
+async def test_the_endpoint_is_waited_for_in_bounded_time(autojump_clock):
     async def silent(seen):
         async def body():
             await trio.sleep_forever()
@@ -158,7 +158,7 @@ async def test_an_endpoint_is_not_waited_for_for_ever(autojump_clock):
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
-async def test_a_rejection_for_other_reasons_is_no_sign_of_the_old_transport(status):
+async def test_http_sse_is_not_tried_after_other_rejections(status):
     async with connected(Old(rejection=Reply(status))) as (channel, script):
         await channel.send([INITIALIZE])
         assert f"HTTP {status}" in str((await heard(channel)).error)
@@ -175,7 +175,7 @@ async def test_a_rejection_for_other_reasons_is_no_sign_of_the_old_transport(sta
         {"error": {"code": -32020, "message": "no"}},
     ],
 )
-async def test_nor_is_an_error_for_this_request_or_one_of_stateless_servers(body):
+async def test_http_sse_is_not_tried_after_an_error_response(body):
     body["jsonrpc"] = "2.0"
     async with connected(Old(rejection=json_reply(body, 400))) as (channel, script):
         await channel.send([INITIALIZE])
@@ -184,13 +184,13 @@ async def test_nor_is_an_error_for_this_request_or_one_of_stateless_servers(body
     assert len(script.seen) == 1
 
 
-async def test_an_error_without_an_id_may_come_from_a_server_that_takes_no_post_here():
+async def test_http_sse_is_tried_after_an_error_without_an_id():
     body = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "no"}}
     async with connected(Old(rejection=json_reply(body, 405))) as (channel, _):
-        await shaken(channel)
+        await shake_hands(channel)
 
 
-async def test_a_server_that_has_neither_says_both():
+async def test_the_rejections_of_both_transports_are_reported():
     async def nothing(_seen):
         return Reply(404, {}, b"nothing here")
 
@@ -202,7 +202,7 @@ async def test_a_server_that_has_neither_says_both():
     assert channel.state == "closed"
 
 
-async def test_everything_arrives_on_the_stream_as_messages():
+async def test_all_messages_are_received_on_the_one_stream():
     note = {"jsonrpc": "2.0", "method": "notifications/x"}
     more = [event(note, name="other"), event(text=""), b": ping\n\n", event(note, name="message")]
     limits = Limits(messages=MessageLimits(bytes_max=1000))
@@ -218,7 +218,7 @@ async def test_everything_arrives_on_the_stream_as_messages():
     assert json.loads(items[2])["id"] == 0
 
 
-async def test_a_message_that_is_rejected_loses_its_request_alone():
+async def test_a_rejected_post_fails_only_its_request():
     async def reject(_seen):
         return Reply(400, {}, b"bad")
 
@@ -227,7 +227,7 @@ async def test_a_message_that_is_rejected_loses_its_request_alone():
 
     server = Old(answers={"tools/call": reject, "tools/list": explain})
     async with connected(server) as (channel, _):
-        await shaken(channel)
+        await shake_hands(channel)
         await channel.send([asking(1, "tools/call")])
         lost = await heard(channel)
         await channel.send([asking(2, "tools/list")])
@@ -238,7 +238,7 @@ async def test_a_message_that_is_rejected_loses_its_request_alone():
     assert (answer["id"], answer["error"]["code"]) == (2, -32600)
 
 
-async def test_initialize_that_the_endpoint_rejects_is_lost():
+async def test_an_initialize_that_the_endpoint_rejects_fails():
     async def reject(_seen):
         return Reply(400, {}, b"bad")
 
@@ -251,7 +251,7 @@ async def test_initialize_that_the_endpoint_rejects_is_lost():
 
 async def test_the_end_of_the_stream_ends_the_session():
     async with connected(server := Old()) as (channel, script):
-        await shaken(channel)
+        await shake_hands(channel)
         await channel.send([asking(1, "tools/call")])
         await trio.testing.wait_all_tasks_blocked()
         server.stream.close()
@@ -263,7 +263,7 @@ async def test_the_end_of_the_stream_ends_the_session():
     assert "DELETE" not in script.methods
 
 
-async def test_a_stream_that_breaks_ends_it_too():
+async def test_a_stream_that_breaks_ends_the_session():
     class Breaking(Old):
         async def _said(self, to_say):
             yield event(text=self.endpoint, name="endpoint")
@@ -271,13 +271,13 @@ async def test_a_stream_that_breaks_ends_it_too():
             raise httpx2.ReadError("cut")
 
     async with connected(Breaking()) as (channel, _):
-        await shaken(channel)
+        await shake_hands(channel)
         assert await channel.receive() == []
         assert "cut" in channel.reason
 
 
 @pytest.mark.requirement("SSE-09", "SSE-10")
-async def test_a_client_finds_an_old_server_by_its_url_alone():
+async def test_a_client_finds_an_http_sse_server_by_its_url():
     async def add(seen):
         server.say(answer_to(seen, content=[{"type": "text", "text": "3"}]))
         return Reply(202)

@@ -1,4 +1,4 @@
-"""The certificates of authorities are read once, however many clients there are."""
+"""The trusted certificates of HTTP clients are read once per process."""
 
 import ssl
 
@@ -27,7 +27,7 @@ def read(monkeypatch):
     trust.default_ssl_context.cache_clear()
 
 
-async def test_many_clients_of_https_read_them_once(read):
+async def test_certificates_are_read_once_for_all_https_clients(read):
     for _ in range(3):
         async with client_for(httpx2.URL("https://host.test")):
             pass
@@ -37,7 +37,7 @@ async def test_many_clients_of_https_read_them_once(read):
 
 @pytest.mark.usefixtures("read")
 @pytest.mark.parametrize("content", [None, "no certificate"])
-async def test_certificates_that_cannot_be_read_are_told_with_what_names_them(
+async def test_an_error_for_unreadable_certificates_names_the_variable(
     tmp_path, monkeypatch, content
 ):
     path = tmp_path / "certificates.pem"
@@ -48,12 +48,12 @@ async def test_certificates_that_cannot_be_read_are_told_with_what_names_them(
         client_for(httpx2.URL("https://host.test"))
 
 
-async def test_clients_of_plain_http_read_none(read):
+async def test_http_clients_read_no_certificates(read):
     async with client_for(httpx2.URL("http://host.test")):
         assert read == []
 
 
-async def test_so_do_clients_of_handlers(read):
+async def test_certificates_are_read_once_for_all_clients_of_handlers(read):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     await listeners[0].aclose()

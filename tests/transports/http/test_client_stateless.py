@@ -1,4 +1,4 @@
-"""A client's channel to a server of 2026-07-28: each message stands for itself."""
+"""The HTTP client channel with a stateless server."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ def call(number, name="add", **arguments):
     return asking(number, "tools/call", STATELESS, name=name, arguments=arguments)
 
 
-async def said(seen):
+async def succeed(seen):
     return result(seen, content=[])
 
 
@@ -41,14 +41,14 @@ def tool(name, **properties):
     return {"name": name, "inputSchema": {"type": "object", "properties": properties}}
 
 
-# How a message is sent.
+# Requests
 
 
 @pytest.mark.requirement(
     "MHTTP-08", "MHTTP-09", "MHTTP-10", "HDR-01", "HDR-02", "HDR-03", "MHTTP-11"
 )
-async def test_each_request_is_a_post_with_the_headers_that_repeat_it():
-    async with connected(Modern(answers={"tools/call": said})) as (channel, script):
+async def test_each_request_is_a_post_with_the_headers_of_its_message():
+    async with connected(Modern(answers={"tools/call": succeed})) as (channel, script):
         for number in (1, 2):
             await channel.send([call(number)])
             assert (await heard(channel))["id"] == number
@@ -65,13 +65,13 @@ async def test_each_request_is_a_post_with_the_headers_that_repeat_it():
 
 
 @pytest.mark.requirement("HDR-09", "HDR-19", "HDR-23")
-async def test_arguments_that_a_listed_tool_marks_are_repeated_in_headers():
+async def test_annotated_arguments_of_listed_tools_are_sent_in_headers():
     marked = {name: {"type": "string", "x-mcp-header": name.title()} for name in ("a", "b", "c")}
 
     async def list_tools(seen):
         return result(seen, tools=[tool("add", **marked)])
 
-    answers = {"tools/list": list_tools, "tools/call": said}
+    answers = {"tools/list": list_tools, "tools/call": succeed}
     async with connected(Modern(answers=answers)) as (channel, script):
         await channel.send([call(1, a="x", b="é", c=None)])
         await heard(channel)
@@ -88,7 +88,7 @@ async def test_arguments_that_a_listed_tool_marks_are_repeated_in_headers():
 
 
 @pytest.mark.requirement("HDR-16", "TRAP-50")
-async def test_a_tool_with_a_broken_annotation_never_reaches_the_session():
+async def test_a_tool_with_an_invalid_annotation_is_not_passed_to_the_session():
     async def list_tools(seen):
         listed = [tool("good"), tool("bad", a={"type": "object", "x-mcp-header": "A"})]
         return events(event(answer_to(seen, tools=listed)))
@@ -100,7 +100,7 @@ async def test_a_tool_with_a_broken_annotation_never_reaches_the_session():
     assert [each["name"] for each in listed] == ["good"]
 
 
-async def test_what_no_header_can_say_is_lost_and_not_sent():
+async def test_a_request_that_headers_cannot_carry_fails_without_being_sent():
     async with connected(Modern()) as (channel, script):
         await channel.send([asking(1, "über", STATELESS)])
         lost = await heard(channel)
@@ -112,13 +112,13 @@ async def test_what_no_header_can_say_is_lost_and_not_sent():
 
 
 @pytest.mark.requirement("HDR-14")
-async def test_an_argument_that_cannot_be_repeated_is_our_own_fault_and_not_sent():
+async def test_an_argument_that_a_header_cannot_carry_is_a_local_error():
     async def list_tools(seen):
         listed = [tool("add", a={"type": "integer", "x-mcp-header": "A"})]
         members = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
         return result(seen, tools=listed, **members)
 
-    answers = {"tools/list": list_tools, "tools/call": said}
+    answers = {"tools/list": list_tools, "tools/call": succeed}
     async with (
         connected(Modern(answers=answers)) as (channel, script),
         Client(channel) as client,
@@ -130,11 +130,11 @@ async def test_an_argument_that_cannot_be_repeated_is_our_own_fault_and_not_sent
     assert script.of("tools/call") == []
 
 
-async def test_a_notification_goes_under_the_protocol_version_that_was_answered_last():
+async def test_a_notification_is_sent_with_the_protocol_version_of_the_last_answer():
     async def accept(_seen):
         return Reply(202)
 
-    answers = {"tools/call": said, "notifications/mine": accept}
+    answers = {"tools/call": succeed, "notifications/mine": accept}
     async with connected(Modern(answers=answers)) as (channel, script):
         await channel.send([call(1)])
         await heard(channel)
@@ -144,9 +144,9 @@ async def test_a_notification_goes_under_the_protocol_version_that_was_answered_
     assert script.seen[1].headers["mcp-method"] == "notifications/mine"
 
 
-async def test_headers_of_people_go_along_and_never_instead_of_ours():
+async def test_users_headers_are_sent_but_never_replace_those_of_the_protocol():
     headers = {"X-Mine": "1", "accept": "text/plain"}
-    async with connected(Modern(answers={"tools/call": said}), headers=headers) as (
+    async with connected(Modern(answers={"tools/call": succeed}), headers=headers) as (
         channel,
         script,
     ):
@@ -158,11 +158,11 @@ async def test_headers_of_people_go_along_and_never_instead_of_ours():
     assert "X-Mine" not in repr(channel)
 
 
-# How it is answered.
+# Answers
 
 
 @pytest.mark.requirement("MHTTP-14", "MHTTP-21", "HTTP-13")
-async def test_an_answer_comes_as_json_or_on_a_stream_with_what_belongs_to_it():
+async def test_an_answer_is_a_json_body_or_an_event_on_a_stream():
     note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}
 
     async def streamed(seen):
@@ -170,7 +170,7 @@ async def test_an_answer_comes_as_json_or_on_a_stream_with_what_belongs_to_it():
             b": keep-alive\n\n", event(note), b":\n\n", event(answer_to(seen, content=[]))
         )
 
-    for answer, expected in ((said, 1), (streamed, 2)):
+    for answer, expected in ((succeed, 1), (streamed, 2)):
         async with connected(Modern(answers={"tools/call": answer})) as (channel, _):
             await channel.send([call(1)])
             arrived = [await heard(channel) for _ in range(expected)]
@@ -179,7 +179,7 @@ async def test_an_answer_comes_as_json_or_on_a_stream_with_what_belongs_to_it():
         assert arrived[:-1] == [note][: expected - 1]
 
 
-async def test_a_body_of_several_lines_arrives_as_one_line():
+async def test_a_body_of_several_lines_is_received_as_one_line():
     async def pretty(seen):
         return Reply(
             200,
@@ -196,7 +196,7 @@ async def test_a_body_of_several_lines_arrives_as_one_line():
 
 @pytest.mark.requirement("VER-19", "VER-22", "TRAP-25")
 @pytest.mark.parametrize(("code", "status"), [(-32022, 400), (-32601, 404), (-32603, 500)])
-async def test_an_error_is_an_answer_whatever_the_status(code, status):
+async def test_an_error_response_is_the_answer_whatever_the_status(code, status):
     async def reject(seen):
         return error(seen, code, status=status)
 
@@ -207,7 +207,7 @@ async def test_an_error_is_an_answer_whatever_the_status(code, status):
 
 
 @pytest.mark.parametrize("wrong", ["server-error", None, "absent"])
-async def test_an_error_with_another_id_or_none_answers_the_request_it_came_for(wrong):
+async def test_an_error_with_a_wrong_id_answers_the_request_of_its_post(wrong):
     body = {"jsonrpc": "2.0", "id": wrong, "error": {"code": -32600, "message": "no"}}
     if wrong == "absent":
         del body["id"]
@@ -231,11 +231,11 @@ async def test_an_error_with_another_id_or_none_answers_the_request_it_came_for(
 
 @pytest.mark.requirement("MHTTP-31")
 @pytest.mark.parametrize("status", [301, 401, 403, 413, 431, 500, 503])
-async def test_any_other_status_loses_the_request_and_names_it(status):
+async def test_any_other_status_fails_the_request_with_that_status(status):
     async def reject(_seen):
         return Reply(status, {"location": "http://other.test/"}, b"too\n  bad" + b"x" * 1000)
 
-    answers = {"tools/call": reject, "prompts/get": said}
+    answers = {"tools/call": reject, "prompts/get": succeed}
     async with connected(Modern(answers=answers)) as (channel, _):
         await channel.send([call(1)])
         lost = await heard(channel)
@@ -251,7 +251,7 @@ async def test_any_other_status_loses_the_request_and_names_it(status):
 
 
 @pytest.mark.requirement("SEC-04")
-async def test_nobody_is_followed_to_where_a_server_sends_us():
+async def test_redirects_are_reported_and_not_followed():
     async def elsewhere(_seen):
         return Reply(307, {"location": "http://other.test/mcp"})
 
@@ -272,30 +272,30 @@ async def test_nobody_is_followed_to_where_a_server_sends_us():
         Reply(200, {"content-type": "application/json"}, b"no JSON"),
     ],
 )
-async def test_a_success_without_the_answer_leaves_the_outcome_unknown(reply):
+async def test_a_success_without_an_answer_leaves_the_outcome_unknown(reply):
     async def strange(_seen):
         return reply
 
     async with connected(Modern(answers={"tools/call": strange})) as (channel, _):
         await channel.send([call(1)])
-        item = await heard_lost(channel)
+        item = await received_loss(channel)
 
     assert isinstance(item.error, OutcomeUnknown)
 
 
-async def heard_lost(channel):
+async def received_loss(channel):
     while True:
         for item in await channel.receive():
             if isinstance(item, Lost):
                 return item
 
 
-# Discovery.
+# Discovery
 
 
 @pytest.mark.requirement("VER-21", "VER-19")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422])
-async def test_a_discovery_that_is_rejected_in_no_known_words_is_a_method_not_found(status):
+async def test_a_rejected_discovery_without_an_error_response_is_a_method_not_found(status):
     async def reject(_seen):
         return Reply(status, {}, b"what?")
 
@@ -308,7 +308,7 @@ async def test_a_discovery_that_is_rejected_in_no_known_words_is_a_method_not_fo
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
-async def test_a_discovery_that_is_rejected_for_other_reasons_is_lost(status):
+async def test_a_discovery_that_is_rejected_for_other_reasons_fails(status):
     async def reject(_seen):
         return Reply(status)
 
@@ -318,10 +318,10 @@ async def test_a_discovery_that_is_rejected_for_other_reasons_is_lost(status):
         assert f"HTTP {status}" in str((await heard(channel)).error)
 
 
-# With a client on top.
+# With `Client`
 
 
-async def test_a_client_talks_with_a_stateless_server():
+async def test_a_client_uses_a_stateless_server():
     async def list_tools(seen):
         return result(
             seen, tools=[tool("add")], resultType="complete", ttlMs=0, cacheScope="private"
@@ -341,7 +341,7 @@ async def test_a_client_talks_with_a_stateless_server():
     assert script.methods == ["server/discover", "tools/list", "tools/call"]
 
 
-async def test_leaving_a_call_closes_its_stream_at_the_server(autojump_clock):
+async def test_cancelling_a_call_closes_its_stream_at_the_server(autojump_clock):
     async def endless(_seen):
         async def body():
             yield b": begun\n\n"
@@ -360,7 +360,7 @@ async def test_leaving_a_call_closes_its_stream_at_the_server(autojump_clock):
 
 
 @pytest.mark.parametrize("status", [400, 404, 405])
-async def test_a_client_of_both_eras_shakes_hands_with_a_server_that_does_not_know_discovery(
+async def test_a_client_falls_back_to_the_handshake_if_discovery_is_unknown(
     status,
 ):
     async def reject(_seen):
@@ -376,9 +376,9 @@ async def test_a_client_of_both_eras_shakes_hands_with_a_server_that_does_not_kn
     assert "mcp-method" not in script.seen[1].headers
 
 
-def test_the_requests_of_httpx_are_the_only_ones_that_are_logged_with_their_url(caplog):
+def test_only_the_log_of_httpx2_contains_the_url_of_requests(caplog):
     async def main():
-        answers = {"tools/call": said}
+        answers = {"tools/call": succeed}
         async with connected(Modern(answers=answers), headers={"X-Key": "secret"}) as (channel, _):
             await channel.send([call(1)])
             await heard(channel)
