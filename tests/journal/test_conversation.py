@@ -102,7 +102,7 @@ def test_the_lane_decides_the_cause_of_a_message():
     assert told.messages[2].cause_index == 0
 
 
-def test_without_a_lane_it_is_due_to_the_request_that_is_in_flight():
+def test_a_message_without_a_lane_belongs_to_the_only_open_request():
     answer = ("S", {"id": 2, "result": {}})
     hint = ("S", note("message", data="?"))
     told = conversation(
@@ -139,7 +139,7 @@ def test_a_question_that_is_taken_back_belongs_to_its_request():
         note("cancelled"),
     ],
 )
-def test_what_is_about_no_request_is_about_none(message):
+def test_a_message_about_no_request_has_no_request(message):
     told = conversation(recorded(("C", call(1)), ("S", message)))
     assert told.messages[1].request_index is None
     assert told.messages[1].method in {"", message.get("method")}
@@ -168,7 +168,7 @@ def test_of_several_sessions_one_is_chosen():
 
 
 @pytest.mark.parametrize("records", [[], recorded(("C", call(1)))[1:]])
-def test_what_does_not_begin_as_a_recording_is_none(records):
+def test_a_file_that_does_not_begin_like_a_recording_is_rejected(records):
     with pytest.raises(RecordingError, match="not a recording"):
         conversation(records)
 
@@ -186,7 +186,7 @@ def test_params_have_members_and_perhaps_a_token():
 TAG = "io.modelcontextprotocol/subscriptionId"
 
 
-def test_what_belongs_to_a_subscription_is_about_its_request():
+def test_notifications_of_a_subscription_belong_to_its_request():
     tagged = {"_meta": {TAG: "s"}}
     told = conversation(
         recorded(
@@ -258,7 +258,7 @@ def test_without_a_state_a_retry_is_tied_to_the_last_request_that_is_the_same():
         {"resultType": "input_required", "inputRequests": []},
     ],
 )
-def test_what_asks_in_no_way_that_is_known_has_no_retries(answer):
+def test_results_of_unknown_types_have_no_retries(answer):
     told = conversation(
         recorded(
             ("C", call(1)),

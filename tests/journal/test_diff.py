@@ -218,13 +218,13 @@ def seen_by_client(frames):
     return sorted(turned, key=lambda row: row[0] == "in")
 
 
-def test_what_a_server_sent_a_client_received():
+def test_sent_and_received_messages_are_compared_across_sides():
     client = of_role("client", *seen_by_client(SERVER))
     assert diff(of_role("server", *SERVER), client) == []
     assert diff(client, of_role("server", *SERVER)) == []
 
 
-def test_a_proxy_tells_a_session_as_its_server_does():
+def test_a_proxy_records_a_session_like_its_server():
     assert diff(of_role("server", *SERVER), of_role("proxy", *SERVER)) == []
     assert diff(of_role("proxy", *SERVER), of_role("client", *seen_by_client(SERVER))) == []
 
@@ -255,7 +255,7 @@ def test_messages_of_one_direction_in_another_order_are_reported():
     assert (one.what, one.kind) == ("order", "out")
 
 
-def test_what_is_no_message_is_compared_as_well():
+def test_malformed_messages_are_compared_too():
     garbage = [("in", b"garbage"), ("in", b"[1]"), ("in", b"garbage")]
     other = of_role("client", *seen_by_client(garbage))
     assert diff(of_role("server", *garbage), other) == []
@@ -293,7 +293,7 @@ def with_states(state, *, role="server"):
     return [encoder.record(kind, encode_body(body), 0, *lane) for kind, body, *lane in bodies]
 
 
-def test_what_a_server_draws_anew_in_each_run_is_no_difference():
+def test_values_random_in_each_run_are_not_different():
     assert diff(with_states("one"), with_states("two")) == []
 
 
@@ -320,7 +320,7 @@ def test_a_state_that_is_gone_is_a_difference():
 
 
 @pytest.mark.parametrize("kind", ["cmd", "mark"])
-def test_what_only_looks_like_a_note_of_a_server_is_compared(kind):
+def test_values_that_only_resemble_server_marks_are_compared(kind):
     def noted(value):
         encoder = RecordEncoder()
         bodies = [("open", opening("server")), (kind, "state.", "r1", 1), ("res", value, "r1", 2)]

@@ -139,14 +139,14 @@ def graph_of(line):
 
 
 @pytest.mark.parametrize("method", VECTORS)
-def test_a_message_means_what_the_annotated_schema_shows(method):
+def test_a_message_has_the_terms_of_the_annotated_schema(method):
     members, turtle = VECTORS[method]
     line = export_one({"jsonrpc": "2.0", "method": method, **members})
     shown = f'{PREFIXES}[] mcp:jsonrpc "2.0" ; mcp:method "{method}" ; {turtle} .'
     assert isomorphic(graph_of(line), Graph().parse(data=shown, format="turtle"))
 
 
-def test_the_message_stands_in_its_document_as_it_was_with_the_context_inline():
+def test_the_exported_document_contains_the_message_unchanged():
     message = {"jsonrpc": "2.0", "id": 3, "result": {"content": [], "_meta": {"x": None}}}
     document = json.loads(export_one(message))
     context = document.pop("@context")
@@ -193,7 +193,7 @@ def reachable(graph, node):
         yield from reachable(graph, triple[2])
 
 
-def test_what_is_not_known_of_a_message_is_left_out():
+def test_unknown_facts_of_a_message_are_left_out():
     line = export_one({"jsonrpc": "2.0", "method": "x"}, with_record=True)
     assert not re.search(b"lane|channel", line)
 

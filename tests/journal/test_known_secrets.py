@@ -68,7 +68,7 @@ def test_a_secret_is_followed_into_names_of_members_and_numbers():
     assert SECRET.encode() not in changed
 
 
-def test_a_short_word_is_followed_only_where_it_stands_alone():
+def test_a_short_secret_is_masked_only_as_a_separate_word():
     one = redactor()
     one.redact("in", call(password="test"))
     assert text_of(one.redact("out", result("the latest"))) == "the latest"
@@ -117,7 +117,7 @@ def test_no_planted_secret_is_in_any_byte(secret, echoes):
         assert each(secret) not in changed.decode()
 
 
-def test_a_secret_that_stands_in_front_of_its_name_is_found_in_the_same_record():
+def test_a_secret_before_its_name_is_found_in_the_same_record():
     assert SECRET.encode() not in redactor().redact("in", call(note=SECRET, password=SECRET))
 
 

@@ -71,7 +71,7 @@ def test_a_recording_cut_at_any_byte_is_read_up_to_there():
 
 
 @pytest.mark.parametrize("cut", range(0, 150, 7))
-def test_a_recording_cut_in_its_first_line_is_none(cut):
+def test_a_recording_cut_in_its_first_line_is_rejected(cut):
     data = whole()[0][:cut]
     with pytest.raises(RecordingError, match="not a recording"):
         check(data.splitlines(keepends=True))
@@ -100,7 +100,7 @@ def test_an_unreadable_last_line_is_torn_and_any_other_is_damaged():
     ],
     ids=["blank", "empty", "array", "text", "not UTF-8", "deep", "base64", "gap of a list", "gap"],
 )
-def test_what_is_no_record_is_damage(line):
+def test_a_line_that_is_no_record_is_damage(line):
     lines = written("in", "in", "in", "in", "in", "in")
     assert damage([*lines[:5], line, *lines[6:]]) == [(6, "damaged")]
 

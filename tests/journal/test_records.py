@@ -54,7 +54,7 @@ def test_a_line_has_its_keys_in_the_order_of_the_format():
     assert one_line(body=b"\xff", embed=False) == b'{"n":0,"k":"in","t":5,"b":"/w=="}\n'
 
 
-def test_what_is_not_there_is_left_out():
+def test_absent_members_of_a_record_are_left_out():
     assert one_line(kind="cxl", time_ns=0) == b'{"n":0,"k":"cxl","t":0}\n'
 
 
@@ -72,7 +72,7 @@ records = st.fixed_dictionaries(
 
 
 @given(records)
-def test_a_record_comes_back_as_it_was(fields):
+def test_an_encoded_record_decodes_to_the_same_record(fields):
     line = one_line(**fields)
     assert line.count(b"\n") == 1
     back = decode(line)
@@ -83,7 +83,7 @@ def test_a_record_comes_back_as_it_was(fields):
 
 
 @given(st.binary(max_size=40))
-def test_bytes_that_may_not_be_json_come_back_as_they_were(body):
+def test_bytes_that_are_not_json_are_kept_exactly(body):
     assert body_bytes(decode(one_line(body=body, embed=False))) == body
 
 
@@ -145,7 +145,7 @@ def test_damaged_base64_is_an_error():
     ],
     ids=lambda body: type(body).__name__,
 )
-def test_a_body_comes_back_as_it_was(body):
+def test_an_encoded_body_decodes_to_the_same_body(body):
     assert decode_body(decode(one_line(body=encode_body(body))), type(body)) == body
 
 
@@ -155,7 +155,7 @@ def test_a_body_of_another_type_is_an_error(body):
         decode_body(decode(one_line(kind="shut", body=body)), ShutBody)
 
 
-def test_a_body_that_is_only_a_word_is_embedded():
+def test_a_literal_body_is_embedded():
     line = one_line(kind="cxl", body=b'"unstarted"')
     assert b'"f":"unstarted"' in line
     assert decode_body(decode(line), str) == "unstarted"
@@ -182,7 +182,7 @@ def test_a_lane_gives_the_position_of_its_message(letter, number, place, below):
 
 
 @pytest.mark.parametrize("lane", ["", "announce", "ping", "close", "-1"])
-def test_other_lanes_are_named_after_none(lane):
+def test_other_lanes_belong_to_no_message(lane):
     assert message_position(lane) is None
 
 
@@ -244,6 +244,6 @@ def test_secrets_in_a_batch_are_found_as_in_a_message_by_itself():
     assert rules.redact("in", batch) == batch
 
 
-def test_a_batch_without_secrets_stays_as_it_is():
+def test_a_batch_without_secrets_is_unchanged():
     frame = b'[ {"jsonrpc":"2.0", "method":"notifications/n"} ]'
     assert redactor().redact("in", frame) == frame

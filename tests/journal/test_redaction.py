@@ -45,7 +45,7 @@ def test_a_message_without_secrets_is_unchanged():
     assert redactor().redact("in", frame) is frame
 
 
-def test_a_body_that_cannot_be_read_whole_is_gone_through():
+def test_a_malformed_body_is_searched_as_text():
     deep = b'{"password":"' + SECRET.encode() + b'","a":' + b"[" * 3000 + b"]" * 3000 + b"}"
     assert SECRET.encode() not in redactor().redact("res", deep)
 
@@ -84,7 +84,7 @@ def test_a_secret_too_many_to_follow_is_rejected_and_the_others_go_on(limits):
     assert one.redact("in", call(password="first111")) == first
 
 
-def test_one_text_is_no_collection_of_them():
+def test_a_single_text_is_not_a_collection_of_names():
     for rules in ({"keys": "password"}, {"secrets": SECRET}, {"secrets": lambda: SECRET}):
         with pytest.raises(TypeError, match="not one text"):
             redactor(**rules)
@@ -96,7 +96,7 @@ def test_a_name_without_letters_is_rejected():
 
 
 @pytest.mark.parametrize("value", ["", "  ", "null", "True", "none"])
-def test_a_secret_that_is_none_is_left_alone(value):
+def test_a_secret_of_null_is_unchanged(value):
     assert hidden(value) == value
 
 
@@ -154,7 +154,7 @@ def test_a_replay_leaves_the_tokens_of_the_recording_alone():
         assert not again.knows("it is not")
 
 
-def test_a_token_too_short_to_be_told_from_anything_is_known_by_itself_alone():
+def test_a_very_short_token_is_recognised_only_exactly():
     one = redactor()
     (token,) = arguments_of(one.redact("in", call(otp=5))).values()
     assert one.knows(str(token))
@@ -175,7 +175,7 @@ def test_another_key_or_a_damaged_manifest_is_rejected():
         redactor_for_replay({"names": 3}, [])
 
 
-def test_the_manifest_tells_no_secret():
+def test_the_manifest_contains_no_secret():
     one = redactor(secrets=[SECRET])
     one.redact("in", call(password="hunter2hunter2"))
     said = json.dumps(one.manifest())
@@ -234,7 +234,7 @@ def test_nothing_of_a_value_with_rows_of_backslashes_is_left(write):
     assert replaced(following(**{value: token}), f"it: {write(value)}") == f"it: {write(token)}"
 
 
-def test_a_row_of_backslashes_is_no_long_search():
+def test_many_backslashes_do_not_slow_the_search():
     value, other = ("\\" * 16 + '"x').join("abcdefghi"), ("\\" * 99 + '"x').join("abcdefghj")
     assert spelling_pattern(value).search(other) is None
 
@@ -279,12 +279,12 @@ def test_a_value_in_another_is_part_of_that():
     assert replaced(one, "hunter22hunter22x hunter22") == "klmnop44qrstuv55w abcdef33"
 
 
-def test_a_value_in_a_token_is_none():
+def test_a_value_inside_a_token_is_not_replaced():
     one = following(secret77longer="abcxyz99defghi", xyz99="uvw11")
     assert replaced(one, "abcxyz99defghi xyz99") == "abcxyz99defghi uvw11"
 
 
-def test_a_part_that_could_be_either_end_is_of_the_longer_one():
+def test_an_ambiguous_part_belongs_to_the_longer_secret():
     one = following(**{"00001234000001234": "abcdefghijklmnopq"})
     assert replaced(one, "00001234") == "abcdefgh"
     assert replaced(one, "000001234") == "ijklmnopq"
@@ -406,7 +406,7 @@ SHAPED = [
 
 
 @pytest.mark.parametrize("secret", SHAPED)
-def test_a_secret_of_a_well_known_shape_is_secret_wherever_it_stands(secret):
+def test_a_well_known_key_is_secret_at_every_position(secret):
     one = redactor()
     frame = result(f"here: {secret} and {secret}")
     changed = one.redact("out", frame)
@@ -441,7 +441,7 @@ STRUCTURES = [
 
 
 @pytest.mark.parametrize("value", STRUCTURES)
-def test_a_value_beside_what_names_it_is_secret(value):
+def test_a_value_next_to_its_secret_name_is_secret(value):
     assert SECRET.encode() not in redacted(call(x=value))
 
 
@@ -450,7 +450,7 @@ def test_items_that_name_nothing_are_left_alone():
     assert redacted(frame) == frame
 
 
-def test_a_member_that_stands_there_twice_is_gone_into_both_times():
+def test_both_of_two_equal_members_are_redacted():
     for text in (
         b'{"params":{"a":{"password":"%s"},"a":1}}',
         b'{"params":{"a":"{\\"a\\":{\\"password\\":\\"%s\\"},\\"a\\":1}"}}',
@@ -531,7 +531,7 @@ def test_a_name_in_escapes_is_a_name():
     assert SECRET.encode() not in redactor().redact("in", frame)
 
 
-def test_what_is_inside_a_secret_is_secret():
+def test_values_inside_a_secret_are_secret():
     changed = arguments_of(
         redactor().redact("in", call(credentials={"a": ["one1", {"b": 57}], "c": True}))
     )
@@ -548,7 +548,7 @@ def test_a_value_beside_its_name_is_secret():
 
 
 @pytest.mark.parametrize("secret", ["Password-2024!", "token=1234567890"])
-def test_a_secret_that_begins_like_a_name_is_none_and_is_followed_as_a_name(secret):
+def test_a_secret_that_begins_like_a_name_is_masked_in_names_too(secret):
     one = redactor()
     one.redact("in", call(password=secret))
     assert secret.encode() not in one.redact("in", call(users={secret: "Ann"}))
@@ -595,7 +595,7 @@ def test_a_path_within_a_secret_path_changes_nothing():
 
 
 @pytest.mark.parametrize("path", ["params.a", "$", "$[0]", "$.a..b"])
-def test_a_path_that_is_none_is_rejected(path):
+def test_a_malformed_path_is_rejected(path):
     with pytest.raises(ValueError, match="not a JSON path"):
         redactor(paths={"tools/call": [path]})
 
@@ -712,7 +712,7 @@ def test_the_digits_of_a_number_are_not_kept():
     assert mask_malformed(b'{"id":3,"pin":1001,"x":0.050,') == b'{"id":3,"xxx":1111,"x":0.111,'
 
 
-def test_a_redactor_masks_what_is_no_json_and_redacts_what_is():
+def test_a_redactor_masks_invalid_json_and_redacts_valid_json():
     one = Redactor(Redaction(), key=b"key")
     broken = BROKEN[0]
     assert one.redact("in", broken, is_whole_json=False) == mask_malformed(broken)
@@ -790,7 +790,7 @@ async def test_the_states_of_requests_are_not_touched(tmp_path):
     assert [state.startswith("parked.") for state in given] == [True, False, False]
 
 
-async def test_what_is_redacted_afterwards_replays_and_has_the_same_states(tmp_path):
+async def test_a_recording_redacted_later_replays_with_the_same_states(tmp_path):
     path, clean = tmp_path / "a.mcprec.jsonl", tmp_path / "b.mcprec.jsonl"
     await record_session(path, PROTOCOL_VERSION)
     with pytest.raises(SystemExit) as ended:

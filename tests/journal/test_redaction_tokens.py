@@ -27,7 +27,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(("value", "shape"), SHAPES.items())
-def test_a_token_has_the_shape_of_what_it_stands_for(value, shape):
+def test_a_token_has_the_shape_of_its_value(value, shape):
     token = hidden(value)
     assert re.fullmatch(shape, token)
     assert token != value

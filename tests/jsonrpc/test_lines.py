@@ -49,19 +49,19 @@ def defined(stream, message_bytes_max=8):
 
 @pytest.mark.requirement("STDIO-02")
 @given(streams, st.lists(st.integers(0, 200), max_size=8))
-def test_any_chunking_gives_the_same_frames(stream, cuts):
+def test_any_chunking_gives_the_same_messages(stream, cuts):
     chunks = chunked(stream, cuts)
     assert b"".join(chunks) == stream
     assert split(chunks) == split([stream]) == split([bytes([byte]) for byte in stream])
 
 
 @given(streams)
-def test_frames_are_what_the_rules_say(stream):
+def test_messages_match_a_simple_model(stream):
     assert split([stream]) == defined(stream)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=6))
-def test_joined_frames_split_into_themselves(frames):
+def test_joined_messages_split_into_the_same_messages(frames):
     frames = [
         frame.replace(b"\n", b"n").replace(b"\r", b"r").replace(b"\xef", b"e") for frame in frames
     ]
@@ -75,7 +75,7 @@ def test_nothing_joined_is_nothing():
 
 
 @pytest.mark.requirement("STDIO-02", "TRAP-131")
-def test_only_lf_ends_a_frame():
+def test_only_lf_ends_a_message():
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\rg".encode()
     assert split([line + b"\r\n"], message_bytes_max=100) == [line]
 
@@ -86,7 +86,7 @@ def test_every_kind_of_bytes_is_taken():
     assert splitter.feed(memoryview(b"c\n")) == [b"bc"]
 
 
-def test_a_last_line_without_its_end_is_a_frame():
+def test_a_last_line_without_lf_is_a_message():
     splitter = LineSplitter(message_bytes_max=8)
     assert splitter.feed(b"a\n{}") == [b"a"]
     assert splitter.finish() == [b"{}"]
@@ -99,7 +99,7 @@ def test_a_last_line_without_its_end_is_a_frame():
 @pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("step", [1, 100])
 @pytest.mark.requirement("TRAP-132")
-def test_the_frame_limit_is_exact(size, end, begin, step):
+def test_the_message_limit_is_exact(size, end, begin, step):
     stream = begin + b"x" * size + end + b"next\n"
     chunks = [stream[at : at + step] for at in range(0, len(stream), step)]
     frame = b"x" * 8
@@ -131,7 +131,7 @@ class CountedPieces(list):
 
 
 @pytest.mark.parametrize("chunk_bytes", [4 * KIB, 64 * KIB])
-def test_a_large_frame_is_copied_once_more_than_it_arrives(chunk_bytes):
+def test_a_large_message_is_copied_only_once(chunk_bytes):
     """Rescanning or rejoining what is already held would be quadratic."""
     splitter = LineSplitter(message_bytes_max=32 * MIB)
     splitter._pieces = CountedPieces()
@@ -144,7 +144,7 @@ def test_a_large_frame_is_copied_once_more_than_it_arrives(chunk_bytes):
     assert CountedPieces.copied == 8 * MIB
 
 
-def test_a_frame_that_drips_in_takes_no_more_memory_than_it_has_bytes():
+def test_a_message_in_small_chunks_takes_no_more_memory_than_its_bytes():
     splitter = LineSplitter(message_bytes_max=MIB)
     tracemalloc.start()
     try:

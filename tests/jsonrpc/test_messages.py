@@ -57,7 +57,7 @@ def rest(raw):
 
 @pytest.mark.requirement("BASE-01", "BASE-02", "BASE-06", "META-01")
 @given(ids, text, objects)
-def test_a_request_comes_back_as_it_was_sent(id_, method, params):
+def test_an_encoded_request_decodes_to_the_same_request(id_, method, params):
     frame = encode_request(id_, method, params)
     assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
     message = decode(frame)
@@ -89,7 +89,7 @@ def test_a_response_repeats_the_id_with_its_type(id_, result):
 
 @pytest.mark.requirement("BASE-09", "BASE-11", "BASE-12", "ERR-01")
 @given(ids, st.integers(-(2**53), 2**53), text, values)
-def test_an_error_comes_back_as_it_was_sent(id_, code, message, data):
+def test_an_encoded_error_decodes_to_the_same_error(id_, code, message, data):
     frame = encode_error(id_, code, message, data)
     error = {"code": code, "message": message, "data": data}
     assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "error": error}
@@ -131,7 +131,7 @@ def test_an_error_response_without_an_id_is_accepted_from_a_peer(id_):
 
 
 @pytest.mark.requirement("BASE-08", "TRAP-03")
-def test_an_error_whose_request_cannot_be_named_has_no_id_at_all():
+def test_an_error_without_a_known_request_has_no_id_member():
     frame = encode_error(None, -32700, "Parse error")
     assert frame == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"}}'
     assert decode(frame) == ErrorResponse(None, ErrorObject(-32700, "Parse error"))
@@ -144,7 +144,7 @@ def test_unknown_members_are_ignored():
     assert (message.id, message.method, bytes(message.params)) == (1, "m", b"{}")
 
 
-def test_of_a_member_that_occurs_twice_the_last_one_counts():
+def test_the_last_of_equal_members_counts():
     assert decode(b'{"jsonrpc":"2.0","id":1,"method":"a","id":2,"method":"b"}') == Request(
         2, "b", None
     )
@@ -236,7 +236,7 @@ MALFORMED = [
 )
 @pytest.mark.requirement("BASE-30", "BASE-31", "ERR-01", "STDIO-04")
 @pytest.mark.parametrize(("frame", "code", "says", "id_", "is_request"), MALFORMED)
-def test_what_is_no_message_has_a_defined_answer(frame, code, says, id_, is_request):
+def test_every_malformed_message_has_a_defined_error(frame, code, says, id_, is_request):
     message = decode(frame.encode())
     assert isinstance(message, Malformed)
     assert (message.code, message.id, message.is_request) == (code, id_, is_request)
@@ -245,7 +245,7 @@ def test_what_is_no_message_has_a_defined_answer(frame, code, says, id_, is_requ
 
 @pytest.mark.requirement("BASE-30", "TRAP-131", "BASE-18")
 @pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\xbd", b"\xc3"])
-def test_text_that_is_not_utf_8_is_malformed_wherever_it_stands(bad):
+def test_text_that_is_not_utf_8_is_malformed_at_every_position(bad):
     frame = b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":"' + bad + b'"}}'
     message = decode(frame)
     assert (message.code, message.id, message.is_request) == (-32700, 7, True)
@@ -296,7 +296,7 @@ def test_the_decoder_never_raises(frame):
 
 
 @given(st.data())
-def test_a_damaged_frame_never_yields_another_id(data):
+def test_a_damaged_message_never_yields_another_id(data):
     whole = b'{"jsonrpc":"2.0","method":"m","params":{"id":5,"a":"\\"id\\":6"},"id":"seven"}'
     cut = data.draw(st.integers(0, len(whole) - 1))
     message = decode(whole[:cut])
@@ -314,7 +314,7 @@ def cyclic():
     ["\ud83d", {"\ud83d": 1}, object(), {(1, 2): 3}, cyclic(), 10**5000],
     ids=["half emoji", "half emoji as key", "object", "tuple key", "cycle", "endless number"],
 )
-def test_what_json_cannot_say_is_unencodable(value):
+def test_a_value_that_json_cannot_express_is_unencodable(value):
     with pytest.raises(Unencodable, match="cannot be sent as JSON: "):
         encode_response(1, {"a": value})
     with pytest.raises(Unencodable):
@@ -325,7 +325,7 @@ def test_what_json_cannot_say_is_unencodable(value):
         encode_error(1, -1, "m", value)
 
 
-def test_what_is_nested_too_deeply_is_unencodable():
+def test_a_value_nested_too_deeply_is_unencodable():
     value = []
     for _ in range(600):
         value = [value]
@@ -335,13 +335,13 @@ def test_what_is_nested_too_deeply_is_unencodable():
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_json_has_only_null_for_what_is_no_number(number):
+def test_nan_and_infinity_are_encoded_as_null(number):
     assert encode_response(1, {"a": number}) == b'{"jsonrpc":"2.0","id":1,"result":{"a":null}}'
 
 
 @pytest.mark.requirement("STDIO-03")
 @pytest.mark.parametrize("space", [b"\n", b"\r\n", b"\r"])
-def test_a_frame_never_holds_a_line_end(space):
+def test_an_encoded_message_never_contains_a_line_end(space):
     raw = Raw(b'{"a":' + space + b' "x\\ny" , "b" : 1.50}')
     frame = encode_response(1, raw)
     assert frame == b'{"jsonrpc":"2.0","id":1,"result":{"a":"x\\ny","b":1.50}}'
@@ -385,14 +385,14 @@ def test_a_batch_is_its_messages_in_order(around):
         ),
     ],
 )
-def test_what_is_no_batch_is_rejected_as_a_whole(frame, code, says):
+def test_an_invalid_array_is_malformed(frame, code, says):
     rejected = Decoder(json_depth_max=512, batch_messages_max=3).decode(frame)
     assert isinstance(rejected, Malformed)
     assert (rejected.code, rejected.id, rejected.is_request) == (code, None, True)
     assert says in rejected.message
 
 
-def test_a_batch_of_exactly_the_limit_is_one():
+def test_a_batch_of_exactly_the_limit_is_accepted():
     frame = b"[" + b",".join([NOTE] * 3) + b"]"
     assert isinstance(Decoder(json_depth_max=9, batch_messages_max=3).decode(frame), Batch)
 
@@ -416,7 +416,7 @@ def test_a_batch_deeper_than_the_stack_raises_nothing():
     assert rejected.code == INVALID_REQUEST
 
 
-def test_who_takes_any_frame_gets_its_messages():
+def test_messages_returns_those_of_single_messages_and_batches():
     decoder = Decoder(json_depth_max=512)
     assert decoder.messages(PING) == (Request(1, "ping", None),)
     assert len(decoder.messages(b"[" + PING + b"," + NOTE + b"]")) == 2
@@ -434,7 +434,7 @@ SHAPES = st.lists(
 
 
 @given(SHAPES)
-def test_each_member_is_what_it_is_alone(shapes):
+def test_each_message_of_a_batch_is_decoded_as_alone(shapes):
     members = [
         json.dumps({"jsonrpc": "2.0", **each} if isinstance(each, dict) else each).encode()
         for each in shapes
@@ -482,7 +482,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "id_", "has_id", "has_method", "has_outcome"), TEXTS)
-def test_what_is_certain_is_recovered(text, id_, has_id, has_method, has_outcome):
+def test_only_certain_members_are_recovered(text, id_, has_id, has_method, has_outcome):
     seen = recover(text.encode())
     assert (seen.id, seen.has_id, seen.has_method, seen.has_outcome) == (
         id_,
@@ -496,7 +496,7 @@ def test_what_is_certain_is_recovered(text, id_, has_id, has_method, has_outcome
     ("text", "is_request"),
     [("{", True), ('{"method":"m"', True), ('{"result":', False), ('{"error":{},', False)],
 )
-def test_an_answer_may_be_due_unless_it_is_an_answer_itself(text, is_request):
+def test_malformed_data_may_be_a_request_unless_it_is_a_response(text, is_request):
     assert recover(text.encode()).is_request is is_request
 
 
@@ -534,7 +534,7 @@ def test_depth_is_counted_exactly(value, depth_max):
 
 
 @given(json_values, st.integers(0, 40), st.binary(max_size=3))
-def test_no_tail_hides_depth_before_it(value, cut, tail):
+def test_invalid_text_does_not_hide_the_depth_before_it(value, cut, tail):
     """Only what precedes the first error counts: a parser gets no further."""
     text = json.dumps([[[[value]]]]).encode()
     assert is_deeper_than(3, text[: max(cut, 4)] + tail)
@@ -553,11 +553,11 @@ def test_an_address_is_kept_with_its_type(about):
     assert not frame.is_answer
 
 
-def test_an_answer_says_so():
+def test_a_related_message_knows_if_it_is_the_response():
     assert RelatedMessage(FRAME, 7, is_answer=True).is_answer
 
 
-def test_the_bytes_are_those_of_the_frame():
+def test_an_annotated_message_equals_its_bytes():
     frame = RelatedMessage(FRAME, 7)
     assert frame == FRAME
     assert hash(frame) == hash(FRAME)
@@ -566,14 +566,14 @@ def test_the_bytes_are_those_of_the_frame():
     assert join_lines([frame, frame]) == FRAME + b"\n" + FRAME + b"\n"
 
 
-def test_a_lost_request_says_which_and_why():
+def test_a_lost_request_has_its_id_and_error():
     error = ConnectionLost("gone")
     lost = Lost(7, error)
     assert (lost.id, lost.error) == (7, error)
     assert lost != Lost("7", error)
 
 
-def test_what_was_understood_is_the_same_bytes_and_says_what_they_mean():
+def test_a_decoded_message_equals_its_bytes_and_has_the_message():
     message = Request(7, "ping", None)
     frame = DecodedMessage(FRAME, message, "anna")
     assert (frame, frame.message, frame.principal) == (FRAME, message, "anna")
@@ -591,6 +591,6 @@ def test_what_was_understood_is_the_same_bytes_and_says_what_they_mean():
         b'{"jsonrpc": "2.0", "id": 12, "result": {}}',
     ],
 )
-def test_an_answer_is_renumbered_as_if_it_had_been_read(frame, id_):
+def test_replacing_an_id_equals_decoding_and_encoding(frame, id_):
     assert with_id_replaced(frame, id_) == reencoded_with_id(frame, id_)
     assert with_id_replaced(RelatedMessage(frame, 12), id_) == reencoded_with_id(frame, id_)

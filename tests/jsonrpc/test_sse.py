@@ -111,14 +111,14 @@ def test_any_chunking_gives_the_same_events(stream, cuts):
 
 
 @given(streams)
-def test_events_are_what_the_standard_says(stream):
+def test_events_match_the_html_standard(stream):
     # An oversized event is reported before its end: let each event have one.
     ended = re.sub(rb"[^\r\n]*\Z", b"", stream) + b"\n\n"
     assert parse([ended]) == defined(ended)
 
 
 @pytest.mark.requirement("SSE-04")
-def test_a_frame_is_the_data_of_an_event_of_type_message():
+def test_a_message_is_the_data_of_an_event():
     assert encode_event(Event(b'{"id":1}')) == b'event: message\ndata: {"id":1}\n\n'
 
 

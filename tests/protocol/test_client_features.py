@@ -77,7 +77,7 @@ SOME_TITLED = {"type": "array", "items": {"anyOf": [{"const": "r", "title": "Red
         (SOME_TITLED, ["Red"], "not only choices"),
     ],
 )
-def test_a_value_fits_its_member_or_one_line_says_why_not(member, value, fault):
+def test_each_invalid_value_of_a_form_is_reported_in_one_line(member, value, fault):
     assert mistake(member, value) == fault
 
 
@@ -112,7 +112,7 @@ def test_a_required_member_that_is_missing_is_named():
 
 @pytest.mark.requirement("ELIC-18", "ELIC-19")
 @pytest.mark.parametrize("member", [{}, {"anyOf": [TEXT, {"type": "null"}]}, {"type": "object"}, 7])
-def test_what_the_form_says_in_odd_words_is_held_to_be_a_simple_value(member):
+def test_unexpected_keywords_of_a_form_still_require_simple_values(member):
     for value in ("a", 1, 1.5, True, ["a"]):
         assert mistake(member, value) is None
     for value in ({}, None, [1], float("nan")):
@@ -135,7 +135,7 @@ def test_nonsense_in_a_form_is_not_checked_and_does_no_harm(schema):
 
 
 @pytest.mark.requirement("ELIC-13", "ELIC-14")
-def test_a_default_stands_for_what_was_left_out_and_for_nothing_else():
+def test_defaults_replace_only_absent_values():
     schema = form(
         name={**TEXT, "default": "Ann"},
         age={**INTEGER, "default": 0},
@@ -190,7 +190,7 @@ def test_a_schema_that_is_no_form_is_rejected_with_the_member_named(schema, faul
 
 
 @pytest.mark.requirement("ELIC-09", "ELIC-10", "ELIC-12", "ELIC-13", "TRAP-91")
-def test_all_that_the_specification_lets_a_form_say_is_taken():
+def test_every_form_of_the_specification_is_accepted():
     words = {"title": "t", "description": "d"}
     check_form(
         form(
@@ -301,5 +301,5 @@ def reply(*blocks):
         (question("required", "tide"), [HUM], "it had to use a tool"),
     ],
 )
-def test_a_model_uses_the_tools_that_it_was_given_as_it_was_told(params, blocks, fault):
+def test_a_model_must_use_only_its_tools_and_obey_the_tool_choice(params, blocks, fault):
     assert forbidden_tool_use(params, reply(*blocks)) == fault

@@ -47,7 +47,7 @@ def form(**members):
 
 
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS.values())
-def test_what_can_be_said_as_it_is_stays_the_same_object(protocol_version):
+def test_a_value_that_needs_no_change_stays_the_same_object(protocol_version):
     for value in (
         s.CallToolResult(content=[TEXT]),
         s.CallToolResult(content=[]),
@@ -59,14 +59,14 @@ def test_what_can_be_said_as_it_is_stays_the_same_object(protocol_version):
         assert downgraded(value, protocol_version) is value
 
 
-def test_what_is_downgraded_is_a_copy():
+def test_a_downgraded_value_is_a_copy():
     tool = s.Tool(name="t", input_schema={"type": "object"}, title="T")
     listed = s.ListToolsResult(tools=[tool])
     assert said(listed, A)["tools"] == [{"name": "t", "inputSchema": {"type": "object"}}]
     assert listed.tools[0].title == "T"
 
 
-def test_what_is_not_of_the_vocabulary_is_left_alone():
+def test_values_of_other_types_are_not_changed():
     anything = {"_meta": {}, "title": "x"}
     assert downgraded(anything, A) is anything
 
@@ -96,7 +96,7 @@ def test_a_link_is_text_with_its_uri_where_there_are_no_links():
 
 
 @pytest.mark.requirement("META-02")
-def test_metadata_inside_of_messages_comes_with_the_third_protocol_version():
+def test_metadata_inside_messages_exist_from_2025_06_18():
     root = s.ListRootsResult(roots=[s.Root(uri="file:///a", meta={"k": 1})])
     text = s.CallToolResult(content=[s.TextContent(text="x", meta={"k": 1})])
     assert "_meta" not in said(root, B)["roots"][0]
@@ -152,14 +152,14 @@ def test_an_output_schema_without_an_object_is_for_the_newest_only(schema):
     assert said(tool, E)["outputSchema"] == schema
 
 
-def test_an_output_schema_of_an_object_comes_with_structured_content():
+def test_an_object_output_schema_exists_where_structured_content_does():
     tool = s.Tool(name="t", input_schema={"type": "object"}, output_schema={"type": "object"})
     assert "outputSchema" not in said(tool, B)
     assert said(tool, C)["outputSchema"] == {"type": "object"}
 
 
 @pytest.mark.requirement("TOOL-28")
-def test_a_property_that_may_be_anything_or_nothing_is_an_object_in_older_schemas():
+def test_boolean_property_schemas_become_objects_for_older_versions():
     schema = {"type": "object", "properties": {"any": True, "none": False, "x": {"type": "null"}}}
     tool = s.Tool(name="t", input_schema=schema)
     assert said(tool, D)["inputSchema"]["properties"] == {
@@ -170,7 +170,7 @@ def test_a_property_that_may_be_anything_or_nothing_is_an_object_in_older_schema
     assert downgraded(tool, E) is tool
 
 
-def test_what_a_tool_says_of_itself_comes_bit_by_bit():
+def test_descriptions_of_tools_grow_with_the_protocol_versions():
     tool = s.Tool(
         name="t",
         input_schema={"type": "object"},
@@ -276,7 +276,7 @@ def test_an_old_form_that_needs_no_change_is_the_same_form():
 @pytest.mark.parametrize(
     "members", [{"it": "string"}, {"it": {"type": "string", "oneOf": [{"const": "n"}]}}, ["it"]]
 )
-def test_what_is_no_form_at_all_is_no_old_one_either(members):
+def test_a_schema_that_is_no_form_cannot_be_downgraded(members):
     asked = form()
     asked.requested_schema["properties"] = members
     with pytest.raises(LocalProtocolError, match=f"{C.name} has no such form"):
@@ -284,7 +284,7 @@ def test_what_is_no_form_at_all_is_no_old_one_either(members):
 
 
 @pytest.mark.requirement("ELIC-28", "ELIC-29", "TRAP-92")
-def test_only_one_protocol_version_has_ids_of_elicitations():
+def test_only_2025_11_25_has_elicitation_ids():
     asked = s.ElicitParams(message="?", mode="url", url="https://a.example", elicitation_id="e")
     assert downgraded(asked, D) is asked
     assert said(asked, E) == {"message": "?", "mode": "url", "url": "https://a.example"}
@@ -316,7 +316,7 @@ def test_only_one_protocol_version_has_ids_of_elicitations():
         ),
     ],
 )
-def test_what_would_mean_something_else_is_rejected(value, protocol_version, missing):
+def test_a_value_without_an_equivalent_is_rejected(value, protocol_version, missing):
     with pytest.raises(
         LocalProtocolError, match=f"^protocol version {protocol_version.name} has no {missing}"
     ):
@@ -325,7 +325,7 @@ def test_what_would_mean_something_else_is_rejected(value, protocol_version, mis
     assert downgraded(value, newer) is not None
 
 
-def test_an_answer_without_several_choices_can_be_given_to_all_who_ask():
+def test_a_form_response_without_lists_suits_every_version():
     answer = s.ElicitResult(action="accept", content={"quay": "n"})
     assert downgraded(answer, C) is answer
 
@@ -334,7 +334,7 @@ def test_an_answer_without_several_choices_can_be_given_to_all_who_ask():
 
 
 @pytest.mark.requirement("TRAP-85", "SAMP-09")
-def test_a_message_of_several_blocks_is_several_messages_where_each_has_one():
+def test_a_sampling_message_of_several_blocks_becomes_several_messages():
     asked = question(message([TEXT, s.TextContent(text="y")]), message(TEXT), message([]))
     texts = [each["content"]["text"] for each in said(asked, C)["messages"]]
     assert texts == ["x", "y", "x"]
@@ -342,13 +342,13 @@ def test_a_message_of_several_blocks_is_several_messages_where_each_has_one():
 
 
 @pytest.mark.requirement("TRAP-85", "SAMP-09")
-def test_a_list_of_one_block_is_that_block_where_there_are_no_lists():
+def test_a_list_of_one_block_becomes_the_block():
     answer = s.CreateMessageResult(role="assistant", model="m", content=[TEXT])
     assert said(answer, A)["content"] == {"type": "text", "text": "x"}
     assert downgraded(answer, D) is answer
 
 
-def test_a_question_in_a_result_says_no_more_than_it_may():
+def test_an_input_request_is_downgraded_too():
     asked = s.ElicitParams(
         message="?", mode="url", url="https://a.example", elicitation_id="e", meta={"k": 1}
     )
@@ -370,13 +370,13 @@ def test_a_question_in_a_result_says_no_more_than_it_may():
 
 
 @pytest.mark.requirement("CACHE-01")
-def test_only_the_newest_says_how_long_a_result_may_be_kept():
+def test_only_stateless_versions_have_cache_times():
     page = s.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public", result_type="complete")
     assert said(page, D) == {"tools": []}
     assert downgraded(page, E) is page
 
 
-def test_a_retry_says_what_was_answered_only_where_there_are_rounds():
+def test_only_stateless_versions_have_input_responses():
     again = s.CallToolParams(name="t", input_responses={}, request_state="s")
     assert said(again, D) == {"name": "t"}
     assert downgraded(again, E) is again

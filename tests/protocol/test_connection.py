@@ -125,7 +125,7 @@ def test_an_unknown_protocol_version_is_answered_with_the_newest_that_has_a_hand
 
 @pytest.mark.requirement("LIFE-06", "LIFE-08", "TRAP-18")
 @pytest.mark.parametrize("asked", [*PROTOCOL_VERSIONS, "2030-03-03"])
-def test_a_spoken_protocol_version_with_a_handshake_is_the_one_that_is_negotiated(asked):
+def test_a_supported_legacy_version_is_negotiated_as_requested(asked):
     spoken = ("2026-07-28", "2025-06-18", "2024-11-05")
     expected = asked if asked in spoken[1:] else "2025-06-18"
     assert negotiated(asked, spoken) is PROTOCOL_VERSIONS[expected]
@@ -150,7 +150,7 @@ def test_after_the_handshake_both_ends_know_the_same_and_are_ready(pair):
 
 
 @pytest.mark.requirement("LIFE-11")
-def test_accepting_the_answer_yields_the_initialized_notification(connect, frame):
+def test_accepting_the_result_returns_the_initialized_notification(connect, frame):
     client, server = connect(Role.CLIENT), connect(Role.SERVER, instructions="Row.")
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     answer = client.receive(server.receive(opened.message).message)
@@ -182,7 +182,7 @@ def test_a_client_rejects_a_protocol_version_that_it_does_not_know(connect, fram
 
 
 @pytest.mark.requirement("LIFE-01", "LIFE-11")
-def test_there_is_nothing_to_accept_before_the_answer(connect):
+def test_accept_initialize_fails_before_the_response(connect):
     client = connect(Role.CLIENT)
     result = s.InitializeResult(
         protocol_version="2024-11-05",
@@ -228,7 +228,7 @@ def test_a_second_initialize_is_rejected_and_changes_nothing(pair, frame):
 
 
 @pytest.mark.requirement("BASE-17", "LIFE-19")
-def test_capabilities_and_members_that_nobody_knows_are_ignored(connect, frame):
+def test_unknown_capabilities_and_members_are_ignored(connect, frame):
     server = connect(Role.SERVER)
     event = initialize(
         server,
@@ -243,7 +243,7 @@ def test_capabilities_and_members_that_nobody_knows_are_ignored(connect, frame):
     )
 
 
-def test_a_request_between_the_answer_and_initialized_is_served(connect, frame):
+def test_a_request_before_the_initialized_notification_is_served(connect, frame):
     server = connect(Role.SERVER)
     initialize(server, frame)
     assert isinstance(server.receive(frame(id=2, method="tools/list")), RequestReceived)
@@ -258,7 +258,7 @@ def test_initialized_with_bad_params_does_not_count_as_initialized(connect, fram
 
 
 @pytest.mark.requirement("LIFE-20")
-def test_closing_sends_nothing_and_ends_what_is_open_once(pair):
+def test_closing_sends_nothing_and_ends_each_open_request_once(pair):
     opened = pair.client.open_request("ping", None, now=0.0)
     assert pair.client.close() == [opened]
     assert pair.client.close() == []
@@ -404,7 +404,7 @@ BAD_FRAMES = [
 
 @pytest.mark.parametrize(("bad", "id_", "code"), BAD_FRAMES)
 @pytest.mark.requirement("TRAP-04")
-def test_a_server_answers_a_bad_frame_whose_id_it_can_read(ready, bad, id_, code):
+def test_a_server_answers_a_malformed_message_with_a_readable_id(ready, bad, id_, code):
     server = ready(Role.SERVER, protocol_versions=["2024-11-05"])
     event = server.receive(bad)
     assert event.counted == "malformed"
@@ -418,13 +418,13 @@ def test_a_server_answers_a_bad_frame_whose_id_it_can_read(ready, bad, id_, code
 
 
 @pytest.mark.parametrize(("bad", "id_", "code"), BAD_FRAMES)
-def test_a_client_counts_a_bad_frame_and_sends_nothing(ready, bad, id_, code):
+def test_a_client_counts_a_malformed_message_and_sends_nothing(ready, bad, id_, code):
     client = ready(Role.CLIENT)
     assert isinstance(client.receive(bad), Ignored)
     assert client.counts == {"malformed": 1}
 
 
-def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready):
+def test_an_oversized_message_is_answered_with_the_setting(ready):
     server = ready(
         Role.SERVER,
         protocol_versions=["2024-11-05"],
@@ -494,13 +494,13 @@ def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, 
 
 
 @pytest.mark.requirement("BASE-32")
-def test_a_client_answers_a_request_that_it_does_not_know(pair, frame):
+def test_a_client_answers_an_unknown_request(pair, frame):
     answer = json.loads(pair.client.receive(frame(id=1, method="tools/list")).message)
     assert answer["error"]["code"] == METHOD_NOT_FOUND
 
 
 @pytest.mark.requirement("BASE-12")
-def test_an_error_message_stays_short_whatever_it_quotes(ready, frame):
+def test_a_long_error_text_is_shortened(ready, frame):
     server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(error_text_chars_max=40)))
     event = server.receive(frame(id=1, method="m" * 10_000))
     message = json.loads(event.message)["error"]["message"]
@@ -575,7 +575,7 @@ def test_meta_and_unknown_members_travel_without_harm(pair, frame):
 
 
 @pytest.mark.requirement("BASE-06", "BASE-09")
-def test_an_answer_ends_the_request_with_its_id_and_type_once(pair, frame):
+def test_a_response_ends_the_request_with_its_exact_id_once(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     wrong = pair.client.receive(frame(id=str(opened.id), result={}))
     assert wrong.counted == "unknown answer"
@@ -588,7 +588,7 @@ def test_an_answer_ends_the_request_with_its_id_and_type_once(pair, frame):
 
 
 @pytest.mark.requirement("BASE-11")
-def test_an_error_ends_its_request_and_one_without_an_id_ends_none(pair, frame):
+def test_an_error_response_without_an_id_ends_no_request(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     error = {"code": -32000, "message": "busy", "data": None}
     lost = pair.client.receive(frame(error=error))
@@ -645,7 +645,7 @@ OBJECTS = st.dictionaries(MEMBERS, SCRAPS).map(
     state=st.sampled_from(SessionState),
     frames=st.lists(st.one_of(OBJECTS, st.binary(max_size=40)), max_size=12),
 )
-def test_whatever_arrives_is_one_event_and_no_exception(ready, role, state, frames):
+def test_any_data_becomes_one_event_and_raises_nothing(ready, role, state, frames):
     connection = ready(role, state)
     for frame in frames:
         event = connection.receive(frame)
@@ -653,7 +653,7 @@ def test_whatever_arrives_is_one_event_and_no_exception(ready, role, state, fram
             json.loads(event.message)
 
 
-def test_what_was_understood_on_its_way_is_not_read_again(ready):
+def test_a_decoded_message_is_not_decoded_again(ready):
     connection = ready(Role.SERVER)
     message = Request(4, "tools/list", None)
     event = connection.receive(DecodedMessage(b"nothing that could be read", message, None))
@@ -665,7 +665,7 @@ def test_what_was_understood_on_its_way_is_not_read_again(ready):
 
 
 @pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02", "TRAP-05")
-def test_ids_are_never_used_twice_not_even_after_the_answer(pair, frame):
+def test_ids_are_not_reused_after_the_response(pair, frame):
     seen = []
     for outcome in ("answered", "abandoned", "open", "unencodable", "open"):
         if outcome == "unencodable":
@@ -706,7 +706,7 @@ def test_both_sides_send_requests_with_the_same_ids_at_the_same_time(pair):
         ("roots/list", "a client does not send roots/list"),
     ],
 )
-def test_a_client_cannot_send_what_is_no_request_of_its_own(pair, method, text):
+def test_a_client_cannot_send_requests_of_a_server(pair, method, text):
     with pytest.raises(LocalProtocolError, match=text):
         pair.client.open_request(method, None, now=0.0)
     assert len(pair.client.outgoing) == 0
@@ -723,7 +723,7 @@ def test_a_client_cannot_send_what_is_no_request_of_its_own(pair, method, text):
         ("notifications/progress", "call progress.. or abandon"),
     ],
 )
-def test_a_client_cannot_notify_by_a_way_around_the_rules(pair, valid_params, method, text):
+def test_notification_rejects_progress_and_cancellations(pair, valid_params, method, text):
     with pytest.raises(LocalProtocolError, match=text):
         pair.client.notification(method, valid_params.get(method))
 
@@ -739,7 +739,7 @@ SENT_WHEN_READY = [
 
 @pytest.mark.requirement("BASE-13", "BASE-01")
 @pytest.mark.parametrize("row", SENT_WHEN_READY, ids=lambda row: row.name)
-def test_what_leaves_is_a_request_with_an_id_or_a_notification_without(ready, valid_params, row):
+def test_sent_requests_have_an_id_and_notifications_have_none(ready, valid_params, row):
     sender = ready(next(iter(row.senders)))
     if row.is_request:
         sent = json.loads(sender.open_request(row.name, valid_params[row.name], now=0.0).message)
@@ -763,7 +763,7 @@ def test_only_the_engine_puts_a_progress_token_into_meta(pair):
     assert params.meta == {"trace": "t"}
 
 
-def test_what_is_too_deep_for_our_own_limit_does_not_leave(ready):
+def test_params_nested_too_deeply_are_not_sent(ready):
     client = ready(Role.CLIENT, limits=Limits(messages=MessageLimits(json_depth_max=5)))
     params = s.CallToolParams(name="tide", arguments=msgspec.Raw(b'{"x":[[[[]]]]}'))
     with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max"):
@@ -775,7 +775,7 @@ def test_what_is_too_deep_for_our_own_limit_does_not_leave(ready):
         )
 
 
-def test_the_budget_of_a_request_begins_when_it_is_opened(pair):
+def test_the_time_limits_of_a_request_start_when_it_is_opened(pair):
     opened = pair.client.open_request(
         "ping", None, now=10.0, idle_seconds=5.0, total_seconds=math.inf
     )
@@ -795,7 +795,7 @@ def without(role):
 
 @pytest.mark.requirement("LIFE-14", "LIFE-16")
 @pytest.mark.parametrize("row", NEEDY, ids=lambda row: row.name)
-def test_what_was_not_announced_does_not_leave(connect, shake_hands, valid_params, row):
+def test_a_method_without_its_capability_is_not_sent(connect, shake_hands, valid_params, row):
     holder = row.required_capability.holder
     lacking = connect(holder, our_capabilities=without(holder))
     ends = {holder: lacking, holder.peer: connect(holder.peer)}
@@ -814,7 +814,9 @@ def test_what_was_not_announced_does_not_leave(connect, shake_hands, valid_param
 
 @pytest.mark.requirement("LIFE-14", "BASE-32")
 @pytest.mark.parametrize("row", NEEDY, ids=lambda row: row.name)
-def test_what_was_not_announced_is_not_taken(connect, shake_hands, valid_params, row):
+def test_a_received_method_without_its_capability_is_rejected(
+    connect, shake_hands, valid_params, row
+):
     holder = row.required_capability.holder
     ends = {holder: connect(holder), holder.peer: connect(holder.peer)}
     shake_hands(ends[Role.CLIENT], ends[Role.SERVER])
@@ -870,7 +872,7 @@ def test_a_server_may_log_before_its_capabilities_are_known(connect, valid_param
         (s.ServerCapabilities(), "telepathy", False),
     ],
 )
-def test_a_capability_is_announced_when_it_is_there_and_not_false(capabilities, path, expected):
+def test_a_capability_is_announced_if_present_and_not_false(capabilities, path, expected):
     assert has_capability(capabilities, path) is expected
 
 
@@ -925,7 +927,7 @@ def shaken(connect, frame):
 
 @pytest.mark.requirement("TRAP-30", "ERR-15", "VER-02")
 @pytest.mark.parametrize(("meta", "method", "code"), FAULTS)
-def test_who_speaks_comes_before_what_is_asked_and_that_before_its_params(
+def test_metadata_are_checked_before_the_method_and_the_method_before_params(
     shaken, frame, meta, method, code
 ):
     params = {"_meta": {**META, **meta}, "name": 5}
@@ -935,7 +937,7 @@ def test_who_speaks_comes_before_what_is_asked_and_that_before_its_params(
 
 
 @pytest.mark.requirement("TRAP-30")
-def test_json_comes_before_the_shape_and_that_before_the_version(shaken):
+def test_json_is_checked_before_the_envelope_and_the_envelope_before_the_version(shaken):
     server = shaken(STATELESS)
     assert error_code_for(server.receive(b'{"id":1,"method":')) == PARSE_ERROR
     meta = json.dumps({PROTOCOL_VERSION: "2030-01-01"}).encode()
@@ -1023,7 +1025,7 @@ def answered(connect):
 
 @pytest.mark.requirement("ERR-07", "ERR-08", "ERR-10", "ERR-06")
 @pytest.mark.parametrize("code", range(-32105, -31995))
-def test_a_stateless_request_hears_no_code_that_is_not_defined(answered, code):
+def test_stateless_requests_get_only_defined_error_codes(answered, code):
     is_reserved = -32099 <= code <= -32000 and code not in DEFINED
     expected = {-32002: INVALID_PARAMS}.get(code, INTERNAL_ERROR if is_reserved else code)
     assert answered(STATELESS_VERSION, code) == expected
@@ -1034,12 +1036,12 @@ def test_a_stateless_request_hears_no_code_that_is_not_defined(answered, code):
 @pytest.mark.parametrize(
     "protocol_version", LEGACY_VERSIONS, ids=lambda protocol_version: protocol_version.name
 )
-def test_a_legacy_request_hears_the_code_that_was_meant(answered, protocol_version, code):
+def test_legacy_requests_get_the_intended_error_code(answered, protocol_version, code):
     assert answered(protocol_version, code) == code
 
 
 @pytest.mark.requirement("ERR-11", "ERR-10", "TRAP-14")
-def test_the_codes_of_the_engine_are_defined_or_outside_of_what_is_reserved():
+def test_own_error_codes_are_defined_or_not_reserved():
     told = {STATELESS_VERSION.error_code_for(code) for code in OURS.values()}
     assert all(not -32768 <= code <= -32000 for code in told - JSON_RPC - DEFINED)
     assert told >= DEFINED
@@ -1103,7 +1105,7 @@ def taken(connection, frame):
 
 
 @pytest.mark.requirement("BASE-24", "TRAP-01", "STDIO-05")
-def test_each_message_of_a_batch_is_what_it_is_alone(connect):
+def test_each_message_of_a_batch_becomes_the_same_event_as_alone(connect):
     server = settled(connect, Role.SERVER, BATCHED)
     ping, call, cancel, roots = taken(server, batch(PING, CALL, CANCEL, ROOTS))
     assert isinstance(ping, Reply)
@@ -1114,7 +1116,7 @@ def test_each_message_of_a_batch_is_what_it_is_alone(connect):
 
 
 @pytest.mark.requirement("BASE-24")
-def test_a_batch_of_answers_ends_each_request_of_ours(connect):
+def test_a_batch_of_responses_ends_each_sent_request(connect):
     server = settled(connect, Role.SERVER, BATCHED)
     one, two = (server.open_request("roots/list", None, now=0.0) for _ in range(2))
     answers = [{"jsonrpc": "2.0", "id": each.id, "result": {"roots": []}} for each in (two, one)]
@@ -1143,7 +1145,7 @@ def test_a_bad_message_in_a_batch_is_answered_and_the_others_are_taken(connect):
     assert server.counts["malformed"] == 3
 
 
-def test_two_requests_of_a_batch_cannot_have_one_id(connect):
+def test_two_requests_of_a_batch_cannot_have_the_same_id(connect):
     server = settled(connect, Role.SERVER, BATCHED)
     first, second = taken(server, batch(CALL, CALL))
     assert isinstance(first, RequestReceived)
@@ -1183,7 +1185,7 @@ NAMELESS = {"what is no JSON": (b"{", PARSE_ERROR), "an empty batch": (b"[]", IN
 @pytest.mark.requirement("BASE-07", "BASE-08", "TRAP-03")
 @pytest.mark.parametrize(("bad", "code"), NAMELESS.values(), ids=NAMELESS)
 @pytest.mark.parametrize("protocol_version", LEGACY_NAMES)
-def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(
+def test_errors_without_an_id_are_sent_only_to_versions_with_them(
     connect, protocol_version, bad, code
 ):
     event = settled(connect, Role.SERVER, protocol_version).receive(bad)
@@ -1205,7 +1207,7 @@ def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(
         (tuple(PROTOCOL_VERSIONS), False),
     ],
 )
-def test_to_a_stranger_it_goes_if_every_protocol_version_spoken_here_has_it(
+def test_errors_without_an_id_before_the_handshake_depend_on_all_supported_versions(
     connect, protocol_versions, is_answered
 ):
     event = connect(Role.SERVER, protocol_versions=protocol_versions).receive(b"hello")
@@ -1215,7 +1217,9 @@ def test_to_a_stranger_it_goes_if_every_protocol_version_spoken_here_has_it(
 @pytest.mark.requirement("BASE-08", "TRAP-03")
 @pytest.mark.parametrize("protocol_version", LEGACY_NAMES)
 @pytest.mark.parametrize("id_", [{}, {"id": None}])
-def test_from_a_peer_it_is_accepted_whatever_the_protocol_version(connect, protocol_version, id_):
+def test_received_errors_without_an_id_are_accepted_in_every_version(
+    connect, protocol_version, id_
+):
     error = {"code": PARSE_ERROR, "message": "what?"}
     event = settled(connect, Role.CLIENT, protocol_version).receive(
         encode({"jsonrpc": "2.0", **id_, "error": error})
@@ -1224,12 +1228,12 @@ def test_from_a_peer_it_is_accepted_whatever_the_protocol_version(connect, proto
     assert "what?" in event.text
 
 
-def test_a_client_answers_no_bad_frame_in_any_protocol_version(connect):
+def test_a_client_never_answers_malformed_messages(connect):
     client = settled(connect, Role.CLIENT, "2025-11-25")
     assert isinstance(client.receive(b"hello"), Ignored)
 
 
-def test_too_many_messages_are_rejected_as_a_whole(connect):
+def test_a_batch_with_too_many_messages_is_rejected(connect):
     server = connect(Role.SERVER, limits=Limits(messages=MessageLimits(batch_size_max=2)))
     event = server.receive(batch(PING, PING, PING))
     assert "limits.messages.batch_size_max (2)" in event.text
@@ -1260,7 +1264,9 @@ def begin(text):
         (b"xxxxxxxx", [7], None),
     ],
 )
-def test_a_large_answer_is_known_by_its_id_or_because_one_request_waits(text, waiting, whose):
+def test_an_oversized_response_is_assigned_by_id_or_to_the_only_waiting_request(
+    text, waiting, whose
+):
     assert oversized_response_id(begin(text), waiting) == whose
 
 
@@ -1280,7 +1286,7 @@ def test_a_large_answer_is_known_by_its_id_or_because_one_request_waits(text, wa
         (b'{"id":7}', None),
     ],
 )
-def test_what_is_no_message_answers_whom_it_names_if_it_is_whole(text, whose):
+def test_a_complete_malformed_response_ends_the_request_with_its_id(text, whose):
     message = Decoder(json_depth_max=9).decode(text)
     assert isinstance(message, Malformed)
     assert response_id_of(message) == whose
@@ -1292,7 +1298,7 @@ def asked(ready, role=Role.CLIENT, method="tools/list"):
 
 
 @pytest.mark.parametrize("has_id_first", [True, False])
-def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(ready, has_id_first):
+def test_an_oversized_response_ends_its_request_with_side_and_setting(ready, has_id_first):
     client, request = asked(ready)
     envelope = f'"id":{request.id},' if has_id_first else ""
     head = f'{{{envelope}"result":{{"tools":["x'.encode()
@@ -1309,21 +1315,21 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
     assert not client.outgoing.waiting
 
 
-def test_a_large_answer_to_nobody_is_counted(ready):
+def test_an_oversized_response_to_no_request_is_counted(ready):
     client, request = asked(ready)
     other = Oversized(size=5000, prefix=f'{{"id":{request.id + 1},"result":{{"a'.encode())
     assert isinstance(client.receive(other), Ignored)
     assert client.outgoing.waiting == [request.id]
 
 
-def test_of_two_who_wait_none_is_blamed(ready):
+def test_an_oversized_response_without_an_id_ends_neither_of_two_requests(ready):
     client, first = asked(ready)
     second = client.open_request("tools/list", None, now=0.0)
     assert isinstance(client.receive(Oversized(size=5000, prefix=b'{"result":{"a')), Ignored)
     assert client.outgoing.waiting == [first.id, second.id]
 
 
-def test_a_subscription_waits_for_no_large_answer(stateless_client, valid_params):
+def test_an_oversized_response_without_an_id_ends_no_subscription(stateless_client, valid_params):
     listen = "subscriptions/listen"
     stateless_client.open_request(listen, valid_params[listen], now=0.0)
     large = Oversized(size=5000, prefix=b'{"result":{"a')
@@ -1340,7 +1346,7 @@ def test_a_subscription_waits_for_no_large_answer(stateless_client, valid_params
         (b"[]", "is not a message: "),
     ],
 )
-def test_an_answer_that_is_no_message_ends_its_request(ready, result, says):
+def test_a_malformed_response_ends_its_request(ready, result, says):
     client, request = asked(ready)
     frame = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (request.id, result)
     event = client.receive(frame)
@@ -1352,7 +1358,7 @@ def test_an_answer_that_is_no_message_ends_its_request(ready, result, says):
     assert again.counted == "unknown answer"
 
 
-def test_what_quotes_the_peer_is_cut(ready):
+def test_texts_that_quote_the_peer_are_shortened(ready):
     client, request = asked(ready)
     error = {"code": 1, "message": 5, "x" * 999: 1}
     event = client.receive(
@@ -1367,7 +1373,7 @@ def test_junk_that_looks_like_an_error_ends_nothing(ready):
     assert client.outgoing.waiting == [request.id]
 
 
-def test_an_unreadable_answer_to_the_handshake_rejects_it(connect):
+def test_an_unreadable_response_to_initialize_resets_the_session(connect):
     client = connect(Role.CLIENT)
     request = client.open_request("initialize", client.initialize_params(), now=0.0)
     assert client.state is SessionState.INITIALIZING

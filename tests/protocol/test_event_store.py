@@ -146,7 +146,7 @@ class Replaying(RuleBasedStateMachine):
 
 
 @pytest.mark.requirement("HTTP-38", "HTTP-39", "HTTP-42", "HTTP-43", "TRAP-39")
-def test_any_sequence_replays_what_the_rules_say():
+def test_any_sequence_of_operations_matches_a_simple_model():
     run_state_machine_as_test(Replaying, settings=settings(max_examples=60, deadline=None))
 
 
@@ -161,7 +161,7 @@ def test_an_id_names_its_stream_and_is_never_given_twice():
 
 
 @pytest.mark.requirement("HTTP-42", "HTTP-43", "TRAP-39")
-def test_what_followed_an_event_comes_again_from_its_stream_alone():
+def test_only_later_events_of_the_same_stream_are_returned():
     buffer, first, second = opened(streams=2)
     priming = buffer.keep(first, b"")
     buffer.keep(second, b"other")
@@ -174,7 +174,7 @@ def test_what_followed_an_event_comes_again_from_its_stream_alone():
 
 
 @pytest.mark.requirement("HTTP-42")
-def test_a_stream_goes_on_behind_what_was_replayed():
+def test_a_resumed_stream_continues():
     buffer, stream = opened()
     buffer.keep(stream, b"one")
     assert buffer.after("1-1") == (stream, [])
@@ -298,7 +298,7 @@ def test_streams_that_came_and_went_leave_nothing():
     assert list(buffer._open) == [lasting]
 
 
-def test_the_mark_before_a_whole_answer_takes_no_room():
+def test_the_mark_of_an_ended_stream_is_not_stored():
     buffer = ReplayBuffer(events_max=1, bytes_max=BYTES_MAX)
     assert buffer.append_ended_stream([b"answer"]) == ["1-1", "1-2"]
     assert buffer.after("1-1") == (1, [("1-2", b"answer")])

@@ -26,7 +26,7 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 
 
-def test_a_head_keeps_what_came_and_parts_the_query_from_the_path():
+def test_a_request_separates_the_query_from_the_path():
     head = HttpRequest.of("POST", "/a%20b/mcp?x=1?2", [], scheme="https", client="192.0.2.7")
     assert (head.method, head.path, head.query) == ("POST", "/a%20b/mcp", "x=1?2")
     assert (head.scheme, head.client, head.principal) == ("https", "192.0.2.7", None)
@@ -35,14 +35,14 @@ def test_a_head_keeps_what_came_and_parts_the_query_from_the_path():
 
 @pytest.mark.requirement("HDR-05", "TRAP-33", "TRAP-46")
 @pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"MCP-Session-Id", b"mcp-session-id"])
-def test_names_of_fields_compare_without_case_and_values_with_it(name):
+def test_header_names_ignore_case_and_values_keep_it(name):
     head = HttpRequest.of("POST", "/mcp", [(name, b"AbC")])
     assert head.header("MCP-SESSION-ID") == head.header("Mcp-Session-Id") == "AbC"
 
 
 @pytest.mark.requirement("HDR-06", "TRAP-46")
 @pytest.mark.parametrize("value", [b"  a b", b"a b\t", b" \t a b \t ", b"a b"])
-def test_space_around_a_value_is_no_part_of_it(value):
+def test_white_space_around_a_header_value_is_removed(value):
     assert HttpRequest.of("POST", "/", [(b"Mcp-Name", value)]).header("mcp-name") == "a b"
 
 
@@ -196,7 +196,7 @@ def test_only_strings_integers_and_booleans_are_sent_in_headers(kind):
         parameter_paths(tool(region=param_headers(kind=kind)))
 
 
-def test_a_property_that_says_no_type_is_not_sent_in_a_header():
+def test_a_property_without_a_type_is_not_sent_in_a_header():
     with pytest.raises(AnnotationError, match="must be a string"):
         parameter_paths(tool(page=tool(region={"x-mcp-header": "Region", "$ref": "#/$defs/r"})))
 
@@ -234,7 +234,7 @@ def test_an_annotation_that_properties_alone_do_not_lead_to_is_rejected(schema):
         parameter_paths(schema)
 
 
-def test_what_only_looks_like_an_annotation_is_none():
+def test_annotations_inside_other_values_are_ignored():
     looks = {"x-mcp-header": "a b"}
     schema = tool(
         **{"x-mcp-header": {"type": "string", "default": looks, "examples": [looks]}},
@@ -300,7 +300,7 @@ ENCODED_VALUES += ["=?base64?not base64?=", "=?base64?="]
 
 @pytest.mark.requirement("HDR-22", "HDR-28", "TRAP-48")
 @pytest.mark.parametrize("value", PLAIN)
-def test_a_plain_value_is_sent_as_it_is(value):
+def test_a_plain_value_is_sent_unchanged(value):
     assert encoded_value(value) == value
     assert decoded_value(value) == value
 
@@ -316,7 +316,7 @@ def test_any_other_value_is_sent_as_base64_between_markers(value):
 @pytest.mark.parametrize(
     "text", ["=?BASE64?YQ==?=", "=?Base64?YQ==?=", "=?base64?=", "a=?base64?YQ==?="]
 )
-def test_what_lacks_a_marker_in_its_case_is_literal(text):
+def test_a_value_without_exact_markers_is_literal(text):
     assert decoded_value(text) == text
 
 
@@ -354,7 +354,7 @@ def test_characters_that_should_have_been_wrapped_are_rejected(text):
 
 @pytest.mark.requirement("HDR-23", "HDR-24", "HDR-26")
 @given(st.one_of(st.text(), st.text(alphabet="=?base64 \t"), st.text().map(marked)))
-def test_any_string_comes_back_and_is_a_legal_field_on_the_way(value):
+def test_any_string_survives_as_a_valid_header(value):
     text = encoded_value(value)
     assert decoded_value(text) == value
     assert set(text) <= set(string.printable) - set("\t\n\r\x0b\x0c")
@@ -362,7 +362,7 @@ def test_any_string_comes_back_and_is_a_legal_field_on_the_way(value):
 
 
 @given(st.text(max_size=40))
-def test_whatever_comes_between_markers_is_read_or_rejected(inner):
+def test_any_text_between_markers_is_decoded_or_rejected(inner):
     try:
         value = decoded_value(f"=?base64?{inner}?=")
     except HeaderMismatchError:
@@ -405,7 +405,7 @@ def test_a_request_repeats_its_version_its_method_and_its_name(method, params, n
 
 @pytest.mark.requirement("HDR-25")
 @pytest.mark.parametrize("name", ["k\xf8", " tide", "=?base64?YQ==?=", "a\r\nHost: evil"])
-def test_a_name_is_wrapped_where_it_has_to_be(name):
+def test_a_name_is_encoded_if_necessary(name):
     assert sent(params={"name": name})["Mcp-Name"] == marked(name)
 
 
@@ -440,7 +440,7 @@ def test_arguments_are_sent_in_headers_as_text(arguments, expected):
 
 
 @pytest.mark.parametrize("params", [None, {}, {"arguments": None}, {"arguments": [1]}])
-def test_a_call_without_arguments_mirrors_none(params):
+def test_a_call_without_arguments_sends_no_parameter_headers(params):
     assert len(sent(params=params, paths=PATHS)) == 2
 
 
@@ -460,7 +460,7 @@ def test_an_integer_that_not_everybody_reads_exactly_is_not_sent_in_a_header(num
 
 
 @pytest.mark.parametrize("method", ["a\r\nHost: evil", "k\xf8", " a", "a\t"])
-def test_a_method_that_no_head_can_repeat_is_not_sent(method):
+def test_a_method_that_no_header_can_carry_is_not_sent(method):
     with pytest.raises(HeaderMismatchError, match="Mcp-Method cannot carry"):
         sent(method)
 
@@ -493,7 +493,7 @@ def check(fields, *, method="tools/call", params=None, version=VERSION, is_reque
     )
 
 
-def test_a_head_that_repeats_the_body_passes():
+def test_headers_that_repeat_the_body_are_accepted():
     check({})
     check({"Mcp-Param-Unknown": "\xe4"})
     check({"Mcp-Name": None}, method="tools/list", params={})
@@ -542,7 +542,7 @@ def test_names_in_any_case_and_padded_values_pass():
         ({"Mcp-Name": "tid\xe9"}, "Mcp-Name has characters"),
     ],
 )
-def test_a_head_that_says_something_else_is_rejected(fields, text):
+def test_headers_that_differ_from_the_body_are_rejected(fields, text):
     with pytest.raises(HeaderMismatchError) as caught:
         check(fields)
     assert str(caught.value).startswith(text)
@@ -566,7 +566,7 @@ def test_each_method_has_its_own_source_of_the_name(method, member):
 
 
 @pytest.mark.requirement("HDR-26")
-def test_a_wrapped_name_is_compared_by_what_it_stands_for():
+def test_an_encoded_name_is_compared_by_its_value():
     check({"Mcp-Name": marked("tide")})
     check({"Mcp-Name": marked("\u6f6e")}, params={"name": "\u6f6e"})
     with pytest.raises(HeaderMismatchError, match="Mcp-Name is '\u6f6e'; the body has 'tide'"):
@@ -665,7 +665,7 @@ def test_a_field_that_the_tool_does_not_ask_for_is_ignored():
 
 
 @pytest.mark.requirement("TRAP-57")
-def test_a_notification_says_its_version_and_nothing_wrong():
+def test_a_notification_needs_its_version_and_no_wrong_header():
     note = {"method": "notifications/x", "params": {}, "is_request": False}
     check({"Mcp-Method": None, "Mcp-Name": None}, **note)
     check({"Mcp-Name": None}, **note)

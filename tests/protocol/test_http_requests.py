@@ -96,7 +96,7 @@ def rejected(routing_result, status, code=-32600, id=None):  # noqa: A002 - as o
 @pytest.mark.requirement("HTTP-01", "MHTTP-01", "HTTP-54")
 @pytest.mark.parametrize("at", [DUAL, OLD, NEW], ids=["dual", "old", "new"])
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "post"])
-def test_other_methods_are_told_which_there_are(at, method):
+def test_other_http_methods_are_rejected_with_the_allowed_ones(at, method):
     routing_result = rejected(judged(at, b"", method), 405)
     allowed = "POST" if at is NEW else "GET, POST, DELETE"
     assert routing_result.headers == [("Allow", allowed)]
@@ -116,7 +116,7 @@ def test_a_post_is_json(media_type):
 
 
 @pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "Application/JSON"])
-def test_the_media_type_of_a_post_is_read_as_http_has_it(media_type):
+def test_the_content_type_ignores_case_and_parameters(media_type):
     assert isinstance(judged(DUAL, NOTE, Content_Type=media_type, **S), SessionMessage)
 
 
@@ -137,7 +137,7 @@ def test_the_media_type_of_a_post_is_read_as_http_has_it(media_type):
         ("application/json;q=0, text/event-stream;q=0", False),
     ],
 )
-def test_only_what_cannot_be_served_at_all_is_not_acceptable(message, accept, is_taken):
+def test_only_requests_that_accept_neither_type_are_not_acceptable(message, accept, is_taken):
     fields = LIST if "_meta" in message.get("params", {}) else S
     routing_result = judged(DUAL, message, Accept=accept, **fields)
     if is_taken:
@@ -160,7 +160,7 @@ def test_only_what_cannot_be_served_at_all_is_not_acceptable(message, accept, is
         (b'{"jsonrpc":"2.0","id":3}', -32600, 3),
     ],
 )
-def test_what_is_no_message_is_a_bad_request(at, body, code, id_):
+def test_a_malformed_body_is_a_bad_request(at, body, code, id_):
     rejected(judged(at, body, **S), 400, code, id_)
 
 
@@ -170,7 +170,7 @@ def test_what_is_no_message_is_a_bad_request(at, body, code, id_):
 @pytest.mark.requirement("TRAP-35")
 @pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
 @pytest.mark.parametrize("version", [None, "2025-11-25", "2099-01-01"])
-def test_a_session_begins_by_a_handshake_whatever_its_head_says(at, version):
+def test_initialize_opens_a_session_whatever_its_headers(at, version):
     routing_result = judged(at, HELLO, MCP_Protocol_Version=version)
     assert isinstance(routing_result, OpenSession)
     assert routing_result.request.id == 1
@@ -186,7 +186,7 @@ def test_a_session_does_not_begin_in_another(session):
     [(request(), [1]), (request(id="a"), ["a"]), (NOTE, []), (RESPONSE, []), (ERROR, [])],
 )
 @pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
-def test_what_names_a_session_is_for_it(at, message, awaited):
+def test_a_request_with_a_session_id_belongs_to_the_session(at, message, awaited):
     routing_result = judged(at, message, **S)
     assert isinstance(routing_result, SessionMessage)
     assert (routing_result.session, list(routing_result.awaited)) == ("s", awaited)
@@ -205,7 +205,7 @@ def test_what_names_a_session_is_for_it(at, message, awaited):
         ("DELETE", b"", None),
     ],
 )
-def test_who_names_no_session_is_told_so(at, method, message, id_):
+def test_a_request_without_a_session_id_is_a_bad_request(at, method, message, id_):
     rejected(judged(at, message, method), 400, id=id_)
 
 
@@ -224,7 +224,7 @@ def test_a_session_that_is_not_there_is_not_found(at, method, session):
     ("session", "principal", "is_found"),
     [("mine", "me", True), ("mine", "you", False), ("mine", None, False), ("s", "me", False)],
 )
-def test_a_session_is_only_there_for_whose_it_is(method, session, principal, is_found):
+def test_a_session_is_not_found_for_another_principal(method, session, principal, is_found):
     routing_result = judged(DUAL, request(), method, Mcp_Session_Id=session, principal=principal)
     if is_found:
         assert not isinstance(routing_result, Rejection)
@@ -246,7 +246,7 @@ def test_a_session_is_only_there_for_whose_it_is(method, session, principal, is_
         ("2025-11-25, 2025-11-25", False),
     ],
 )
-def test_a_version_that_nobody_speaks_is_a_bad_request(at, method, version, is_fine):
+def test_an_unsupported_version_is_a_bad_request(at, method, version, is_fine):
     routing_result = judged(at, request(), method, MCP_Protocol_Version=version, **S)
     if is_fine:
         assert not isinstance(routing_result, Rejection)
@@ -255,11 +255,11 @@ def test_a_version_that_nobody_speaks_is_a_bad_request(at, method, version, is_f
         rejected(routing_result, 400, id=1 if method == "POST" else None)
 
 
-def test_a_legacy_server_takes_no_stateless_version_in_its_head():
+def test_a_legacy_server_rejects_a_stateless_version_header():
     rejected(judged(OLD, request(), **S, **M), 400, id=1)
 
 
-def test_a_legacy_server_reads_metadata_as_anything_else_in_a_message():
+def test_a_legacy_server_ignores_stateless_metadata():
     assert isinstance(judged(OLD, stateless(), **S), SessionMessage)
     rejected(judged(OLD, stateless(), **LIST), 400, id=1)
 
@@ -295,7 +295,7 @@ def test_a_batch_is_for_a_session_that_has_batches():
 
 @pytest.mark.requirement("HTTP-11")
 @pytest.mark.parametrize(("bad", "id_"), [(1, None), ({"jsonrpc": "2.0", "id": 9}, 9)])
-def test_a_batch_is_taken_whole_or_not_at_all(bad, id_):
+def test_a_batch_with_a_malformed_message_is_rejected(bad, id_):
     rejected(judged(DUAL, [request(), bad], Mcp_Session_Id="old"), 400, -32600, id_)
 
 
@@ -324,7 +324,7 @@ def test_a_stateless_request_is_complete_in_itself(at, more):
     ],
     ids=str,
 )
-def test_what_lacks_metadata_under_a_stateless_head_is_incomplete(at, params):
+def test_a_stateless_request_without_metadata_is_incomplete(at, params):
     routing_result = judged(at, request("tools/list", **params), **LIST)
     if params.get("_meta"):
         assert isinstance(routing_result, StatelessMessage)
@@ -338,7 +338,7 @@ def test_a_message_without_params_is_rejected_too():
     rejected(routing_result, 400, -32602, 1)
 
 
-def test_params_that_are_no_object_are_somebody_elses_affair():
+def test_params_that_are_not_an_object_are_left_to_the_connection():
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[1]}'
     routing_result = judged(DUAL, body, **LIST)
     assert isinstance(routing_result, StatelessMessage | Rejection)
@@ -365,7 +365,7 @@ def test_params_that_are_no_object_are_somebody_elses_affair():
     ],
     ids=str,
 )
-def test_the_head_says_what_the_body_says(at, fields):
+def test_headers_and_body_must_agree(at, fields):
     message = stateless("tools/call", name="tide", arguments={"region": "bay"})
     said = {**M, "Mcp_Method": "tools/call", "Mcp_Name": "tide", "Mcp_Param_Region": "bay"}
     routing_result = judged(at, message, **(said | fields))
@@ -376,7 +376,7 @@ def test_the_head_says_what_the_body_says(at, fields):
 
 
 @pytest.mark.requirement("MHTTP-27", "TRAP-30")
-def test_a_version_that_is_unknown_but_said_twice_is_for_the_session_to_reject():
+def test_an_unknown_version_in_headers_and_body_is_left_to_the_connection():
     fields = LIST | {"MCP_Protocol_Version": "v999"}
     routing_result = judged(DUAL, request("tools/list", **meta("v999")), **fields)
     assert isinstance(routing_result, StatelessMessage)
@@ -400,7 +400,7 @@ def test_of_a_tool_that_is_not_known_no_argument_is_sent_in_a_header(name):
 
 @pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
 @pytest.mark.parametrize("message", [RESPONSE, ERROR, [stateless()], [NOTE, stateless()]], ids=str)
-def test_the_body_of_a_stateless_post_is_one_request_or_notification(at, message):
+def test_a_stateless_post_has_one_request_or_notification(at, message):
     rejected(judged(at, message, **LIST), 400)
 
 
@@ -415,7 +415,7 @@ def test_a_stateless_notification_needs_no_name(at):
 @pytest.mark.parametrize(
     ("message", "id_"), [(HELLO, 1), (request(), 1), (NOTE, None), ([HELLO], None)], ids=str
 )
-def test_a_stateless_server_says_what_it_speaks_to_who_says_no_version(message, id_):
+def test_a_stateless_server_rejects_a_missing_version_with_its_versions(message, id_):
     rejection = rejected(judged(NEW, message), 400, -32020, id_)
     assert STATELESS in rejection.text
     assert json.loads(rejection.body())["error"]["data"] == {"supported": [STATELESS]}

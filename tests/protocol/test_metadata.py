@@ -91,7 +91,7 @@ def test_another_key_is_rejected_with_an_example_in_reverse_order(pair, key):
 
 @pytest.mark.requirement("META-07", "META-08", "TRAP-15")
 @pytest.mark.parametrize("key", [*RESERVED_BY_THE_SECOND, *RESERVED_BY_THE_LAST_BUT_ONE])
-def test_what_any_protocol_version_reserves_is_left_to_the_specification(pair, key):
+def test_keys_reserved_by_any_version_are_rejected(pair, key):
     assert rejected(key) == f"the key {key!r} of _meta is reserved for the specification"
     with pytest.raises(LocalProtocolError, match="is reserved"):
         pair.client.open_request("tools/list", {"_meta": {key: 1}}, now=0.0)
@@ -109,9 +109,7 @@ def test_the_keys_of_the_engine_are_reserved_by_the_newer_rule():
 @pytest.mark.requirement("META-09")
 @pytest.mark.parametrize("value", [None, 7, "x", [1, {}], {"a": None}])
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-def test_whatever_stands_under_a_reserved_key_arrives_as_it_came(
-    connect, frame, protocol_version, value
-):
+def test_received_reserved_keys_are_kept(connect, frame, protocol_version, value):
     server = connect(Role.SERVER)
     meta = {"dev.mcp/a": value, "io.modelcontextprotocol/unheardOf": value, "mcp.dev/": value}
     said = dict(meta)
@@ -212,7 +210,7 @@ def test_a_token_of_another_type_is_rejected_in_a_stateless_request(take, token)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
-def test_metadata_that_hold_what_is_no_value_are_rejected_wherever_they_stand(take):
+def test_undecodable_metadata_are_rejected_at_every_position(take):
     said = SAID.replace("{", '{"com.example/endless":1e999,', 1)
     for params in (f'{{"name":"tide","_meta":{said}}}', f'{{"name":"tide", "_meta":{said} }}'):
         event = take(params)
@@ -220,7 +218,7 @@ def test_metadata_that_hold_what_is_no_value_are_rejected_wherever_they_stand(ta
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
-def test_a_handler_of_peoples_own_sees_the_metadata_and_nobody_elses(take):
+def test_only_handlers_of_custom_methods_receive_the_metadata(take):
     row = custom_method("tools/call", params=s.CallToolParams)
     params = f'{{"name":"tide","_meta":{SAID}}}'
     first, second = (take(params, {**METHODS, row.name: row}).request for _ in range(2))
@@ -230,7 +228,7 @@ def test_a_handler_of_peoples_own_sees_the_metadata_and_nobody_elses(take):
     assert second.params.meta == META
 
 
-def test_a_result_is_dressed_without_a_change_to_what_the_handler_has_or_all_share():
+def test_adding_result_metadata_changes_neither_the_result_nor_the_shared_metadata():
     signature = {SERVER_INFO: {"name": "harbour"}}
     mine = s.CallToolResult(content=[], meta={"com.example/mine": 1})
     bare = s.CallToolResult(content=[])
@@ -299,7 +297,7 @@ def answered(client, frame, result):
 
 
 @pytest.mark.requirement("EXT-01", "EXT-03")
-def test_a_server_knows_which_extensions_a_request_has_and_says_its_own(connect, ask):
+def test_client_and_server_announce_their_extensions(connect, ask):
     own = {"com.example/maps": {}}
     capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), extensions=own)
     server = connect(Role.SERVER, our_capabilities=capabilities)
@@ -340,7 +338,7 @@ def test_an_extension_that_only_the_server_has_changes_nothing(client, frame):
 
 @pytest.mark.requirement("EXT-06")
 @pytest.mark.parametrize("bad", [{}, {"scale": "large"}, {"scale": None}])
-def test_what_an_extension_brings_is_checked(client, frame, bad):
+def test_the_result_of_an_extension_is_checked(client, frame, bad):
     client.result_types = {"chart": Chart}
     assert answered(client, frame, {"resultType": "chart", "scale": 5}).scale == 5
     with pytest.raises(RemoteProtocolError, match="not a valid result"):
@@ -358,7 +356,7 @@ def test_extensions_of_another_shape_are_rejected(connect, ask, bad):
 
 @pytest.mark.requirement("EXT-08", "EXT-09")
 @pytest.mark.parametrize("protocol_version", LEGACY)
-def test_a_handshake_may_tell_of_what_is_not_standard(connect, hello, protocol_version):
+def test_a_handshake_may_announce_experimental_capabilities(connect, hello, protocol_version):
     own = s.ServerCapabilities(tools=s.ToolsCapability(), experimental={"tides": {"a": 1}})
     server = connect(Role.SERVER, our_capabilities=own)
     said = {"experimental": {"charts": {}}, "extensions": MAPS, "unheardOf": 7}

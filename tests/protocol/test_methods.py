@@ -38,7 +38,7 @@ def custom(pair):
     return pair
 
 
-def test_a_row_is_a_request_or_a_notification_by_its_name():
+def test_the_name_of_a_custom_method_tells_requests_from_notifications():
     assert ROWS["acme/search"].is_request
     assert not ROWS["notifications/acme"].is_request
 
@@ -51,7 +51,7 @@ def test_a_known_method_keeps_everything_but_its_params():
     assert custom_method("initialize", params=dict).trigger is SessionTrigger.INITIALIZE
 
 
-def test_a_custom_request_goes_there_and_back_typed(custom):
+def test_a_custom_request_has_typed_params_and_result(custom):
     opened = custom.client.open_request("acme/search", {"text": "x"}, now=0.0)
     event = custom.server.receive(opened.message)
     assert isinstance(event, RequestReceived)
@@ -89,7 +89,7 @@ def test_the_token_is_the_engines_in_a_mapping_too(custom):
         custom.client.open_request("acme/any", {"_meta": {"progressToken": 1}}, now=0.0)
 
 
-def test_params_that_do_not_fit_are_rejected(custom, frame):
+def test_invalid_params_of_a_custom_method_are_rejected(custom, frame):
     for params in ({}, {"text": 1}):
         event = custom.server.receive(frame(id=1, method="acme/search", params=params))
         assert isinstance(event, Reply)
@@ -106,7 +106,7 @@ def test_a_custom_notification_arrives_typed(custom, frame):
     )
 
 
-def test_who_sends_a_custom_method_is_said_in_its_row(custom, frame):
+def test_a_custom_method_is_sent_only_by_its_senders(custom, frame):
     event = custom.server.receive(frame(id=1, method="acme/back"))
     assert json.loads(event.message)["error"]["code"] == METHOD_NOT_FOUND
     with pytest.raises(LocalProtocolError, match="a client does not send acme/back"):
@@ -119,7 +119,7 @@ def test_a_connection_knows_nothing_of_the_rows_of_another(pair):
         pair.client.open_request("acme/search", None, now=0.0)
 
 
-def test_a_client_is_told_how_to_make_a_method_known(pair):
+def test_the_error_for_an_unknown_method_explains_the_option_methods(pair):
     known = r"'acme/x'; declare a method of the server with Client\(methods=\{'acme/x': …\}\)"
     with pytest.raises(LocalProtocolError, match=f"no such request: {known}"):
         pair.client.open_request("acme/x", None, now=0.0)

@@ -123,20 +123,20 @@ SESSION_CELLS = list(product(SessionState, Role, SessionTrigger))
 @pytest.mark.parametrize(
     ("state", "sender", "kind"), SESSION_CELLS, ids=lambda part: part.name.lower()
 )
-def test_the_session_table_says_what_its_copy_says(state, sender, kind):
+def test_the_session_table_equals_its_written_copy(state, sender, kind):
     after = SESSION_TRANSITIONS[state].get((sender, kind))
     expected = dict(session_rows()).get((state.name, sender.value, kind.name))
     assert (after and after.name) == expected
 
 
 @pytest.mark.parametrize(("state", "move"), list(product(IncomingState, IncomingTrigger)))
-def test_the_table_of_their_requests_says_what_its_copy_says(state, move):
+def test_the_table_of_received_requests_equals_its_written_copy(state, move):
     after = INCOMING_TRANSITIONS[state].get(move)
     assert (after and after.name) == dict(rows(THEIR_COPY)).get((state.name, move.name))
 
 
 @pytest.mark.parametrize(("state", "move"), list(product(OutgoingState, OutgoingTrigger)))
-def test_the_table_of_our_requests_says_what_its_copy_says(state, move):
+def test_the_table_of_sent_requests_equals_its_written_copy(state, move):
     after = OUTGOING_TRANSITIONS[state].get(move)
     assert (after and after.name) == dict(rows(OUR_COPY)).get((state.name, move.name))
 
@@ -163,7 +163,7 @@ METHOD_CELLS = [
 
 @pytest.mark.requirement("LIFE-01", "LIFE-12", "LIFE-13", "LIFE-20")
 @pytest.mark.parametrize(("state", "sender", "row"), METHOD_CELLS)
-def test_a_method_leaves_only_where_the_table_has_a_row(ready, valid_params, state, sender, row):
+def test_a_method_is_sent_only_in_states_with_a_row(ready, valid_params, state, sender, row):
     connection = ready(sender, state)
     after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
     if after is None:
@@ -178,7 +178,7 @@ def test_a_method_leaves_only_where_the_table_has_a_row(ready, valid_params, sta
 
 @pytest.mark.requirement("LIFE-01")
 @pytest.mark.parametrize(("state", "sender", "row"), METHOD_CELLS)
-def test_a_method_is_taken_only_where_the_table_has_a_row(
+def test_a_method_is_received_only_in_states_with_a_row(
     ready, frame, valid_params, state, sender, row
 ):
     connection = ready(sender.peer, state)
@@ -276,7 +276,7 @@ def test_a_cancelled_request_is_never_answered(pair, frame, running):
 
 
 @pytest.mark.requirement("CANC-07", "CANC-10", "CANC-02", "TRAP-04", "TRAP-06")
-def test_cancelling_what_is_not_open_does_nothing(pair, frame):
+def test_cancelling_a_request_that_is_not_open_does_nothing(pair, frame):
     answered = taken(pair, frame)
     pair.server.finish(answered)
     open_request = taken(pair, frame, "8")
@@ -310,7 +310,7 @@ def test_a_malformed_cancellation_is_ignored(pair, frame, params):
 
 
 @pytest.mark.requirement("CANC-08", "CANC-09", "TRAP-58")
-def test_a_late_answer_is_counted_and_reaches_nobody(pair, frame):
+def test_a_late_response_is_counted_and_ignored(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     pair.client.abandon(opened)
     event = pair.client.receive(frame(id=opened.id, result={"tools": []}))
@@ -333,7 +333,7 @@ def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
 
 
 @pytest.mark.requirement("CANC-09")
-def test_an_answer_and_a_cancellation_that_cross_end_the_request_once_at_each_end(pair):
+def test_a_response_that_crosses_a_cancellation_ends_the_request_once_on_each_side(pair):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     request = pair.server.receive(opened.message).request
     pair.server.start(request)
@@ -353,7 +353,7 @@ def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, fra
     assert pair.server.incoming.get(7) is second
 
 
-def test_our_own_table_rejects_an_answer_to_a_lost_request(pair):
+def test_a_response_to_a_lost_request_is_rejected_by_the_table(pair):
     opened = pair.client.open_request("ping", None, now=0.0)
     pair.client.close()
     with pytest.raises(LocalProtocolError, match="is LOST: ANSWER is not possible"):
@@ -376,7 +376,7 @@ def running(pair, frame, token="t"):
 
 @pytest.mark.requirement("PROG-01", "PROG-04", "PROG-03", "TRAP-61")
 @pytest.mark.parametrize("token", ["", "t", 0, -5, 2**70], ids=repr)
-def test_a_report_carries_the_token_as_it_came(pair, frame, token):
+def test_progress_repeats_the_token_unchanged(pair, frame, token):
     request = running(pair, frame, token)
     assert json.loads(pair.server.progress(request, 1)) == {
         "jsonrpc": "2.0",
@@ -395,7 +395,7 @@ def test_a_token_of_another_type_is_rejected(pair, frame, token):
 
 
 @pytest.mark.requirement("PROG-03", "PROG-05")
-def test_who_gave_no_token_hears_nothing(pair, frame):
+def test_no_progress_is_sent_without_a_token(pair, frame):
     assert call(pair, frame, None).request.progress_token is None
     for id_, params in enumerate(({"name": "tide"}, {"name": "tide", "_meta": {}}), 2):
         event = pair.server.receive(frame(id=id_, method="tools/call", params=params))
@@ -404,7 +404,7 @@ def test_who_gave_no_token_hears_nothing(pair, frame):
 
 
 @pytest.mark.requirement("PROG-05", "PROG-09")
-def test_progress_is_told_only_while_the_request_runs(pair, frame):
+def test_progress_is_sent_only_while_the_request_runs(pair, frame):
     queued = call(pair, frame, "q", 1).request
     assert pair.server.progress(queued, 1) is None
     pair.server.start(queued)
@@ -418,7 +418,7 @@ def test_progress_is_told_only_while_the_request_runs(pair, frame):
 
 
 @pytest.mark.requirement("LIFE-20")
-def test_nothing_is_told_after_the_session_is_closed(pair, frame):
+def test_no_progress_is_sent_after_the_session_is_closed(pair, frame):
     request = running(pair, frame)
     pair.server.close()
     assert pair.server.progress(request, 1) is None
@@ -442,7 +442,7 @@ def test_progress_grows_with_every_report(ready, frame, values):
 @pytest.mark.parametrize(
     "numbers", [(math.nan,), (math.inf,), (-math.inf,), (1, math.nan)], ids=str
 )
-def test_a_number_that_json_cannot_say_is_our_own_fault(pair, frame, numbers):
+def test_a_progress_value_that_json_cannot_express_is_a_local_error(pair, frame, numbers):
     request = running(pair, frame)
     with pytest.raises(LocalProtocolError, match="finite"):
         pair.server.progress(request, *numbers)
@@ -516,7 +516,7 @@ def test_a_budget_expires_exactly_at_its_deadline(idle, total, signs):
     assert budget.deadline <= 1000.0 + total
 
 
-def test_a_budget_names_what_ran_out():
+def test_a_budget_names_the_exceeded_limit():
     budget = Budget(started=0.0, idle_seconds=5.0, total_seconds=8.0)
     assert budget.expired(5.0) == "idle"
     budget.record_activity(5.0)
@@ -548,7 +548,7 @@ def test_requests_beyond_the_places_wait_in_order():
     assert admission.queued == 0
 
 
-def test_a_place_is_not_given_twice():
+def test_a_slot_is_not_given_twice():
     admission = Admission(Limits(requests=RequestLimits(in_flight_max=1)))
     admission.enter()
     admission.enter()
@@ -567,7 +567,7 @@ def test_a_place_is_not_given_twice():
         ),
     ],
 )
-def test_what_cannot_even_wait_is_told_the_setting(limits, setting):
+def test_a_request_that_cannot_be_queued_is_rejected_with_the_setting(limits, setting):
     admission = Admission(limits)
     admission.wait(request(1, 10))
     assert setting in admission.rejection(request(2, 10))

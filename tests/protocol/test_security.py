@@ -236,7 +236,7 @@ def test_a_page_is_our_own_or_allowed_and_programs_are_no_pages(
         ),
     ],
 )
-def test_a_rejection_says_what_came_and_which_setting_decides(host, origin, text):
+def test_a_rejection_names_the_value_and_the_setting(host, origin, text):
     rejection = LOCAL.rejection(head(host, origin))
     assert (rejection.status, rejection.text) == (403, text)
     said = json.loads(rejection.body())
@@ -244,7 +244,7 @@ def test_a_rejection_says_what_came_and_which_setting_decides(host, origin, text
     assert said.get("id") is None
 
 
-def test_a_rejected_page_is_not_told_that_it_may_read_the_rejection():
+def test_a_rejected_page_gets_no_cors_headers():
     assert not LOCAL.rejection(head(origin="http://evil.example")).headers
 
 
@@ -301,7 +301,7 @@ def asks(origin="https://app.example", wanted="content-type, mcp-param-region", 
     return head(origin=origin, method=fields.pop("method", "OPTIONS"), **fields)
 
 
-def test_an_allowed_page_may_read_answers_if_the_setting_says_so():
+def test_an_allowed_page_gets_cors_headers_if_enabled():
     headers = dict(CORS.cors_headers(head(origin="https://app.example")))
     assert headers["Access-Control-Allow-Origin"] == "https://app.example"
     assert headers["Vary"] == "Origin"
@@ -321,17 +321,17 @@ def test_an_allowed_page_may_read_answers_if_the_setting_says_so():
         (CORS, ("https://app.example", "https://app.example")),
     ],
 )
-def test_nobody_else_is_told_anything(host_check, origin):
+def test_requests_without_an_allowed_origin_get_no_cors_headers(host_check, origin):
     assert host_check.cors_headers(head(origin=origin)) == []
     assert host_check.preflight(asks(origin)) is None
 
 
-def test_not_even_an_allowed_page_may_read_what_goes_by_another_name():
+def test_an_allowed_page_gets_no_cors_headers_with_a_foreign_host():
     assert CORS.cors_headers(head("evil.example", "https://app.example")) == []
     assert CORS.preflight(asks(host="evil.example")) is None
 
 
-def test_with_any_origin_the_one_that_asks_is_named():
+def test_with_any_origin_allowed_the_requesting_origin_is_named():
     host_check = host_check_for([], origins=["*"], allows_cors=True)
     headers = dict(host_check.cors_headers(head(origin="http://evil.example")))
     assert headers["Access-Control-Allow-Origin"] == "http://evil.example"
@@ -355,7 +355,7 @@ def test_only_a_question_is_a_preflight():
     assert CORS.preflight(head(origin="https://app.example", method="OPTIONS")) is None
 
 
-def test_a_page_that_may_not_read_answers_is_told_which_setting_decides():
+def test_a_preflight_without_cors_is_rejected_with_the_setting():
     rejection = PAGES.rejection(asks())
     assert rejection.status == 403
     assert json.loads(rejection.body())["error"]["message"].endswith("setting allows_cors=")

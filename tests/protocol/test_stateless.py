@@ -87,7 +87,7 @@ def test_a_request_with_its_metadata_needs_no_handshake_and_knows_its_sender(ser
 
 
 @pytest.mark.requirement("META-16", "STATE-01", "STATE-02")
-def test_nothing_that_one_request_says_holds_for_the_next(server, ask):
+def test_metadata_of_a_request_do_not_hold_for_the_next(server, ask):
     first = ask(server, "tools/list", {**META, LOG_LEVEL: "debug", "traceparent": "t"}, id=1)
     second = ask(server, "tools/list", {**META, CLIENT_CAPABILITIES: {"sampling": {}}}, id=2)
     assert first.request.peer.can("roots")
@@ -126,14 +126,16 @@ def test_metadata_of_the_wrong_shape_are_invalid_params(server, ask, changes, te
     assert len(server.incoming) == 0
 
 
-def test_metadata_that_are_too_large_to_be_remembered_are_read_all_the_same(server, ask):
+def test_metadata_too_large_for_the_cache_are_read(server, ask):
     meta = {**META, CLIENT_INFO: {"name": "k" * 5000, "version": "4"}}
     assert len(ask(server, "tools/list", meta).request.peer.info.name) == 5000
 
 
 @pytest.mark.requirement("VER-02", "ERR-15", "VER-03")
 @pytest.mark.parametrize("requested", ["2025-11-25", "1999-01-01", ""])
-def test_a_version_that_is_not_spoken_so_is_rejected_with_all_that_are(server, ask, requested):
+def test_an_unsupported_stateless_version_is_rejected_with_the_supported_ones(
+    server, ask, requested
+):
     error = error_of(ask(server, "tools/list", {**META, PROTOCOL_VERSION: requested}))
     assert error["code"] == UNSUPPORTED_PROTOCOL_VERSION
     assert error["data"] == {"supported": list(ALL_PROTOCOL_VERSIONS), "requested": requested}
@@ -155,9 +157,7 @@ def test_a_version_that_was_declined_is_rejected_before_the_method_is_looked_at(
     "method",
     ["ping", "initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"],
 )
-def test_what_the_stateless_protocol_version_removed_is_not_found(
-    server, ask, method, valid_params
-):
+def test_removed_methods_are_not_found_in_stateless_versions(server, ask, method, valid_params):
     params = msgspec.to_builtins(valid_params[method])
     assert error_of(ask(server, method, **params))["code"] == METHOD_NOT_FOUND
     assert server.state is SessionState.FRESH
@@ -187,7 +187,7 @@ def test_an_id_in_flight_is_rejected_and_may_come_again_afterwards(server, ask):
         ("ping", (STATELESS,)),
     ],
 )
-def test_a_stateless_method_without_metadata_is_told_what_it_lacks(
+def test_a_stateless_method_without_metadata_is_rejected_with_the_missing_key(
     connect, frame, method, protocol_versions
 ):
     server = connect(Role.SERVER, protocol_versions=protocol_versions)
@@ -198,7 +198,7 @@ def test_a_stateless_method_without_metadata_is_told_what_it_lacks(
 
 
 @pytest.mark.requirement("VER-05", "VER-06", "VER-07")
-def test_both_eras_are_served_side_by_side(pair, ask, frame):
+def test_legacy_and_stateless_requests_are_served_side_by_side(pair, ask, frame):
     server = pair.server
     stateless = ask(server, "tools/list", id=7)
     assert stateless.request.peer.protocol_version is PROTOCOL_VERSIONS[STATELESS]
@@ -228,7 +228,7 @@ def test_a_stateless_request_is_cancelled_before_any_handshake(server, ask, fram
     "DISC-01", "DISC-03", "DISC-04", "DISC-05", "BASE-36", "META-18", "CACHE-01", "TRAP-80"
 )
 @pytest.mark.requirement("TRAP-14")
-def test_a_server_says_what_it_speaks_and_can_do(connect, ask):
+def test_discover_returns_versions_and_capabilities(connect, ask):
     server = connect(Role.SERVER, instructions="Ask for the tide first.")
     event = ask(server, "server/discover")
     assert event.counted is None
@@ -250,7 +250,7 @@ def test_a_server_says_what_it_speaks_and_can_do(connect, ask):
 
 
 @pytest.mark.requirement("VER-11", "TRAP-28")
-def test_a_stateless_server_answers_a_handshake_with_the_versions_that_it_speaks(connect, frame):
+def test_a_stateless_server_rejects_a_handshake_with_its_versions(connect, frame):
     server = connect(Role.SERVER, protocol_versions=(STATELESS,))
     params = {
         "protocolVersion": "2025-11-25",
@@ -272,7 +272,7 @@ def finished(server, event, result):
 
 
 @pytest.mark.requirement("BASE-36", "BASE-37", "META-18", "TRAP-13")
-def test_a_stateless_result_says_that_it_is_complete_and_whose_it_is(server, ask):
+def test_a_stateless_result_has_its_type_and_the_server_name(server, ask):
     event = ask(server, "tools/call", name="tide")
     result = s.CallToolResult(content=[s.TextContent(text="high")], meta={"a/b": 1})
     assert finished(server, event, result) == {
@@ -283,7 +283,7 @@ def test_a_stateless_result_says_that_it_is_complete_and_whose_it_is(server, ask
 
 
 @pytest.mark.requirement("TRAP-13", "BASE-17")
-def test_a_legacy_result_says_neither(pair, frame):
+def test_a_legacy_result_has_neither_type_nor_server_name(pair, frame):
     event = pair.server.receive(frame(id=8, method="tools/call", params={"name": "tide"}))
     result = s.CallToolResult(content=[s.TextContent(text="high")], result_type="complete")
     assert finished(pair.server, event, result) == {"content": [{"type": "text", "text": "high"}]}
@@ -293,7 +293,7 @@ def test_a_legacy_result_says_neither(pair, frame):
 @pytest.mark.parametrize(
     "row", [row for row in METHODS.values() if row.is_cacheable], ids=lambda row: row.name
 )
-def test_what_can_be_kept_says_for_how_long_and_unasked_not_at_all(server, ask, valid_params, row):
+def test_a_cacheable_result_has_a_time_which_is_zero_by_default(server, ask, valid_params, row):
     if row.name == "server/discover":
         return  # see above
     event = ask(server, row.name, **msgspec.to_builtins(valid_params[row.name]))
@@ -311,7 +311,7 @@ def test_what_can_be_kept_says_for_how_long_and_unasked_not_at_all(server, ask, 
 
 
 @pytest.mark.requirement("MRTR-04", "CACHE-04", "BASE-37")
-def test_a_result_that_wants_input_is_told_as_such_and_is_not_kept(server, ask):
+def test_a_result_that_requires_input_has_its_type_and_no_cache_time(server, ask):
     event = ask(server, "resources/read", uri="log://today")
     said = finished(server, event, s.InputRequiredResult(request_state="later"))
     assert said["resultType"] == "input_required"
@@ -330,7 +330,7 @@ def test_a_result_that_wants_input_is_told_as_such_and_is_not_kept(server, ask):
         (b'{"_meta" : null , "resultType": null}', {"resultType": "complete", "_meta": "ours"}),
     ],
 )
-def test_what_was_encoded_before_gets_what_it_lacks(server, ask, text, expected):
+def test_an_encoded_result_gets_the_missing_members(server, ask, text, expected):
     event = ask(server, "tools/list")
     ours = {SERVER_INFO: {"name": "server", "version": "1"}}
     expected = {key: ours if value == "ours" else value for key, value in expected.items()}
@@ -342,7 +342,7 @@ def test_what_was_encoded_before_gets_what_it_lacks(server, ask, text, expected)
 
 @pytest.mark.requirement("META-18")
 @pytest.mark.parametrize("info", [None, {"name": "another", "version": "2"}])
-def test_what_was_encoded_before_keeps_its_own_metadata(server, ask, info):
+def test_an_encoded_result_keeps_its_own_metadata(server, ask, info):
     said = {"x/y": 1} | ({SERVER_INFO: info} if info else {})
     result = finished(server, ask(server, "tools/list"), msgspec.Raw(json.dumps({"_meta": said})))
     assert result["_meta"] == {SERVER_INFO: {"name": "server", "version": "1"}} | said
@@ -368,9 +368,7 @@ def test_a_server_sends_no_requests_without_a_session(server, valid_params, meth
         server.open_request(method, valid_params[method], now=0.0)
 
 
-def test_a_server_tells_what_belongs_to_a_stateless_request(
-    server, stateless_client, ask, valid_params
-):
+def test_notifications_belong_to_a_stateless_request(server, stateless_client, ask, valid_params):
     event = ask(server, "subscriptions/listen", notifications={})
     told = server.notification(
         "notifications/tools/list_changed", s.EmptyParams(), request=event.request
@@ -399,7 +397,7 @@ def test_a_notification_of_a_client_may_be_stateless_too(connect, frame):
 
 
 @pytest.mark.requirement("META-11", "META-12", "META-13", "VER-01", "ELIC-02", "ROOT-02", "SAMP-02")
-def test_each_request_of_a_client_says_everything(stateless_client):
+def test_each_stateless_request_carries_all_metadata(stateless_client):
     stateless_client.request_metadata = lambda: {LOG_LEVEL: "info", "traceparent": "t"}
     opened = stateless_client.open_request("tools/list", None, now=0.0, wants_progress=True)
     assert json.loads(opened.message)["params"]["_meta"] == {
@@ -417,7 +415,7 @@ def test_each_request_of_a_client_says_everything(stateless_client):
 
 
 @pytest.mark.requirement("DISC-02", "VER-12")
-def test_a_client_asks_before_it_knows_anything(connect):
+def test_a_client_sends_discover_before_the_negotiation(connect):
     client = connect(Role.CLIENT)
     sent = json.loads(client.open_request("server/discover", None, now=0.0).message)
     assert sent["params"]["_meta"][PROTOCOL_VERSION] == STATELESS
@@ -426,7 +424,7 @@ def test_a_client_asks_before_it_knows_anything(connect):
 
 
 @pytest.mark.requirement("DISC-06", "VER-13", "DISC-07")
-def test_a_client_takes_the_newest_stateless_version_that_both_speak(connect):
+def test_a_client_selects_the_newest_common_stateless_version(connect):
     client = connect(Role.CLIENT)
     info = {"name": "sea", "version": "2"}
     client.accept_discovery(
@@ -441,14 +439,14 @@ def test_a_client_takes_the_newest_stateless_version_that_both_speak(connect):
 
 
 @pytest.mark.requirement("DISC-07", "META-19")
-def test_a_server_that_says_nonsense_of_its_name_has_none(connect):
+def test_a_malformed_server_name_is_ignored(connect):
     client = connect(Role.CLIENT)
     client.accept_discovery(discovered([STATELESS], meta={SERVER_INFO: {"name": 5}}))
     assert client.peer_info is None
 
 
 @pytest.mark.requirement("TRAP-19", "DISC-06")
-def test_a_legacy_version_in_the_list_is_none_for_metadata(connect):
+def test_a_legacy_version_is_not_selected_by_discovery(connect):
     client = connect(Role.CLIENT)
     with pytest.raises(RemoteProtocolError, match="versions 2025-11-25; this client supports"):
         client.accept_discovery(discovered(["2025-11-25"]))
@@ -493,13 +491,13 @@ def test_a_kind_that_was_not_to_be_expected_is_an_error(stateless_client):
 
 
 @pytest.mark.requirement("BASE-22", "BASE-23", "STDIO-11", "STDIO-12")
-def test_a_client_of_a_stateless_server_answers_no_requests(stateless_client, frame):
+def test_a_stateless_client_answers_no_requests(stateless_client, frame):
     event = stateless_client.receive(frame(id=4, method="roots/list"))
     assert isinstance(event, Ignored)
     assert event.counted == "request of a server"
 
 
 @pytest.mark.requirement("ROOT-07")
-def test_a_stateless_client_does_not_tell_of_changed_roots(stateless_client):
+def test_a_stateless_client_sends_no_roots_notification(stateless_client):
     with pytest.raises(LocalProtocolError, match="has no notifications/roots/list_changed"):
         stateless_client.notification("notifications/roots/list_changed")

@@ -59,7 +59,7 @@ def test_a_handshake_is_not_rejected():
         ({"sec-websocket-key": None}, 400, "handshake is invalid"),
     ],
 )
-def test_what_is_no_handshake_is_told_what_it_lacks(change, status, complaint):
+def test_an_invalid_websocket_handshake_is_rejected_with_the_reason(change, status, complaint):
     method, path = change.pop("method", "GET"), change.pop("path", "/ws")
     headers = {name: it for name, it in (HANDSHAKE | change).items() if it is not None}
     rejection = upgrade_rejection(HttpRequest(method, path, "", headers), path="/ws")
@@ -71,7 +71,7 @@ def test_what_is_no_handshake_is_told_what_it_lacks(change, status, complaint):
 # Subprotocols and tokens
 
 
-def test_what_is_offered_and_not_a_token_can_be_chosen():
+def test_an_offered_subprotocol_that_is_no_token_can_be_chosen():
     assert offered_subprotocols(None) == ["mcp"]
     assert chosen_subprotocol(offering("a", "mcp")) == "mcp"
     assert chosen_subprotocol(offering("a", "mcp.token.eA")) is None
@@ -79,7 +79,7 @@ def test_what_is_offered_and_not_a_token_can_be_chosen():
 
 
 @given(TOKENS)
-def test_a_token_comes_as_a_subprotocol_as_well_as_in_a_header(token):
+def test_a_token_is_accepted_as_subprotocol_and_in_a_header(token):
     offered = offering(*offered_subprotocols(token))
     found = with_token_header(offered)
     assert has_token(found, token)
@@ -89,26 +89,26 @@ def test_a_token_comes_as_a_subprotocol_as_well_as_in_a_header(token):
     assert not has_token(head(authorization=token), token)
 
 
-def test_a_head_without_a_token_is_left_as_it_is():
+def test_a_request_without_a_token_is_unchanged():
     offered = offering("mcp")
     assert with_token_header(offered) is offered
     assert not has_token(offered, "x")
 
 
-def test_two_tokens_are_none():
+def test_two_tokens_are_ignored():
     offered = offering("mcp", token_subprotocol("a"), token_subprotocol("b"))
     assert with_token_header(offered).header("authorization") is None
     twice = head(authorization="Bearer a", repeated=["authorization"])
     assert not has_token(twice, "a")
 
 
-def test_a_token_in_the_header_goes_before_one_among_the_subprotocols():
+def test_a_token_in_the_header_takes_precedence():
     both = offering("mcp", token_subprotocol("a"), authorization="Bearer b")
     assert has_token(with_token_header(both), "b")
 
 
 @pytest.mark.parametrize("text", ["mcp.token.", "mcp.token.x", "mcp.token.===", "mcp.token._w"])
-def test_what_is_no_token_lets_nobody_in(text):
+def test_a_wrong_token_is_rejected(text):
     assert not has_token(with_token_header(offering("mcp", text)), "x")
 
 
@@ -134,7 +134,7 @@ def test_a_peer_that_is_done_leaves_nothing_open(code):
 
 
 @pytest.mark.parametrize("code", [1002, 1003, 1006, 1007, 1008, 1009, 1011, 1012, 1013, 3000, 4999])
-def test_any_other_end_leaves_open_what_was_done(code):
+def test_any_other_close_leaves_the_outcome_unknown(code):
     loss = error_of_peer_close("it", code, "x" * 1000)
     assert isinstance(loss, OutcomeUnknown)
     assert loss.reason.startswith("it ")
@@ -142,6 +142,6 @@ def test_any_other_end_leaves_open_what_was_done(code):
     assert len(loss.reason) < 250
 
 
-def test_what_a_peer_did_is_told_with_the_setting():
+def test_the_error_of_our_close_names_the_violation_and_the_setting():
     assert "limits.websocket.pong_seconds" in error_of_own_close("it", CloseCode.FAILED).reason
     assert error_of_own_close("it", CloseCode.PROTOCOL_BROKEN, "why").reason.endswith(": why")

@@ -95,7 +95,7 @@ def test_members_are_given_by_name_only(struct):
 
 
 @pytest.mark.parametrize("struct", STRUCTS)
-def test_a_struct_says_what_it_is(struct):
+def test_the_repr_of_a_type_shows_its_members(struct):
     assert struct.__doc__
 
 
@@ -135,12 +135,12 @@ def test_an_empty_capability_differs_from_an_absent_one():
 
 @pytest.mark.requirement("META-01")
 @pytest.mark.parametrize("struct", [EmptyParams, EmptyResult, PaginatedParams])
-def test_meta_is_kept_with_members_that_nobody_declared(struct):
+def test_undeclared_members_of_meta_are_kept(struct):
     meta = {"progressToken": 4, "example.org/trace": {"deep": [1, None]}}
     assert sent(read(struct, {"_meta": meta})) == {"_meta": meta}
 
 
-def test_a_tool_schema_is_kept_as_it_came():
+def test_a_tool_schema_is_kept_unchanged():
     schema = b'{"type":"object","$defs":{"b":true,"a":{"minimum":1.0}},"x-ui":[null]}'
     tool = b'{"name":"t","inputSchema":' + schema + b"}"
     assert msgspec.json.encode(msgspec.json.decode(tool, type=Tool)) == tool
@@ -243,7 +243,7 @@ REJECTED = [
 
 
 @pytest.mark.parametrize(("kind", "value"), REJECTED)
-def test_what_the_specification_forbids_is_rejected(kind, value):
+def test_values_that_the_specification_forbids_are_rejected(kind, value):
     with pytest.raises(msgspec.ValidationError):
         read(kind, value)
 
@@ -500,7 +500,7 @@ def test_a_union_of_one_is_published_as_that_one(published):
             assert alone["properties"].keys() == published_alone["properties"].keys()
 
 
-def test_only_json_rpc_frames_and_errors_are_left_to_the_wire():
+def test_only_json_rpc_envelopes_have_no_type():
     left = {name for name, row in DEFINITIONS.items() if row.envelope}
     assert left == {
         name
@@ -636,7 +636,7 @@ def type_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_is_downgraded_is_valid_and_reads_back_the_same(name, published, ours, for_all):
+def test_a_downgraded_value_is_valid_and_decodes_to_the_same_value(name, published, ours, for_all):
     schemas = [
         (published(protocol_version.name), protocol_version)
         for protocol_version in PROTOCOL_VERSIONS.values()
@@ -687,7 +687,9 @@ def survives(schema: Any, name: str, value: Any) -> None:
 
 @pytest.mark.requirement("BASE-01")
 @pytest.mark.parametrize("name", FRAMES)
-def test_a_published_frame_or_error_survives_the_wire(name, published_anew, for_all):
+def test_a_published_envelope_or_error_survives_decoding_and_encoding(
+    name, published_anew, for_all
+):
     for _protocol_version, schema in published_anew(name):
         values = schema.values(name).filter(lambda value: value != [])
         for_all(values, survives, schema, name)
