@@ -387,7 +387,7 @@ def _serve_mock(server: "MockServer", transport: str, options: Mapping[str, Any]
 
     try:
         with listening(listen_address(**options), "serving") as attempt:
-            RUNNERS[transport](server, told=attempt.report_url, **options)
+            RUNNERS[transport](server, on_serving=attempt.report_url, **options)
     except SystemExit as exit_:
         return int(exit_.code or 0)
     return 0

@@ -230,7 +230,7 @@ def _serve_listening(
             raise click.UsageError(str(error)) from error
     with listening(listen_address(**options), "serving") as attempt:
         _end_attempt_with_lifespan(server, attempt)
-        RUNNERS[transport](server, told=attempt.report_url, record=recording, **options)
+        RUNNERS[transport](server, on_serving=attempt.report_url, record=recording, **options)
 
 
 def _end_attempt_with_lifespan(server: "Server", attempt: ListenAttempt) -> None:

@@ -67,12 +67,12 @@ class WorkerFailedError(Exception):
 
 
 @attrs.define(eq=False)
-class _Place:
-    """A position among the workers, held by one process after another."""
+class _WorkerSlot:
+    """One of the workers, which is a new process after each restart."""
 
     restarts: Restarts
     process: ForkProcess | None = None
-    tells: Connection | None = None
+    report_pipe: Connection | None = None
     changed_at: float = 0.0
     is_serving: bool = False
 
@@ -93,11 +93,11 @@ class Workers:
     work: Callable[[Callable[[], None]], None]
     serving: Callable[[], None]
     limits: Limits
-    _places: Sequence[_Place] = attrs.field(init=False)
+    _slots: Sequence[_WorkerSlot] = attrs.field(init=False)
     _have_served: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = [_Place(Restarts(self.limits)) for _ in range(self.number)]
+        self._slots = [_WorkerSlot(Restarts(self.limits)) for _ in range(self.number)]
 
     def run(self) -> int:
         """Run the workers until SIGINT or SIGTERM arrives, stop them, and return its number.
@@ -116,38 +116,38 @@ class Workers:
 
     def _hold(self, signals: socket.socket) -> int:
         while True:
-            for place in self._places:
-                self._look_after(place)
-            if not self._have_served and all(place.is_serving for place in self._places):
+            for slot in self._slots:
+                self._update(slot)
+            if not self._have_served and all(slot.is_serving for slot in self._slots):
                 self._have_served = True
                 self.serving()
             number = self._next_signal(signals, self._next_change())
             if number is not None:
                 return number
 
-    def _look_after(self, place: _Place) -> None:
-        """Start, replace or poll the worker at one position, as its state requires."""
-        if place.process is None:
-            if time.monotonic() >= place.changed_at:
-                self._begin(place)
-        elif place.process.exitcode is not None:
-            self._replace(place, place.process)
-        elif place.tells is not None and not place.is_serving:
-            place.is_serving = _has_told(place.tells)
+    def _update(self, slot: _WorkerSlot) -> None:
+        """Start, replace or poll the worker of one slot, as its state requires."""
+        if slot.process is None:
+            if time.monotonic() >= slot.changed_at:
+                self._begin(slot)
+        elif slot.process.exitcode is not None:
+            self._replace(slot, slot.process)
+        elif slot.report_pipe is not None and not slot.is_serving:
+            slot.is_serving = _has_reported(slot.report_pipe)
 
-    def _begin(self, place: _Place) -> None:
-        place.tells, tells = get_context("fork").Pipe(duplex=False)
-        place.process = get_context("fork").Process(target=self._work, args=(tells,))
+    def _begin(self, slot: _WorkerSlot) -> None:
+        slot.report_pipe, pipe = get_context("fork").Pipe(duplex=False)
+        slot.process = get_context("fork").Process(target=self._work, args=(pipe,))
         # A signal between the fork and the worker's own handlers would be lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            place.process.start()
+            slot.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        tells.close()
-        place.changed_at, place.is_serving = time.monotonic(), False
+        pipe.close()
+        slot.changed_at, slot.is_serving = time.monotonic(), False
 
-    def _work(self, tells: Connection) -> None:
+    def _work(self, pipe: Connection) -> None:
         """Run as a worker process.
 
         A terminal sends SIGINT to the parent and all workers; only the parent handles it.
@@ -155,46 +155,48 @@ class Workers:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        self.work(partial(tells.send_bytes, _SERVING))
+        self.work(partial(pipe.send_bytes, _SERVING))
 
-    def _replace(self, place: _Place, process: ForkProcess) -> None:
+    def _replace(self, slot: _WorkerSlot, process: ForkProcess) -> None:
         """Schedule the replacement of a worker that has ended by itself.
 
         Raises:
             WorkerFailedError: The worker ended before all workers had served.
         """
         number, status = process.pid, process.exitcode
-        self._close(place)
+        self._close(slot)
         if not self._have_served:
             raise WorkerFailedError(f"worker {number} ended with status {status}, and never served")
         now = time.monotonic()
-        pause_seconds = place.restarts.pause_seconds(now - place.changed_at)
-        place.changed_at = now + pause_seconds
+        pause_seconds = slot.restarts.pause_seconds(now - slot.changed_at)
+        slot.changed_at = now + pause_seconds
         text = "worker %s ended with status %s; a new worker starts in %g s"
         logger.error(text, number, status, pause_seconds)
 
-    def _close(self, place: _Place) -> None:
-        assert place.process is not None
-        assert place.tells is not None
-        place.process.close()
-        place.tells.close()
-        place.process = place.tells = None
+    def _close(self, slot: _WorkerSlot) -> None:
+        assert slot.process is not None
+        assert slot.report_pipe is not None
+        slot.process.close()
+        slot.report_pipe.close()
+        slot.process = slot.report_pipe = None
 
     # Waiting.
 
     def _next_change(self) -> float | None:
         """Return the time at which the next worker is to start; None if all are running."""
-        return min((each.changed_at for each in self._places if each.process is None), default=None)
+        return min((each.changed_at for each in self._slots if each.process is None), default=None)
 
     def _next_signal(self, signals: socket.socket, at: float | None) -> int | None:
         """Wait for a signal, a change of a worker, or the time `at`; return the signal's number."""
-        told = [each.tells for each in self._places if each.tells and not each.is_serving]
+        reports = [
+            each.report_pipe for each in self._slots if each.report_pipe and not each.is_serving
+        ]
         seconds = None if at is None else max(0.0, at - time.monotonic())
-        happened = wait([signals, *self._sentinels(), *told], seconds)
+        happened = wait([signals, *self._sentinels(), *reports], seconds)
         return _number(signals) if signals in happened else None
 
     def _sentinels(self) -> Iterable[int]:
-        return [each.process.sentinel for each in self._places if each.process is not None]
+        return [each.process.sentinel for each in self._slots if each.process is not None]
 
     # The end.
 
@@ -210,13 +212,13 @@ class Workers:
         for process in self._alive():
             logger.error("worker %s did not stop in time and is killed", process.pid)
             process.kill()
-        for place in self._places:
-            if place.process is not None:
-                place.process.join()
-                self._close(place)
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.join()
+                self._close(slot)
 
     def _alive(self) -> list[ForkProcess]:
-        processes = [each.process for each in self._places if each.process is not None]
+        processes = [each.process for each in self._slots if each.process is not None]
         return [process for process in processes if process.is_alive()]
 
 
@@ -237,10 +239,10 @@ def _signals() -> Generator[socket.socket]:
                 signal.signal(number, handler)
 
 
-def _has_told(tells: Connection) -> bool:
+def _has_reported(pipe: Connection) -> bool:
     """Return whether a worker has reported that it serves; a worker that ends closes its pipe."""
     try:
-        return tells.poll() and tells.recv_bytes() == _SERVING
+        return pipe.poll() and pipe.recv_bytes() == _SERVING
     except EOFError:
         return False
 
@@ -336,13 +338,13 @@ class Address:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    holder: HostKind = "native"
+    http_server: HostKind = "native"
     certfile: str | None = None
     keyfile: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.holder not in ("native", "hypercorn"):
-            raise ValueError(f"unknown host {self.holder!r}: native or hypercorn")
+        if self.http_server not in ("native", "hypercorn"):
+            raise ValueError(f"unknown server={self.http_server!r}: native or hypercorn")
         if self.keyfile is not None and self.certfile is None:
             raise ValueError("keyfile= comes with certfile=")
 
@@ -404,11 +406,11 @@ async def serve_bound(
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
             outer.start_soon(call_when_cancelled, stopping.set)
-            with trio.CancelScope() as winding:
+            with trio.CancelScope() as closing:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)
-                    winding.shield = True  # Before this, no session exists that has to be closed.
-                    await nursery.start(partial(_hold, app, listeners, address, tls))
+                    closing.shield = True  # Before this, no session exists that has to be closed.
+                    await nursery.start(partial(_accept_connections, app, listeners, address, tls))
                     task_status.started(url)
                     await stopping.wait()
                     app.runtime.close()
@@ -423,7 +425,7 @@ async def serve_bound(
             listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.
 
 
-async def _hold(
+async def _accept_connections(
     app: HttpApp,
     listeners: Sequence[trio.SocketListener],
     address: Address,
@@ -432,7 +434,7 @@ async def _hold(
     task_status: trio.TaskStatus[object],
 ) -> None:
     limits = app.runtime.server.limits
-    if address.holder == "native":
+    if address.http_server == "native":
         from mcp_trio._transports.http_server import serve_native
 
         await serve_native(
@@ -458,9 +460,9 @@ async def _hold(
         )
 
 
-_OF_ADDRESS: Final = ("host", "port", "certfile", "keyfile")
+_ADDRESS_OPTIONS: Final = ("host", "port", "certfile", "keyfile")
 
-Told: TypeAlias = Callable[[str], None]
+OnServing: TypeAlias = Callable[[str], None]
 _Serve: TypeAlias = Callable[..., Awaitable[None]]
 _Wait: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -470,11 +472,11 @@ def _log(url: str) -> None:
 
 
 def run_http(
-    server: "Server", /, *, told: Told = _log, workers: int = 1, **options: Any
+    server: "Server", /, *, on_serving: OnServing = _log, workers: int = 1, **options: Any
 ) -> NoReturn:
     """Call `trio.run` with the server's `serve_http`, until SIGINT or SIGTERM arrives.
 
-    `told` is called with the URL of the MCP endpoint. A second signal exits the process at once.
+    `on_serving` is called with the URL of the MCP endpoint. A second signal exits the process at once.
     With several `workers`, each is a process with a Trio run of its own, and this is their parent.
 
     Raises:
@@ -484,32 +486,32 @@ def run_http(
         Exception: The error that `serve_http` raised, not in an exception group.
     """
     if workers == 1:
-        run_until_signal(server.serve_http, told=told, **options)
-    place = {name: options.pop(name) for name in _OF_ADDRESS if name in options}
-    address = Address(holder=options.pop("server", "native"), **place)
-    how = cast("HttpOptions", options)
-    raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, how, told, workers))
+        run_until_signal(server.serve_http, on_serving=on_serving, **options)
+    bound = {name: options.pop(name) for name in _ADDRESS_OPTIONS if name in options}
+    address = Address(http_server=options.pop("server", "native"), **bound)
+    rest = cast("HttpOptions", options)
+    raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, rest, on_serving, workers))
 
 
-def run_until_signal(serve: _Serve, *, told: Told = _log, **options: Any) -> NoReturn:
+def run_until_signal(serve: _Serve, *, on_serving: OnServing = _log, **options: Any) -> NoReturn:
     """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
 
-    `told` is called with the URL that `serve` reports. A second signal exits the process at once.
+    `on_serving` is called with the URL that `serve` reports. A second signal exits the process at once.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `serve` raised, not in an exception group.
     """
-    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(_run, partial(serve, **options), told))
+    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(_run, partial(serve, **options), on_serving))
 
 
 async def _run(
     serve: _Serve,
-    told: Told,
+    on_serving: OnServing,
     numbers: Collection[int] = SIGNALS,
-    over: _Wait = trio.sleep_forever,
+    until: _Wait = trio.sleep_forever,
 ) -> int:
-    """Serve until a signal arrives, and return its number; return 0 if `over` returns first."""
+    """Serve until a signal arrives, and return its number; return 0 if `until` returns first."""
     received: list[int] = []
 
     async def watch(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
@@ -520,7 +522,7 @@ async def _run(
             serving.cancel()
 
     async def wait(serving: trio.CancelScope) -> None:
-        await over()
+        await until()
         serving.cancel()
 
     with trio.open_signal_receiver(*numbers) as signals:
@@ -529,23 +531,23 @@ async def _run(
                 with trio.CancelScope() as serving:
                     nursery.start_soon(watch, signals, serving)
                     nursery.start_soon(wait, serving)
-                    await _serve(serve, told)
+                    await _serve(serve, on_serving)
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
             raise bare(error) from None
     return received[0] if received else 0
 
 
-async def _serve(serve: _Serve, told: Told) -> None:
+async def _serve(serve: _Serve, on_serving: OnServing) -> None:
     async with trio.open_nursery() as nursery:
-        told(await nursery.start(serve))
+        on_serving(await nursery.start(serve))
 
 
 # Several workers.
 
 
 def _run_workers(
-    server: "Server", address: Address, options: HttpOptions, told: Told, number: int
+    server: "Server", address: Address, options: HttpOptions, on_serving: OnServing, number: int
 ) -> int:
     check_for_workers(server, options, number)
     address.tls_context()  # an unreadable certificate is an error here, and not in each worker
@@ -558,14 +560,14 @@ def _run_workers(
             _become_worker(server)
             wait = partial(wait_parent_death, parent_pid=parent_pid, limits=server.limits)
 
-            def told_by_worker(_url: str) -> None:
+            def report_serving(_url: str) -> None:
                 serving()
 
             serve = partial(_serve_on, sockets, server, address, options)
-            trio.run(_run, serve, told_by_worker, [signal.SIGTERM], wait)
+            trio.run(_run, serve, report_serving, [signal.SIGTERM], wait)
 
         workers = Workers(
-            number=number, work=work, serving=partial(told, url), limits=server.limits
+            number=number, work=work, serving=partial(on_serving, url), limits=server.limits
         )
         try:
             return workers.run()
@@ -580,19 +582,19 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
         ValueError: An option does not; the text names it.
     """
     rejections = {
-        "there is at least one of workers": number < 1,
+        "workers= must be at least 1": number < 1,
         "workers serve stateless protocol versions only; protocol_versions= names none": not any(
             PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions
         ),
-        "states=MemoryStore() is of one process: workers need another store": isinstance(
+        "states=MemoryStore() is in the memory of one process: workers need another store": isinstance(
             server.states, MemoryStore
         ),
-        "a SharedRecording is of one process: workers record to a folder": isinstance(
+        "a SharedRecording belongs to one process: workers record to a folder": isinstance(
             options.get("record"), SharedRecording
         ),
     }
-    for text, is_so in rejections.items():
-        if is_so:
+    for text, applies in rejections.items():
+        if applies:
             raise ValueError(text)
 
 

@@ -712,7 +712,9 @@ class Server:
         """
         from mcp_trio._server.http_serve import Address, serve_http
 
-        address = Address(host=host, port=port, holder=server, certfile=certfile, keyfile=keyfile)
+        address = Address(
+            host=host, port=port, http_server=server, certfile=certfile, keyfile=keyfile
+        )
         await serve_http(self._sessions, address, options, task_status=task_status)
 
     def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":

@@ -53,7 +53,7 @@ _CHECKED: Final = {
 }
 
 
-def checked_head(head: HttpRequest) -> HttpRequest:
+def handshake_request(head: HttpRequest) -> HttpRequest:
     """Return the request of a `websocket` scope as an HTTP/1.1 handshake request."""
     scheme = "https" if head.scheme in ("wss", "https") else "http"
     return attrs.evolve(head, scheme=scheme, headers={**head.headers, **_CHECKED})
@@ -64,7 +64,7 @@ class AsgiUpgrade:
     """The `Upgrade` of one `websocket` scope.
 
     Attributes:
-        head: The handshake request; see `checked_head`.
+        head: The handshake request; see `handshake_request`.
         extensions: The scope's extensions.
         receive: ASGI's `receive`.
         send: ASGI's `send`.
@@ -342,7 +342,7 @@ class AsgiHost:
             case "http":
                 await _answer_without_trio(send)
             case "lifespan":
-                await self._live(receive, send)
+                await self._serve_lifespan(receive, send)
             case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
                 await self._upgrade(scope, receive, send, self._upgraded)
             case "websocket":
@@ -367,7 +367,7 @@ class AsgiHost:
         self, scope: Scope, receive: Receive, send: Send, upgraded: Upgraded
     ) -> None:
         upgrade = AsgiUpgrade(
-            head=checked_head(head_of({**scope, "method": "GET"})),
+            head=handshake_request(request_of({**scope, "method": "GET"})),
             extensions=scope.get("extensions") or {},
             receive=receive,
             send=send,
@@ -379,7 +379,7 @@ class AsgiHost:
 
     def _is_long(self, scope: Scope) -> bool:
         """Check the headers' length, since servers check it only for slow HTTP/1.1 requests."""
-        return _head_bytes(scope) > self._limits.http.headers_bytes_max
+        return _headers_length(scope) > self._limits.http.headers_bytes_max
 
     @property
     def _long_text(self) -> str:
@@ -398,7 +398,7 @@ class AsgiHost:
         except* Exception as errors:
             _log_failure(exchange, errors, logging.ERROR)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
         if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
@@ -435,7 +435,7 @@ class _Progress(enum.Enum):
 
 
 # Most answers have the same headers as an earlier one.
-_remembered_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
+_cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _LENGTHLESS_STATUSES: Final = frozenset({204, 304})
@@ -480,7 +480,7 @@ class AsgiExchange:
     _host_text: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.head = head_of(self._scope)
+        self.head = request_of(self._scope)
         self._is_multiplexed = not self._scope.get("http_version", "1.1").startswith("1")
         if not _may_have_body(self.head):
             self._is_body_over.set()
@@ -502,28 +502,26 @@ class AsgiExchange:
         return self._body
 
     async def _read_body(self, bytes_max: int) -> bytes:
-        announced = _announced(self.head)
+        announced = _content_length(self.head)
         if announced is not None and announced > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         body = bytearray()
         seconds = self._limits.http.body_seconds
-        with trio.move_on_after(seconds) as timer_queue:
-            await self._take_rest(body, bytes_max, timer_queue)
+        with trio.move_on_after(seconds) as timeout:
+            await self._take_rest(body, bytes_max, timeout)
             return bytes(body)
         self._host_status = _SLOW
         raise trio.BrokenResourceError(
             f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
         )
 
-    async def _take_rest(
-        self, body: bytearray, bytes_max: int, timer_queue: trio.CancelScope
-    ) -> None:
+    async def _take_rest(self, body: bytearray, bytes_max: int, timeout: trio.CancelScope) -> None:
         """Read the rest; the deadline moves with each `limits.messages.chunk_bytes`."""
         mark = len(body) + self._limits.messages.chunk_bytes
         while not await self._has_taken_last(body, bytes_max):
             if len(body) >= mark:
                 mark = len(body) + self._limits.messages.chunk_bytes
-                timer_queue.deadline = trio.current_time() + self._limits.http.body_seconds
+                timeout.deadline = trio.current_time() + self._limits.http.body_seconds
 
     async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
         """Read a piece; return whether it is the last one.
@@ -537,7 +535,7 @@ class AsgiExchange:
             self._is_gone.set()
             raise trio.BrokenResourceError("the client disconnected within the request body")
         body += message.get("body", b"")
-        length = None if self._is_multiplexed else _announced(self.head)
+        length = None if self._is_multiplexed else _content_length(self.head)
         is_last = len(body) == length or not message.get("more_body", False)
         if is_last:
             self._is_input_over.set()
@@ -638,7 +636,7 @@ class AsgiExchange:
 
     async def _begin(self, status: int, headers: Headers, length: int | None = None) -> None:
         self._expect(_Progress.NOT_STARTED)
-        fields = [*_remembered_encoded(tuple(headers))]
+        fields = [*_cached_encoded(tuple(headers))]
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
         if not self._is_body_over.is_set():
@@ -688,7 +686,7 @@ class AsgiExchange:
         )
 
 
-def head_of(scope: Scope) -> HttpRequest:
+def request_of(scope: Scope) -> HttpRequest:
     """Return the request of an `http` scope, its path relative to the application's mount."""
     query = scope["query_string"].decode("latin-1")
     client = scope.get("client")
@@ -703,8 +701,8 @@ def head_of(scope: Scope) -> HttpRequest:
 
 
 _SECRETS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
-_REMEMBERED_BYTES_MAX: Final = 2048
-_remembered_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
+_CACHED_BYTES_MAX: Final = 2048
+_cached_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
 
 
 def _fields(
@@ -713,12 +711,12 @@ def _fields(
     """Decode headers; short ones without credentials are cached, as clients repeat them."""
     sent = tuple([(name, value) for name, value in headers])
     values = dict(sent)
-    is_short = sum(map(len, values.values())) <= _REMEMBERED_BYTES_MAX
+    is_short = sum(map(len, values.values())) <= _CACHED_BYTES_MAX
     is_remembered = is_short and len(values) == len(sent) and _SECRETS.isdisjoint(values)
-    return (_remembered_decoded_headers if is_remembered else decoded_headers)(sent)
+    return (_cached_decoded_headers if is_remembered else decoded_headers)(sent)
 
 
-def _head_bytes(scope: Scope) -> int:
+def _headers_length(scope: Scope) -> int:
     """Return the approximate length of the request line and headers in HTTP/1.1."""
     fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
     return len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
@@ -753,7 +751,7 @@ def _has_two_lengths(head: HttpRequest) -> bool:
     return "content-length" in head.headers and "transfer-encoding" in head.headers
 
 
-def _announced(head: HttpRequest) -> float | None:
+def _content_length(head: HttpRequest) -> float | None:
     """Return the content length; infinity if it is absurdly large, None if it is not a number."""
     length = head.headers.get("content-length")
     if length is None or not length.isdecimal():

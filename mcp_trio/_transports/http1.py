@@ -33,7 +33,7 @@ class Rejected(Exception):  # noqa: N818 - it reports the client's error, not on
 
 
 @attrs.frozen(kw_only=True)
-class RequestHead:
+class ParsedRequest:
     """A parsed request line with its headers, and their consequences for the connection.
 
     Attributes:
@@ -65,11 +65,11 @@ _VERSIONS: Final = frozenset({b"1.0", b"1.1"})
 # Each header costs h11 some microseconds; MCP clients send about ten.
 _FIELDS_MAX: Final = 128
 _LENGTH: Final = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]{0,17})\r\n")
-_REMEMBERED_BYTES_MAX: Final = 2048
+_CACHED_BYTES_MAX: Final = 2048
 _SECRETS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):")
 
 
-def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
+def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int:
     """Return the length of the request headers in `received`; 0 while they are incomplete.
 
     Args:
@@ -107,7 +107,7 @@ def _check_beginning(received: bytearray, searched: int) -> None:
         raise Rejected(400, "the request is not HTTP/1.1")
 
 
-def read_head(raw: bytes, client: str | None, scheme: str = "http") -> RequestHead:
+def parse_request(raw: bytes, client: str | None, scheme: str = "http") -> ParsedRequest:
     """Parse the request line and headers `raw` that `client` (an IP address) has sent.
 
     A client repeats its headers with each request, except for the content length, and parsing them
@@ -117,23 +117,23 @@ def read_head(raw: bytes, client: str | None, scheme: str = "http") -> RequestHe
     Raises:
         Rejected: They are not HTTP/1.1, or two implementations could parse them differently.
     """
-    if not is_remembered(raw):
-        return _read_head(raw, client, scheme)
+    if not is_cacheable(raw):
+        return _parse_request(raw, client, scheme)
     length = _LENGTH.search(raw)
     if length is None or raw.lower().count(b"content-length") > 1:
-        return _remembered_head(raw, client, scheme)
+        return _cached_request(raw, client, scheme)
     start, end = length.span(1)
-    without = _remembered_head(raw[:start] + b"0" + raw[end:], client, scheme)
+    without = _cached_request(raw[:start] + b"0" + raw[end:], client, scheme)
     return _with_length(without, length[1].decode("ascii"))
 
 
-def is_remembered(raw: bytes) -> bool:
+def is_cacheable(raw: bytes) -> bool:
     """Return whether the parsed form of these headers may be cached."""
-    return len(raw) <= _REMEMBERED_BYTES_MAX and not _SECRETS.search(raw)
+    return len(raw) <= _CACHED_BYTES_MAX and not _SECRETS.search(raw)
 
 
-def _with_length(without: RequestHead, length: str) -> RequestHead:
-    return RequestHead(
+def _with_length(without: ParsedRequest, length: str) -> ParsedRequest:
+    return ParsedRequest(
         head=without.head.with_header("content-length", length),
         body_bytes=int(length),
         takes_chunks=without.takes_chunks,
@@ -143,11 +143,11 @@ def _with_length(without: RequestHead, length: str) -> RequestHead:
 
 
 @functools.lru_cache(maxsize=256)
-def _remembered_head(raw: bytes, client: str | None, scheme: str) -> RequestHead:
-    return _read_head(raw, client, scheme)
+def _cached_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest:
+    return _parse_request(raw, client, scheme)
 
 
-def _read_head(raw: bytes, client: str | None, scheme: str) -> RequestHead:
+def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest:
     if not _STRICT_HEADERS.fullmatch(raw):
         raise Rejected(
             400, "the headers have a folded line, a lone CR or LF, or a control character"
@@ -159,7 +159,7 @@ def _read_head(raw: bytes, client: str | None, scheme: str) -> RequestHead:
     target = _target(method, request.target)
     head = HttpRequest.of(method, target, request.headers.raw_items(), scheme=scheme, client=client)
     is_new = request.http_version == b"1.1"
-    return RequestHead(
+    return ParsedRequest(
         head=head,
         body_bytes=_body_bytes(head.headers, is_new=is_new),
         takes_chunks=is_new,
@@ -233,7 +233,9 @@ def has_body(status: int) -> bool:
     return status not in _WITHOUT_BODY
 
 
-def written_head(status: int, headers: Headers, *, framing: bytes, is_last: bool) -> bytes:
+def encoded_response_headers(
+    status: int, headers: Headers, *, framing: bytes, is_last: bool
+) -> bytes:
     """Return the encoded status line and headers of an answer.
 
     Args:
@@ -265,11 +267,14 @@ def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
-def written_rejection(rejection: Rejected) -> bytes:
+def encoded_rejection(rejection: Rejected) -> bytes:
     """Return the complete encoded answer to a rejected request; the connection then closes."""
     text = rejection.text.encode()
     framing = b"content-length: %d\r\n" % len(text)
-    return written_head(rejection.status, _PLAIN_TEXT, framing=framing, is_last=True) + text
+    return (
+        encoded_response_headers(rejection.status, _PLAIN_TEXT, framing=framing, is_last=True)
+        + text
+    )
 
 
 # Chunked bodies

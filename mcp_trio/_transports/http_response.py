@@ -260,7 +260,7 @@ class AnswerStream(msgspec.Struct, eq=False):
         with trio.move_on_after(seconds):
             await self.news()
 
-    async def soon_by(self, timer_queue: TimerQueue) -> None:
+    async def soon_by(self, timeout: TimerQueue) -> None:
         """Wait as `soon` does, with a timer that many streams share.
 
         With news, this only checks for cancellation.
@@ -268,7 +268,7 @@ class AnswerStream(msgspec.Struct, eq=False):
         if self.has_news:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
-            await timer_queue.wait(self._news)
+            await timeout.wait(self._news)
 
     async def news(self) -> None:
         """Wait until `has_news`; this always executes a checkpoint."""
@@ -486,18 +486,18 @@ def _encoded(taken: Sequence[Sent]) -> bytes:
 
 
 async def carried(
-    exchange: Exchange, carrier: StreamSender, stream: AnswerStream, timer_queue: TimerQueue
+    exchange: Exchange, carrier: StreamSender, stream: AnswerStream, timeout: TimerQueue
 ) -> bool:
     """Send the stream, and stop when the client disconnects; return False in that case.
 
-    Most streams end before the timer of `timer_queue` expires, and are sent without a task that
+    Most streams end before the timer of `timeout` expires, and are sent without a task that
     watches for the disconnect.
 
     Raises:
         trio.BrokenResourceError: The client had disconnected when such a stream was sent.
     """
     if not stream.is_ended:
-        await stream.soon_by(timer_queue)
+        await stream.soon_by(timeout)
     if not stream.is_ended:
         return await until_gone(exchange, partial(carrier.carry, exchange, stream))
     await exchange.answer(*carrier.whole(exchange.head, stream))

@@ -22,13 +22,13 @@ from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
     Rejected,
-    RequestHead,
+    ParsedRequest,
     has_body,
-    head_bytes,
-    is_remembered,
-    read_head,
-    written_head,
-    written_rejection,
+    headers_length,
+    is_cacheable,
+    parse_request,
+    encoded_response_headers,
+    encoded_rejection,
 )
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
 from mcp_trio._transports.socket_bytes import Ends, SocketEnds, TlsWire, Wire, client_of
@@ -39,7 +39,7 @@ from mcp_trio.limits import Limits
 logger = logging.getLogger("mcp_trio")
 
 
-async def hand_over(wire: Wire, raw: bytes, head: HttpRequest, upgraded: Upgraded) -> None:
+async def pass_to_websocket(wire: Wire, raw: bytes, head: HttpRequest, upgraded: Upgraded) -> None:
     """Pass a connection to the WebSocket application `upgraded`, and close it afterwards.
 
     Args:
@@ -89,7 +89,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         is_last: Whether the connection closes after the answer.
     """
 
-    request: RequestHead
+    request: ParsedRequest
     wire: Wire
     head: HttpRequest
     may_lead: bool = False
@@ -103,7 +103,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     _has_chunks: bool = False
 
     @classmethod
-    def of(cls, request: RequestHead, wire: Wire, *, may_lead: bool = False) -> Self:
+    def of(cls, request: ParsedRequest, wire: Wire, *, may_lead: bool = False) -> Self:
         """Return the exchange of a request whose headers were read."""
         return cls(
             request=request,
@@ -149,12 +149,12 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         await self._wait_until(lambda: chunks.take(self.wire.received))
         return bytes(chunks.data)
 
-    async def _wait_until(self, is_whole: Callable[[], bool]) -> None:
+    async def _wait_until(self, is_complete: Callable[[], bool]) -> None:
         if self.request.awaits_continue and not self.wire.received:
             await self.wire.write(CONTINUE)
         seconds = self.wire.limits.http.body_seconds
         try:
-            is_there = await self.wire.receive_until(is_whole, seconds=seconds)
+            is_there = await self.wire.receive_until(is_complete, seconds=seconds)
         except trio.BrokenResourceError as error:  # a half-closed client can read the answer
             raise Rejected(400, "the body ended too early") from error
         if not is_there:
@@ -198,7 +198,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if self.answered is not Answer.NONE:
             raise RuntimeError("this request was answered already")
         is_last = self.is_last or not self._is_body_there()
-        head = written_head(status, headers, framing=framing, is_last=is_last)
+        head = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
         self.answered = Answer.BEGUN
         return head
@@ -279,7 +279,7 @@ class NativeConnection:
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _last_raw: bytes = attrs.field(default=b"", init=False)
-    _last_head: RequestHead | None = attrs.field(default=None, init=False)
+    _last_request: ParsedRequest | None = attrs.field(default=None, init=False)
 
     def end(self) -> None:
         """Close the connection at its next wait for a request."""
@@ -293,16 +293,16 @@ class NativeConnection:
             trio.BrokenResourceError: The client disconnected within a request or an answer.
         """
         try:
-            while raw := await self._next_head():
+            while raw := await self._next_request():
                 if not await self._serve_request(raw):
                     break
         except Rejected as rejection:
-            await self.wire.write(written_rejection(rejection))
+            await self.wire.write(encoded_rejection(rejection))
         await self.wire.linger()
 
     # Requests
 
-    async def _next_head(self) -> bytes:
+    async def _next_request(self) -> bytes:
         """Return the encoded headers of the next request; empty at the end of the connection."""
         received = self.wire.received
         if received:  # a pipelined request: let other connections run first
@@ -313,20 +313,20 @@ class NativeConnection:
             self.idle_since = _BUSY
             if self.is_over or not has_begun:
                 return b""
-        length = head_bytes(received, 0, bytes_max=self.wire.limits.http.headers_bytes_max)
-        return self.wire.take(length or await self._rest_of_head())
+        length = headers_length(received, 0, bytes_max=self.wire.limits.http.headers_bytes_max)
+        return self.wire.take(length or await self._receive_headers())
 
-    async def _rest_of_head(self) -> int:
+    async def _receive_headers(self) -> int:
         received, limits = self.wire.received, self.wire.limits
         length = searched = 0
 
-        def is_whole() -> bool:
+        def is_complete() -> bool:
             nonlocal length, searched
-            length = head_bytes(received, searched, bytes_max=limits.http.headers_bytes_max)
+            length = headers_length(received, searched, bytes_max=limits.http.headers_bytes_max)
             searched = len(received)
             return length > 0
 
-        if not await self.wire.receive_until(is_whole, seconds=limits.http.headers_seconds):
+        if not await self.wire.receive_until(is_complete, seconds=limits.http.headers_seconds):
             seconds = limits.http.headers_seconds
             raise Rejected(
                 408,
@@ -338,7 +338,7 @@ class NativeConnection:
 
     async def _serve_request(self, raw: bytes) -> bool:
         """Answer a request; return whether another one may follow on the connection."""
-        request = self._read_head(raw)
+        request = self._parse_request(raw)
         if self.upgraded is not None and is_websocket_upgrade(request.head):
             await self._upgrade(raw, request, self.upgraded)
             return False
@@ -358,19 +358,19 @@ class NativeConnection:
         exchange.skip_body()
         return True
 
-    def _read_head(self, raw: bytes) -> RequestHead:
+    def _parse_request(self, raw: bytes) -> ParsedRequest:
         """Parse the headers, or return the previous result for identical ones."""
-        if raw == self._last_raw and self._last_head is not None:
-            return self._last_head
-        request = read_head(raw, self.client, self.scheme)
-        if is_remembered(raw):
-            self._last_raw, self._last_head = raw, request
+        if raw == self._last_raw and self._last_request is not None:
+            return self._last_request
+        request = parse_request(raw, self.client, self.scheme)
+        if is_cacheable(raw):
+            self._last_raw, self._last_request = raw, request
         return request
 
-    async def _upgrade(self, raw: bytes, request: RequestHead, upgraded: Upgraded) -> None:
+    async def _upgrade(self, raw: bytes, request: ParsedRequest, upgraded: Upgraded) -> None:
         if request.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
-        await hand_over(self.wire, raw, request.head, upgraded)
+        await pass_to_websocket(self.wire, raw, request.head, upgraded)
 
     def _log_errors_of(
         self, exchange: NativeExchange, group: BaseExceptionGroup
@@ -483,7 +483,7 @@ class NativeHost:
         try:
             if len(self._connections) >= self.limits.http.connections_max:
                 if self.tls is None:  # answering over TLS would cost a handshake
-                    await wire.write(written_rejection(_FULL))
+                    await wire.write(encoded_rejection(_FULL))
                 return
             self._connections.add(connection)
             if isinstance(wire, TlsWire) and not await wire.shake_hands():

@@ -75,7 +75,7 @@ class WatchedStream(trio.abc.Stream):
         bytes_sent: The number of bytes passed to the underlying stream.
         is_cut: Whether a send was cut short, so that nothing more can be sent.
         is_writing: Whether a send is in progress.
-        has_said_close: Whether a close frame was sent, or its sending was tried.
+        has_sent_close: Whether a close frame was sent, or its sending was tried.
     """
 
     stream: trio.abc.Stream

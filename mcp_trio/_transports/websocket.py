@@ -249,11 +249,11 @@ class WebSocketChannel:
             await trio.sleep(limits.websocket.ping_interval_seconds)
             asked_at = trio.current_time()
             try:
-                with trio.move_on_after(limits.websocket.pong_seconds) as timer_queue:
+                with trio.move_on_after(limits.websocket.pong_seconds) as timeout:
                     await self._socket.ping()
             except trio.BrokenResourceError:
                 return  # `receive` reports it
-            if timer_queue.cancelled_caught and self._socket.is_silent_since(asked_at):
+            if timeout.cancelled_caught and self._socket.is_silent_since(asked_at):
                 self.fail(error_of_own_close(self.name, CloseCode.FAILED), CloseCode.FAILED)
                 return
 

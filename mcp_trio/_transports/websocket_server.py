@@ -13,10 +13,10 @@ from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.http1 import (
     Rejected,
-    head_bytes,
-    read_head,
-    written_head,
-    written_rejection,
+    headers_length,
+    parse_request,
+    encoded_response_headers,
+    encoded_rejection,
 )
 from mcp_trio._transports.socket_bytes import client_of
 from mcp_trio._transports.trio_websocket import (
@@ -53,14 +53,14 @@ class StreamUpgrade:
         body = rejection.body()
         headers = [("Content-Type", JSON), *rejection.headers]
         framing = b"content-length: %d\r\n" % len(body)
-        head = written_head(rejection.status, headers, framing=framing, is_last=True)
+        head = encoded_response_headers(rejection.status, headers, framing=framing, is_last=True)
         await answer_last(self.stream, head + body, self.limits)
 
     @asynccontextmanager
     async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
         """Accept the handshake; leaving the context closes the stream."""
         received = bytearray(self.received)
-        length = head_bytes(received, 0, bytes_max=self.limits.http.headers_bytes_max)
+        length = headers_length(received, 0, bytes_max=self.limits.http.headers_bytes_max)
         opening = server_socket(
             self.stream,
             head=bytes(received[:length]),
@@ -134,7 +134,7 @@ class WebSocketHost:
                 rejected = Rejected(
                     503, "there are too many connections (limits.http.connections_max)"
                 )
-                await answer_last(stream, written_rejection(rejected), self.limits)
+                await answer_last(stream, encoded_rejection(rejected), self.limits)
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection
         except Exception:
@@ -148,7 +148,7 @@ class WebSocketHost:
         try:
             head = await self._head_in_time(stream, received, origin)
         except Rejected as rejected:
-            await answer_last(stream, written_rejection(rejected), self.limits)
+            await answer_last(stream, encoded_rejection(rejected), self.limits)
             return
         await self.serve_upgrade(stream, head, received)
 
@@ -157,12 +157,12 @@ class WebSocketHost:
     ) -> HttpRequest:
         seconds = self.limits.http.headers_seconds
         with trio.move_on_after(seconds):
-            return await self._read_head(stream, received, origin)
+            return await self._parse_request(stream, received, origin)
         raise Rejected(
             408, f"the headers took more than {seconds:g} seconds (limits.http.headers_seconds)"
         )
 
-    async def _read_head(
+    async def _parse_request(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
     ) -> HttpRequest:
         length = searched = 0
@@ -171,9 +171,11 @@ class WebSocketHost:
             if not chunk:
                 raise trio.BrokenResourceError("the client has disconnected")
             received += chunk
-            length = head_bytes(received, searched, bytes_max=self.limits.http.headers_bytes_max)
+            length = headers_length(
+                received, searched, bytes_max=self.limits.http.headers_bytes_max
+            )
             searched = len(received)
-        request = read_head(bytes(received[:length]), origin.client, origin.scheme)
+        request = parse_request(bytes(received[:length]), origin.client, origin.scheme)
         if request.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
         return request.head

@@ -363,7 +363,7 @@ async def _served(
         if PROTOCOL_VERSIONS[name].is_stateless is is_stateless
     )
     server = _HandsOut(arrivals=arrivals, protocol_versions=protocol_versions)
-    address = Address(host=_HOST, port=0, holder=host)
+    address = Address(host=_HOST, port=0, http_server=host)
     url: str = await nursery.start(serve_http, server, address, {})
     return arrivals, url
 

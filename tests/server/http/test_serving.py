@@ -151,7 +151,7 @@ def test_options_that_contradict_each_other_are_rejected():
     with pytest.raises(ValueError, match="certfile="):
         Address(keyfile="x")
     with pytest.raises(ValueError, match="uvicorn"):
-        Address(holder="uvicorn")
+        Address(http_server="uvicorn")
     assert Address(certfile="x").url(80, "/mcp") == "https://127.0.0.1:80/mcp"
 
 

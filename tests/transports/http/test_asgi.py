@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Limits
 from mcp_trio._transports import asgi
-from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost, head_of
+from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost, request_of
 from mcp_trio._transports.http_response import BodyTooLargeError
 from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
 
@@ -109,16 +109,16 @@ def test_the_path_is_what_stands_below_the_mount(path, root, raw, expected):
     scope = scope_of(path=path, root_path=root)
     if raw is not None:
         scope["raw_path"] = raw
-    assert head_of(scope).path == expected
+    assert request_of(scope).path == expected
 
 
 def test_the_head_has_what_the_scope_says():
     scope = scope_of("GET", "/x", headers=[(b"A", b" b\xff "), (b"a", b"c")], scheme="https")
-    head = head_of({**scope, "query_string": b"d=%20?", "client": ("::1", 1)})
+    head = request_of({**scope, "query_string": b"d=%20?", "client": ("::1", 1)})
     assert (head.method, head.query, head.scheme, head.client) == ("GET", "d=%20?", "https", "::1")
     assert head.headers == {"a": "b\xff, c"}
     assert head.repeated == {"a"}
-    assert head_of({**scope, "client": None}).client is None
+    assert request_of({**scope, "client": None}).client is None
 
 
 def test_what_clients_say_over_and_over_is_remembered_but_no_secrets():
@@ -130,10 +130,10 @@ def test_what_clients_say_over_and_over_is_remembered_but_no_secrets():
         ([*plain, (b"cookie", b"x")], False),
         ([*plain, (b"x", b"x" * 5000)], False),
     ):
-        asgi._remembered_decoded_headers.cache_clear()
-        heads = [head_of(scope_of(headers=headers)).headers for _ in range(2)]
+        asgi._cached_decoded_headers.cache_clear()
+        heads = [request_of(scope_of(headers=headers)).headers for _ in range(2)]
         assert heads[0] == heads[1]
-        assert asgi._remembered_decoded_headers.cache_info().currsize == is_remembered
+        assert asgi._cached_decoded_headers.cache_info().currsize == is_remembered
 
 
 # The body

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_trio._transports import http1 as native_head
-from mcp_trio._transports.http1 import ChunkedBody, Rejected, head_bytes, read_head, written_head
+from mcp_trio._transports.http1 import ChunkedBody, Rejected, headers_length, parse_request, encoded_response_headers
 from mcp_trio._transports.http_response import BodyTooLargeError
 
 # The end of a head
@@ -17,30 +17,30 @@ from mcp_trio._transports.http_response import BodyTooLargeError
 
 def test_a_head_ends_with_an_empty_line():
     head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert head_bytes(bytearray(head + b"more"), 0, bytes_max=100) == len(head)
+    assert headers_length(bytearray(head + b"more"), 0, bytes_max=100) == len(head)
 
 
 @pytest.mark.parametrize("cut", range(1, 27))
 def test_a_head_that_has_not_ended_has_no_length(cut):
     head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     received = bytearray(head[:cut])
-    assert head_bytes(received, 0, bytes_max=100) == (cut == len(head)) * len(head)
+    assert headers_length(received, 0, bytes_max=100) == (cut == len(head)) * len(head)
     received += head[cut:]
-    assert head_bytes(received, cut, bytes_max=100) == len(head)
+    assert headers_length(received, cut, bytes_max=100) == len(head)
 
 
 @pytest.mark.parametrize("received", [b"GET / HTTP/1.1\r\nX: " + b"x" * 90, b"GET /" + b"x" * 96])
 def test_a_head_is_too_long_before_it_has_ended(received):
     with pytest.raises(Rejected) as caught:
-        head_bytes(bytearray(received), 0, bytes_max=100)
+        headers_length(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 431
 
 
 def test_a_head_may_be_too_long_when_all_of_it_is_there():
     head = bytearray(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert head_bytes(head, 0, bytes_max=len(head)) == len(head)
+    assert headers_length(head, 0, bytes_max=len(head)) == len(head)
     with pytest.raises(Rejected):
-        head_bytes(head, 0, bytes_max=len(head) - 1)
+        headers_length(head, 0, bytes_max=len(head) - 1)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_head_may_be_too_long_when_all_of_it_is_there():
 )
 def test_what_can_never_be_a_request_is_not_waited_for(received):
     with pytest.raises(Rejected) as caught:
-        head_bytes(bytearray(received), 0, bytes_max=100)
+        headers_length(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 400
 
 
@@ -68,7 +68,7 @@ def test_what_can_never_be_a_request_is_not_waited_for(received):
 
 
 def read(lines, *, request_line=b"POST / HTTP/1.1", host=b"Host: x\r\n"):
-    return read_head(request_line + b"\r\n" + host + lines + b"\r\n", None)
+    return parse_request(request_line + b"\r\n" + host + lines + b"\r\n", None)
 
 
 def rejected(lines, **rest):
@@ -257,8 +257,8 @@ _LINES = st.sampled_from(
 @example([b"Content-Length: 5", b"content-length: 0"], b"1")
 def test_what_is_remembered_is_what_would_be_read(lines, version):
     raw = b"\r\n".join([b"POST / HTTP/1." + version, b"Host: x", *lines, b"", b""])
-    assert outcome(read_head, raw) == outcome(
-        functools.partial(native_head._read_head, scheme="http"), raw
+    assert outcome(parse_request, raw) == outcome(
+        functools.partial(native_head._parse_request, scheme="http"), raw
     )
 
 
@@ -271,8 +271,8 @@ def outcome(read, raw):
 
 def test_a_remembered_head_is_that_of_its_client():
     raw = b"GET /mine HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert read_head(raw, "10.0.0.1").head.client == "10.0.0.1"
-    assert read_head(raw, "10.0.0.2").head.client == "10.0.0.2"
+    assert parse_request(raw, "10.0.0.1").head.client == "10.0.0.1"
+    assert parse_request(raw, "10.0.0.2").head.client == "10.0.0.2"
 
 
 @given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), max_size=4))
@@ -296,7 +296,7 @@ def test_no_field_means_more_than_it_says(fields):
 )
 def test_what_is_written_is_what_a_client_reads(headers, status):
     try:
-        written = written_head(status, headers, framing=b"content-length: 0\r\n", is_last=True)
+        written = encoded_response_headers(status, headers, framing=b"content-length: 0\r\n", is_last=True)
     except ValueError:
         return
     client = h11.Connection(h11.CLIENT)
@@ -434,9 +434,9 @@ def _by_h11(sent):
 @pytest.mark.parametrize("field", [b"Authorization", b"COOKIE", b"proxy-authorization"])
 def test_a_head_with_a_secret_is_not_remembered(field):
     raw = b"GET / HTTP/1.1\r\nHost: here\r\n" + field + b": s3cret\r\n\r\n"
-    before = native_head._remembered_head.cache_info().currsize
-    assert read_head(raw, None).head.header(field.decode()) == "s3cret"
-    assert native_head._remembered_head.cache_info().currsize == before
+    before = native_head._cached_request.cache_info().currsize
+    assert parse_request(raw, None).head.header(field.decode()) == "s3cret"
+    assert native_head._cached_request.cache_info().currsize == before
 
 
 @pytest.mark.parametrize(
