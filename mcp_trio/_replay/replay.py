@@ -38,11 +38,11 @@ class SilentChannel:
 
     transport = "replay"
 
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
         """Discard the messages; return their number."""
-        return len(frames)
+        return len(messages)
 
-    async def send(self, frames: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
+    async def send(self, messages: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
         """Discard the messages."""
         await trio.lowlevel.checkpoint()
 

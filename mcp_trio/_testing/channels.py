@@ -474,7 +474,7 @@ async def _receive_until_closed(channel: Channel) -> None:
     _require(not messages, "no message from a channel that was closed")
 
 
-def _require(holds: bool, what: str) -> None:  # noqa: FBT001 (the one thing an assertion is about)
+def _require(holds: bool, what: str) -> None:  # noqa: FBT001  the condition
     if not holds:
         raise AssertionError(f"expected {what}")
 
@@ -524,11 +524,11 @@ class FakeChannel:
     @property
     def sent(self) -> list[bytes]:
         """All messages that were sent, in order."""
-        return [frame for write in self.writes for frame in write]
+        return [message for write in self.writes for message in write]
 
-    def feed(self, *frames: bytes | Oversized) -> None:
+    def feed(self, *messages: bytes | Oversized) -> None:
         """Let messages arrive in one batch; no messages are the end of the connection."""
-        self._put.send_nowait(list(frames))
+        self._put.send_nowait(list(messages))
 
     def break_down(self, error: Exception) -> None:
         """Let the next `receive` raise an error."""
@@ -546,7 +546,7 @@ class FakeChannel:
             raise item
         return item
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, messages: Sequence[bytes]) -> None:
         """Keep the messages in `writes`, once `is_stuck` is not set."""
         self.sends += 1
         self.is_sending = True
@@ -554,7 +554,7 @@ class FakeChannel:
             await trio.lowlevel.checkpoint()
             while self.is_stuck:
                 await self._moved.park()
-            self._write(frames)
+            self._write(messages)
         finally:
             self.is_sending = False
 
@@ -565,10 +565,10 @@ class FakeChannel:
             raise self.close_error
         await trio.lowlevel.checkpoint()
 
-    def _write(self, frames: Sequence[bytes]) -> None:
+    def _write(self, messages: Sequence[bytes]) -> None:
         if self.send_error is not None:
             raise self.send_error
-        self.writes.append(list(frames))
+        self.writes.append(list(messages))
 
 
 @attrs.define(eq=False)
@@ -583,17 +583,17 @@ class DirectFakeChannel(FakeChannel):
     leaves_unfinished: bool = attrs.field(default=False, init=False)
     is_unfinished: bool = attrs.field(default=False, init=False)
 
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
         """Keep up to `messages_nowait_max` messages in `writes`; return how many."""
         assert not self.is_sending, "a direct write while the writer is inside send"
         if self.is_stuck:
             return 0
-        taken = frames[: self.messages_nowait_max]
+        taken = messages[: self.messages_nowait_max]
         self._write(taken)
         self.is_unfinished = self.leaves_unfinished
         return len(taken)
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, messages: Sequence[bytes]) -> None:
         """Keep the messages in `writes`, and finish an unfinished one."""
-        await super().send(frames)
+        await super().send(messages)
         self.is_unfinished = False

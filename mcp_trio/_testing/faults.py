@@ -200,7 +200,7 @@ class FaultyChannel:
 
     # Sending.
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, messages: Sequence[bytes]) -> None:
         """Send messages through the wrapped channel; a message that is lost counts as sent.
 
         Raises:
@@ -210,7 +210,7 @@ class FaultyChannel:
         await trio.lowlevel.checkpoint_if_cancelled()
         ready: list[bytes] = []
         overtaken: list[bytes] = []
-        for frame in frames:
+        for message in messages:
             fault = self._out.next_message_fault()
             kind = None if fault is None else fault.kind
             if fault is not None and kind in {"cut", "delay"}:
@@ -218,9 +218,9 @@ class FaultyChannel:
                 ready = []
                 await self._cut_or_wait(fault)
             if kind == "reorder" and not overtaken:
-                overtaken = [frame]
+                overtaken = [message]
             elif kind != "drop":
-                ready.append(self._out.corrupted(frame) if kind == "corrupt" else frame)
+                ready.append(self._out.corrupted(message) if kind == "corrupt" else message)
                 ready += overtaken
                 overtaken = []
         await self._forward(ready + overtaken)
@@ -231,11 +231,11 @@ class FaultyChannel:
             raise _broken()
         await self._pause_until(trio.current_time() + fault.seconds)
 
-    async def _forward(self, frames: Sequence[bytes]) -> None:
+    async def _forward(self, messages: Sequence[bytes]) -> None:
         if self._is_cut:
             raise _broken()
         try:
-            await self.inner.send(frames)
+            await self.inner.send(messages)
         except trio.ClosedResourceError:
             if self._is_cut:  # while this send waited for the peer
                 raise _broken() from None

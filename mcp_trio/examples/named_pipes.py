@@ -19,10 +19,10 @@ class NamedPipes:
         self._source, self._sink = trio.lowlevel.FdStream(fd_in), trio.lowlevel.FdStream(fd_out)
         self._lines = LineSplitter(message_bytes_max=message_bytes_max)
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, messages: Sequence[bytes]) -> None:
         """Send messages, one a line."""
         try:
-            await self._sink.send_all(b"".join(frame + b"\n" for frame in frames))
+            await self._sink.send_all(b"".join(message + b"\n" for message in messages))
         except trio.Cancelled:
             self._sink.close()  # part of a line may have been sent: nothing may follow it
             raise
@@ -30,8 +30,8 @@ class NamedPipes:
     async def receive(self) -> Sequence[Received]:
         """Receive the next messages; an empty list is the end."""
         while chunk := await self._source.receive_some():
-            if frames := self._lines.feed(chunk):
-                return frames
+            if messages := self._lines.feed(chunk):
+                return messages
         return self._lines.finish()
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Sessions over memory in virtual time: recorded or not, replayed, and listened to."""
+"""Sessions in memory and virtual time: recorded or not, and replayed."""
 
 import json
 from contextlib import suppress
@@ -20,7 +20,7 @@ SILENCE_SECONDS = 5.0
 
 
 def play(server, talk, *, record=None, seed=0):
-    """Serve `await talk(peer, session)` in virtual time; returns all frames that the peer got."""
+    """Serve `await talk(peer, session)` in virtual time; return all messages to the peer."""
 
     async def run():
         ours, theirs = memory_pair()
@@ -45,7 +45,7 @@ def call(number, tool, **arguments):
 
 
 async def answer_all(peer, *numbers, roots_after_seconds=0.004):
-    """Answer the server's questions, each after a while, until these requests were answered."""
+    """Answer the server's requests, each after a while, until these requests were answered."""
     missing = set(numbers)
 
     async def answer(question):
@@ -70,7 +70,7 @@ def replayed(path, server, *, seed=0, **options):
 
 
 def divergence(path, server, **options):
-    """How a replay diverges; None if it does not."""
+    """Return the divergence of a replay, if any."""
     try:
         replayed(path, server, **options)
     except ReplayDivergence as divergence:
@@ -105,11 +105,11 @@ def stage():
 
 @pytest.fixture(scope="session")
 def thoroughness():
-    """How many times as much is tried as in CI; tests that try everything then do so if not 1."""
+    """The factor by which more examples are tried than in CI; above 1, some tests try all."""
     return hypothesis.settings().max_examples // hypothesis.settings.get_profile("ci").max_examples
 
 
 @pytest.fixture
 def count(record_property):
-    """Say how many examples a test has tried: `tools/proof/properties.py` adds them up."""
+    """Report the number of examples that a test has tried, for `tools/proof/properties.py`."""
     return lambda examples: record_property("examples", examples)

@@ -1,8 +1,8 @@
-"""A process that records a session and replays it, and what the interpreter itself saw meanwhile.
+"""A process that records and replays a session, and counts the audit events of the interpreter.
 
-Not our own watch: Python's audit hook hears of each socket and process, whoever asks for it; what it
-does not hear of (threads, sleeps, clocks) is replaced in its module. Prints, as JSON, what was
-touched from a lane while recording, and while replaying.
+It does not use the watch of the package: Python's audit hook reports each socket and process, and
+functions without an audit event (threads, sleeps, clocks) are replaced in their modules. The process
+prints, as JSON, the events that lanes caused while recording, and while replaying.
 """
 
 import json
@@ -36,7 +36,7 @@ SIGHTS = {
 
 
 def see(what):
-    """Count what happens in a lane, or in an effect of one."""
+    """Count the events in a lane, or in an effect of a lane."""
     if LANE.get() or INSIDE.get():
         seen[what] += 1
 
@@ -97,7 +97,7 @@ async def reach_by_effect() -> None:
 
 @server.tool
 async def by_effects(*, ctx: Context) -> list[str]:
-    """Reach for everything, through the context."""
+    """Do all kinds of external I/O through the context."""
     await reach_by_effect()
     found = [ctx.now(), ctx.monotonic(), ctx.random.random(), ctx.uuid4()]
     found += [await ctx.to_thread(doze), await ctx.sleep(0.001)]
@@ -106,7 +106,7 @@ async def by_effects(*, ctx: Context) -> list[str]:
 
 @server.tool
 async def by_itself() -> int:
-    """The same, past the context, whatever became of the one before."""
+    """Do the same directly; an error of one does not prevent the next."""
     for reach in REACHES:
         try:
             reach()
@@ -125,7 +125,7 @@ async def record(path, tool):
 
 
 def touched(action):
-    """What is seen while something is done."""
+    """Return the events during a call."""
     seen.clear()
     action()
     return dict(seen)

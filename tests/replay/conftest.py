@@ -1,4 +1,4 @@
-"""Sessions recorded over memory in virtual time, and replayed under a scheduler seed of one's own."""
+"""Sessions that are recorded in memory and virtual time, and replayed under seeded schedules."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ from mcp_trio.transports import memory_pair
 
 
 def replayed(path, server, *, number=0, mode="strict"):
-    """Replay under a seed; returns what was heard."""
+    """Replay under a scheduler seed; return what the session did."""
     listened = Listened(server)
     with seeded_schedule(number):
         replay(path, listened, mode=mode, watches=False)
@@ -37,7 +37,7 @@ def records(path):
 
 
 def played(path):
-    """(kind, lane, ordinal) of every record that has its turn in a replay."""
+    """Return kind, lane and ordinal of each record that takes a turn in a replay."""
     return recorded_story(path).moments
 
 
@@ -46,7 +46,7 @@ def sent_frames(path):
 
 
 def rewrite(path, target, change):
-    """Copy a recording with one change made to its lines; returns the copy."""
+    """Copy a recording with a change to its lines; return the copy."""
     lines = path.read_bytes().splitlines(keepends=True)
     changed = change(lines)
     target.write_bytes(b"".join(changed if changed is not None else lines))
@@ -54,7 +54,7 @@ def rewrite(path, target, change):
 
 
 def place_of(path, test, *, nth=0):
-    """Which line holds the record for which `test` holds."""
+    """Return the index of the nth record for which `test` is true."""
     return [place for place, record in enumerate(records(path)) if test(record)][nth]
 
 
@@ -69,7 +69,7 @@ async def _serve(server, path, client, channels):
 
 
 def record(server, path, client, *, number=0, channels=None):
-    """Record what `await client(peer, session)` does with a server, in virtual time."""
+    """Record a server's session with `await client(peer, session)`, in virtual time."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     with seeded_schedule(number):
         trio.run(_serve, server, path, client, channels or memory_pair(), clock=clock)
@@ -77,17 +77,17 @@ def record(server, path, client, *, number=0, channels=None):
 
 
 class GivenUp(logging.Filter):
-    """Whether a session gave up on a handler: from there on nothing is promised (README, Limits)."""
+    """A filter that notes whether a session abandoned a handler, after which replays may differ."""
 
     is_so = False
 
-    def filter(self, said):
-        self.is_so |= said.getMessage().startswith("a handler in a shielded scope")
+    def filter(self, record):
+        self.is_so |= record.getMessage().startswith("a handler in a shielded scope")
         return True
 
 
 def assert_same_whatever_the_schedule(make_server, client, *, number):
-    """Record under one seed, and replay under others: byte by byte, record by record."""
+    """Record under one seed and replay under others: all messages and records are the same."""
     logger, given_up = logging.getLogger("mcp_trio"), GivenUp()
     with tempfile.TemporaryDirectory() as folder:
         logger.addFilter(given_up)
@@ -102,7 +102,7 @@ def assert_same_whatever_the_schedule(make_server, client, *, number):
             assert heard.moments == played(path)
 
 
-# The desk: a server, and one session with everything in it.
+# The desk: a server, and a session with all kinds of records.
 
 LIMITS = Limits(
     requests=RequestLimits(in_flight_max=6), shutdown=ShutdownLimits(drain_seconds=0.05)
@@ -157,7 +157,7 @@ HANDLERS = (add, wait, open_door, forever, heartbeat, in_time)
 
 
 def make_server(**changed):
-    """The server of the recordings here, with some handlers replaced."""
+    """Make the server of these recordings, with some handlers replaced."""
     server = Server("desk", limits=LIMITS)
     state = {"total": 0, "door": trio.Event()}
 
@@ -211,7 +211,7 @@ def is_out(record, request_id):
 
 
 def first_of_add(path, ordinal):
-    """The first record with an ordinal in the lanes of the two calls of `add`."""
+    """Return the number of the first record with an ordinal in the lanes of the calls of `add`."""
     return place_of(path, lambda r: r.get("o") == ordinal and r["l"] in {"r5", "r6"})
 
 
@@ -254,7 +254,7 @@ def desk():
 
 @pytest.fixture
 def path(tmp_path):
-    """The recording of that session."""
+    """The path of the recording of that session."""
     return record(make_server(), tmp_path / "desk.mcprec.jsonl", talk)
 
 
@@ -272,7 +272,7 @@ OPENED = {
 
 @pytest.fixture
 def spoken(tmp_path):
-    """Write a recording of what was said: ("C", message) by the client, ("S", message) by the server.
+    """Write a recording of messages: ("C", message) of the client, ("S", message) of the server.
 
     A third item is how many seconds after the one before.
     """
@@ -297,7 +297,7 @@ def spoken(tmp_path):
 
 @attrs.define
 class Scripted:
-    """A live server that does what `script(peer)` does, and then answers pings to the end."""
+    """Make a live server that runs `script(peer)` and then answers pings until its end."""
 
     script: object
 
@@ -318,7 +318,7 @@ def scripted():
 
 @pytest.fixture
 async def connect(nursery):
-    """Serve a mock over memory; returns the client's end, as a peer to script."""
+    """Serve a mock in memory; return the client's end as a scripted peer."""
 
     def connect(mock):
         ours, theirs = memory_pair()

@@ -1,4 +1,4 @@
-"""The words of conversations by hand: what clients and servers say, and what is told of it."""
+"""Messages of hand-written conversations, and short forms of reports."""
 
 STATELESS = "2026-07-28"
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -8,7 +8,7 @@ META = {VERSION: STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 def call(id_, name="x", **params):
-    """A legacy client calls a tool."""
+    """Return a legacy client's tool call."""
     return {"id": id_, "method": "tools/call", "params": {"name": name, **params}}
 
 
@@ -34,18 +34,18 @@ def heard(messages):
 
 
 async def say(peer, *messages):
-    """Say it, and hear what comes of it."""
+    """Send messages; return the messages that come back until all tasks wait."""
     await peer.send(*messages)
     return heard(await peer.receive_available())
 
 
 async def answer(peer, **members):
-    """Answer the next request; returns the request."""
+    """Answer the next request; return the request."""
     asked = await peer.receive()
     await peer.send_result(asked, members)
     return asked
 
 
 def told(report):
-    """The differences, each with its kind, what it is about, and its path."""
+    """Return kind, subject and path of each difference."""
     return [(each.kind, each.subject, each.path) for each in report.differences]

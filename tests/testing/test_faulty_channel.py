@@ -37,7 +37,7 @@ async def faultless_behind():
 
 
 async def never_lucky():
-    """Dice are thrown for each frame and each read, and nothing ever happens."""
+    """A random source that is used for each message and each read, and draws no fault."""
     one, other = memory_pair(limits=LIMITS)
     return FaultyChannel(one, faults=Faults(slow_reader=1e-300, delay_seconds_max=0)), other
 
@@ -71,7 +71,7 @@ async def receive_all(channel):
 
 
 async def sent_through(faults, *, seed=0, frames=FRAMES):
-    """What arrives of what was sent through faults, and which they were."""
+    """Send messages through faults; return the messages that arrive, and the faults."""
     one, other = channel_pair(faults=faults, seed=seed)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send_all, one, frames)
@@ -79,7 +79,7 @@ async def sent_through(faults, *, seed=0, frames=FRAMES):
 
 
 async def received_through(faults, *, seed=0, frames=FRAMES):
-    """The same, with the faults where it is received."""
+    """Do the same with the faults at the receiver."""
     one, other = channel_pair(faults=faults, seed=seed)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send_all, other, frames)
@@ -193,7 +193,7 @@ async def test_a_cut_ends_a_waiting_send_and_receive(autojump_clock):
 
     async def wait_in_send():
         with pytest.raises(trio.BrokenResourceError, match="cut by a fault"):
-            await one._forward(FRAMES)  # past the dice
+            await one._forward(FRAMES)  # without faults
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait_in_send)
@@ -279,7 +279,7 @@ async def test_the_channel_has_the_name_of_the_wrapped_transport():
 
 
 async def played_through(seed, at_once):
-    """Which faults hit which frames in both directions, and which frames arrive."""
+    """Return the faults in both directions, and the messages that arrive."""
     one, other = channel_pair(faults=ALL, seed=seed)
     arrived = {"in": [], "out": []}
 

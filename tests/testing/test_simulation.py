@@ -20,7 +20,7 @@ OUTCOMES = {"result", "error", "timeout", "cancelled", "lost"}
 
 @pytest.fixture(autouse=True)
 def quiet(caplog):
-    """What faults make the engine log is not what is looked at here."""
+    """Hide the log messages that faults cause."""
     caplog.set_level(logging.CRITICAL, "mcp_trio")
 
 
@@ -47,8 +47,8 @@ def make_server():
     return server
 
 
-async def story(client, random_source):
-    """Some calls at once, some of which are given up."""
+async def scenario(client, random_source):
+    """Make concurrent calls, some of which are cancelled."""
 
     async def call():
         with trio.move_on_after(random_source.uniform(0, 3)):
@@ -66,7 +66,7 @@ async def ping(client, random_source):
 
 
 def test_without_faults_every_scenario_finishes():
-    report = simulate(make_server(), story, sessions=30, seed=1)
+    report = simulate(make_server(), scenario, sessions=30, seed=1)
     assert report.ends == {"finished": 30}
     assert report.requests == 30 * 5
     assert set(report.outcomes) == {"result", "cancelled"}
@@ -90,7 +90,8 @@ def test_hundreds_of_sessions_take_seconds():
 @given(seed=st.integers(0, 10**6))
 def test_under_faults_every_request_ends_once_and_equal_seeds_give_equal_reports(seed):
     first, again = (
-        simulate(make_server(), story, sessions=12, seed=seed, faults=EVERYTHING) for _ in range(2)
+        simulate(make_server(), scenario, sessions=12, seed=seed, faults=EVERYTHING)
+        for _ in range(2)
     )
     assert first == again
     assert set(first.outcomes) <= OUTCOMES
@@ -99,7 +100,7 @@ def test_under_faults_every_request_ends_once_and_equal_seeds_give_equal_reports
 
 
 def test_every_outcome_and_every_fault_occurs():
-    report = simulate(make_server(), story, sessions=100, seed=3, faults=EVERYTHING)
+    report = simulate(make_server(), scenario, sessions=100, seed=3, faults=EVERYTHING)
     assert set(report.outcomes) == OUTCOMES
     assert set(report.faults) == {"drop", "delay", "reorder", "cut", "corrupt", "slow_reader"}
     assert {"finished", "ConnectionLost", "RequestTimeout"} <= set(report.ends)
@@ -107,7 +108,7 @@ def test_every_outcome_and_every_fault_occurs():
 
 
 def test_another_seed_gives_another_report():
-    one, other = (simulate(make_server(), story, sessions=5, seed=seed) for seed in (1, 2))
+    one, other = (simulate(make_server(), scenario, sessions=5, seed=seed) for seed in (1, 2))
     assert one.sessions != other.sessions
 
 
@@ -199,7 +200,7 @@ def test_a_hanging_session_is_reported():
 
 
 class Leaking(Server):
-    """A server one of whose tasks outlives the session."""
+    """A server with a task that outlives the session."""
 
     async def serve(self, channel, **options):
         trio.lowlevel.spawn_system_task(trio.sleep_forever)

@@ -89,11 +89,11 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
     ),
     "5 crash prefix": (
         Proof(
-            "stdio/test_kill.py::test_a_killed_server_lost_no_record_of_a_frame_that_its_peer_received",
+            "stdio/test_kill.py::test_a_killed_server_has_recorded_every_message_that_its_peer_received",
             examples=500,
         ),
         Proof(
-            "stdio/test_kill.py::test_a_recording_in_several_files_keeps_the_same_promise",
+            "stdio/test_kill.py::test_a_recording_in_several_files_loses_no_record_either",
             examples=40,
         ),
         Proof(
@@ -104,7 +104,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         ),
         Proof("properties/test_p5_crash_prefix.py::test_a_byte_changed_in_the_middle_is_detected"),
         control(
-            "stdio/test_kill.py::test_the_same_kills_find_what_is_lost_when_frames_leave_before_their_records",
+            "stdio/test_kill.py::test_the_same_kills_find_lost_records_if_messages_are_sent_before_them",
             examples=60,
         ),
         control(
@@ -143,7 +143,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         Proof(
             "properties/test_p8_planted_secret.py::test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replays"
         ),
-        Proof("journal/test_redaction_known_secrets.py::test_no_planted_secret_is_in_any_byte"),
+        Proof("journal/test_known_secrets.py::test_no_planted_secret_is_in_any_byte"),
         Proof(
             "journal/test_redaction.py::test_a_redacted_body_has_its_structure_and_redacts_to_itself"
         ),
