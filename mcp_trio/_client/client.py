@@ -462,7 +462,11 @@ class Client:
         return capabilities
 
     def server_can(self, capability: str) -> bool:
-        """Return whether the server has a capability, such as "tools" or "resources.subscribe"."""
+        """Return whether the server has a capability.
+
+        Args:
+            capability: The name of the capability, such as "tools" or "resources.subscribe".
+        """
         return has_capability(self.server_capabilities, capability)
 
     @property
@@ -550,6 +554,10 @@ class Client:
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification to the server.
 
+        Args:
+            method: The method, of the protocol or of the client's `methods`.
+            params: A struct of `mcp_trio.types`, or a mapping with the JSON names.
+
         Raises:
             LocalProtocolError: The protocol does not allow it, and `methods` does not define it.
             Unencodable: The params cannot be encoded as JSON.
@@ -562,23 +570,38 @@ class Client:
 
         Results of the listed tools are checked against their output schemas from now on. To read a
         single page, use `await client.request("tools/list", {"cursor": cursor})`.
+
+        Args:
+            **options: Timeouts for each page; see `request`.
         """
         tools = await self._list("tools/list", "tools", options)
         self._output_schemas.learn(tools)
         return tools
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
-        """Return all resources, from at most `limits.requests.pages_max` pages."""
+        """Return all resources, from at most `limits.requests.pages_max` pages.
+
+        Args:
+            **options: Timeouts for each page; see `request`.
+        """
         return await self._list("resources/list", "resources", options)
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
     ) -> list[types.ResourceTemplate]:
-        """Return all resource templates, from at most `limits.requests.pages_max` pages."""
+        """Return all resource templates, from at most `limits.requests.pages_max` pages.
+
+        Args:
+            **options: Timeouts for each page; see `request`.
+        """
         return await self._list("resources/templates/list", "resource_templates", options)
 
     async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
-        """Return all prompts, from at most `limits.requests.pages_max` pages."""
+        """Return all prompts, from at most `limits.requests.pages_max` pages.
+
+        Args:
+            **options: Timeouts for each page; see `request`.
+        """
         return await self._list("prompts/list", "prompts", options)
 
     @overload
@@ -657,6 +680,10 @@ class Client:
     ) -> types.ReadResourceResult:
         """Return the contents of a resource.
 
+        Args:
+            uri: The URI of the resource; it need not be listed.
+            **options: Timeouts and progress callback; see `request`.
+
         Raises:
             ResourceNotFound: The server has no resource with this URI.
             MCPError: As `request`.
@@ -681,6 +708,11 @@ class Client:
         **options: Unpack[CallOptions],
     ) -> types.GetPromptResult:
         """Return the messages of a prompt, with its arguments filled in.
+
+        Args:
+            name: The name of the prompt.
+            arguments: Its arguments, all of them strings.
+            **options: Timeouts and progress callback; see `request`.
 
         Raises:
             TypeError: An argument is not a string.
@@ -726,6 +758,9 @@ class Client:
         """Wait until the server has answered a ping.
 
         A stateless server has no ping, and is asked for `server/discover` instead.
+
+        Args:
+            **options: Timeouts; see `request`.
         """
         self._cache.forget(DISCOVER)
         await self.request(DISCOVER if self._is_stateless else PING, **options)
@@ -733,7 +768,11 @@ class Client:
     async def set_log_level(self, level: LoggingLevel, **options: Unpack[CallOptions]) -> None:
         """Set the minimum level of the log messages that the server sends.
 
-        A stateless server gets the level with each later request.
+        A legacy server gets the level at once, a stateless one with each later request.
+
+        Args:
+            level: The level, from "debug" to "emergency".
+            **options: Timeouts and progress callback; see `request`.
         """
         if not self._is_stateless:
             await self.request("logging/setLevel", types.SetLevelParams(level=level), **options)
@@ -778,6 +817,10 @@ class Client:
     async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
         """Subscribe to changes of a resource, for which `resource_updated` is called.
 
+        Args:
+            uri: The URI of the resource.
+            **options: Timeouts; see `request`.
+
         Raises:
             ResourceNotFound: A stateless server does not report changes of this resource.
             LocalProtocolError: The server has no subscriptions to resources.
@@ -793,7 +836,12 @@ class Client:
             raise LocalProtocolError("the server does not announce 'resources.subscribe'")
 
     async def unsubscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
-        """End the subscription to a resource."""
+        """End the subscription to a resource.
+
+        Args:
+            uri: The URI of the resource.
+            **options: Timeouts; see `request`.
+        """
         session = await self._open_session()
         if self._is_stateless:
             await self._subscription.remove(session, uri, seconds=_shortest_seconds(options))
@@ -803,6 +851,9 @@ class Client:
 
     async def set_roots(self, roots: Roots) -> None:
         """Replace the roots, and notify a legacy server.
+
+        Args:
+            roots: A list of `Root`, `file://` URIs or paths, or a function that returns one.
 
         Raises:
             TypeError, ValueError: The roots are invalid; the client keeps its old ones.
