@@ -297,4 +297,4 @@ async def test_the_text_of_an_unexpected_error_is_logged_and_not_sent(server, se
     assert error == {"code": -32603, "message": "internal error"}
     assert asker.told == []
     assert "hunter2" in caplog.text
-    assert all(b"hunter2" not in frame for frame in asker.wire.frames)
+    assert all(b"hunter2" not in message for message in asker.wire.received)
