@@ -42,7 +42,7 @@ async def test_an_application_acts_when_the_client_is_initialized(serve_beside):
     assert session.negotiated.is_set()
 
 
-async def test_a_client_is_initialized_when_it_has_said_so(dial):
+async def test_a_client_is_initialized_by_its_notification(dial):
     session, _ = await dial()
     assert session.initialized.is_set()
 

@@ -36,7 +36,7 @@ def addresses(channel):
 
 
 @KINDS
-async def test_an_answer_and_all_that_a_handler_says_belong_to_its_request(
+async def test_the_answer_and_notifications_of_a_handler_belong_to_its_request(
     serve_fake, message, call, kind
 ):
     async def tell(handling):
@@ -87,7 +87,7 @@ async def test_a_question_belongs_to_the_request_whose_handler_asks(
 
 
 @KINDS
-async def test_what_nobody_asked_for_belongs_to_nothing(serve_fake, kind):
+async def test_unsolicited_messages_belong_to_no_request(serve_fake, kind):
     session, channel = await serve_fake(channel=kind())
     await session.notify("notifications/tools/list_changed")
     async with trio.open_nursery() as nursery:
@@ -145,7 +145,7 @@ async def test_a_request_is_lost_alone(nursery, ask, message):
     assert json.loads(channel.sent[-1])["id"] == 1
 
 
-async def test_what_comes_for_a_lost_request_is_late(nursery, ask, message):
+async def test_an_answer_to_a_lost_request_counts_as_late(nursery, ask, message):
     session, channel, _outcomes, ids = await ask(nursery)
     channel.feed(Lost(ids[0], ConnectionLost("gone")))
     channel.feed(message(id=ids[0], result={"roots": []}))
@@ -153,7 +153,7 @@ async def test_what_comes_for_a_lost_request_is_late(nursery, ask, message):
     assert session.connection.counts["late answer"] == 1
 
 
-async def test_a_loss_that_nobody_waits_for_is_counted(nursery, ask, message):
+async def test_a_loss_without_a_waiting_caller_is_counted(nursery, ask, message):
     session, channel, outcomes, ids = await ask(nursery)
     channel.feed(message(id=ids[0], result={"roots": []}))
     channel.feed(Lost(ids[0], ConnectionLost("gone")), Lost(999, ConnectionLost("gone")))
@@ -170,7 +170,7 @@ async def test_a_loss_is_recorded(nursery, ask, recording):
     assert "mark lost" in recording.story()
 
 
-async def test_nobody_is_told_of_a_cancellation_of_what_is_lost(nursery, ask):
+async def test_the_cancellation_of_a_lost_request_is_not_sent(nursery, ask):
     _session, channel, outcomes, ids = await ask(nursery)
     sent = len(channel.sent)
     channel.feed(*[Lost(id_, ConnectionLost("gone")) for id_ in ids])

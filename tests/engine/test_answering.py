@@ -79,7 +79,7 @@ def test_a_group_of_several_stays_a_group():
     assert isinstance(bare(ExceptionGroup("", [group.exceptions[1]])), KeyError)
 
 
-async def test_a_fault_beside_a_cancellation_does_not_end_the_session(
+async def test_an_error_beside_a_cancellation_does_not_end_the_session(
     serve, echo, call, logged, text_of
 ):
     async def messy(handling):
@@ -187,7 +187,7 @@ async def test_nothing_is_sent_back_for_notifications(serve):
 
 
 @pytest.mark.requirement("BASE-32", "BASE-34")
-async def test_what_the_protocol_rejects_never_reaches_a_handler(serve, call):
+async def test_requests_that_the_protocol_rejects_never_reach_a_handler(serve, call):
     _, peer = await serve({})
     await peer.send({"id": 1, "method": "nothing/here"}, {"id": 2, "method": "tools/call"})
     codes = [one_error(answer)["code"] for answer in await peer.receive_many(2)]
@@ -226,9 +226,7 @@ async def test_the_reason_of_a_cancellation_is_logged(serve, call, logged):
 
 
 @pytest.mark.requirement("CANC-06", "CANC-09")
-async def test_a_handler_that_answers_in_spite_of_its_cancellation_is_not_heard(
-    serve, call, echo, text_of
-):
+async def test_the_answer_of_a_cancelled_handler_is_not_sent(serve, call, echo, text_of):
     leave = trio.Event()
 
     async def stubborn(handling):
@@ -282,9 +280,7 @@ async def test_an_id_is_free_again_only_when_its_cancelled_handler_has_ended(ser
 
 
 @pytest.mark.requirement("PROG-05", "PROG-06", "PROG-09", "TRAP-62")
-async def test_progress_is_told_while_the_request_runs_if_it_was_asked_for_and_grows(
-    serve, call, nursery
-):
+async def test_requested_and_growing_progress_is_sent_while_the_request_runs(serve, call, nursery):
     later = trio.Event()
 
     async def reports(handling):
@@ -329,7 +325,7 @@ async def test_a_handler_whose_cancellation_is_there_before_it_starts_never_runs
     assert (last.kind, bytes(last.body), last.ordinal) == ("cxl", b'"unstarted"', 1)
 
 
-async def test_what_is_no_exception_ends_the_session_in_order_and_goes_on(
+async def test_a_base_exception_ends_the_session_in_order_and_propagates(
     make_session, message, handshake, recording
 ):
     async def leave(handling):

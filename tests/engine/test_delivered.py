@@ -112,7 +112,7 @@ async def test_notifications_are_looked_at_in_order_by_a_task_that_goes(
     assert len(session.application.heard) == 2
 
 
-async def test_a_session_ends_alone_and_tells_of_it(begin, message, call, autojump_clock):
+async def test_a_session_ends_alone_and_reports_its_end(begin, message, call, autojump_clock):
     async def forever(handling):
         await trio.sleep_forever()
 
@@ -139,7 +139,7 @@ async def test_the_end_of_what_is_delivered_ends_the_session(begin, autojump_clo
 
 
 @pytest.mark.parametrize("how", ["answer", "notification"])
-async def test_a_channel_that_fails_ends_its_session_and_not_who_delivers(
+async def test_a_failing_channel_ends_its_session_but_not_the_deliverer(
     begin, message, how, autojump_clock
 ):
     session, channel = begin()
@@ -152,7 +152,9 @@ async def test_a_channel_that_fails_ends_its_session_and_not_who_delivers(
     assert session.cause == "lost"
 
 
-async def test_a_fault_of_ours_ends_its_session_and_not_who_delivers(begin, logged, autojump_clock):
+async def test_an_internal_error_ends_its_session_but_not_the_deliverer(
+    begin, logged, autojump_clock
+):
     session, channel = begin()
     channel.take([None])  # which is no frame
     assert session.cause == "lost"
@@ -160,7 +162,7 @@ async def test_a_fault_of_ours_ends_its_session_and_not_who_delivers(begin, logg
     await session.ended.wait()
 
 
-async def test_who_shelters_sessions_is_told_of_its_cancellation(
+async def test_the_owner_of_sheltered_sessions_is_notified_of_its_cancellation(
     make_session, handshake, message, recording, autojump_clock
 ):
     async def slow(handling):

@@ -228,7 +228,7 @@ async def test_the_context_is_rejected_inside_of_an_effect(handle, recording, is
     assert "cannot be used inside the effect 'fetch'" in str(found)
 
 
-async def test_what_follows_the_effect_is_outside_of_it_again(handle, recording, story):
+async def test_code_after_an_effect_is_outside_of_the_effect(handle, recording, story):
     async def handler(handling):
         for _ in range(2):
             await perform(handling, effect(two))
@@ -402,7 +402,7 @@ async def test_a_replay_does_not_run_the_effect(handle):
     assert sequencer.told == [COMMAND, ("res", b'"then"')]
 
 
-async def test_a_replay_raises_what_was_raised(handle):
+async def test_a_replay_raises_the_recorded_error(handle):
     body = encoded_error(ToolError("full"), bytes_max=1000)
     sequencer = Scripted("cmd", "err", body=body)
     found = await handle(lambda it: perform(it, effect(pytest.fail)), sequencer=sequencer)
@@ -425,7 +425,7 @@ async def test_a_replay_waits_for_the_recorded_cancellation(serve, call, kinds, 
     assert sequencer.told[: len(told) + 1] == [*told, ("cxl", None)]
 
 
-async def test_what_comes_instead_of_an_outcome_is_for_the_sequencer_to_find(handle):
+async def test_a_record_other_than_an_outcome_is_left_to_the_sequencer(handle):
     """Whatever the turn says, the effect tells of a result: the player sees that this is wrong."""
     sequencer = Scripted("cmd", "val", body=None)
     await handle(lambda it: perform(it, effect(pytest.fail)), sequencer=sequencer)
@@ -433,7 +433,7 @@ async def test_what_comes_instead_of_an_outcome_is_for_the_sequencer_to_find(han
 
 
 @pytest.mark.parametrize("kind", ["res", "err"])
-async def test_what_a_replay_does_as_well_is_done_with_success_only(handle, kind):
+async def test_the_replayed_part_of_an_effect_runs_only_after_success(handle, kind):
     again = []
 
     async def do():
@@ -445,7 +445,7 @@ async def test_what_a_replay_does_as_well_is_done_with_success_only(handle, kind
     assert again == (["again"] if kind == "res" else [])
 
 
-async def test_a_replay_gives_what_was_read(handle):
+async def test_a_replay_returns_the_recorded_values(handle):
     async def handler(handling):
         with time_limit(handling, 2) as scope:
             return [

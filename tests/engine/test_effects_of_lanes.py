@@ -51,7 +51,7 @@ async def test_a_deadline_in_the_past_or_nowhere_is_rejected(handle, seconds):
     assert isinstance(await handle(handler), ValueError)
 
 
-async def test_a_thread_is_told_to_read_before_it_begins(handle, recording):
+async def test_reading_a_clock_in_a_thread_raises_an_error_with_advice(handle, recording):
     async def handler(handling):
         read = functools.partial(read_clock, handling, "tick", lambda: 1, int)
         return await trio.to_thread.run_sync(read)

@@ -111,12 +111,12 @@ def test_a_group_comes_back_with_its_members():
     assert isinstance(local, ReplayedError)
 
 
-def test_a_text_that_utf_8_cannot_say_is_escaped():
+def test_a_text_that_utf_8_cannot_encode_is_escaped():
     found = again(ValueError("a\ud800"))
     assert str(found) == r"builtins.ValueError: a\ud800"
 
 
-def test_of_a_large_one_the_beginning_is_told():
+def test_a_large_error_is_recorded_with_a_shortened_text():
     body = encoded_error(ValueError("a" * 1000), bytes_max=1000)
     assert len(body) < 400
     assert str(rebuilt_error(body)).startswith("builtins.ValueError: aaa")
@@ -141,7 +141,7 @@ def gone():
         ValueError([1], {"a": object()}),
     ],
 )
-def test_what_cannot_be_made_again_says_what_it_was(error):
+def test_an_error_that_cannot_be_rebuilt_keeps_class_and_text(error):
     found = again(error)
     assert isinstance(found, ReplayedError)
     assert found.type_name.endswith(type(error).__qualname__)
@@ -151,7 +151,7 @@ def test_an_exception_without_a_text_is_recorded_all_the_same():
     assert msgspec.json.decode(encoded_error(Unsayable(), bytes_max=MIB))["text"] == ""
 
 
-def test_a_class_that_rejects_is_replaced():
+def test_an_error_whose_class_rejects_the_recorded_arguments_is_replaced():
     body = msgspec.json.encode({"type": f"{__name__}.Counted", "text": "", "args": []})
     assert isinstance(rebuilt_error(body), ReplayedError)
 

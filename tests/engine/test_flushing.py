@@ -22,7 +22,7 @@ def ids(frames):
 
 @CHANNELS
 @pytest.mark.parametrize("first", ["quick", "sleeper"])
-async def test_an_answer_leaves_though_its_neighbour_suspends(
+async def test_an_answer_is_sent_although_another_handler_suspends(
     serve_fake, call, message, kind, first
 ):
     async def quick(handling):
@@ -40,7 +40,7 @@ async def test_an_answer_leaves_though_its_neighbour_suspends(
 
 @CHANNELS
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_an_answer_leaves_whether_its_neighbour_suspends_before_or_after(
+async def test_an_answer_is_sent_whenever_another_handler_suspends(
     serve_fake, call, message, kind, is_late
 ):
     begin = trio.Event()
@@ -289,7 +289,7 @@ async def test_a_notification_in_a_cancelled_scope_is_not_sent(serve, call, text
     assert text_of(await peer.receive()) == "True"
 
 
-async def test_our_own_messages_wait_for_room_in_their_callers_task_and_stop_nobody_else(
+async def test_outgoing_requests_wait_for_room_only_in_their_callers_task(
     serve_fake, call, message, small
 ):
     posted = []

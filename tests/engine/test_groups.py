@@ -21,17 +21,17 @@ async def cancelled():
     return found
 
 
-def test_a_lone_fault_comes_bare():
+def test_a_single_error_is_raised_without_its_group():
     assert foremost(ExceptionGroup("", [ExceptionGroup("", [FAULT])])) is FAULT
 
 
-async def test_a_fault_comes_before_cancellations(cancelled):
+async def test_an_error_takes_precedence_over_cancellations(cancelled):
     inner = ExceptionGroup("", [FAULT])
     group = BaseExceptionGroup("", [cancelled, inner, BaseExceptionGroup("", [cancelled])])
     assert foremost(group) is FAULT
 
 
-async def test_what_is_neither_is_not_lost(cancelled):
+async def test_an_exception_that_is_neither_is_not_lost(cancelled):
     for members in ([cancelled], [FAULT, KeyboardInterrupt()]):
         group = BaseExceptionGroup("", members)
         assert foremost(group) is group

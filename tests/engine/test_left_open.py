@@ -80,7 +80,7 @@ async def test_it_is_an_internal_error_of_that_request_alone(
         await closed(kept[0])
 
 
-async def test_what_runs_in_a_nursery_that_was_left_open_is_cancelled(
+async def test_tasks_in_a_nursery_that_was_left_open_are_cancelled(
     kept, serve, call, logged, autojump_clock
 ):
     ended = trio.Event()

@@ -57,7 +57,7 @@ async def test_l13_a_session_is_closed_from_any_task_in_any_order(serve):
         nursery.start_soon(close, one)
 
 
-async def test_l02_what_the_body_raises_is_not_changed_by_a_session_beside_it(serve):
+async def test_l02_a_session_does_not_change_the_exceptions_of_the_body(serve):
     """Elsewhere a KeyError inside the block arrives as a group in a group."""
     session, _ = await serve()
 
@@ -91,7 +91,7 @@ async def test_when_the_peer_has_closed_handlers_may_finish_for_a_while(
     assert session.cause == "eof"
 
 
-async def test_requests_that_wait_for_a_place_may_run_while_draining_but_not_after(
+async def test_requests_that_wait_for_a_slot_may_run_while_draining_but_not_after(
     autojump_clock, serve_fake, call, message, small
 ):
     begun = []
@@ -155,7 +155,7 @@ async def test_an_answer_given_while_closing_still_leaves(serve_fake, call, mess
     assert ids(channel.sent) == [1]
 
 
-async def test_what_is_queued_leaves_before_the_channel_is_closed(
+async def test_queued_messages_are_sent_before_the_channel_is_closed(
     autojump_clock, serve_fake, message, nursery
 ):
     session, channel = await serve_fake(channel=FakeChannel())
@@ -327,7 +327,9 @@ async def test_callbacks_slower_than_the_peer_cost_notifications_that_are_counte
     assert "limits.messages.notifications_queued_max=2" in logged()[0]
 
 
-async def test_what_the_peer_said_last_is_heard_before_the_end(autojump_clock, serve):
+async def test_the_last_notifications_of_the_peer_are_delivered_before_the_end(
+    autojump_clock, serve
+):
     async def slow(params):
         await trio.sleep(0.1)
 
@@ -353,7 +355,7 @@ async def test_pings_are_sent_periodically_when_configured(autojump_clock, serve
     await session.ended.wait()
 
 
-async def test_nobody_pings_unless_asked(autojump_clock, serve):
+async def test_pings_are_off_by_default(autojump_clock, serve):
     _, peer = await serve()
     with trio.move_on_after(10_000):
         await peer.receive()
@@ -432,7 +434,7 @@ async def test_a_custom_transport_of_three_methods_carries_a_session(
     assert ["error" in message for message in told] == [True, False, False]
 
 
-async def test_a_fault_beside_the_last_cancellation_does_not_leave_the_session(
+async def test_an_error_beside_the_last_cancellation_stays_in_the_session(
     autojump_clock, make_session, handshake, message, logged
 ):
     async def messy(*_):

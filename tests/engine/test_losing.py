@@ -33,7 +33,7 @@ async def test_a_direct_write_that_fails_leaves_the_reason_to_send(serve_fake, m
 
 
 @pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
-async def test_whatever_a_transport_raises_ends_its_own_session_alone(
+async def test_any_error_of_a_transport_ends_its_own_session_only(
     serve_fake, message, logged, kind
 ):
     session, channel = await serve_fake(channel=kind())
@@ -90,7 +90,7 @@ async def test_a_peer_that_is_gone_is_no_error_in_the_log(serve_fake, message, l
     assert logged(logging.WARNING) == []
 
 
-async def test_of_what_could_not_leave_nothing_is_kept_behind_the_end(autojump_clock, serve_fake):
+async def test_unsent_messages_are_freed_at_the_end(autojump_clock, serve_fake):
     """It may be much, and who has ended is only forgotten when somebody collects the garbage."""
     session, channel = await serve_fake(channel=FakeChannel())
     channel.is_stuck = True
@@ -133,7 +133,7 @@ async def test_a_peer_that_reads_slowly_is_not_stalled(autojump_clock, serve, ca
     assert session.cause is None
 
 
-async def test_a_slow_peer_on_a_channel_that_tells_no_bytes_is_not_stalled(
+async def test_a_slow_peer_on_a_channel_without_a_byte_count_is_not_stalled(
     autojump_clock, serve_fake, message
 ):
     session, channel = await serve_fake(channel=FakeChannel())
@@ -175,7 +175,7 @@ async def test_a_write_that_fails_while_draining_leaves_the_cause_as_it_was(
     assert session.cause == "eof"
 
 
-async def test_nobody_posts_after_a_loss(serve_fake, call, message):
+async def test_nothing_is_queued_after_a_loss(serve_fake, call, message):
     async def tidy(handling):
         try:
             await trio.sleep_forever()

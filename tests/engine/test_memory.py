@@ -31,7 +31,7 @@ def do(memory, *names):
     return known, [step.id.name for step in memory.steps]
 
 
-async def test_a_step_is_known_by_its_place_name_and_arguments(handler):
+async def test_a_step_is_identified_by_lane_ordinal_name_and_arguments(handler):
     first = handler()
     place, step = first.next_step("price", b"[1]")
     first.keep(place, "res", b"30")
@@ -50,7 +50,7 @@ async def test_with_a_step_that_changed_all_later_ones_are_forgotten(handler):
     assert do(handler(first.steps), "a", "B") == (["a"], ["a", "B"])
 
 
-async def test_what_a_round_has_built_on_is_not_forgotten(handler):
+async def test_steps_that_a_round_has_used_are_not_forgotten(handler):
     first = handler()
     for name, lane in [("b", first.lane.child()), ("a", first.lane), ("c", first.lane)]:
         LANE.set(lane)
@@ -66,7 +66,7 @@ async def test_what_a_round_has_built_on_is_not_forgotten(handler):
     assert [step.id.name for step in second.steps] == ["a", "B"]
 
 
-async def test_where_nothing_has_changed_a_step_is_what_it_was_whatever_it_looks_like(handler):
+async def test_without_a_change_of_the_code_a_step_keeps_its_outcome(handler):
     first = handler()
     do(first, "a")
     second = handler(first.steps)
@@ -88,7 +88,7 @@ async def test_a_cancellation_by_the_end_of_the_round_is_no_outcome(handler):
     assert [step.id.name for step in memory.steps] == ["slow", "slowest"]
 
 
-async def test_what_begins_when_the_round_is_over_is_no_step(handler):
+async def test_an_operation_after_the_end_of_a_round_is_no_step(handler):
     first = handler()
     do(first, "a", "b")
     memory = handler(first.steps)

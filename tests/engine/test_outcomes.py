@@ -49,7 +49,7 @@ async def outcomes_of(serve_fake, channel):
     return outcomes
 
 
-async def test_only_of_what_was_sent_the_outcome_is_unknown(serve_fake):
+async def test_the_outcome_is_unknown_only_for_requests_that_were_sent(serve_fake):
     outcomes = await outcomes_of(serve_fake, Stuck())
     assert {name: type(outcome) for name, outcome in outcomes.items()} == {
         "sent": OutcomeUnknown,
@@ -60,6 +60,6 @@ async def test_only_of_what_was_sent_the_outcome_is_unknown(serve_fake):
     assert {outcome.exit_status for outcome in outcomes.values()} == {3}
 
 
-async def test_a_channel_that_tells_what_became_of_each_request_is_believed(serve_fake):
+async def test_the_outcomes_that_a_channel_reports_are_used(serve_fake):
     outcomes = await outcomes_of(serve_fake, Telling())
     assert {type(outcome) for outcome in outcomes.values()} == {ConnectionLost}

@@ -20,7 +20,7 @@ from mcp_trio.recording import body_bytes
 from mcp_trio.transports import Oversized
 
 
-async def test_a_whole_session_in_records(serve_fake, call, message, recording, echo):
+async def test_the_records_of_a_complete_session(serve_fake, call, message, recording, echo):
     session, channel = await serve_fake({"echo": echo}, sequencer=recording)
     channel.feed(message(**call("echo", 1)))
     await trio.testing.wait_all_tasks_blocked()
@@ -127,7 +127,9 @@ async def test_a_question_after_the_end_began_is_an_outcome_too(
     ]
 
 
-async def test_a_cancelled_question_tells_the_peer_right_after_its_outcome(serve, call, recording):
+async def test_the_cancellation_of_a_request_is_sent_right_after_its_outcome(
+    serve, call, recording
+):
     async def asks(handling):
         await handling.ask("roots/list")
 
@@ -320,7 +322,7 @@ class Gating(Unrecorded):
         self.log.append(f"mark {name}")
 
 
-async def test_a_sequencer_that_host_checks_decides_who_goes_on(serve_fake, call, message):
+async def test_a_sequencer_that_decides_turns_decides_which_lane_goes_on(serve_fake, call, message):
     async def asks(handling):
         await handling.notify("notifications/message", level("hello"))
         await handling.ask("roots/list")
@@ -388,7 +390,9 @@ async def test_a_gated_handler_that_is_cancelled_before_its_turn_never_runs(
     await session.ended.wait()
 
 
-async def test_each_report_that_a_handler_hears_is_a_resumption(serve, call, recording):
+async def test_each_progress_report_to_a_handler_is_recorded_as_a_resumption(
+    serve, call, recording
+):
     async def asks(handling):
         seen = []
 
@@ -420,7 +424,7 @@ async def test_each_report_that_a_handler_hears_is_a_resumption(serve, call, rec
     ]
 
 
-async def test_a_notification_is_marked_when_it_is_looked_at_or_told_to_be_left(serve, recording):
+async def test_a_notification_is_recorded_when_it_is_delivered_or_dropped(serve, recording):
     async def ponder(params):
         await trio.sleep_forever()
 
@@ -440,7 +444,7 @@ async def test_a_notification_is_marked_when_it_is_looked_at_or_told_to_be_left(
     assert len(session.application.heard) == 1
 
 
-async def test_what_is_not_told_is_recorded_as_well(serve, call, recording):
+async def test_a_notification_that_is_not_sent_is_recorded_as_well(serve, call, recording):
     """Or a replay would not know when the lane decided that, nor whether it was cancelled there."""
 
     async def tool(handling):

@@ -67,7 +67,7 @@ async def test_a_request_ends_with_the_peers_error(dial, outcomes):
     assert outcomes["one"].code == -5
 
 
-async def test_a_result_of_the_wrong_shape_is_the_peers_fault(dial, outcomes):
+async def test_a_result_of_the_wrong_type_is_an_error_of_the_peer(dial, outcomes):
     session, peer = await dial()
     outcomes.start("one", session)
     await peer.send_result(await peer.receive(), {"tools": 5})
@@ -75,7 +75,7 @@ async def test_a_result_of_the_wrong_shape_is_the_peers_fault(dial, outcomes):
     assert type(outcomes["one"]) is RemoteProtocolError
 
 
-async def test_what_the_protocol_forbids_is_not_sent(dial):
+async def test_requests_that_the_protocol_forbids_are_not_sent(dial):
     session, peer = await dial()
     with pytest.raises(LocalProtocolError):
         await session.request("resources/list")
@@ -114,7 +114,7 @@ async def test_a_late_answer_is_only_counted(dial, outcomes):
     assert session.connection.counts["late answer"] == 1
 
 
-async def test_a_cancelled_caller_that_has_its_answer_already_tells_nobody(serve_fake, message):
+async def test_a_cancelled_caller_with_an_answer_sends_no_cancellation(serve_fake, message):
     session, channel = await serve_fake()
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
@@ -151,7 +151,7 @@ async def test_every_request_has_a_total_budget(autojump_clock, dial):
 
 
 @pytest.mark.requirement("TIME-01", "CANC-01")
-async def test_a_request_of_which_nothing_is_heard_runs_out_of_time(autojump_clock, dial):
+async def test_a_request_without_an_answer_times_out(autojump_clock, dial):
     session, peer = await dial()
     began = trio.current_time()
     with pytest.raises(RequestTimeout) as caught:
@@ -262,7 +262,7 @@ async def test_progress_reaches_the_caller_in_its_own_task_in_order_and_before_t
 
 
 @pytest.mark.requirement("PROG-10")
-async def test_progress_for_which_nobody_asked_does_no_harm(dial, outcomes):
+async def test_unrequested_progress_does_no_harm(dial, outcomes):
     session, peer = await dial()
     outcomes.start("one", session)
     asked = await peer.receive()
@@ -276,7 +276,7 @@ async def test_progress_for_which_nobody_asked_does_no_harm(dial, outcomes):
 
 
 @pytest.mark.requirement("CANC-01")
-async def test_what_a_progress_callback_raises_goes_to_the_caller(dial, nursery):
+async def test_an_exception_of_a_progress_callback_goes_to_the_caller(dial, nursery):
     session, peer = await dial()
 
     def on_progress(params):
@@ -320,7 +320,7 @@ async def test_a_callback_may_take_longer_than_the_budgets_once_the_answer_is_th
     assert heard == [1, "quick"]
 
 
-async def test_a_slow_callback_costs_the_oldest_reports_and_stops_nobody(dial, small, nursery):
+async def test_a_slow_callback_drops_the_oldest_reports_and_blocks_nothing(dial, small, nursery):
     session, peer = await dial(limits=small(messages=MessageLimits(progress_queued_max=3)))
     heard = []
     go_on = trio.Event()

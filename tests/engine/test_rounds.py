@@ -62,7 +62,7 @@ async def test_each_round_has_keys_of_its_own_and_nothing_runs_twice(dock, round
     assert steps == ["begins"]
 
 
-async def test_what_is_asked_together_is_asked_in_one_round(dock, rounds):
+async def test_questions_asked_together_are_in_one_round(dock, rounds):
     async def sail(handling):
         answers = await ask_all(handling, [rounds.form("Which boat?"), SAMPLE, ROOTS])
         return [answers[0].action, answers[1].model, answers[2].roots]
@@ -101,7 +101,7 @@ async def test_tasks_that_ask_at_the_same_time_ask_in_one_round(dock, rounds):
     assert rounds.text_of(await peer.receive()) == "2"
 
 
-async def test_what_is_asked_while_the_round_is_out_is_asked_in_the_next(dock, rounds):
+async def test_questions_asked_during_a_round_are_in_the_next(dock, rounds):
     is_late = trio.Event()
 
     async def sail(handling):
@@ -165,7 +165,7 @@ async def test_a_malformed_answer_is_an_error_and_the_handler_waits_on(dock, rou
     assert rounds.text_of(await peer.receive()) == "[{'boat': 'reed'}, {'day': 'noon'}]"
 
 
-async def test_what_a_check_of_peoples_own_raises_is_the_handlers(dock, rounds):
+async def test_an_exception_of_a_users_check_is_raised_in_the_handler(dock, rounds):
     def check(_result):
         raise ZeroDivisionError("by the tide")
 
@@ -187,7 +187,7 @@ async def test_what_a_check_of_peoples_own_raises_is_the_handlers(dock, rounds):
 
 
 @pytest.mark.requirement("MRTR-25")
-async def test_answers_to_what_was_not_asked_mean_nothing(dock, rounds):
+async def test_answers_without_a_question_are_ignored(dock, rounds):
     _, peer = await dock({"sail": rounds.asking("Which boat?")})
     await peer.send(rounds.call("sail", 1))
     _, state = await rounds.wanted(peer, 1)
@@ -229,7 +229,9 @@ async def test_between_rounds_nothing_is_sent_and_then_by_the_new_request(dock, 
     ]
 
 
-async def test_who_waits_between_rounds_can_be_cancelled(dock, rounds, recording, autojump_clock):
+async def test_a_task_that_waits_between_rounds_can_be_cancelled(
+    dock, rounds, recording, autojump_clock
+):
     async def sail(handling):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(rounds.asking("Which boat?"), handling)
@@ -341,7 +343,7 @@ class Named(msgspec.Struct):
     name: str
 
 
-async def test_a_method_that_people_have_given_other_params_has_no_rounds(fault, rounds):
+async def test_a_method_with_params_of_the_users_own_has_no_rounds(fault, rounds):
     methods = {"tools/call": custom_method("tools/call", params=Named)}
     request = rounds.call("sail", 1, "parked.x")
     error = await fault(rounds.asking("Which boat?"), request=request, methods=methods)
@@ -386,7 +388,7 @@ async def test_a_stateless_server_that_asks_gets_no_answer(dial):
     assert session.connection.counts["request of a server"] == 3
 
 
-async def test_a_question_that_json_cannot_say_is_not_asked(rounds, fault):
+async def test_a_question_that_cannot_be_encoded_is_not_asked(rounds, fault):
     async def sail(handling):
         question = rounds.form("Which boat?")
         question.params.requested_schema["x"] = object()
@@ -436,7 +438,7 @@ async def test_an_effect_cannot_ask(rounds, fault):
 # What a recording says.
 
 
-async def test_a_recording_of_a_stateless_session_says_its_protocol_version_once(
+async def test_a_recording_of_a_stateless_session_has_its_protocol_version_once(
     dock, rounds, recording, echo
 ):
     session, peer = await dock({"echo": echo}, sequencer=recording)
@@ -448,7 +450,7 @@ async def test_a_recording_of_a_stateless_session_says_its_protocol_version_once
     assert not session.negotiated.is_set()
 
 
-async def test_a_round_is_a_story_of_the_handler_and_its_keeper(dock, rounds, recording):
+async def test_a_round_has_records_of_the_handler_and_its_keeper(dock, rounds, recording):
     _, peer = await dock({"sail": rounds.asking("Which boat?")}, sequencer=recording)
     await peer.send(rounds.call("sail", 1))
     _, state = await rounds.wanted(peer, 1)

@@ -32,7 +32,7 @@ def noting(tool, ended):
 
 
 @pytest.mark.requirement("MRTR-08")
-async def test_a_handler_to_which_nobody_comes_back_ends(
+async def test_a_handler_without_a_retry_is_cancelled(
     dock, rounds, autojump_clock, small, recording
 ):
     ended = []
@@ -113,7 +113,7 @@ def stubborn(rounds):
 
 
 @pytest.mark.parametrize("how", ["by time", "by the end"])
-async def test_who_cleans_up_under_a_shield_is_not_held_up_by_rounds(
+async def test_shielded_clean_up_does_not_wait_for_rounds(
     dock, rounds, autojump_clock, stubborn, how
 ):
     session, peer = await dock({"sail": stubborn})
@@ -126,7 +126,7 @@ async def test_who_cleans_up_under_a_shield_is_not_held_up_by_rounds(
     await session.ended.wait()
 
 
-async def test_a_shielded_question_hears_that_nobody_comes_back(
+async def test_a_shielded_question_without_a_retry_raises_connection_lost(
     dock, rounds, autojump_clock, stubborn, recording
 ):
     _, peer = await dock({"sail": stubborn.shielded}, sequencer=recording)
@@ -140,7 +140,7 @@ async def test_a_shielded_question_hears_that_nobody_comes_back(
 # Places.
 
 
-async def test_a_suspended_handler_has_no_place_and_takes_one_again(dock, rounds, small, echo):
+async def test_a_suspended_handler_frees_its_slot_and_takes_one_again(dock, rounds, small, echo):
     tide = trio.Event()
 
     async def wait(handling):
@@ -160,7 +160,7 @@ async def test_a_suspended_handler_has_no_place_and_takes_one_again(dock, rounds
     ]
 
 
-async def test_who_waits_for_a_place_gets_that_of_a_handler_that_parks(dock, rounds, small, echo):
+async def test_a_waiting_request_gets_the_slot_of_a_suspended_handler(dock, rounds, small, echo):
     tools = {"sail": rounds.asking("Which boat?"), "echo": echo}
     _, peer = await dock(tools, limits=small(requests=RequestLimits(in_flight_max=1)))
     await peer.send(rounds.call("sail", 1), rounds.call("echo", 2))
@@ -202,9 +202,7 @@ async def test_a_retry_for_which_there_is_no_room_is_rejected_and_may_come_again
     assert rounds.text_of(await peer.receive()) == "[{}]"
 
 
-async def test_a_retry_that_waits_for_a_place_can_come_again_and_be_cancelled(
-    full, rounds, recording
-):
+async def test_a_retry_that_waits_for_a_slot_can_be_repeated_and_cancelled(full, rounds, recording):
     _, peer, state, tide = await full(sequencer=recording)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     await peer.send(rounds.call("sail", 3, state, q1=rounds.accepted()))
@@ -216,7 +214,7 @@ async def test_a_retry_that_waits_for_a_place_can_come_again_and_be_cancelled(
     assert rounds.text_of(await peer.receive()) == "tide"
 
 
-async def test_a_retry_that_waits_for_a_place_at_the_end_is_dropped(full, rounds):
+async def test_a_retry_that_waits_for_a_slot_at_the_end_is_dropped(full, rounds):
     session, peer, state, _ = await full()
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     await peer.receive_available()
@@ -270,9 +268,7 @@ async def test_suspended_handlers_end_with_the_session_at_once(dock, rounds, aut
     assert trio.current_time() - began < 1
 
 
-async def test_a_handler_that_asks_after_the_last_word_is_answered_and_ends(
-    dock, rounds, autojump_clock
-):
+async def test_a_handler_that_asks_after_the_session_closes_ends(dock, rounds, autojump_clock):
     ended = []
 
     async def sail(handling):
@@ -290,7 +286,7 @@ async def test_a_handler_that_asks_after_the_last_word_is_answered_and_ends(
     assert trio.current_time() - began == 1
 
 
-async def test_what_is_kept_for_a_retry_does_not_hold_up_the_end(dock, rounds, autojump_clock):
+async def test_kept_replies_do_not_delay_the_end(dock, rounds, autojump_clock):
     session, peer = await dock({"sail": rounds.asking("Which boat?")})
     state = await suspended(peer, rounds)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))

@@ -25,7 +25,7 @@ async def suspended(peer, rounds, request_id=1):
 
 
 @pytest.mark.requirement("MRTR-19", "TRAP-96")
-async def test_a_state_is_good_for_its_own_request_only(dock, rounds):
+async def test_a_state_is_valid_for_its_own_request_only(dock, rounds):
     sail = rounds.asking("Which boat?")
     _, peer = await dock({"sail": sail, "row": sail})
     state = await suspended(peer, rounds)
@@ -54,7 +54,7 @@ async def test_a_state_is_good_for_its_own_request_only(dock, rounds):
         ({"peer": "another"}, False),
     ],
 )
-def test_a_retry_has_the_words_and_the_principal_of_the_first_request(change, is_same):
+def test_a_retry_needs_the_params_and_principal_of_the_first_request(change, is_same):
     peer = Peer(
         protocol_version=PROTOCOL_VERSIONS["2026-07-28"],
         capabilities=ClientCapabilities(),
@@ -178,7 +178,7 @@ async def test_too_many_of_them_are_rejected_naming_the_setting(sea, small):
     assert "limits.requests.queued_max=1" in rejected["error"]["message"]
 
 
-async def test_who_cancels_the_request_in_flight_cancels_the_handler(sea):
+async def test_cancelling_the_current_request_cancels_the_handler(sea):
     await sea.open()
     await sea.retry(2, 3)
     await sea.peer.cancel(2)

@@ -59,7 +59,7 @@ async def test_a_cancellation_alone_is_one():
     ("interrupt", "raised"),
     [(KeyboardInterrupt, KeyboardInterrupt), (SystemExit, BaseExceptionGroup)],
 )
-async def test_what_is_no_failure_goes_before_one(interrupt, raised):
+async def test_an_interrupt_takes_precedence_over_an_error(interrupt, raised):
     async def ask(key):
         raise {"a": ValueError, "b": interrupt}[key]
 

@@ -598,7 +598,7 @@ def test_an_error_response_without_an_id_ends_no_request(pair, frame):
     assert answer.result is None
 
 
-def test_a_result_of_the_wrong_shape_is_the_peers_fault(pair, frame):
+def test_a_result_of_the_wrong_type_is_an_error_of_the_peer(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     answer = pair.client.receive(frame(id=opened.id, result={"tools": 3}))
     with pytest.raises(RemoteProtocolError, match=r"tools/list is not a valid result.*tools"):

@@ -28,7 +28,7 @@ def claims(name):
 
 @pytest.mark.requirement("ELIC-47", "META-19")
 @pytest.mark.parametrize("handler", [moor, show])
-async def test_a_state_belongs_to_nobody_by_his_own_word(resumable, chain, handler):
+async def test_a_state_is_not_bound_to_the_identity_that_a_client_claims(resumable, chain, handler):
     plain = chain(lambda server: server.tool(name="it")(show))
     it = resumable(moor) if handler is moor else plain
     first = (await it.send(**claims("anna")))["result"]

@@ -146,7 +146,7 @@ def test_a_docstring_without_parameters_loses_its_sections_in_every_style():
     "text",
     ["Note: words", ":smile: at me", "----", "a\n---\nb", "Args: none", "x : int\n    no section"],
 )
-def test_what_only_looks_like_a_section_is_prose(text):
+def test_text_that_only_resembles_a_section_is_prose(text):
     found = parse_docstring(f"Short.\n\n{text}")
     assert (found.description, found.parameters) == (f"Short.\n\n{text}", {})
 

@@ -181,7 +181,7 @@ async def test_the_object_of_a_method_is_left_out(server, record):
     ]
 
 
-async def test_arguments_that_json_cannot_say_are_opaque(server, record):
+async def test_arguments_without_a_json_form_are_recorded_as_opaque(server, record):
     def count(*things: object) -> int:
         return len(things)
 

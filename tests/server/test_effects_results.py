@@ -118,7 +118,7 @@ UTC = dt.UTC
         ("list[Boat]", [Boat("by name")]),
     ],
 )
-def test_what_survives_comes_back_as_it_was(hint, value):
+def test_a_result_that_json_preserves_is_returned_equal(hint, value):
     it = codec(hint)
     result, body = it.converted(value)
     assert result == value
@@ -126,7 +126,7 @@ def test_what_survives_comes_back_as_it_was(hint, value):
     assert it.decoded(body) == value
 
 
-def test_peoples_converter_is_asked():
+def test_the_users_converter_is_used():
     it = codec(Angle, converter=make_converter())
     result, body = it.converted(Angle(90.0))
     assert (result, body) == (Angle(90.0), b"90.0")
@@ -144,7 +144,7 @@ def test_peoples_converter_is_asked():
         (Crew, {"names": ["a"], "since": "2026-01-02"}, Crew({"a"}, dt.date(2026, 1, 2))),
     ],
 )
-def test_what_is_annotated_is_what_comes_back(hint, value, result):
+def test_an_effect_returns_the_annotated_type(hint, value, result):
     assert codec(hint).converted(value)[0] == result
 
 
@@ -171,7 +171,7 @@ def test_what_is_annotated_is_what_comes_back(hint, value, result):
         (int, lambda: 3, "has no JSON form"),
     ],
 )
-def test_what_does_not_survive_is_rejected_with_the_functions_name(hint, value, why):
+def test_a_result_that_json_would_change_is_rejected_with_the_functions_name(hint, value, why):
     with pytest.raises(TypeError, match=why) as caught:
         codec(hint).converted(value)
     assert f"the result of the effect {__name__}.returning.<locals>.function" in str(caught.value)

@@ -104,7 +104,7 @@ async def test_a_user_fills_in_a_form_and_the_handler_gets_a_value(mooring, aske
 
 
 @pytest.mark.requirement("ELIC-11", "TRAP-90", "TRAP-91")
-async def test_a_client_of_june_2025_is_asked_in_its_own_words(mooring, asked):
+async def test_a_client_of_june_2025_receives_the_form_of_its_version(mooring, asked):
     question, answer = await asked(
         "here", accept(ship="Ada"), protocol_version=C, capabilities={"elicitation": {}}
     )
@@ -131,7 +131,7 @@ async def test_a_client_of_june_2025_is_asked_in_its_own_words(mooring, asked):
 @pytest.mark.requirement("ELIC-20")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 @pytest.mark.parametrize("rest", [{}, {"content": {"ship": 7}}])
-async def test_a_user_may_say_no_or_go_away(mooring, asked, action, rest):
+async def test_a_user_may_decline_or_cancel(mooring, asked, action, rest):
     _, answer = await asked("here", {"action": action, **rest})
     assert text_of(answer) == f"{action} False None None"
 
@@ -149,7 +149,7 @@ async def test_a_user_may_say_no_or_go_away(mooring, asked, action, rest):
         ({}, "elicitation/create"),
     ],
 )
-async def test_an_answer_that_does_not_fit_is_the_clients_fault(server, asked, result, fault):
+async def test_an_invalid_answer_is_an_error_of_the_client(server, asked, result, fault):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(RemoteProtocolError, match=fault):
@@ -229,7 +229,7 @@ def modes(server):
         ("2024-11-05", {}, []),
     ],
 )
-async def test_a_client_is_asked_only_in_the_ways_that_it_announced(
+async def test_a_client_receives_only_the_elicitation_modes_that_it_announced(
     modes, serve, protocol_version, capabilities, can
 ):
     asker = await serve(modes, protocol_version=protocol_version, capabilities=capabilities)
@@ -244,7 +244,7 @@ async def test_a_client_is_asked_only_in_the_ways_that_it_announced(
     assert asker.told == []
 
 
-async def test_all_that_is_missing_is_told_at_once(server, serve):
+async def test_all_missing_capabilities_are_reported_at_once(server, serve):
     @server.tool
     async def tool(ctx: Context) -> str:
         with pytest.raises(CapabilityMissing) as caught:
@@ -302,9 +302,7 @@ async def test_a_form_that_must_not_be_never_leaves(server, serve, message, kind
         "https://harbour.example/pay?a=b#password=1234",
     ],
 )
-async def test_nobody_is_sent_to_a_url_that_is_none_is_not_safe_or_lets_others_in(
-    server, serve, url
-):
+async def test_invalid_unsafe_and_credential_urls_are_rejected(server, serve, url):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(LocalProtocolError):

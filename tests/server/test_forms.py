@@ -84,7 +84,7 @@ def rejected(hint, content):
         ),
     ],
 )
-def test_a_value_alone_is_a_member_with_all_that_a_form_can_say_of_it(hint, said):
+def test_a_single_value_is_a_field_with_all_supported_keywords(hint, said):
     assert member(hint) == said
     check_form(form_of(hint).schema)
 
@@ -160,7 +160,7 @@ class TripDict(TypedDict, total=False):
     day: dt.date
 
 
-def test_a_typed_dict_is_a_form_and_has_what_was_filled_in():
+def test_a_typed_dict_is_a_form_with_the_content_as_value():
     form = form_of(TripDict)
     assert "required" not in form.schema
     assert form.read({"day": "2024-02-29"}) == {"day": dt.date(2024, 2, 29)}
@@ -176,7 +176,7 @@ class Maybe:
 
 
 @pytest.mark.requirement("ELIC-09")
-def test_what_may_be_none_may_be_left_out_since_a_form_has_no_word_for_it():
+def test_an_optional_field_is_not_required_in_the_form():
     form = form_of(Maybe)
     assert "required" not in form.schema
     assert form.schema["properties"]["size"] == {
@@ -251,7 +251,7 @@ def test_a_form_has_no_hidden_text():
 
 @pytest.mark.requirement("ELIC-43")
 @pytest.mark.parametrize("word", ["title", "description"])
-def test_the_words_of_a_form_lead_nowhere(word):
+def test_the_texts_of_a_form_must_not_contain_links(word):
     said = {word: "See HTTPS://example.org"}
     with pytest.raises(LocalProtocolError, match="must not contain links"):
         form_of(Annotated[str, msgspec.Meta(**said)])
@@ -263,7 +263,7 @@ def test_the_words_of_a_form_lead_nowhere(word):
 
 
 @pytest.mark.requirement("ELIC-12", "TRAP-91")
-def test_a_schema_is_a_form_as_it_is_and_its_value_what_was_filled_in():
+def test_a_given_schema_is_the_form_and_its_value_the_content():
     schema = {
         "type": "object",
         "properties": {"it": {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]}},
@@ -317,7 +317,7 @@ class Range:
         ({"low": 12}, ["low is too high"]),
     ],
 )
-def test_an_answer_that_does_not_fit_says_why_in_one_line_for_each_member(content, lines):
+def test_an_invalid_form_answer_has_one_line_for_each_field(content, lines):
     assert rejected(Range, content) == lines
 
 

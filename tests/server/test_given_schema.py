@@ -72,7 +72,7 @@ async def _context_last(given, *, ctx: Context):
 
 
 @pytest.mark.requirement("TOOL-38")
-async def test_every_mistake_is_told_in_a_line(server, serve):
+async def test_every_validation_error_has_a_line(server, serve):
     asker = await serve(server)
     arguments = {"ports": ["Oslo", "x", 3], "days": 9, "crew": 2}
     error = await asker.error("tools/call", {"name": "sail", "arguments": arguments})
@@ -96,7 +96,7 @@ async def test_an_odd_key_is_quoted_where_it_stands_in_a_path(serve):
     assert error["message"] == "invalid arguments: [\"a: b.c\"]: 1 is not of type 'string'"
 
 
-async def test_lines_are_as_many_and_as_long_as_the_limits_say(serve):
+async def test_the_number_and_length_of_lines_are_limited(serve):
     server = Server(
         "harbour",
         limits=Limits(
@@ -114,7 +114,7 @@ async def test_lines_are_as_many_and_as_long_as_the_limits_say(serve):
     ]
 
 
-async def test_a_flood_of_mistakes_is_not_counted_to_its_end(serve):
+async def test_the_number_of_reported_validation_errors_is_limited(serve):
     server = Server(
         "harbour",
         limits=Limits(

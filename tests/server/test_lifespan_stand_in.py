@@ -74,7 +74,7 @@ def drop_item(it):
         lambda it: {it: 1},
     ],
 )
-def test_whatever_is_done_with_it_is_rejected(use):
+def test_every_use_of_the_stand_in_is_rejected(use):
     with pytest.raises(BlockedInReplay, match=r"ctx\.lifespan\.fetch was used .*def fetch\("):
         use(ReplayLifespan().fetch)
 
@@ -160,7 +160,7 @@ async def test_the_lifespan_and_what_it_holds_are_opaque_to_effects(record, make
     ]
 
 
-async def test_what_is_deeper_in_the_lifespan_and_its_texts_replay_too(record):
+async def test_nested_values_and_texts_of_the_lifespan_replay_too(record):
     async def tool(ctx: Context) -> list[str]:
         @effect
         async def ask(url: str, *dbs: Database, seconds: float, **more: object) -> str:
@@ -196,7 +196,7 @@ async def test_what_is_deeper_in_the_lifespan_and_its_texts_replay_too(record):
         lambda state: (state.url, {"db": state.db}),
     ],
 )
-async def test_what_stands_beside_a_stand_in_is_compared(record, changed):
+async def test_arguments_beside_a_stand_in_are_compared(record, changed):
     def handler(arguments):
         async def tool(ctx: Context) -> int:
             async def count(*things: object) -> int:

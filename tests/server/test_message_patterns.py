@@ -315,7 +315,7 @@ async def test_a_tool_says_to_the_model_that_it_does_not_know_a_handle(serve):
 
 @pytest.mark.requirement("META-17", "ERR-14")
 @pytest.mark.parametrize("question", ["roots", "sampling"])
-async def test_a_request_that_did_not_announce_is_not_asked_though_its_neighbour_did(
+async def test_a_request_without_the_capability_is_not_asked_although_another_has_it(
     serve, question
 ):
     server = Server("harbour")

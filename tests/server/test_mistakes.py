@@ -169,14 +169,14 @@ class Short:
             raise ValueError("Far\n too `long`")
 
 
-def test_the_text_of_peoples_own_errors_is_one_short_line():
+def test_the_text_of_the_users_own_errors_is_one_short_line():
     (line,) = lines(Valid, {"name": "x"})
     assert line.startswith("it: 'name' must be <class 'int'>")
     assert "Attribute(" not in line
     assert lines(list[Short], [{"name": "Oslo"}]) == ["it[0]: far too long"]
 
 
-def test_beyond_some_depth_the_first_fault_stands_for_the_others():
+def test_below_a_depth_limit_one_error_stands_for_all():
     hint, value = dict[str, int], {"a": "x", "b": "y"}
     assert len(lines(hint, value)) == 2
     for _ in range(9):
@@ -184,7 +184,7 @@ def test_beyond_some_depth_the_first_fault_stands_for_the_others():
     assert lines(hint, value) == [f"it{'[0]' * 9}[...]: expected int, got str"]
 
 
-def test_a_fault_behind_many_good_members_is_found_by_its_place():
+def test_an_error_after_many_valid_members_is_found_with_its_path():
     assert lines(list[int], [0] * 5000 + ["a", "b"]) == ["it[5000]: expected int, got str"]
 
 
@@ -237,7 +237,7 @@ json_values = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from(["it", "n", "a\nb"]), json_values))
-def test_what_is_rejected_has_lines_and_each_names_a_place(sent):
+def test_rejected_arguments_have_lines_that_each_name_a_path(sent):
     def handler(it: Trip | list[Trip] | int, n: dict[str, Point | bool] | None = None):
         pass
 

@@ -132,7 +132,7 @@ async def test_older_clients_get_the_text_alone(serve, protocol_version):
     ],
 )
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_what_is_no_object_is_structured_in_the_newest_protocol_version_alone(
+async def test_structured_content_other_than_objects_needs_the_newest_version(
     serve, protocol_version, hint, value, schema
 ):
     asker = await serve(returning(hint, value), protocol_version=protocol_version)
@@ -199,7 +199,7 @@ async def test_data_is_of_its_schema(serve, hint, value):
         Hidden,
     ],
 )
-async def test_what_may_be_text_or_content_or_cannot_be_read_has_no_schema(serve, hint):
+async def test_text_content_and_unreadable_types_have_no_output_schema(serve, hint):
     asker = await serve(returning(hint), protocol_version=E)
     assert await listed(asker) is None
     assert await called(asker) == {"content": []}
@@ -308,7 +308,7 @@ def test_a_given_schema_and_none_at_all_are_not_both_to_be_had():
     ],
 )
 @pytest.mark.parametrize("protocol_version", [A, E])
-async def test_a_result_that_breaks_its_promise_is_never_sent(
+async def test_a_result_that_does_not_match_its_schema_is_never_sent(
     serve, protocol_version, server, why, caplog
 ):
     asker = await serve(server, protocol_version=protocol_version)
@@ -323,7 +323,7 @@ async def test_a_result_that_breaks_its_promise_is_never_sent(
 
 @pytest.mark.requirement("TOOL-23", "TRAP-68", "TRAP-70")
 @pytest.mark.parametrize("data", [None, {"name": "Oslo"}, [1], 0])
-async def test_a_whole_result_gets_the_text_that_it_lacks(serve, data):
+async def test_a_complete_result_gets_missing_text_content(serve, data):
     whole = types.CallToolResult(content=[], structured_content=data)
     asker = await serve(returning(types.CallToolResult, whole), protocol_version=E)
     assert await called(asker) == {
@@ -332,7 +332,7 @@ async def test_a_whole_result_gets_the_text_that_it_lacks(serve, data):
     }
 
 
-async def test_a_whole_result_keeps_its_content_and_its_data_may_be_of_any_class(serve):
+async def test_a_complete_result_keeps_its_content_and_may_hold_any_data(serve):
     text = types.TextContent(text="the port of Oslo")
     whole = types.CallToolResult(content=[text], structured_content=Port("Oslo"))
     asker = await serve(returning(Port, whole), protocol_version=E)
@@ -368,7 +368,7 @@ async def test_a_result_that_asks_for_input_is_no_data():
 
 @hypothesis.settings(max_examples=60)
 @hypothesis.given(st.data())
-def test_whatever_fits_the_type_fits_the_schema(data):
+def test_every_value_of_the_type_is_valid_by_the_schema(data):
     hint = data.draw(st.sampled_from([Trip, Tree, Crew, Place, dict[str, Port], list[Flag]]))
     (tool,) = returning(hint)._registry.tools.values()
     value = data.draw(st.from_type(hint))

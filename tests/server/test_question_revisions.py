@@ -118,7 +118,7 @@ async def test_a_handler_asks_for_roots(talk, protocol_version):
         (lambda ctx: ctx.elicit_url("Pay", URL), "elicitation.url"),
     ],
 )
-async def test_who_has_not_announced_it_is_never_asked(
+async def test_a_client_without_the_capability_is_never_asked(
     talk, protocol_version, question, capability
 ):
     async def ask(ctx):
@@ -203,7 +203,7 @@ async def test_what_is_no_message_of_a_model_never_reaches_the_handler(
         ({"include_context": "allServers"}, "sampling.context"),
     ],
 )
-async def test_a_model_is_lent_only_what_its_client_announced(
+async def test_sampling_requests_use_only_announced_capabilities(
     talk, protocol_version, options, capability
 ):
     async def ask(ctx):
@@ -302,7 +302,7 @@ async def test_a_handler_asks_its_user_by_a_form(talk, protocol_version):
 @pytest.mark.requirement("ELIC-20")
 @pytest.mark.parametrize("protocol_version", ASKS_FORMS)
 @pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
-async def test_a_handler_learns_what_its_user_did(talk, protocol_version, action):
+async def test_a_handler_receives_the_action_of_its_user(talk, protocol_version, action):
     async def ask(ctx):
         answer = await ctx.elicit("Moor?")
         return f"{answer.action} {answer.is_accepted}"
@@ -346,7 +346,7 @@ async def test_a_form_that_is_filled_in_wrong_never_reaches_the_handler(
 
 @pytest.mark.requirement("ELIC-10", "ELIC-12", "ELIC-13", "TRAP-91")
 @pytest.mark.parametrize("protocol_version", HAS_MODES)
-async def test_all_that_a_form_can_say_is_said(talk, protocol_version):
+async def test_a_form_has_every_keyword_that_forms_support(talk, protocol_version):
     titled = [{"const": "i", "title": "Inner"}, {"const": "o", "title": "Outer"}]
     properties = {
         "ship": {"type": "string", "minLength": 1, "maxLength": 9, "default": "Ada"},
@@ -375,7 +375,7 @@ async def test_all_that_a_form_can_say_is_said(talk, protocol_version):
 @pytest.mark.requirement("ELIC-24", "ELIC-25", "ELIC-26", "ELIC-43", "ELIC-48")
 @pytest.mark.parametrize("protocol_version", ASKS_FORMS)
 @pytest.mark.parametrize("name", ["password", "api_key", "access_token", "card_number"])
-async def test_no_form_asks_for_what_is_secret(talk, protocol_version, name):
+async def test_no_form_asks_for_secrets(talk, protocol_version, name):
     async def ask(ctx):
         form = {"type": "object", "properties": {name: {"type": "string"}}}
         with pytest.raises(LocalProtocolError, match=name):
@@ -419,7 +419,7 @@ async def test_a_handler_asks_its_user_to_visit_a_url(talk, protocol_version):
         "https://harbour.example/pay?access_token=1",
     ],
 )
-async def test_nobody_is_sent_to_a_url_that_is_not_safe(talk, protocol_version, url):
+async def test_unsafe_urls_are_rejected(talk, protocol_version, url):
     async def ask(ctx):
         with pytest.raises(LocalProtocolError):
             await ctx.elicit_url("Pay", url)
@@ -475,7 +475,7 @@ async def test_a_mode_that_was_not_announced_is_not_used(
 @pytest.mark.requirement("TRAP-88")
 @pytest.mark.parametrize("protocol_version", LEGACY)
 @pytest.mark.parametrize("code", [-1, -32601, -32603])
-async def test_a_handler_hears_of_a_rejection(server, serve, protocol_version, code):
+async def test_a_rejected_question_raises_in_the_handler(server, serve, protocol_version, code):
     @server.tool
     async def ask(ctx: Context) -> str:
         try:

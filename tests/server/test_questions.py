@@ -131,7 +131,9 @@ REPLY = types.SamplingMessage(role="assistant", content=types.TextContent(text="
         (types.CreateMessageParams(messages=[REPLY], max_tokens=5), [say("So.", "assistant")]),
     ],
 )
-async def test_a_model_is_asked_in_many_ways(server, serve, question, messages):
+async def test_sampling_accepts_texts_contents_messages_and_results(
+    server, serve, question, messages
+):
     @server.tool
     async def ask(ctx: Context) -> str:
         answer = await ctx.sample(
@@ -164,7 +166,7 @@ async def test_a_model_is_asked_in_many_ways(server, serve, question, messages):
 
 
 @pytest.mark.parametrize("thread", [True, False])
-async def test_an_answer_has_a_length_even_if_nobody_says_which(server, serve, thread):
+async def test_a_sampling_request_has_a_default_for_max_tokens(server, serve, thread):
     if thread:
 
         @server.tool

@@ -94,7 +94,7 @@ async def test_a_form_is_asked_for_in_a_round(server, rounds, name):
 
 @pytest.mark.requirement("ELIC-20")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_user_may_say_no_in_a_round(server, rounds, action):
+async def test_a_user_may_decline_in_a_round(server, rounds, action):
     @server.tool
     async def ask(ctx: Context) -> str:
         return (await ctx.elicit("Moor?")).action
@@ -219,7 +219,7 @@ async def test_a_visit_that_is_needed_is_a_round_and_then_the_handler_looks_agai
     assert text_of(reply) == "welcome"
 
 
-async def test_however_often_a_handler_looks_again_it_does_so_from_the_same_place(server, rounds):
+async def test_repeated_url_elicitations_run_at_a_constant_stack_depth(server, rounds):
     depths = []
 
     @server.tool
@@ -241,7 +241,7 @@ def test_a_visit_of_nothing_is_none():
 
 
 @pytest.mark.requirement("ELIC-20", "TRAP-92")
-async def test_a_user_who_does_not_agree_to_a_visit_gets_no_further(toll, rounds):
+async def test_a_user_who_declines_a_required_url_receives_an_error(toll, rounds):
     declined = {"it": {"action": "decline"}}
     _, reply = await rounds("resources/read", {"uri": "harbour://toll"}, declined)
     assert reply["error"] == {

@@ -95,7 +95,7 @@ def text(value):
         ((EMBEDDED,), [EMBEDDED]),
     ],
 )
-def test_what_a_tool_returns_becomes_content(value, content):
+def test_the_return_value_of_a_tool_becomes_content(value, content):
     result = tool_result(value)
     assert result == CallToolResult(content=content)
     assert json.loads(msgspec.json.encode(result)).keys() == {"content"}
@@ -125,7 +125,7 @@ def test_an_image_is_base64_with_its_mime_type():
         (b"odd", "png"),
     ],
 )
-def test_the_first_bytes_of_an_image_tell_its_format(data, expected, tmp_path):
+def test_the_format_of_an_image_is_detected_from_its_first_bytes(data, expected, tmp_path):
     assert Image(data).format == expected
     assert Image(data, format="jpeg").mime_type == "image/jpeg"
     file = tmp_path / "image.heic"
@@ -138,7 +138,7 @@ def test_the_first_bytes_of_an_image_tell_its_format(data, expected, tmp_path):
     ("name", "expected"),
     [("a.JPG", "jpeg"), ("a.svg", "svg+xml"), ("a.tif", "tiff"), ("a.png", "png"), ("a", "png")],
 )
-def test_a_files_suffix_tells_its_format_if_its_bytes_do_not(name, expected, tmp_path):
+def test_the_format_of_an_unknown_file_follows_from_its_suffix(name, expected, tmp_path):
     (tmp_path / name).write_bytes(b"odd")
     assert Image(path=tmp_path / name).format == expected
 
@@ -177,7 +177,7 @@ def test_bytes_from_a_tool_are_an_embedded_blob(kind):
     )
 
 
-def test_a_whole_result_passes_through_untouched():
+def test_a_complete_result_is_sent_unchanged():
     tool = CallToolResult(content=[], is_error=True, meta={"a": 1})
     resource = ReadResourceResult(contents=[])
     prompt = GetPromptResult(messages=[], description="other")
@@ -240,7 +240,7 @@ def test_a_dict_is_its_own_json(value):
         ),
     ],
 )
-def test_what_a_resource_returns_becomes_text_or_a_blob(value, contents):
+def test_the_return_value_of_a_resource_becomes_text_or_a_blob(value, contents):
     assert resource_result("x:1", None, value).contents == [ResourceContents(uri="x:1", **contents)]
 
 
@@ -279,7 +279,7 @@ ASSISTANT_YO = PromptMessage(role="assistant", content=text("yo"))
         ([], []),
     ],
 )
-def test_what_a_prompt_returns_becomes_messages(value, messages):
+def test_the_return_value_of_a_prompt_becomes_messages(value, messages):
     assert prompt_result("greets", value) == GetPromptResult(
         messages=messages, description="greets"
     )

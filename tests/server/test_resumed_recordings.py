@@ -85,7 +85,7 @@ async def test_a_handler_that_asks_at_its_end_is_replayed(resumable, replayed):
     assert len(set(errors)) == 1
 
 
-async def test_what_cleans_up_in_each_round_is_replayed(resumable, replayed):
+async def test_clean_up_in_each_round_is_replayed(resumable, replayed):
     done = []
 
     async def ask(*, ctx: Context) -> str:
@@ -153,7 +153,7 @@ async def test_a_handler_in_a_thread_is_replayed(resumable, replayed):
     await replayed(ask, ask)
 
 
-async def test_who_asks_in_vain_beside_others_is_replayed(resumable, replayed):
+async def test_a_cancelled_question_beside_another_is_replayed(resumable, replayed):
     async def ask(*, ctx: Context) -> str:
         async def vain() -> None:
             with trio.move_on_after(0) as scope:

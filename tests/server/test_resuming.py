@@ -76,7 +76,7 @@ async def test_all_that_is_asked_at_once_is_one_round(resumable):
 
 
 @pytest.mark.requirement("MRTR-25", "MRTR-26")
-async def test_what_was_not_answered_is_asked_again_and_what_nobody_asked_is_ignored(resumable):
+async def test_missing_answers_are_asked_again_and_unknown_answers_ignored(resumable):
     async def ask(*, ctx: Context) -> str:
         a, b = await ctx.ask_all(Elicitation("a", str), Elicitation("b", str))
         return f"{a.data}{b.data}"
@@ -113,7 +113,7 @@ async def test_an_answer_that_is_none_is_rejected(resumable, answer):
 
 
 @pytest.mark.requirement("MRTR-19", "MRTR-20", "MRTR-22", "STATE-09", "TRAP-96")
-async def test_a_state_that_is_not_good_here_has_one_error(resumable, serve):
+async def test_every_invalid_state_has_the_same_error(resumable, serve):
     async def ask(count: int = 0, *, ctx: Context) -> str:
         return str((await ctx.elicit("sure?", bool)).data)
 
@@ -181,7 +181,7 @@ async def test_a_state_is_over_when_its_time_is(resumable, limits):
     assert await it.rejected(requestState=state, inputResponses={"q1": TRUE}) == NOT_VALID
 
 
-async def test_what_is_too_large_for_a_state_fails_the_request(resumable, caplog):
+async def test_steps_too_large_for_a_state_fail_the_request(resumable, caplog):
     def long() -> str:
         return "".join(map(chr, range(32, 20_000)))
 
@@ -247,7 +247,7 @@ async def test_a_failure_beside_a_question_is_the_answer(resumable):
     assert (await resumable(ask).rejected())["message"] == "internal error"
 
 
-async def test_who_does_not_wait_for_an_answer_has_not_asked(resumable):
+async def test_a_cancelled_question_is_not_asked(resumable):
     async def ask(*, ctx: Context) -> str:
         with trio.CancelScope() as scope:
             scope.cancel()

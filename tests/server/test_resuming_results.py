@@ -70,7 +70,7 @@ async def test_a_handler_may_ask_by_its_result_and_keep_a_text(plain):
 
 
 @pytest.mark.requirement("MRTR-22", "STATE-08", "ELIC-45", "ELIC-53")
-def test_a_state_is_bound_to_whom_the_transport_knows():
+def test_a_state_is_bound_to_the_authenticated_principal():
     params = types.CallToolParams(name="it")
 
     def bound(**facts):
@@ -93,7 +93,7 @@ async def test_a_state_without_questions_is_a_round_too(plain):
     assert (await it.go_on(first))["content"][0]["text"] == "done"
 
 
-async def test_answers_without_a_state_are_what_they_look_like(plain):
+async def test_answers_without_a_state_are_decoded_by_their_shape(plain):
     async def ask(*, ctx: Context) -> types.InputRequiredResult | str:
         if not ctx.input_responses:
             return asks(a=SURE, b=ROOTS, c=SAMPLE)
@@ -132,7 +132,7 @@ async def test_an_answer_that_looks_like_none_is_rejected(plain, answer):
     ],
     ids=["nothing", "none of none", "no question", "no params"],
 )
-async def test_what_is_no_round_fails_the_request(plain, result):
+async def test_an_invalid_input_required_result_fails_the_request(plain, result):
     async def ask(*, ctx: Context) -> types.InputRequiredResult:
         return result
 
@@ -303,7 +303,7 @@ async def test_a_state_that_was_used_gets_the_same_reply_and_does_nothing(resuma
 
 
 @pytest.mark.requirement("MRTR-23", "CACHE-01")
-async def test_the_same_reply_says_the_same_about_being_kept(chain):
+async def test_a_repeated_reply_has_the_same_cache_metadata(chain):
     def register(server):
         @server.method("resources/read")
         async def read(
@@ -336,7 +336,7 @@ async def test_a_state_that_led_to_an_error_is_used_up(plain):
     assert await it.rejected(requestState=state) == NOT_VALID
 
 
-async def test_what_destroys_is_resumable_only_with_a_store():
+async def test_a_destructive_tool_is_resumable_only_with_a_store():
     hints = types.ToolAnnotations(destructive_hint=True)
 
     async def wipe() -> None:

@@ -10,7 +10,7 @@ from mcp_trio import Context, ThreadContext, effect
 from tests.server.rounds import FALSE, TRUE, filled, message_of, text_of
 
 
-async def test_clocks_and_chance_are_in_every_round_what_they_were(resumable):
+async def test_clocks_and_random_numbers_repeat_in_every_round(resumable):
     seen = []
 
     async def ask(*, ctx: Context) -> str:
@@ -121,7 +121,7 @@ async def test_a_step_that_ran_when_the_round_ended_begins_anew(resumable):
     assert done == ["slow", "slow"]
 
 
-async def test_what_cleans_up_at_the_end_of_a_round_is_no_step(resumable):
+async def test_clean_up_at_the_end_of_a_round_is_no_step(resumable):
     done, rounds = [], []
 
     async def ask(*, ctx: Context) -> str:
@@ -150,7 +150,7 @@ async def test_what_cleans_up_at_the_end_of_a_round_is_no_step(resumable):
     assert sorted(done[2:]) == sorted(["a is there", "b is there", *cleaned])
 
 
-async def test_who_is_a_step_behind_asks_in_the_same_round(resumable):
+async def test_a_task_that_is_one_step_late_asks_in_the_same_round(resumable):
     async def ask(*, ctx: Context) -> str:
         async def late():
             await trio.lowlevel.checkpoint()
@@ -238,7 +238,7 @@ async def test_inside_of_an_effect_nothing_is_asked(resumable):
     assert not asked
 
 
-async def test_the_client_hears_of_everything_once(resumable):
+async def test_each_notification_of_all_rounds_is_sent_once(resumable):
     async def ask(*, ctx: Context) -> str:
         await ctx.progress(1)
         await ctx.warning("begun")

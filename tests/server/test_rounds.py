@@ -61,7 +61,7 @@ async def test_three_methods_ask_by_their_answers_and_replay(server, record, met
 
 
 @pytest.mark.requirement("MRTR-07", "TRAP-101")
-async def test_what_the_very_request_does_not_declare_is_not_asked_for(server, serve):
+async def test_a_question_needs_a_capability_declared_in_the_same_request(server, serve):
     asker = await serve(
         server, protocol_version=STATELESS, capabilities={"elicitation": {}, "roots": {}}
     )

@@ -69,7 +69,7 @@ def ask_once(server, serve):
 
 @pytest.mark.requirement("SAMP-09", "SAMP-18", "SAMP-19", "SAMP-23", "TRAP-86")
 @pytest.mark.parametrize("thread", [False, True])
-async def test_a_model_uses_tools_and_goes_on_with_what_they_said(server, serve, thread):
+async def test_a_model_uses_tools_and_continues_with_their_results(server, serve, thread):
     if thread:
 
         @server.tool
@@ -153,7 +153,7 @@ async def test_a_client_that_did_not_announce_tools_gets_none(
 
 
 @pytest.mark.requirement("SAMP-16")
-async def test_without_a_word_no_context_is_asked_for(ask_once):
+async def test_sampling_asks_for_no_context_by_default(ask_once):
     assert "includeContext" not in await ask_once("Why?")
 
 
@@ -199,12 +199,12 @@ USE = types.SamplingMessage(
         (types.CreateMessageParams(messages=[USE], max_tokens=1), "no result"),
     ],
 )
-async def test_results_that_do_not_belong_to_what_was_said_never_leave(ask_once, question, fault):
+async def test_tool_results_without_a_matching_tool_use_are_not_sent(ask_once, question, fault):
     await ask_once(question, error=(LocalProtocolError, fault))
 
 
 @pytest.mark.parametrize("question", [[[]], [[RESULT, "High."]], [types.ToolChoice()]])
-async def test_what_is_no_message_never_leaves(ask_once, question):
+async def test_a_value_that_is_no_message_is_not_sent_to_a_model(ask_once, question):
     await ask_once(question, error=(TypeError, "a message is a text"))
 
 
@@ -234,7 +234,7 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve):
 
 @pytest.mark.requirement("SAMP-24")
 @pytest.mark.parametrize("protocol_version", [D, "2024-11-05"])
-async def test_what_was_said_before_is_said_again_only_if_the_handler_says_it(
+async def test_an_earlier_conversation_is_sent_only_if_the_handler_passes_it(
     server, serve, protocol_version
 ):
     @server.tool
@@ -267,9 +267,7 @@ async def test_an_answer_that_is_a_list_of_one_block_is_that_block(server, serve
 
 @pytest.mark.requirement("SAMP-21", "SAMP-28")
 @pytest.mark.parametrize("options", [{}, {"tools": [TIDE], "tool_choice": NO_TOOLS}])
-async def test_an_answer_that_uses_tools_that_were_not_given_is_the_clients_fault(
-    server, serve, options
-):
+async def test_a_use_of_unknown_tools_is_an_error_of_the_client(server, serve, options):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(RemoteProtocolError, match="it uses 'tide', which it was not given"):

@@ -204,7 +204,7 @@ def test_a_handler_goes_by_the_name_of_its_function_or_class():
     ("hint", "default"),
     [(tuple[list[int], ...], ([],)), (dict[str, list[int]], collections.defaultdict(list, a=[]))],
 )
-def test_what_is_inside_of_a_default_is_never_shared_between_calls(hint, default):
+def test_objects_inside_a_default_are_never_shared_between_calls(hint, default):
     def handler(it=default):
         pass
 
@@ -215,7 +215,7 @@ def test_what_is_inside_of_a_default_is_never_shared_between_calls(hint, default
     assert str(default).count("1") == 0
 
 
-def test_what_is_left_out_is_the_functions_own_default():
+def test_an_omitted_argument_is_the_functions_own_default():
     shared = [1]
 
     def handler(
@@ -238,7 +238,7 @@ def test_what_is_left_out_is_the_functions_own_default():
     ]
 
 
-def test_what_a_handler_does_to_a_default_is_gone_with_its_call():
+def test_a_change_of_a_default_does_not_outlive_the_call():
     def handler(
         names: list[str] = [],  # noqa: B006 - the default is what is tested
         trip: Trip = Trip([]),  # noqa: B008 - the same
@@ -308,7 +308,7 @@ def test_methods_callables_and_decorated_functions_are_handlers(handler):
     assert list(signature_of(handler).parameters) == ["city"]
 
 
-def test_a_partial_hides_or_defaults_what_it_binds():
+def test_the_arguments_bound_by_a_partial_are_hidden_or_defaults():
     assert called(functools.partial(two, "Oslo"), {"days": 2}) == ("Oslo", 2)
     assert called(functools.partial(two, days=5), {"city": "Oslo"}) == ("Oslo", 5)
 
@@ -335,7 +335,7 @@ def positional(city: str, /): ...
         (3, "is not a Python function"),
     ],
 )
-def test_what_names_cannot_fill_is_rejected_when_it_is_registered(handler, text):
+def test_parameters_without_names_are_rejected_at_registration(handler, text):
     with pytest.raises(TypeError, match=text):
         signature_of(handler)
 

@@ -89,7 +89,7 @@ def test_a_state_that_was_changed_anywhere_is_rejected(data):
 
 @pytest.mark.requirement("MRTR-19", "TRAP-96")
 @given(st.text() | st.binary().map(lambda it: urlsafe_b64encode(it).decode().rstrip("=")))
-def test_what_was_never_sealed_is_rejected(text):
+def test_a_text_that_was_never_sealed_is_rejected(text):
     assert opened(text) is None
 
 
@@ -118,7 +118,7 @@ def test_another_spelling_of_a_state_is_rejected():
     ],
     ids=["another principal", "nobody", "another method", "other params"],
 )
-def test_a_state_is_good_for_the_request_that_it_was_made_for(other):
+def test_a_state_is_valid_only_for_its_own_request(other):
     assert opened(sealed()) is not None
     assert opened(sealed(), other) is None
 
@@ -180,14 +180,14 @@ def test_a_state_of_another_form_is_rejected(plain):
 
 
 @pytest.mark.parametrize("setting", ["state_bytes_max", "state_plain_bytes_max"])
-def test_what_is_too_large_to_be_a_state_is_not_sealed(setting):
+def test_a_state_that_is_too_large_is_not_sealed(setting):
     small = sealer(requests=RequestLimits(**{setting: 200}))
 
     with pytest.raises(LocalProtocolError, match=rf"more than limits\.requests\.{setting}=200"):
         small.seal(state(text="x" * 500), BINDING, now=NOW, nonce=NONCE)
 
 
-def test_the_length_of_a_state_tells_little_of_what_it_holds():
+def test_the_length_of_a_state_reveals_little_of_its_content():
     lengths = {len(sealed(text="ab" * count)) for count in range(100)}
 
     assert len(lengths) == 1
@@ -236,7 +236,7 @@ def test_a_key_ring_does_not_show_its_keys():
         (["k" * 32], TypeError, "a key has to be bytes"),
     ],
 )
-def test_a_key_ring_rejects_what_seals_nothing(keys, error, text):
+def test_a_key_ring_rejects_missing_and_short_keys(keys, error, text):
     with pytest.raises(error, match=text):
         KeyRing(keys)
 
@@ -249,7 +249,7 @@ def params(arguments=b'{"a":1,"b":[2.0,"x"]}', **members):
 
 
 @pytest.mark.requirement("MRTR-22")
-def test_a_digest_is_of_what_a_retry_repeats_however_it_is_spelled():
+def test_the_digest_of_a_retry_does_not_depend_on_the_spelling_of_json():
     plain = request_digest("tools/call", params())
 
     assert request_digest("tools/call", params(b'{ "b" : [2.0, "\\u0078"], "a":1 }')) == plain
@@ -303,7 +303,7 @@ async def test_a_store_lets_a_state_be_used_once():
     assert await store.take("chain.2", seconds=10)
 
 
-async def test_a_store_keeps_what_a_used_state_has_led_to():
+async def test_a_store_keeps_the_result_of_a_used_state():
     store = MemoryStore(now=Clock())
     await store.take("chain.1", seconds=10)
     before = await store.kept("chain.1")
@@ -316,7 +316,7 @@ async def test_a_store_keeps_what_a_used_state_has_led_to():
     assert not await store.take("chain.1", seconds=10)
 
 
-async def test_a_store_that_is_full_forgets_what_is_over_and_otherwise_takes_no_more():
+async def test_a_full_store_drops_expired_states_and_otherwise_rejects():
     clock = Clock()
     store = MemoryStore(2, now=clock)
     await store.take("a", seconds=10)
@@ -368,7 +368,7 @@ async def test_keeping_a_reply_costs_the_same_however_many_are_kept():
     assert len(looked_at) == 200
 
 
-async def test_a_store_keeps_no_more_replies_than_it_has_room_for():
+async def test_a_store_limits_the_size_of_the_kept_replies():
     store = MemoryStore(reply_bytes_max=8, now=Clock())
     for key in "abc":
         await store.take(key, seconds=10)

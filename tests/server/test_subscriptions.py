@@ -64,7 +64,7 @@ def told(messages):
         ("resources", lambda s: s.resource("x:1")(nothing)),
     ],
 )
-async def test_who_asked_for_a_list_is_told_when_it_changes(server, stateless, kind, change):
+async def test_a_subscribed_list_is_announced_when_it_changes(server, stateless, kind, change):
     asker = await stateless(server)
     id_, honoured = await listen(asker, **{f"{kind}ListChanged": True})
     assert honoured == {f"{kind}ListChanged": True}
@@ -74,7 +74,7 @@ async def test_who_asked_for_a_list_is_told_when_it_changes(server, stateless, k
 
 @pytest.mark.requirement("SUB-02", "SUB-06")
 @pytest.mark.parametrize("wishes", [{}, {"toolsListChanged": False}, {"promptsListChanged": True}])
-async def test_what_was_not_asked_for_is_not_told(server, stateless, wishes):
+async def test_changes_without_a_subscription_are_not_sent(server, stateless, wishes):
     asker = await stateless(server)
     _, honoured = await listen(asker, **wishes)
     assert honoured == {name: wish for name, wish in wishes.items() if wish}
@@ -85,7 +85,7 @@ async def test_what_was_not_asked_for_is_not_told(server, stateless, wishes):
 
 
 @pytest.mark.requirement("SUB-03", "RES-15")
-async def test_updates_of_the_named_resources_are_told(server, stateless):
+async def test_updates_of_the_subscribed_resources_are_sent(server, stateless):
     asker = await stateless(server)
     uris = ["harbour://tide", "harbour://oslo/tide", "harbour://tide"]
     id_, honoured = await listen(asker, resourceSubscriptions=uris)
@@ -99,7 +99,7 @@ async def test_updates_of_the_named_resources_are_told(server, stateless):
 
 
 @pytest.mark.requirement("SUB-06")
-async def test_what_the_server_does_not_offer_is_left_out_and_not_rejected(stateless):
+async def test_lists_that_the_server_does_not_offer_are_omitted_not_rejected(stateless):
     server = Server("harbour", offers={"prompts"})
     asker = await stateless(server)
     uris = ["harbour://tide"]
@@ -108,7 +108,7 @@ async def test_what_the_server_does_not_offer_is_left_out_and_not_rejected(state
 
 
 @pytest.mark.requirement("SUB-06")
-async def test_what_nobody_could_read_is_left_out(server, stateless):
+async def test_resources_that_do_not_exist_are_omitted_from_a_subscription(server, stateless):
     asker = await stateless(server)
     uris = ["harbour://none", "harbour://tide", "harbour://../tide"]
     _, honoured = await listen(asker, resourceSubscriptions=uris)
@@ -122,7 +122,7 @@ async def test_without_a_filter_there_is_no_subscription(server, stateless, para
     assert (await asker.error("subscriptions/listen", params))["code"] == -32602
 
 
-async def test_a_list_that_became_empty_is_still_told_of(stateless):
+async def test_a_list_that_became_empty_is_still_announced(stateless):
     server = Server("harbour")
     server.tool(name="last")(nothing)
     asker = await stateless(server)
@@ -132,7 +132,7 @@ async def test_a_list_that_became_empty_is_still_told_of(stateless):
 
 
 @pytest.mark.requirement("SUB-05", "TRAP-105")
-async def test_what_changes_before_the_acknowledgement_is_told_after_it(nursery):
+async def test_a_change_before_the_acknowledgement_is_announced_after_it(nursery):
     limits = Limits(messages=MessageLimits(send_queue_bytes_max=1000))
     server = Server("harbour", offers=EVERYTHING, limits=limits)
 
@@ -173,7 +173,7 @@ async def test_a_subscription_has_the_id_of_its_request_with_its_type(server, st
 
 
 @pytest.mark.requirement("SUB-10")
-async def test_several_subscriptions_are_told_each_for_itself(server, stateless):
+async def test_each_of_several_subscriptions_has_its_own_notifications(server, stateless):
     asker = await stateless(server)
     first, _ = await listen(asker, toolsListChanged=True)
     second, _ = await listen(asker, **ALL_LISTS)
@@ -189,7 +189,7 @@ async def test_several_subscriptions_are_told_each_for_itself(server, stateless)
     )
 
 
-async def test_changes_from_threads_are_told(server, stateless):
+async def test_changes_in_threads_are_announced(server, stateless):
     asker = await stateless(server)
     id_, _ = await listen(asker, resourceSubscriptions=["harbour://tide"])
     thread = threading.Thread(target=partial(server.resource_updated, "harbour://tide"))
@@ -228,7 +228,9 @@ async def test_the_legacy_methods_are_gone(server, stateless, method):
 @pytest.mark.parametrize(
     "protocol_version", [n for n in PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[n].has_handshake]
 )
-async def test_legacy_clients_cannot_listen_and_are_told_as_ever(server, serve, protocol_version):
+async def test_legacy_clients_cannot_listen_and_receive_notifications_as_before(
+    server, serve, protocol_version
+):
     asker = await serve(server, protocol_version=protocol_version)
     error = await asker.error("subscriptions/listen", {"notifications": ALL_LISTS})
     assert error["code"] in {-32601, -32602}
@@ -238,7 +240,7 @@ async def test_legacy_clients_cannot_listen_and_are_told_as_ever(server, serve, 
     ]
 
 
-async def test_who_does_not_listen_is_told_nothing(server, stateless):
+async def test_a_client_without_a_subscription_receives_nothing(server, stateless):
     asker = await stateless(server)
     server.tool(name="n")(nothing)
     assert await asker.wire.receive_available() == []
@@ -248,7 +250,7 @@ async def test_who_does_not_listen_is_told_nothing(server, stateless):
 
 
 @pytest.mark.requirement("SUB-12", "SUB-13")
-async def test_after_its_cancellation_a_subscription_says_nothing_more(server, stateless):
+async def test_a_cancelled_subscription_sends_nothing_more(server, stateless):
     asker = await stateless(server)
     gone, _ = await listen(asker, toolsListChanged=True)
     kept, _ = await listen(asker, toolsListChanged=True)
@@ -298,7 +300,7 @@ async def served_to_a_listener(server, nursery):
     return session, peer
 
 
-async def test_what_is_pending_when_the_session_closes_is_told_before_the_end(server, nursery):
+async def test_pending_changes_are_sent_before_the_session_closes(server, nursery):
     session, peer = await served_to_a_listener(server, nursery)
     server.tool(name="n")(nothing)
     session.shut("closed")
@@ -309,7 +311,7 @@ async def test_what_is_pending_when_the_session_closes_is_told_before_the_end(se
     ]
 
 
-async def test_a_client_that_leaves_is_not_waited_for(server, nursery, autojump_clock):
+async def test_a_client_that_disconnects_does_not_delay_the_end(server, nursery, autojump_clock):
     session, peer = await served_to_a_listener(server, nursery)
     began = trio.current_time()
     await peer.aclose()
@@ -345,7 +347,7 @@ async def test_their_resources_have_a_limit_together(stateless):
     await listen(asker, resourceSubscriptions=["x:1"])
 
 
-async def test_what_there_is_no_room_for_is_not_looked_at(stateless, monkeypatch):
+async def test_a_subscription_beyond_the_limits_is_not_examined(stateless, monkeypatch):
     server = Server(
         "harbour", limits=Limits(requests=RequestLimits(subscriptions_max=3, listens_max=1))
     )
@@ -369,7 +371,7 @@ async def test_what_there_is_no_room_for_is_not_looked_at(stateless, monkeypatch
     assert looked_for == ["x:1"]
 
 
-async def test_subscriptions_take_no_place_from_handlers(stateless):
+async def test_subscriptions_use_no_handler_slots(stateless):
     server = Server("harbour", limits=Limits(requests=RequestLimits(in_flight_max=1, queued_max=0)))
 
     @server.tool

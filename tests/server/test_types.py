@@ -424,7 +424,7 @@ class WineTag(Tag[list[int]]):
 
 
 @pytest.mark.parametrize("kind", [WineRack, Rack[int], Sock, WineLabel])
-def test_what_a_class_inherits_from_a_generic_one_has_its_parameters(kind):
+def test_fields_inherited_from_a_generic_class_have_its_parameters(kind):
     with pytest.raises(ArgumentsError) as caught:
         signature(kind).decode(encoded({"first": ["x"], "place": "a"}))
     assert caught.value.lines == ["it.first[0]: expected int, got str"]
@@ -432,7 +432,7 @@ def test_what_a_class_inherits_from_a_generic_one_has_its_parameters(kind):
     assert members["first"] == {"type": "array", "items": {"type": "integer"}}
 
 
-def test_what_a_tuple_inherits_from_a_generic_one_has_its_parameters():
+def test_items_inherited_from_a_generic_tuple_have_its_parameters():
     with pytest.raises(ArgumentsError, match=r"it\[0\]\[0\]: expected int, got str"):
         signature(WineTag).decode(encoded([["x"], "a"]))
 

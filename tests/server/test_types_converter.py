@@ -206,7 +206,7 @@ def taking(annotation):
     return converter
 
 
-def test_a_hook_gets_what_it_is_annotated_with():
+def test_a_hook_receives_the_type_that_it_is_annotated_with():
     converter = taking(Sent)
     assert read(Depth, {"price": 3}, converter=converter).metres == Sent(3)
     assert lines(Depth, {"price": "3"}, converter=converter) == ["it.price: expected int, got str"]
@@ -216,13 +216,13 @@ def test_a_hook_gets_what_it_is_annotated_with():
 
 
 @pytest.mark.parametrize("annotation", [Depth, "Missing", list[Unknown], Any, int | Depth])
-def test_a_hook_whose_annotation_nobody_can_read_gets_what_was_sent(annotation):
+def test_a_hook_with_an_unreadable_annotation_receives_plain_json(annotation):
     converter = taking(annotation)
     assert signature(Depth, converter=converter).schema["properties"]["it"] == {}
     assert read(Depth, [1], converter=converter).metres == [1]
 
 
-def test_a_hook_that_is_no_python_function_gets_what_was_sent():
+def test_a_hook_that_is_no_python_function_receives_plain_json():
     converter = Converter()
     converter.register_structure_hook(fractions.Fraction, fractions.Fraction)
     assert signature(fractions.Fraction, converter=converter).schema["properties"]["it"] == {}
@@ -249,11 +249,11 @@ def test_a_hook_that_is_no_python_function_gets_what_was_sent():
         (Depth | list[int], {"metres": "x"}, ["it: expected Depth | list[int]"]),
     ],
 )  # fmt: skip
-def test_what_a_hook_rejects_is_a_line_for_its_field(hint, sent, expected):
+def test_a_value_that_a_hook_rejects_has_a_line_with_its_field(hint, sent, expected):
     assert lines(hint, sent) == expected
 
 
-def test_all_that_the_converter_collects_is_told_with_nested_paths():
+def test_all_errors_of_the_converter_are_reported_with_nested_paths():
     sent = {
         "legs": [{"days": "x", "price": "1 EUR", "odd": 1}, {"price": "3 XXX"}, 5],
         "extras": {"a b": "x"},
@@ -269,7 +269,7 @@ def test_all_that_the_converter_collects_is_told_with_nested_paths():
     ]
 
 
-def test_a_hook_may_read_something_else_than_what_was_sent():
+def test_a_hook_may_decode_a_value_that_differs_from_the_input():
     converter = make_converter()
     converter.register_structure_hook(
         Cargo,
@@ -281,7 +281,7 @@ def test_a_hook_may_read_something_else_than_what_was_sent():
     ]
 
 
-def test_a_converter_that_stops_at_the_first_mistake_tells_that_one():
+def test_a_converter_that_stops_at_the_first_error_reports_that_error():
     converter = Converter(detailed_validation=False)
     converter.register_structure_hook(Cargo, lambda value, _: converter.structure(value, Leg))
     converter.register_structure_hook(Money, lambda value, _: Money(1, value))
@@ -299,7 +299,7 @@ def broken_hook(_value, _kind):
 
 @pytest.mark.parametrize("hint", [Depth, list[Depth]])
 @pytest.mark.parametrize("detailed", [False, True])
-def test_an_error_that_bad_input_does_not_explain_is_not_the_callers_fault(hint, detailed):
+def test_an_error_unrelated_to_the_input_is_not_a_validation_error(hint, detailed):
     converter = Converter(detailed_validation=detailed)
     converter.register_structure_hook(Unknown, broken_hook)
     converter.register_structure_hook(Depth, lambda value, _: converter.structure(value, Wrong))
@@ -310,7 +310,7 @@ def test_an_error_that_bad_input_does_not_explain_is_not_the_callers_fault(hint,
 
 @pytest.mark.parametrize("converter", [None, CONVERTER])
 @pytest.mark.parametrize("hint", [Unknown, list[Unknown], Wrong, type, collections.abc.Callable])
-def test_a_type_without_a_hook_is_rejected_and_the_text_names_the_way_out(hint, converter):
+def test_a_type_without_a_hook_is_rejected_with_advice(hint, converter):
     with pytest.raises(
         TypeError, match=r"parameter 'it': the type .* has no JSON form.*converter="
     ):
@@ -319,7 +319,7 @@ def test_a_type_without_a_hook_is_rejected_and_the_text_names_the_way_out(hint, 
         JsonWriter(converter).encode([Unknown()])
 
 
-def test_text_arguments_are_read_by_what_the_hook_takes():
+def test_text_arguments_are_decoded_as_the_type_that_the_hook_takes():
     converter = Converter()
 
     @converter.register_structure_hook
@@ -332,7 +332,7 @@ def test_text_arguments_are_read_by_what_the_hook_takes():
         decode({"it": "deep"})
 
 
-def test_a_default_is_listed_in_its_plain_form_and_never_shared():
+def test_a_default_is_listed_as_plain_json_and_never_shared():
     missing, nothing = object(), Unknown()
 
     def handler(
@@ -350,13 +350,13 @@ def test_a_default_is_listed_in_its_plain_form_and_never_shared():
     assert one.depth is nothing
 
 
-def test_what_msgspec_knows_is_not_asked_of_the_converter():
+def test_types_that_msgspec_supports_do_not_reach_the_converter():
     converter = Converter()
     converter.register_structure_hook(Sent, lambda _value, _: 1 / 0)
     assert read(Sent, {"price": 1}, converter=converter) == Sent(1)
 
 
-def test_what_a_hook_writes_is_put_in_order():
+def test_the_output_of_a_hook_is_put_in_a_stable_order():
     assert written({"a": {EUR, NOK}, "b": Depth(2)}) == {
         "a": ["1 EUR", "3 NOK"],
         "b": {"metres": [2]},
@@ -406,14 +406,14 @@ async def test_a_server_with_a_converter_uses_it_for_arguments_and_results():
             await client.call_tool("pay", {"bill": {"total": "3 XXX"}, "by": {}})
 
 
-async def test_a_result_that_nobody_can_write_is_an_internal_error(caplog):
+async def test_a_result_that_cannot_be_encoded_is_an_internal_error(caplog):
     async with Client(make_server()) as client:
         with pytest.raises(RequestError, match="internal error"):
             await client.call_tool("spend", {"price": "3 NOK"})
     assert "Server(converter=" in caplog.text
 
 
-async def test_what_a_converter_reads_and_writes_replays_to_the_same_bytes(tmp_path, serve):
+async def test_values_of_a_converter_replay_to_the_same_bytes(tmp_path, serve):
     path = tmp_path / "shop.mcprec.jsonl"
     asker = await serve(make_server(), record=path)
     await asker.result("tools/list")
@@ -430,7 +430,7 @@ async def test_what_a_converter_reads_and_writes_replays_to_the_same_bytes(tmp_p
         await trio.to_thread.run_sync(replay, path, make_server(other))
 
 
-def test_cattrs_is_loaded_only_by_those_who_use_it():
+def test_cattrs_is_imported_only_if_a_converter_is_given():
     code = """
 import sys
 import traceback

@@ -122,7 +122,7 @@ PERSON = {"fullName": "Ida", "address": OSLO, "pets": [{"kind": "cat", "lives": 
         (Harbour, {"address": OSLO, "people": [PERSON]}, Harbour(ADDRESS, [Person(**PERSON)])),
     ],
 )
-def test_what_pydantic_reads_arrives_as_itself(hint, sent, value):
+def test_pydantic_values_arrive_as_their_classes(hint, sent, value):
     arrived = read(hint, sent)
     assert arrived == value
     assert type(arrived) is type(value)
@@ -253,7 +253,7 @@ def test_a_default_of_its_classes_is_never_shared_between_calls():
     assert found.decode(None).it.by_name == {}
 
 
-def test_far_down_its_first_fault_keeps_its_place():
+def test_a_deeply_nested_error_keeps_its_path():
     hint, sent = Address, {"number": 0}
     for _ in range(9):
         hint, sent = list[hint], [sent]
@@ -317,7 +317,7 @@ class Bag(BaseModel):
         ),
     ],
 )
-def test_what_it_writes_has_the_order_of_its_fields_and_sorted_sets(value, text):
+def test_pydantic_output_has_fields_in_order_and_sorted_sets(value, text):
     assert tool_result(value, JsonWriter()).content[0].text == text
 
 
@@ -349,7 +349,7 @@ async def test_a_tool_takes_and_gives_models(serve):
     ]
 
 
-def test_pydantic_is_loaded_only_by_those_who_use_it():
+def test_pydantic_is_imported_only_if_a_type_of_it_is_used():
     code = """
 import sys
 from mcp_trio._server.results import JsonWriter

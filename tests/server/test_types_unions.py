@@ -105,7 +105,7 @@ def test_its_schema_is_any_of_its_members():
         (list[Point | Ship], [{"y": 1}, 3], ["it[0].x: missing", "it[1]: expected Point | Ship"]),
     ],
 )
-def test_what_fits_no_member_is_told_by_the_likeliest_one(hint, sent, expected):
+def test_a_value_that_fits_no_union_member_has_the_errors_of_the_likeliest(hint, sent, expected):
     assert lines(hint, sent) == expected
 
 

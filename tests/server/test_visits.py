@@ -19,7 +19,7 @@ def text_of(answer):
 
 @pytest.mark.requirement("ELIC-27", "ELIC-28", "ELIC-30", "ELIC-31", "TRAP-92")
 @pytest.mark.parametrize("thread", [False, True])
-async def test_a_user_agrees_to_visit_a_url_and_the_client_hears_when_it_is_done(
+async def test_a_user_accepts_a_url_and_the_client_is_notified_of_the_completion(
     server, serve, thread
 ):
     if thread:
@@ -57,7 +57,7 @@ async def test_a_user_agrees_to_visit_a_url_and_the_client_hears_when_it_is_done
 
 
 @pytest.mark.requirement("ELIC-28", "ELIC-32", "ELIC-45", "ELIC-47")
-async def test_only_the_client_that_was_asked_hears_of_the_end_and_once(server, serve):
+async def test_only_the_asked_client_is_notified_of_the_completion_and_once(server, serve):
     @server.tool
     async def pay(ctx: Context) -> str:
         answer = await ctx.elicit_url("Pay", URL, elicitation_id="payment-7")
@@ -166,7 +166,7 @@ async def test_a_client_of_november_2025_is_told_which_visits_are_needed(
     ("protocol_version", "capabilities"),
     [(D, {"elicitation": {}}), (C, {"elicitation": {}}), (D, {})],
 )
-async def test_a_client_that_cannot_visit_is_not_told_to(
+async def test_a_client_without_url_elicitation_receives_no_url(
     toll, serve, protocol_version, capabilities
 ):
     asker = await serve(toll, protocol_version=protocol_version, capabilities=capabilities)
