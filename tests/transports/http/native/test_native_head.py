@@ -9,7 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_trio._transports import http1 as native_head
-from mcp_trio._transports.http1 import ChunkedBody, Rejected, headers_length, parse_request, encoded_response_headers
+from mcp_trio._transports.http1 import (
+    ChunkedBody,
+    Rejected,
+    headers_length,
+    parse_request,
+    encoded_response_headers,
+)
 from mcp_trio._transports.http_response import BodyTooLargeError
 
 # The end of a head
@@ -296,7 +302,9 @@ def test_no_field_means_more_than_it_says(fields):
 )
 def test_what_is_written_is_what_a_client_reads(headers, status):
     try:
-        written = encoded_response_headers(status, headers, framing=b"content-length: 0\r\n", is_last=True)
+        written = encoded_response_headers(
+            status, headers, framing=b"content-length: 0\r\n", is_last=True
+        )
     except ValueError:
         return
     client = h11.Connection(h11.CLIENT)
