@@ -473,8 +473,7 @@ def has_capability(capabilities: msgspec.Struct | None, path: str) -> bool:
         if isinstance(value, dict):
             value = cast("dict[str, Any]", value).get(name)
         else:
-            kind: type = type(value)
-            attribute = _attribute_names(kind).get(name)
+            attribute = _attribute_names(value.__class__).get(name)
             value = None if attribute is None else getattr(value, attribute)
         if value is None or value is False:
             return False

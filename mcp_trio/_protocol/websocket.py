@@ -157,40 +157,42 @@ def _has_key(request: HttpRequest) -> bool:
 class CloseCode(IntEnum):
     """The close codes of RFC 6455, section 7.4.1, and when this package sends them."""
 
-    DONE = 1000  # the session has ended
+    NORMAL_CLOSURE = 1000  # the session has ended
     GOING_AWAY = 1001  # the server stops
-    PROTOCOL_BROKEN = 1002  # the peer sent an invalid frame
-    NOT_TEXT = 1003  # the peer sent a binary message
-    NO_CODE = 1005  # never sent: the peer closed without a code
-    BROKEN_OFF = 1006  # never sent: the connection ended without a close frame
-    NOT_UTF8 = 1007  # the peer sent text that is not UTF-8
-    REJECTED = 1008  # never sent: clients are rejected before the upgrade
-    TOO_LARGE = 1009  # never sent: a message over `limits.messages.bytes_max` is answered
-    FAILED = 1011  # an error in this package, or a peer that does not respond
-    RESTARTING = 1012  # never sent
-    BUSY = 1013  # never sent: clients over a limit are rejected before the upgrade
+    PROTOCOL_ERROR = 1002  # the peer sent an invalid frame
+    UNSUPPORTED_DATA = 1003  # the peer sent a binary message
+    NO_STATUS_RECEIVED = 1005  # never sent: the peer closed without a code
+    ABNORMAL_CLOSURE = 1006  # never sent: the connection ended without a close frame
+    INVALID_PAYLOAD = 1007  # the peer sent text that is not UTF-8
+    POLICY_VIOLATION = 1008  # never sent: clients are rejected before the upgrade
+    MESSAGE_TOO_BIG = 1009  # never sent: a message over `limits.messages.bytes_max` is answered
+    INTERNAL_ERROR = 1011  # an error in this package, or a peer that does not respond
+    SERVICE_RESTART = 1012  # never sent
+    TRY_AGAIN_LATER = 1013  # never sent: clients over a limit are rejected before the upgrade
 
 
-_IS_EOF: Final = frozenset({CloseCode.DONE, CloseCode.GOING_AWAY, CloseCode.NO_CODE})
+_IS_EOF: Final = frozenset(
+    {CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RECEIVED}
+)
 
 _MEANINGS: Final[Mapping[int, str]] = {
-    CloseCode.PROTOCOL_BROKEN: "reports an error in the WebSocket protocol",
-    CloseCode.NOT_TEXT: "does not accept this kind of message",
-    CloseCode.BROKEN_OFF: "closed the connection without a close frame",
-    CloseCode.NOT_UTF8: "reports text that is not UTF-8",
-    CloseCode.REJECTED: "rejected the connection",
-    CloseCode.TOO_LARGE: "does not accept a message of this size",
-    CloseCode.FAILED: "failed",
-    CloseCode.RESTARTING: "is restarting",
-    CloseCode.BUSY: "is overloaded: try again later",
+    CloseCode.PROTOCOL_ERROR: "reports an error in the WebSocket protocol",
+    CloseCode.UNSUPPORTED_DATA: "does not accept this kind of message",
+    CloseCode.ABNORMAL_CLOSURE: "closed the connection without a close frame",
+    CloseCode.INVALID_PAYLOAD: "reports text that is not UTF-8",
+    CloseCode.POLICY_VIOLATION: "rejected the connection",
+    CloseCode.MESSAGE_TOO_BIG: "does not accept a message of this size",
+    CloseCode.INTERNAL_ERROR: "failed",
+    CloseCode.SERVICE_RESTART: "is restarting",
+    CloseCode.TRY_AGAIN_LATER: "is overloaded: try again later",
 }
 _UNKNOWN: Final = "closed the connection"
 
 _VIOLATIONS: Final[Mapping[int, str]] = {
-    CloseCode.PROTOCOL_BROKEN: "violated the WebSocket protocol",
-    CloseCode.NOT_TEXT: "sent a binary message; MCP uses text messages",
-    CloseCode.NOT_UTF8: "sent text that is not UTF-8",
-    CloseCode.FAILED: (
+    CloseCode.PROTOCOL_ERROR: "violated the WebSocket protocol",
+    CloseCode.UNSUPPORTED_DATA: "sent a binary message; MCP uses text messages",
+    CloseCode.INVALID_PAYLOAD: "sent text that is not UTF-8",
+    CloseCode.INTERNAL_ERROR: (
         "did not respond in time"
         " (limits.websocket.ping_interval_seconds, limits.websocket.pong_seconds)"
     ),

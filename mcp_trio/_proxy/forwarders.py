@@ -76,7 +76,7 @@ _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 def part(channel: Channel, loss: ConnectionLost | None) -> None:
     """Tell the peer why its channel will be closed, if the transport can carry a reason."""
     if loss is not None and isinstance(channel, WebSocketChannel):
-        channel.fail(ConnectionLost(loss.reason), CloseCode.FAILED)
+        channel.fail(ConnectionLost(loss.reason), CloseCode.INTERNAL_ERROR)
 
 
 async def send_if_text(channel: Channel, encoded: bytes) -> None:

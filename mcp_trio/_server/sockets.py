@@ -105,7 +105,7 @@ class PendingHandshake:
             " (limits.requests.first_request_seconds)"
         )
         if isinstance(self.channel, Telling):  # This reports the reason to client and session.
-            self.channel.fail(ConnectionLost(text), CloseCode.FAILED)
+            self.channel.fail(ConnectionLost(text), CloseCode.INTERNAL_ERROR)
         else:
             logger.warning("a connection is closed: %s", text)
             self.session.shut("lost")

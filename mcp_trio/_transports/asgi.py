@@ -82,7 +82,7 @@ class AsgiUpgrade:
     async def reject(self, rejection: Rejection) -> None:
         """Answer with an HTTP error; a server without the response extension answers 403."""
         if _ANSWERS not in self.extensions:
-            await self._put({"type": "websocket.close", "code": int(CloseCode.REJECTED)})
+            await self._put({"type": "websocket.close", "code": int(CloseCode.POLICY_VIOLATION)})
             return
         body = rejection.body()
         length = ("Content-Length", str(len(body)))
@@ -140,7 +140,7 @@ class AsgiSocket:
 
     async def read(self) -> None:
         """Queue received messages until the client disconnects."""
-        ended = SocketEnded(CloseCode.BROKEN_OFF)
+        ended = SocketEnded(CloseCode.ABNORMAL_CLOSURE)
         with suppress(Exception):  # an error of the server means a lost client
             while (message := await self._receive())["type"] == "websocket.receive":
                 await self._take(message)
@@ -151,7 +151,7 @@ class AsgiSocket:
     async def _take(self, message: dict[str, Any]) -> None:
         text = message.get("text")
         if text is None:
-            self._end(SocketEnded(CloseCode.NOT_TEXT, is_ours=True))
+            self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True))
             return
         self._inbox.put(bounded(text.encode(), message_bytes_max=self._limits.messages.bytes_max))
         await self._inbox.room()
@@ -239,7 +239,7 @@ class AsgiSocket:
         try:
             messages = await self._inbox.take()
         except trio.ClosedResourceError:
-            raise SocketEnded(CloseCode.DONE) from None
+            raise SocketEnded(CloseCode.NORMAL_CLOSURE) from None
         if messages:
             return cast("Sequence[bytes | Oversized]", messages)
         assert self._ended is not None

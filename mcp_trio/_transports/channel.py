@@ -24,8 +24,8 @@ Seven more members are used where they exist:
     Grows while a `send` makes progress, which tells a slow peer from one that does not read.
 
 `is_addressed: bool`
-    Whether messages to send have to be `Addressed`, so that each can go to the request of the peer
-    that it belongs to.
+    Whether messages to send have to be `RelatedMessage`s, so that each can go to the request of
+    the peer that it belongs to.
 
 `reports_losses: bool`
     Whether the channel reports each request that will get no answer, as `Lost`, and whether it was

@@ -233,7 +233,7 @@ T = TypeVar("T")
 
 _CONNECTION_ERRORS: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
 # The violations of the protocol that trio-websocket detects.
-_DETECTED_VIOLATIONS: Final = frozenset({CloseCode.PROTOCOL_BROKEN, CloseCode.NOT_UTF8})
+_DETECTED_VIOLATIONS: Final = frozenset({CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_PAYLOAD})
 
 # The private method of trio-websocket's connection that gets each message; see the module.
 _HANDLER: Final = "_handle_message_event"
@@ -434,7 +434,7 @@ class TrioSocket:
         try:
             messages = await self._reader.messages.inbox.take()
         except trio.ClosedResourceError:
-            raise SocketEnded(CloseCode.DONE) from None
+            raise SocketEnded(CloseCode.NORMAL_CLOSURE) from None
         if not messages:
             raise self._ending()
         return cast("Sequence[bytes | Oversized]", messages)
@@ -445,10 +445,10 @@ class TrioSocket:
         trio-websocket reports a peer's close and a peer's protocol violation in the same way.
         """
         if self._reader.messages.has_binary:
-            return SocketEnded(CloseCode.NOT_TEXT, is_ours=True)
+            return SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True)
         received_close = self._connection.closed
         if received_close is None:
-            return SocketEnded(CloseCode.PROTOCOL_BROKEN, is_ours=True)
+            return SocketEnded(CloseCode.PROTOCOL_ERROR, is_ours=True)
         is_ours = received_close.code in _DETECTED_VIOLATIONS and not self._stream.has_sent_close
         return SocketEnded(received_close.code, received_close.reason or "", is_ours=is_ours)
 

@@ -129,7 +129,7 @@ class WebSocketChannel:
     rejection: ConnectionLost | None = attrs.field(default=None, init=False)
     _socket: MessageSocket = attrs.field(alias="socket")
     _limits: Limits = attrs.field(alias="limits")
-    _code: CloseCode = attrs.field(default=CloseCode.DONE, init=False)
+    _code: CloseCode = attrs.field(default=CloseCode.NORMAL_CLOSURE, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
@@ -213,7 +213,7 @@ class WebSocketChannel:
             self._loss = error_of_own_close(self.name, self._code, ended.reason)
         else:
             self._loss = error_of_peer_close(self.name, ended.code, ended.reason)
-            self.rejection = self._loss if ended.code == CloseCode.REJECTED else None
+            self.rejection = self._loss if ended.code == CloseCode.POLICY_VIOLATION else None
 
     def _check_open(self) -> None:
         if self._is_closing:
@@ -254,7 +254,7 @@ class WebSocketChannel:
             except trio.BrokenResourceError:
                 return  # `receive` reports it
             if timeout.cancelled_caught and self._socket.is_silent_since(asked_at):
-                self.fail(error_of_own_close(self.name, CloseCode.FAILED), CloseCode.FAILED)
+                self.fail(error_of_own_close(self.name, CloseCode.INTERNAL_ERROR), CloseCode.INTERNAL_ERROR)
                 return
 
     def fail(self, loss: ConnectionLost, code: CloseCode) -> None:
@@ -267,7 +267,7 @@ class WebSocketChannel:
 
     def mark_going_away(self) -> None:
         """Close with code 1001 (going away) later on, because the server is stopping."""
-        if self._code is CloseCode.DONE:
+        if self._code is CloseCode.NORMAL_CLOSURE:
             self._code = CloseCode.GOING_AWAY
 
     async def aclose(self) -> None:
@@ -316,7 +316,7 @@ class _HolderTask:
                     await channel.live()
                 except Exception:  # set the loss before closing the socket ends `receive`
                     loss = ConnectionLost(f"the connection to {self.name} failed")
-                    channel.fail(loss, CloseCode.FAILED)
+                    channel.fail(loss, CloseCode.INTERNAL_ERROR)
                     raise
         except Exception as error:
             if self.channel is not None:

@@ -143,5 +143,7 @@ def test_any_other_close_leaves_the_outcome_unknown(code):
 
 
 def test_the_error_of_our_close_names_the_violation_and_the_setting():
-    assert "limits.websocket.pong_seconds" in error_of_own_close("it", CloseCode.FAILED).reason
-    assert error_of_own_close("it", CloseCode.PROTOCOL_BROKEN, "why").reason.endswith(": why")
+    assert (
+        "limits.websocket.pong_seconds" in error_of_own_close("it", CloseCode.INTERNAL_ERROR).reason
+    )
+    assert error_of_own_close("it", CloseCode.PROTOCOL_ERROR, "why").reason.endswith(": why")

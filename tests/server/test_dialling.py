@@ -161,7 +161,7 @@ async def test_a_hub_that_closes_with_a_rejection_is_not_asked_again():
     from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 
     async def handle(channel):
-        channel._code = CloseCode.REJECTED
+        channel._code = CloseCode.POLICY_VIOLATION
 
     async def admit(head):
         await trio.lowlevel.checkpoint()

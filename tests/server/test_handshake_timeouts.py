@@ -68,7 +68,7 @@ async def test_a_websocket_is_closed_with_the_reason(handshake_timeouts, autojum
     await trio.sleep(100)
     [(text, code)] = channel.failures
     assert "limits.requests.first_request_seconds" in text
-    assert code == CloseCode.FAILED
+    assert code == CloseCode.INTERNAL_ERROR
     assert not session.shut_by  # it hears of it by its channel
 
 

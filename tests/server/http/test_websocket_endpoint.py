@@ -46,7 +46,7 @@ class Socket:
             await trio.sleep_forever()
         frame = self.unheard.pop()
         if frame is None:
-            raise SocketEnded(CloseCode.DONE)
+            raise SocketEnded(CloseCode.NORMAL_CLOSURE)
         return [frame]
 
     async def ping(self):
@@ -122,7 +122,7 @@ async def test_a_session_that_its_client_ends_gives_its_place_back(open_site, au
     for _ in range(2):
         upgrade = Scripted(socket=Socket(unheard=[None, HELLO]))
         await site.app.upgraded(upgrade)
-        assert upgrade.socket.closed == [CloseCode.DONE]
+        assert upgrade.socket.closed == [CloseCode.NORMAL_CLOSURE]
         assert site.runtime.sessions._connected == 0
 
 

@@ -49,7 +49,7 @@ class Mailboxes:
         try:
             frame = (await self.receiver.receive()).encode()
         except (trio.EndOfChannel, trio.ClosedResourceError):
-            raise SocketEnded(CloseCode.DONE) from None
+            raise SocketEnded(CloseCode.NORMAL_CLOSURE) from None
         too_large = len(frame) > LIMITS.messages.bytes_max
         return [Oversized(len(frame), frame[:4096]) if too_large else frame]
 
@@ -111,14 +111,14 @@ async def test_a_socket_whose_peer_is_gone_is_pinged_no_more(autojump_clock):
     assert await ours.receive() == [FRAME]
     for channel in (ours, theirs):
         await channel.aclose()
-    assert socket.closed_with == CloseCode.DONE
+    assert socket.closed_with == CloseCode.NORMAL_CLOSURE
 
 
 async def test_the_first_cause_of_the_end_is_reported(autojump_clock):
     ours, theirs, *_ = await pair()
     await theirs.aclose()
     assert await ours.receive() == []
-    ours.fail(ConnectionLost("too late"), CloseCode.FAILED)
+    ours.fail(ConnectionLost("too late"), CloseCode.INTERNAL_ERROR)
     assert await ours.receive() == []
     await ours.aclose()
 
@@ -133,10 +133,10 @@ async def test_a_server_that_stops_says_so_once(autojump_clock):
 
 async def test_an_error_is_reported_although_the_server_is_stopping(autojump_clock):
     ours, theirs, socket, _ = await pair()
-    ours.fail(ConnectionLost("silent"), CloseCode.FAILED)
+    ours.fail(ConnectionLost("silent"), CloseCode.INTERNAL_ERROR)
     ours.mark_going_away()
     await ours.aclose()
-    assert socket.closed_with == CloseCode.FAILED
+    assert socket.closed_with == CloseCode.INTERNAL_ERROR
     await theirs.aclose()
 
 
