@@ -361,7 +361,7 @@ class HttpChannel:
         """The bytes that were sent; grows while a `send` makes progress."""
         return self._requests_bytes + self._posted_bytes
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, messages: Sequence[bytes]) -> None:
         """Send messages; return when the server has accepted all that are not requests.
 
         A request is sent by a task of its own, so that this method does not wait for its response.
@@ -372,16 +372,16 @@ class HttpChannel:
             trio.BrokenResourceError: The session has ended.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        started = self.send_nowait(frames)
-        for data in frames[started:]:
+        started = self.send_nowait(messages)
+        for data in messages[started:]:
             self._check_open()
             message = outgoing_message(data, self._decoder)
             if not self._start_request(message):
                 await self._send_unanswered(message)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """Send the requests at the beginning of `frames`; return their number.
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
+        """Send the requests at the beginning of `messages`; return their number.
 
         Raises:
             trio.ClosedResourceError: This side was closed.
@@ -389,7 +389,7 @@ class HttpChannel:
         """
         self._check_open()
         started = 0
-        for data in frames:
+        for data in messages:
             if not self._start_request(outgoing_message(data, self._decoder)):
                 break
             started += 1
