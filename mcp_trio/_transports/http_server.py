@@ -21,14 +21,14 @@ from mcp_trio._protocol.websocket import is_websocket_upgrade
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
-    Rejected,
     ParsedRequest,
+    Rejected,
+    encoded_rejection,
+    encoded_response_headers,
     has_body,
     headers_length,
     is_cacheable,
     parse_request,
-    encoded_response_headers,
-    encoded_rejection,
 )
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
 from mcp_trio._transports.socket_bytes import Ends, SocketEnds, TlsWire, Wire, client_of

@@ -254,7 +254,10 @@ class WebSocketChannel:
             except trio.BrokenResourceError:
                 return  # `receive` reports it
             if timeout.cancelled_caught and self._socket.is_silent_since(asked_at):
-                self.fail(error_of_own_close(self.name, CloseCode.INTERNAL_ERROR), CloseCode.INTERNAL_ERROR)
+                self.fail(
+                    error_of_own_close(self.name, CloseCode.INTERNAL_ERROR),
+                    CloseCode.INTERNAL_ERROR,
+                )
                 return
 
     def fail(self, loss: ConnectionLost, code: CloseCode) -> None:

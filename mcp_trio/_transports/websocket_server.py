@@ -13,10 +13,10 @@ from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.http1 import (
     Rejected,
+    encoded_rejection,
+    encoded_response_headers,
     headers_length,
     parse_request,
-    encoded_response_headers,
-    encoded_rejection,
 )
 from mcp_trio._transports.socket_bytes import client_of
 from mcp_trio._transports.trio_websocket import (

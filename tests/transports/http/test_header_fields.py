@@ -19,13 +19,13 @@ def test_names_are_in_lower_case_and_values_as_they_are():
 
 @pytest.mark.parametrize("name", ["", "a b", "a:", "a\n", "\n", "é", ":status"])
 def test_what_is_no_token_is_no_name(name):
-    with pytest.raises(ValueError, match="cannot be the name"):
+    with pytest.raises(ValueError, match="not a valid name of a header"):
         encoded([(name, "x")])
 
 
 @pytest.mark.parametrize("value", ["\n", "a\r\nb", "a\n", "\0", " a", "a\t", "a\x7f", "\u20ac"])
 def test_what_could_end_a_field_is_no_part_of_its_value(value):
-    with pytest.raises(ValueError, match="the value of the header field x-a"):
+    with pytest.raises(ValueError, match="the value of the header x-a"):
         encoded([("x-a", value)])
 
 

@@ -12,9 +12,9 @@ from mcp_trio._transports import http1 as native_head
 from mcp_trio._transports.http1 import (
     ChunkedBody,
     Rejected,
+    encoded_response_headers,
     headers_length,
     parse_request,
-    encoded_response_headers,
 )
 from mcp_trio._transports.http_response import BodyTooLargeError
 
