@@ -245,7 +245,7 @@ class ClientApplication:
         """
         return await _REQUESTS[method](self, params, report)
 
-    def hears(self, method: Method) -> bool:
+    def handles_notification(self, method: Method) -> bool:
         """Return whether `notified` handles notifications of this method."""
         return method.name == ACKNOWLEDGED or method.name in _NOTIFICATIONS
 

@@ -192,7 +192,7 @@ class ServedSession:
 
     # Notifications.
 
-    def hears(self, method: Method) -> bool:
+    def handles_notification(self, method: Method) -> bool:
         """Return whether a handler is registered for a notification."""
         return method.name in self.registry.methods
 

@@ -245,7 +245,7 @@ class UriTemplate:
 def _literal(text: str, template: str) -> str:
     bad = _BAD_LITERAL.search(text)
     if bad:
-        raise TemplateError(f"the template {template!r} has a stray {bad[0]!r} in its text")
+        raise TemplateError(f"the template {template!r} has the invalid text {bad[0]!r}")
     return quote(text, safe=_ASCII)
 
 
@@ -276,7 +276,8 @@ def _reject_ambiguity(template: UriTemplate) -> None:
 
 
 def _touch(left: Piece, right: Piece) -> bool:
-    """Also `{/a,b}{/c}` touch: the sign between them might stand between `a` and `b`."""
+    """Return whether the end of one expression cannot be told from the start of the next."""
+    # In `{/a,b}{/c}` the sign between the expressions could also be the one between `a` and `b`.
     if isinstance(left, str) or isinstance(right, str):
         return False
     first = right.operator.first

@@ -261,7 +261,7 @@ class Application(Protocol):
         """
         ...
 
-    def hears(self, method: Method) -> bool:
+    def handles_notification(self, method: Method) -> bool:
         """Return whether `notified` handles notifications of this method."""
         ...
 

@@ -45,7 +45,7 @@ class Deliveries:
 
     def put(self, event: NotificationReceived, number: int | str) -> None:
         """Queue the notification of an `in` record, if the application handles its method."""
-        if not self.application.hears(event.method):
+        if not self.application.handles_notification(event.method):
             return
         queue = self._open_queue()
         if len(queue) < self.queued_max:

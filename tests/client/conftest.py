@@ -77,7 +77,7 @@ class Bench:
         answer = self.answers[request.method.name]
         return answer(request.params) if callable(answer) else answer
 
-    def hears(self, method):  # noqa: ARG002  the interface
+    def handles_notification(self, method):  # noqa: ARG002  the interface
         return True
 
     async def notified(self, method, _params):

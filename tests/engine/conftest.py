@@ -60,7 +60,7 @@ class Tools:
             return result
         return s.CallToolResult(content=[s.TextContent(text=str(result))])
 
-    def hears(self, method):
+    def handles_notification(self, method):
         return method.name != INITIALIZED
 
     async def notified(self, method, params):

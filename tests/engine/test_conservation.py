@@ -46,7 +46,7 @@ class Behaving:
         await getattr(self, name)(handling)
         return s.CallToolResult(content=[s.TextContent(text=name * (500 if name == "huge" else 1))])
 
-    def hears(self, method):
+    def handles_notification(self, method):
         return True
 
     async def notified(self, method, params):

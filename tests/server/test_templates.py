@@ -145,11 +145,11 @@ def test_harmless_dots_and_percents_pass(name):
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        ("a{", "a stray '{'"),
-        ("a}b", "a stray '}'"),
-        ("a{b{c}}", "a stray '{'"),
-        ("a b", "a stray ' '"),
-        ("50%", "a stray '%'"),
+        ("a{", "invalid text '{'"),
+        ("a}b", "invalid text '}'"),
+        ("a{b{c}}", "invalid text '{'"),
+        ("a b", "invalid text ' '"),
+        ("50%", "invalid text '%'"),
         ("{}", "'' in {} is no variable name"),
         ("{a,}", "'' in {a,} is no variable name"),
         ("{=a}", "'=a' in"),
