@@ -476,8 +476,9 @@ def run_http(
 ) -> NoReturn:
     """Call `trio.run` with the server's `serve_http`, until SIGINT or SIGTERM arrives.
 
-    `on_serving` is called with the URL of the MCP endpoint. A second signal exits the process at once.
-    With several `workers`, each is a process with a Trio run of its own, and this is their parent.
+    `on_serving` is called with the URL of the MCP endpoint. A second signal exits the process at
+    once. With several `workers`, each is a process with a Trio run of its own, and this is their
+    parent.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal; with status 1 and
@@ -496,7 +497,8 @@ def run_http(
 def run_until_signal(serve: _Serve, *, on_serving: OnServing = _log, **options: Any) -> NoReturn:
     """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
 
-    `on_serving` is called with the URL that `serve` reports. A second signal exits the process at once.
+    `on_serving` is called with the URL that `serve` reports. A second signal exits the process at
+    once.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.
@@ -586,7 +588,7 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
         "workers serve stateless protocol versions only; protocol_versions= names none": not any(
             PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions
         ),
-        "states=MemoryStore() is in the memory of one process: workers need another store": isinstance(
+        "states=MemoryStore() is in one process only: workers need another store": isinstance(
             server.states, MemoryStore
         ),
         "a SharedRecording belongs to one process: workers record to a folder": isinstance(
