@@ -24,12 +24,12 @@ def test_a_server_is_reached_by_stdio_or_from_its_own_machine_only():
         ({"keyfile": "a.key"}, "certfile="),
     ],
 )
-async def test_what_cannot_be_served_so_is_rejected(options, text):
+async def test_invalid_options_are_rejected(options, text):
     with pytest.raises(ValueError, match=text):
         await Server("x").serve_http(port=0, **options)
 
 
-async def test_an_address_that_is_taken_is_said(nursery):
+async def test_a_taken_address_is_an_error(nursery):
     server = Server("x")
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     with pytest.raises(OSError, match="in use"):

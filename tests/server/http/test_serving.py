@@ -45,7 +45,7 @@ async def served(harbour, **options):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_both_eras_are_served(host):
+async def test_stateless_and_legacy_clients_are_served(host):
     async with served(harbour(), server=host) as (url, http, _scope):
         assert url.startswith("http://127.0.0.1:")
         answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
@@ -58,7 +58,7 @@ async def test_both_eras_are_served(host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_who_serves_a_connection_natively_takes_the_first_step_of_a_handler(host):
+async def test_the_listener_runs_the_first_step_of_a_handler_itself(host):
     server, serving, handling = Server("harbour"), [], []
 
     async def verify(_head):
@@ -98,7 +98,7 @@ async def test_each_stream_ends_in_its_protocols_way_when_the_server_is_cancelle
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_who_reads_slowly_still_gets_the_last_frame_when_the_server_is_cancelled(host):
+async def test_a_slow_client_gets_the_last_message_when_the_server_is_cancelled(host):
     server, flooded = harbour(), trio.Event()
 
     @server.tool
@@ -124,7 +124,7 @@ async def test_who_reads_slowly_still_gets_the_last_frame_when_the_server_is_can
 
 
 @pytest.mark.requirement("HTTP-04", "MHTTP-07", "SSE-06")
-async def test_it_listens_to_its_own_machine_only_unless_told_otherwise():
+async def test_a_server_listens_on_loopback_by_default():
     assert Address().host == "127.0.0.1"
     async with served(harbour()) as (url, http, _scope):
         port = httpx2.URL(url).port
@@ -155,7 +155,7 @@ def test_options_that_contradict_each_other_are_rejected():
     assert Address(certfile="x").url(80, "/mcp") == "https://127.0.0.1:80/mcp"
 
 
-async def test_an_option_that_is_none_is_not_passed_over():
+async def test_an_unknown_option_is_an_error():
     with pytest.raises(TypeError, match="workers"):
         await harbour().serve_http(port=0, workers=2)
     with pytest.raises(TypeError, match="hostnames"):
@@ -169,7 +169,7 @@ class Begun(NamedTuple):
 
 
 @pytest.mark.parametrize("at", ["beginning", "end"])
-async def test_what_the_lifespan_raises_comes_as_it_is(at):
+async def test_an_error_of_the_lifespan_is_raised_unchanged(at):
     @contextlib.asynccontextmanager
     async def lifespan(_server):
         if at == "beginning":

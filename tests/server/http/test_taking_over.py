@@ -14,7 +14,9 @@ EVENTS = "text/event-stream"
 
 
 @pytest.mark.requirement("HTTP-25", "HTTP-36", "HTTP-42", "HTTP-43", "TRAP-38")
-async def test_who_names_an_event_takes_over_what_an_old_connection_carries(opened, autojump_clock):
+async def test_a_resuming_client_takes_over_the_stream_of_its_old_connection(
+    opened, autojump_clock
+):
     client = await opened()
     asked = client.begin(call("log"))
     first = await asked.event()
@@ -62,7 +64,7 @@ async def test_the_get_stream_is_taken_over_too_but_only_with_an_event(opened, a
     assert not listening._events
 
 
-async def test_who_was_taken_over_takes_nothing_along(opened, autojump_clock):
+async def test_a_response_that_was_taken_over_keeps_no_messages(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("log", {"seconds": 50}))
     first = await asked.event()

@@ -115,7 +115,7 @@ async def test_a_page_of_another_origin_is_rejected_before_the_upgrade(host):
 
 @pytest.mark.requirement("SEC-08", "HTTP-05")
 @pytest.mark.parametrize("host", HOSTS)
-async def test_who_brings_the_token_may_come_over_both_transports(host):
+async def test_the_token_is_accepted_over_both_transports(host):
     async with served(harbour(), host, token="sesame") as (url, _scope):
         async with Client(await open_websocket_channel(url, token="sesame")) as client:
             assert text(await client.call_tool("who")) == "bearer"
@@ -149,7 +149,7 @@ async def test_compression_is_not_agreed_on_by_our_own_listener():
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_a_plain_request_is_told_what_is_there_and_other_paths_where(host):
+async def test_other_requests_and_paths_are_rejected_with_a_hint(host):
     async with served(harbour(), host) as (url, _scope), httpx2.AsyncClient() as http:
         site = url.replace("ws:", "http:")
         answer = await http.get(site)
@@ -160,7 +160,7 @@ async def test_a_plain_request_is_told_what_is_there_and_other_paths_where(host)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_it_is_where_it_is_said_to_be_or_not_there_at_all(host):
+async def test_the_websocket_path_can_be_changed_or_disabled(host):
     async with served(harbour(), host, ws_path="/socket") as (url, _scope):
         channel = await open_websocket_channel(url.replace("/ws", "/socket"))
         await channel.aclose()
@@ -172,7 +172,7 @@ async def test_it_is_where_it_is_said_to_be_or_not_there_at_all(host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_its_sessions_count_among_all(host):
+async def test_websocket_sessions_count_among_all_sessions(host):
     limits = Limits(http=HttpLimits(sessions_max=1), shutdown=ShutdownLimits(close_seconds=0.3))
     async with served(harbour(limits=limits, protocol_versions=[LEGACY]), host) as (url, _scope):
         endpoint = url.replace("ws:", "http:").replace("/ws", "/mcp")

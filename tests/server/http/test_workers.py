@@ -216,7 +216,7 @@ def test_a_second_signal_kills_what_does_not_stop(served):
 
 
 @pytest.mark.real_time
-def test_what_one_worker_sealed_another_opens_and_none_parks(served):
+def test_a_state_sealed_by_one_worker_is_opened_by_another(served):
     there = served()
     seen, patience = set(), time.monotonic() + SECONDS
     while len(seen) < 2:

@@ -105,14 +105,14 @@ async def hello(exchange):
         ("/changed", "", b"/as/it/came", "/changed"),  # a framework that rewrites it
     ],
 )
-def test_the_path_is_what_stands_below_the_mount(path, root, raw, expected):
+def test_the_path_excludes_the_mount_path(path, root, raw, expected):
     scope = scope_of(path=path, root_path=root)
     if raw is not None:
         scope["raw_path"] = raw
     assert request_of(scope).path == expected
 
 
-def test_the_head_has_what_the_scope_says():
+def test_a_request_has_the_values_of_its_scope():
     scope = scope_of("GET", "/x", headers=[(b"A", b" b\xff "), (b"a", b"c")], scheme="https")
     head = request_of({**scope, "query_string": b"d=%20?", "client": ("::1", 1)})
     assert (head.method, head.query, head.scheme, head.client) == ("GET", "d=%20?", "https", "::1")
@@ -121,7 +121,7 @@ def test_the_head_has_what_the_scope_says():
     assert request_of({**scope, "client": None}).client is None
 
 
-def test_what_clients_say_over_and_over_is_remembered_but_no_secrets():
+def test_decoded_headers_are_cached_unless_they_have_credentials():
     plain, repeated = [(b"accept", b"once-only/x")], [(b"a", b"b"), (b"a", b"once-only")]
     for headers, is_remembered in (
         (plain, True),
@@ -148,18 +148,18 @@ async def test_a_body_comes_in_pieces():
     assert server.body == b"onetwo"
 
 
-async def test_a_body_may_come_unannounced_over_http2():
+async def test_a_body_over_http2_needs_no_content_length():
     server = await served(read, piece(b"one"), scope=scope_of(http_version="2"))
     assert server.body == b"one"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
-async def test_no_body_is_waited_for_where_none_can_come(method):
+async def test_no_body_is_read_for_methods_without_one(method):
     assert (await served(read, scope=scope_of(method))).status == 200
 
 
 @pytest.mark.parametrize("length", [b"11", b"9" * 5000, b"0" * 30])
-async def test_an_announced_body_is_rejected_before_it_comes(length):
+async def test_a_too_large_content_length_is_rejected_before_the_body(length):
     async def respond(exchange):
         with pytest.raises(BodyTooLargeError, match="longer than 10"):
             await exchange.body(10)
@@ -169,12 +169,12 @@ async def test_an_announced_body_is_rejected_before_it_comes(length):
     assert (await served(respond, scope=scope)).status == 413
 
 
-async def test_a_length_that_is_no_number_announces_nothing():
+async def test_a_content_length_that_is_not_a_number_is_ignored():
     scope = scope_of(headers=[(b"content-length", "²".encode("latin-1"))])
     assert (await served(read, piece(b"one"), scope=scope)).body == b"one"
 
 
-async def test_a_body_that_stops_is_answered_with_408(autojump_clock, caplog):
+async def test_a_stalled_body_is_answered_with_408(autojump_clock, caplog):
     server = await served(
         read, piece(b"one", more=True), limits=Limits(http=HttpLimits(body_seconds=5))
     )
@@ -183,26 +183,26 @@ async def test_a_body_that_stops_is_answered_with_408(autojump_clock, caplog):
     assert trio.current_time() == 5 + Limits().shutdown.close_seconds
 
 
-async def test_a_body_has_its_time_anew_with_each_chunk(autojump_clock):
+async def test_each_chunk_of_a_body_restarts_the_time_limit(autojump_clock):
     limits = Limits(http=HttpLimits(body_seconds=5), messages=MessageLimits(chunk_bytes=2))
     steps = [4, piece(b"ab", more=True), 4, piece(b"cd", more=True), 4, piece(b"ef")]
     assert (await served(read, *steps, limits=limits)).body == b"abcdef"
 
 
-async def test_a_body_that_trickles_has_no_more_time(autojump_clock):
+async def test_a_trickling_body_does_not_restart_the_time_limit(autojump_clock):
     limits = Limits(http=HttpLimits(body_seconds=5), messages=MessageLimits(chunk_bytes=4))
     steps = [3, piece(b"a", more=True), 3, piece(b"b", more=True), 3, piece(b"c")]
     assert (await served(read, *steps, limits=limits)).status == 408
 
 
 @pytest.mark.parametrize(("version", "says"), [("1.1", True), ("1.0", True), ("2", False)])
-async def test_a_connection_whose_body_is_not_read_shall_be_closed(version, says):
+async def test_an_answer_before_the_body_announces_the_close(version, says):
     scope = scope_of(headers=[(b"content-length", b"3")], http_version=version)
     server = await served(hello, piece(b"one"), scope=scope)
     assert (server.headers.get(b"connection") == b"close") is says
 
 
-async def test_the_rest_of_a_body_is_taken_while_its_answer_is_sent():
+async def test_an_unread_body_is_dropped_while_the_answer_is_sent():
     taken = trio.Event()
 
     async def send(message):
@@ -269,7 +269,7 @@ async def run_served(respond, limits):
     return await served(respond, piece(), limits=limits)
 
 
-async def test_the_head_of_a_stream_leaves_at_once():
+async def test_the_headers_of_a_stream_are_sent_at_once():
     async def respond(exchange):
         await exchange.start(200, [])
         assert [each["type"] for each in server.sent] == [
@@ -283,7 +283,7 @@ async def test_the_head_of_a_stream_leaves_at_once():
     assert [each.get("more_body") for each in server.sent] == [None, True, False]
 
 
-async def test_an_answer_is_given_in_its_order_or_not_at_all():
+async def test_calls_of_an_exchange_in_the_wrong_order_raise():
     async def respond(exchange):
         with pytest.raises(RuntimeError, match="nothing was sent"):
             await exchange.send(b"")
@@ -320,7 +320,7 @@ async def test_a_client_that_stalls_its_http2_stream_breaks_the_answer_off(autoj
 
 
 @pytest.mark.parametrize("fails_at", [0, 1])
-async def test_a_server_that_says_so_by_an_error_has_no_client_any_more(fails_at):
+async def test_an_error_of_send_means_that_the_client_has_disconnected(fails_at):
     async def respond(exchange):
         with pytest.raises(trio.BrokenResourceError, match="by peer"):
             await exchange.answer(200, [], b"x")
@@ -329,7 +329,7 @@ async def test_a_server_that_says_so_by_an_error_has_no_client_any_more(fails_at
     await served(respond, piece(), fails_at=fails_at)
 
 
-async def test_a_server_that_fails_to_tell_has_no_client_any_more():
+async def test_an_error_of_receive_means_that_the_client_has_disconnected():
     async def receive():
         raise ConnectionError
 
@@ -368,7 +368,7 @@ async def test_every_wait_for_the_client_ends_when_it_disconnects(autojump_clock
     assert heard == [3, 3, 3]
 
 
-async def test_a_client_that_goes_within_its_body_gets_no_answer():
+async def test_a_client_that_disconnects_within_its_body_gets_no_answer():
     async def respond(exchange):
         with pytest.raises(trio.BrokenResourceError):
             await exchange.body(10)
@@ -390,7 +390,7 @@ async def test_a_broken_channel_of_the_application_itself_is_logged(caplog):
 # Not HTTP
 
 
-async def test_the_end_is_awaited_before_the_server_may_go():
+async def test_the_lifespan_shutdown_waits_for_the_sessions():
     story = []
 
     async def ended():
@@ -405,13 +405,13 @@ async def test_the_end_is_awaited_before_the_server_may_go():
     assert story == ["lifespan.startup.complete", "ended", "lifespan.shutdown.complete"]
 
 
-async def test_a_host_without_an_end_of_its_own_takes_part_in_the_lifespan():
+async def test_the_lifespan_is_answered_without_a_shutdown_function():
     server = Server([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
     await AsgiHost(hello)({"type": "lifespan"}, server.receive, server.send)
     assert len(server.sent) == 2
 
 
-async def test_a_websocket_is_politely_rejected():
+async def test_a_websocket_without_an_application_is_rejected():
     server = Server([{"type": "websocket.connect"}])
     await AsgiHost(hello)({"type": "websocket"}, server.receive, server.send)
     assert server.sent == [{"type": "websocket.close", "code": 1000}]
@@ -422,7 +422,7 @@ async def test_an_unknown_scope_is_an_error():
         await AsgiHost(hello)({"type": "telepathy"}, None, None)
 
 
-def test_without_trio_the_answer_names_the_worker_that_is_needed():
+def test_under_asyncio_the_answer_names_the_worker_to_use():
     server = Server()
     asyncio.run(AsgiHost(hello)(scope_of(), server.receive, server.send))
     assert server.status == 500
@@ -430,7 +430,7 @@ def test_without_trio_the_answer_names_the_worker_that_is_needed():
     assert server.headers[b"content-length"] == str(len(server.body)).encode()
 
 
-def test_without_trio_there_is_nothing_to_end():
+def test_under_asyncio_the_lifespan_is_answered_too():
     async def ended():
         raise AssertionError
 

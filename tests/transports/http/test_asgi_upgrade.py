@@ -123,7 +123,7 @@ async def test_messages_go_both_ways_and_the_close_is_reported(opened, autojump_
         ({"type": "websocket.receive", "bytes": b"x"}, "binary"),
     ],
 )
-async def test_other_ends_are_losses(opened, message, complaint, autojump_clock):
+async def test_abnormal_closes_are_lost_connections(opened, message, complaint, autojump_clock):
     server, channel, _raised = await opened()
     server.tell.send_nowait(message)
     with pytest.raises(OutcomeUnknown, match=complaint):
@@ -131,23 +131,21 @@ async def test_other_ends_are_losses(opened, message, complaint, autojump_clock)
     await channel.aclose()
 
 
-async def test_a_server_whose_receive_fails_has_no_client_any_more(opened, autojump_clock):
+async def test_an_error_of_receive_loses_the_connection(opened, autojump_clock):
     server, channel, _raised = await opened()
     server.tell.close()
     with pytest.raises(ConnectionLost, match="1006"):
         await channel.receive()
 
 
-async def test_a_server_whose_send_fails_has_no_client_any_more(opened, autojump_clock):
+async def test_an_error_of_send_loses_the_connection(opened, autojump_clock):
     server, channel, _raised = await opened()
     server.host_check = None
     with pytest.raises(trio.BrokenResourceError):
         await channel.send([FRAME])
 
 
-async def test_a_send_that_is_cancelled_cuts_nothing_and_leaves_out_the_rest(
-    opened, autojump_clock
-):
+async def test_a_cancelled_send_completes_one_message_and_drops_the_rest(opened, autojump_clock):
     server, channel, _raised = await opened(is_shielded=True)
     server.host_check = trio.Event()
     with trio.move_on_after(1):
@@ -158,7 +156,7 @@ async def test_a_send_that_is_cancelled_cuts_nothing_and_leaves_out_the_rest(
     assert texts == ["0", "end"]
 
 
-async def test_a_write_that_cannot_be_stopped_has_the_connection_cut_off(opened, autojump_clock):
+async def test_a_write_that_cannot_be_cancelled_breaks_the_connection_off(opened, autojump_clock):
     server, channel, raised = await opened(is_shielded=True)
     server.host_check = trio.Event()
     with trio.move_on_after(1):
@@ -169,7 +167,7 @@ async def test_a_write_that_cannot_be_stopped_has_the_connection_cut_off(opened,
     server.host_check.set()
 
 
-async def test_a_quiet_peer_is_the_servers_affair(opened, autojump_clock):
+async def test_a_silent_peer_is_left_to_the_asgi_server(opened, autojump_clock):
     server, channel, _raised = await opened()
     await trio.sleep(10 * (LIMITS.websocket.ping_interval_seconds + LIMITS.websocket.pong_seconds))
     await channel.send([FRAME])
@@ -177,7 +175,7 @@ async def test_a_quiet_peer_is_the_servers_affair(opened, autojump_clock):
     await channel.aclose()
 
 
-async def test_messages_are_taken_at_once_while_nothing_waits(opened, autojump_clock):
+async def test_messages_are_sent_without_waiting_while_the_queue_is_empty(opened, autojump_clock):
     server, channel, _raised = await opened()
     assert channel.send_nowait([FRAME, FRAME]) == 2
     assert channel.send_nowait([FRAME]) == 0
@@ -194,7 +192,7 @@ async def test_messages_are_taken_at_once_while_nothing_waits(opened, autojump_c
     await channel.aclose()
 
 
-async def test_to_a_client_that_has_gone_nothing_is_sent_at_once(opened, autojump_clock):
+async def test_sending_to_a_disconnected_client_fails_at_once(opened, autojump_clock):
     server, channel, _raised = await opened()
     server.tell.send_nowait({"type": "websocket.disconnect"})
     await trio.testing.wait_all_tasks_blocked()
@@ -252,7 +250,7 @@ async def test_a_rejection_is_an_answer_where_the_server_can_give_one():
     assert server.kinds == ["close"]
 
 
-async def test_a_client_that_has_gone_is_neither_accepted_nor_rejected(caplog):
+async def test_a_disconnected_client_is_neither_accepted_nor_rejected(caplog):
     server = Scripted()
     server.told.receive_nowait()
     server.tell.send_nowait({"type": "websocket.disconnect"})
@@ -278,7 +276,7 @@ async def test_an_application_without_websockets_rejects_them():
     assert server.kinds == ["close"]
 
 
-async def test_the_head_is_that_of_http(autojump_clock):
+async def test_the_handshake_request_is_one_of_http(autojump_clock):
     heads = []
 
     async def look(upgrade):

@@ -49,7 +49,7 @@ async def test_a_request_with_length_and_coding_is_rejected_and_disconnected(ope
 
 @pytest.mark.parametrize("name", HOSTS)
 @both_lengths
-async def test_nothing_behind_such_a_request_is_served(opened, name, fields, caplog):
+async def test_data_after_such_a_request_are_not_served(opened, name, fields, caplog):
     host, seen = await opened(name)
     for _ in range(3):
         client = await host.connect()
@@ -60,7 +60,7 @@ async def test_nothing_behind_such_a_request_is_served(opened, name, fields, cap
 
 
 @pytest.mark.parametrize("name", HOSTS)
-async def test_head_and_body_of_an_answer_leave_together(opened, name, monkeypatch):
+async def test_headers_and_body_of_an_answer_are_sent_together(opened, name, monkeypatch):
     host, _ = await opened(name)
     sent = []
     for kind, method in ((socket.socket, "send"), (trio.SocketStream, "send_all")):
@@ -82,7 +82,7 @@ def noting(send, sent):
 
 
 @pytest.mark.parametrize("name", HOSTS)
-async def test_a_connection_goes_on_after_an_empty_body_that_was_not_read(opened, name):
+async def test_a_connection_is_kept_after_an_unread_empty_body(opened, name):
     host, seen = await opened(name)
     client = await host.connect()
     for _ in range(2):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mcp_trio._protocol.http_headers import encoded
 
 
-def test_names_are_in_lower_case_and_values_as_they_are():
+def test_header_names_are_lower_case_and_values_unchanged():
     fields = [("Mcp-Session-Id", "AbC"), ("x", ""), ("y", "a \t b"), ("z", "\xe9")]
     assert encoded(fields) == [
         (b"mcp-session-id", b"AbC"),
@@ -18,19 +18,19 @@ def test_names_are_in_lower_case_and_values_as_they_are():
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:", "a\n", "\n", "é", ":status"])
-def test_what_is_no_token_is_no_name(name):
-    with pytest.raises(ValueError, match="not a valid name of a header"):
+def test_a_header_name_must_be_a_token(name):
+    with pytest.raises(ValueError, match="is not a valid name of a header"):
         encoded([(name, "x")])
 
 
 @pytest.mark.parametrize("value", ["\n", "a\r\nb", "a\n", "\0", " a", "a\t", "a\x7f", "\u20ac"])
-def test_what_could_end_a_field_is_no_part_of_its_value(value):
+def test_a_header_value_has_no_line_break(value):
     with pytest.raises(ValueError, match="the value of the header x-a"):
         encoded([("x-a", value)])
 
 
 @given(st.text())
-def test_a_value_is_one_line_of_one_field(value):
+def test_a_header_value_is_one_line(value):
     try:
         [(_, sent)] = encoded([("a", value)])
     except ValueError:

@@ -126,7 +126,7 @@ async def test_random_bytes_and_broken_requests_end_in_a_rejection_or_a_close(at
 
 
 @pytest.mark.parametrize("head", HUGE_HEADS, ids=["target", "field", "fields"])
-async def test_a_huge_head_is_not_read_to_its_end(attacked, head):
+async def test_huge_headers_are_not_read_to_their_end(attacked, head):
     host = await attacked()
     client = await host.connect()
     assert statuses(await said(client, head)) in ([431], [400])
@@ -160,7 +160,7 @@ async def test_connections_beyond_the_limit_are_turned_away_and_the_rest_served(
 
 
 @pytest.mark.real_time
-async def test_heads_that_trickle_in_are_given_up(attacked):
+async def test_trickling_headers_time_out(attacked):
     # hypercorn has one limit for both
     host = await attacked(http=HttpLimits(headers_seconds=0.5, idle_seconds=0.5))
     clients = [await host.connect() for _ in range(40)]
@@ -181,7 +181,7 @@ async def test_heads_that_trickle_in_are_given_up(attacked):
 
 
 @pytest.mark.real_time
-async def test_bodies_that_stop_coming_are_given_up(attacked):
+async def test_stalled_bodies_time_out(attacked):
     host = await attacked(http=HttpLimits(body_seconds=0.3))
     clients = [await host.connect() for _ in range(40)]
     for client in clients:
@@ -193,7 +193,7 @@ async def test_bodies_that_stop_coming_are_given_up(attacked):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", ["native", "resting"], indirect=True)
-async def test_a_small_body_that_trickles_in_is_given_up(attacked):
+async def test_a_small_trickling_body_times_out(attacked):
     host = await attacked(http=HttpLimits(body_seconds=0.5))
     client = await host.connect()
 
@@ -227,7 +227,7 @@ async def test_streams_of_a_client_that_does_not_read_are_aborted(attacked):
 
 
 @pytest.mark.real_time
-async def test_hundreds_that_say_nothing_are_let_go(attacked):
+async def test_hundreds_of_silent_clients_are_disconnected(attacked):
     host = await attacked(http=HttpLimits(idle_seconds=0.5))
     clients = [await host.connect() for _ in range(300)]
     assert (await (await host.connect()).exchange()).status == 200
@@ -263,7 +263,7 @@ async def test_clients_may_vanish_at_any_point(attacked, sent, reset):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", ["native"], indirect=True)
-async def test_of_a_client_that_broke_the_rules_nothing_is_left(attacked):
+async def test_a_rejected_client_leaves_no_tasks(attacked):
     """Not even for `limits.http.idle_seconds`; but where tasks are used again they rest for some time."""
     host = await attacked()
     tasks = trio.lowlevel.current_statistics().tasks_living

@@ -12,7 +12,7 @@ from tests.transports.http.conftest import say_hello
 # What the application is given
 
 
-async def test_the_head_comes_as_it_was_sent(opened):
+async def test_a_request_has_its_headers_as_they_were_sent(opened):
     heads = []
 
     async def respond(exchange):
@@ -38,7 +38,7 @@ async def test_the_head_comes_as_it_was_sent(opened):
     assert (head.scheme, head.client, head.principal) == (scheme, "127.0.0.1", None)
 
 
-async def test_the_body_comes_whole_and_can_be_asked_for_twice(opened):
+async def test_a_body_can_be_read_twice(opened):
     bodies = []
 
     async def respond(exchange):
@@ -51,7 +51,7 @@ async def test_the_body_comes_whole_and_can_be_asked_for_twice(opened):
     assert bodies == [sent, sent]
 
 
-async def test_a_chunked_body_comes_whole(opened):
+async def test_a_chunked_body_is_joined(opened):
     bodies = []
 
     async def respond(exchange):
@@ -89,12 +89,12 @@ async def reject_large(exchange):
     await say_hello(exchange)
 
 
-async def test_a_body_of_just_the_limit_is_taken(opened):
+async def test_a_body_of_exactly_the_limit_is_accepted(opened):
     client = await (await opened(reject_large)).connect()
     assert (await client.exchange("POST", body=b"x" * 1000)).status == 200
 
 
-async def test_a_body_that_is_announced_too_large_is_not_waited_for(opened):
+async def test_a_too_large_content_length_is_rejected_at_once(opened):
     client = await (await opened(reject_large)).connect()
     await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
     received = await client.rest()
@@ -121,7 +121,7 @@ async def test_an_answer_reaches_a_client_whose_body_is_not_read(opened):
     assert received.endswith(b"\r\n\r\nhello")
 
 
-async def test_a_client_that_goes_away_within_its_body_breaks_the_exchange(opened):
+async def test_a_disconnect_within_the_body_breaks_the_exchange(opened):
     errors = []
     is_over = trio.Event()
 
@@ -140,7 +140,7 @@ async def test_a_client_that_goes_away_within_its_body_breaks_the_exchange(opene
 
 
 @pytest.mark.real_time
-async def test_a_client_whose_body_stops_coming_is_not_waited_for(opened):
+async def test_a_stalled_body_breaks_the_exchange(opened):
     errors = []
 
     async def respond(exchange):
@@ -218,7 +218,7 @@ async def test_a_head_request_gets_the_length_and_no_body(opened):
     assert (await client.exchange("GET")).body == b"hello"
 
 
-async def test_a_large_answer_comes_whole(opened):
+async def test_a_large_answer_is_sent_completely(opened):
     whole = bytes(range(256)) * 20_000
 
     async def respond(exchange):
@@ -228,7 +228,7 @@ async def test_a_large_answer_comes_whole(opened):
     assert (await client.exchange()).body == whole
 
 
-async def test_the_pieces_of_an_answer_come_at_once(opened):
+async def test_the_pieces_of_an_answer_are_sent_at_once(opened):
     go_on = trio.Event()
 
     async def respond(exchange):
@@ -266,7 +266,7 @@ async def test_a_streamed_answer_to_head_has_no_body(opened):
 @pytest.mark.parametrize(
     "field", [("x-a", "b\r\nx-evil: c"), ("x-a\r\nx-evil", "b"), ("x-a", "b\nc"), ("x-a", "\0")]
 )
-async def test_a_header_that_would_become_two_is_rejected_before_anything_is_sent(opened, field):
+async def test_an_injected_header_is_rejected_before_anything_is_sent(opened, field):
     errors = []
 
     async def respond(exchange):
@@ -299,9 +299,7 @@ async def say_nothing(exchange):
 
 
 @pytest.mark.parametrize("respond", [fail, fail_in_group])
-async def test_an_application_that_raises_is_answered_for_without_a_word_of_why(
-    opened, caplog, respond
-):
+async def test_an_error_of_the_application_is_answered_with_an_empty_500(opened, caplog, respond):
     host = await opened(respond)
     client = await host.connect()
     answer = await client.exchange("GET", "/x")
@@ -312,7 +310,7 @@ async def test_an_application_that_raises_is_answered_for_without_a_word_of_why(
     assert (await (await host.connect()).exchange()).status == 500
 
 
-async def test_an_application_that_says_nothing_is_answered_for(opened, caplog):
+async def test_an_application_that_does_not_answer_is_answered_with_500(opened, caplog):
     client = await (await opened(say_nothing)).connect()
     answer = await client.exchange("POST", body=b"x")
     assert (answer.status, answer.body) == (500, b"")

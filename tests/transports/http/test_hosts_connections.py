@@ -31,7 +31,7 @@ async def test_a_client_that_closes_while_its_answer_is_computed_is_gone(opened)
 
 
 @pytest.mark.requirement("HTTP-25", "TRAP-38")
-async def test_a_client_that_closes_ends_nothing_of_what_is_done_for_it(opened):
+async def test_a_disconnect_does_not_cancel_the_application(opened):
     begun, has_closed, is_done = trio.Event(), trio.Event(), trio.Event()
     bodies = []
 
@@ -54,7 +54,7 @@ async def test_a_client_that_closes_ends_nothing_of_what_is_done_for_it(opened):
 
 
 @pytest.mark.requirement("HTTP-25")
-async def test_a_request_is_served_whose_client_closed_at_once(opened):
+async def test_a_request_is_served_although_its_client_closed_at_once(opened):
     bodies = []
     is_done = trio.Event()
 
@@ -95,7 +95,7 @@ async def test_a_client_that_closes_in_the_middle_of_a_stream_is_gone(opened):
     assert len(errors) == 1
 
 
-async def test_a_client_that_shuts_its_side_is_gone(opened):
+async def test_a_half_closed_client_counts_as_disconnected(opened):
     is_gone = trio.Event()
 
     async def respond(exchange):
@@ -144,7 +144,7 @@ async def test_a_stream_to_a_disconnected_client_fails(opened):
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_nothing_is_given_up(opened):
+async def test_a_client_that_reads_nothing_breaks_the_exchange(opened):
     respond, errors = pouring(100_000)
     client = await (
         await opened(respond, messages=MessageLimits(write_stall_seconds=0.2))
@@ -154,7 +154,7 @@ async def test_a_client_that_reads_nothing_is_given_up(opened):
         await errors.receive()
 
 
-async def test_a_client_that_is_gone_is_nothing_to_log(opened, caplog):
+async def test_disconnects_are_not_logged(opened, caplog):
     is_over = trio.Event()
 
     async def respond(exchange):
@@ -188,7 +188,7 @@ async def test_requests_follow_each_other_on_a_connection(opened):
         assert (await client.exchange("POST", body=text)).body == text
 
 
-async def test_requests_that_came_at_once_are_answered_in_order(opened):
+async def test_pipelined_requests_are_answered_in_order(opened):
     async def respond(exchange):
         await exchange.answer(200, [], exchange.head.path.encode())
 
@@ -202,14 +202,14 @@ async def test_requests_that_came_at_once_are_answered_in_order(opened):
     assert bodies == [b"/0", b"/1", b"/2", b"/last"]
 
 
-async def test_a_connection_that_shall_be_closed_is(opened):
+async def test_connection_close_closes_the_connection(opened):
     client = await (await opened(say_hello)).connect()
     answer = await client.exchange(headers=[("Connection", "close")])
     assert answer.headers["connection"] == "close"
     assert await client.rest() == b""
 
 
-async def test_an_old_client_gets_a_stream_that_ends_with_the_connection(opened):
+async def test_a_stream_over_http_1_0_ends_with_the_connection(opened):
     async def respond(exchange):
         await exchange.start(200, [])
         await exchange.send(b"one")
@@ -221,7 +221,7 @@ async def test_an_old_client_gets_a_stream_that_ends_with_the_connection(opened)
     assert (await client.rest()).endswith(b"\r\n\r\nonetwo")
 
 
-async def test_many_are_served_at_once(opened):
+async def test_many_requests_are_served_at_the_same_time(opened):
     count = 50
     waiting = 0
     all_are_here = trio.Event()
@@ -245,7 +245,7 @@ async def test_many_are_served_at_once(opened):
             nursery.start_soon(ask, number)
 
 
-async def test_more_connections_than_may_be_are_rejected(opened_by_listener):
+async def test_connections_beyond_the_limit_are_rejected(opened_by_listener):
     host = await opened_by_listener(say_hello, http=HttpLimits(connections_max=2))
     first, second, third = [await host.connect() for _ in range(3)]
     await first.exchange()
@@ -266,7 +266,7 @@ async def test_an_idle_connection_is_closed(opened, mock_clock):
     assert await client.rest() == b""
 
 
-async def test_a_head_over_its_limit_is_rejected(opened):
+async def test_too_long_headers_are_rejected(opened):
     client = await (await opened(say_hello, http=HttpLimits(headers_bytes_max=4096))).connect()
     await client.put(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 200_000)
     assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
@@ -275,7 +275,7 @@ async def test_a_head_over_its_limit_is_rejected(opened):
 # The stop
 
 
-async def test_a_stop_ends_open_exchanges_soon(opened):
+async def test_a_stop_cancels_open_exchanges(opened):
     begun = trio.Event()
     ends = []
 
@@ -301,7 +301,7 @@ async def test_a_stop_ends_open_exchanges_soon(opened):
         await host.connect()
 
 
-async def test_a_stream_may_say_goodbye_at_the_stop(opened):
+async def test_a_stream_may_send_a_final_message_at_the_stop(opened):
     host = await opened(say_goodbye)
     client = await host.connect()
     await client.ask()
@@ -312,7 +312,7 @@ async def test_a_stream_may_say_goodbye_at_the_stop(opened):
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_nothing_cannot_hold_up_the_stop(opened_by_listener):
+async def test_a_client_that_reads_nothing_does_not_delay_the_stop(opened_by_listener):
     sent = 0
 
     async def respond(exchange):
@@ -344,7 +344,7 @@ def _coroutines(task):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the poller is of Linux")
-async def test_connections_that_rest_are_in_no_task(open_host):
+async def test_idle_connections_have_no_task(open_host):
     host = await open_host("resting", say_hello)
     clients = [await host.connect() for _ in range(20)]
     for _ in range(2):

@@ -26,7 +26,7 @@ WISHES = {
 
 
 @pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
-async def test_a_wish_for_another_protocol_is_answered_in_http1(opened_by_listener, headers):
+async def test_an_upgrade_to_another_protocol_is_ignored(opened_by_listener, headers):
     heads = []
 
     async def respond(exchange):
@@ -45,7 +45,7 @@ async def test_a_wish_for_another_protocol_is_answered_in_http1(opened_by_listen
 
 
 @pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
-async def test_a_client_with_a_wish_is_gone_when_it_closes(opened_by_listener, headers):
+async def test_a_disconnect_after_an_upgrade_request_is_noticed(opened_by_listener, headers):
     is_asked, is_gone = trio.Event(), trio.Event()
 
     async def respond(exchange):

@@ -174,9 +174,7 @@ async def test_a_stream_that_its_client_resets_is_gone_and_no_other(opened, cert
     assert gone == ["/wait"]
 
 
-async def test_a_stream_that_says_no_goodbye_does_not_hold_up_the_stop_over_http2(
-    opened, certificate
-):
+async def test_an_http2_stream_does_not_delay_the_stop(opened, certificate):
     async def respond(exchange):
         await exchange.start(200, [])
         await trio.sleep_forever()
@@ -188,7 +186,7 @@ async def test_a_stream_that_says_no_goodbye_does_not_hold_up_the_stop_over_http
         await host.stop()
 
 
-async def test_a_head_over_its_limit_is_rejected_and_no_other_one(connected):
+async def test_too_long_headers_over_http2_are_rejected_and_no_other_request(connected):
     _host, client = await connected(say_hello, http=HttpLimits(headers_bytes_max=2000))
     with trio.fail_after(SECONDS):
         head, body = await client.exchange(headers=[("x-long", "x" * 2000)])
@@ -199,7 +197,7 @@ async def test_a_head_over_its_limit_is_rejected_and_no_other_one(connected):
         assert (await client.exchange())[-1] == b"hello http"
 
 
-async def test_what_comes_for_a_rejected_request_harms_no_other(connected):
+async def test_data_for_a_rejected_request_affect_no_other_request(connected):
     _host, client = await connected(say_hello)
     with trio.fail_after(SECONDS):
         number = client.http.get_next_available_stream_id()
@@ -333,7 +331,7 @@ async def test_a_client_that_resets_its_connection_leaves_nothing(opened):
         await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-async def test_more_requests_at_a_time_than_may_be_are_rejected(opened, caplog):
+async def test_concurrent_requests_beyond_the_limit_are_rejected(opened, caplog):
     host = await opened(wait_or_say_hello, http=HttpLimits(connections_max=1))
     client = await host.connect()
     await client.ask(target="/wait")
@@ -423,7 +421,7 @@ async def test_no_signal_handler_is_installed(opened):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-async def test_nothing_is_said_of_the_server(opened):
+async def test_answers_have_no_server_header(opened):
     client = await (await opened(say_hello)).connect()
     assert "server" not in (await client.exchange()).headers
 

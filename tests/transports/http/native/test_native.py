@@ -36,7 +36,7 @@ async def settled():
 # One answer
 
 
-async def test_a_small_answer_leaves_in_one_write(connect):
+async def test_a_small_answer_is_sent_in_one_write(connect):
     client = await connect(echo)
     client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
     await settled()
@@ -44,7 +44,7 @@ async def test_a_small_answer_leaves_in_one_write(connect):
     assert client.writes == 1
 
 
-async def test_the_body_can_be_asked_for_again(connect):
+async def test_the_body_is_kept_for_a_second_read(connect):
     async def respond(exchange):
         await exchange.body(10)
         await echo(exchange)
@@ -90,7 +90,7 @@ async def test_a_stream_is_sent_in_chunks(connect):
 
 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
-async def test_a_stream_that_can_have_no_body_is_a_head_alone(connect, method, status):
+async def test_a_stream_that_can_have_no_body_consists_of_headers_only(connect, method, status):
     async def respond(exchange):
         await exchange.start(status, [])
         await exchange.send(b"one")
@@ -155,7 +155,7 @@ async def test_a_header_that_would_inject_something_is_rejected_before_anything_
     assert client.sent.endswith(b"\r\n\r\nclean")
 
 
-async def test_an_answer_is_given_once(connect):
+async def test_a_second_answer_raises(connect):
     async def respond(exchange):
         with pytest.raises(RuntimeError):
             await exchange.send(b"x")
@@ -221,7 +221,7 @@ async def test_a_client_that_sends_its_body_early_gets_no_100_continue(connect):
     assert client.statuses() == [200]
 
 
-async def test_nothing_else_can_be_expected(connect):
+async def test_other_expectations_are_ignored(connect):
     client = await connect(say_path)
     client.put(b"POST /x HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n")
     await settled()
@@ -280,7 +280,7 @@ async def test_chunks_are_read_by_one_call_alone(connect):
     assert client.statuses() == [413]
 
 
-async def test_a_body_that_is_no_chunks_is_rejected_for_the_application(connect, caplog):
+async def test_malformed_chunks_are_rejected_by_the_host(connect, caplog):
     client = await connect(echo)
     client.put(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")
     await settled()
@@ -289,7 +289,7 @@ async def test_a_body_that_is_no_chunks_is_rejected_for_the_application(connect,
     assert caplog.records == []
 
 
-async def test_a_cancelled_read_of_the_body_can_be_made_again(connect, autojump_clock):
+async def test_a_cancelled_read_of_the_body_can_be_repeated(connect, autojump_clock):
     async def respond(exchange):
         with trio.move_on_after(1):
             await exchange.body(10)
@@ -306,7 +306,7 @@ async def test_a_cancelled_read_of_the_body_can_be_made_again(connect, autojump_
 # The application
 
 
-async def test_the_same_error_is_logged_if_the_client_is_there(connect, caplog):
+async def test_a_broken_resource_is_logged_while_the_client_is_connected(connect, caplog):
     async def respond(exchange):
         raise trio.BrokenResourceError("of something else")
 
@@ -349,7 +349,7 @@ async def test_an_error_beside_a_cancellation_is_logged_and_the_cancellation_goe
 
 
 @pytest.mark.parametrize("beside", [False, True])
-async def test_what_is_no_exception_is_not_held_up(new_client, caplog, beside):
+async def test_base_exceptions_are_not_caught(new_client, caplog, beside):
     async def respond(exchange):
         errors = [SystemExit(1), KeyError("x")] if beside else [SystemExit(1)]
         raise BaseExceptionGroup("both", errors)
@@ -463,7 +463,7 @@ async def test_a_client_may_have_an_address(nursery, family, error, client):
     nursery.cancel_scope.cancel()
 
 
-async def test_a_connection_leaves_its_poller_before_it_is_closed():
+async def test_a_connection_is_removed_from_the_poller_before_it_is_closed():
     ours, theirs = socket.socketpair()
     fd = ours.detach()
     ends, was_open = SocketEnds(fd=fd), []

@@ -21,13 +21,13 @@ from mcp_trio._transports.http_response import BodyTooLargeError
 # The end of a head
 
 
-def test_a_head_ends_with_an_empty_line():
+def test_headers_end_with_an_empty_line():
     head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     assert headers_length(bytearray(head + b"more"), 0, bytes_max=100) == len(head)
 
 
 @pytest.mark.parametrize("cut", range(1, 27))
-def test_a_head_that_has_not_ended_has_no_length(cut):
+def test_incomplete_headers_have_no_length(cut):
     head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     received = bytearray(head[:cut])
     assert headers_length(received, 0, bytes_max=100) == (cut == len(head)) * len(head)
@@ -36,13 +36,13 @@ def test_a_head_that_has_not_ended_has_no_length(cut):
 
 
 @pytest.mark.parametrize("received", [b"GET / HTTP/1.1\r\nX: " + b"x" * 90, b"GET /" + b"x" * 96])
-def test_a_head_is_too_long_before_it_has_ended(received):
+def test_incomplete_headers_can_be_too_long(received):
     with pytest.raises(Rejected) as caught:
         headers_length(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 431
 
 
-def test_a_head_may_be_too_long_when_all_of_it_is_there():
+def test_complete_headers_can_be_too_long():
     head = bytearray(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert headers_length(head, 0, bytes_max=len(head)) == len(head)
     with pytest.raises(Rejected):
@@ -64,7 +64,7 @@ def test_a_head_may_be_too_long_when_all_of_it_is_there():
         b'{"jsonrpc": "2.0"}\n',
     ],
 )
-def test_what_can_never_be_a_request_is_not_waited_for(received):
+def test_data_that_cannot_become_a_request_are_rejected_at_once(received):
     with pytest.raises(Rejected) as caught:
         headers_length(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 400
@@ -104,7 +104,7 @@ def rejected(lines, **rest):
         b"Transfer-Encoding:\x0bchunked\r\n",
     ],
 )
-def test_a_body_whose_length_can_be_understood_in_two_ways_is_rejected(lines):
+def test_an_ambiguous_body_length_is_rejected(lines):
     assert rejected(lines) == 400
 
 
@@ -132,11 +132,11 @@ def test_a_body_whose_length_can_be_understood_in_two_ways_is_rejected(lines):
         b"Host: y\r\n",
     ],
 )
-def test_a_field_that_can_be_understood_in_two_ways_is_rejected(lines):
+def test_an_ambiguous_header_is_rejected(lines):
     assert rejected(lines) == 400
 
 
-def test_a_request_names_its_host():
+def test_a_request_needs_one_host_header():
     assert rejected(b"", host=b"") == 400
 
 
@@ -163,7 +163,7 @@ def test_a_request_names_its_host():
         b"CONNECT / HTTP/1.1",
     ],
 )
-def test_a_line_that_is_no_request_is_rejected(line):
+def test_a_malformed_request_line_is_rejected(line):
     assert rejected(b"", request_line=line) == 400
 
 
@@ -223,12 +223,12 @@ def test_a_client_may_end_the_connection(field, is_last):
     assert read(field + b"\r\n").is_last is is_last
 
 
-def test_there_are_not_too_many_fields():
+def test_too_many_headers_are_rejected():
     assert len(read(b"X: a\r\n" * 127).head.headers) == 2
     assert rejected(b"X: a\r\n" * 128) == 431
 
 
-def test_a_head_that_says_the_same_is_the_same_and_a_long_one_is_not_remembered():
+def test_equal_headers_are_parsed_once_unless_they_are_long():
     assert read(b"X: a\r\n") is read(b"X: a\r\n")
     assert read(b"X: a\r\n") is not read(b"X: b\r\n")
     assert read(b"Content-Length: 7\r\n").body_bytes == 7
@@ -261,7 +261,7 @@ _LINES = st.sampled_from(
 @given(st.lists(_LINES, max_size=4), st.sampled_from([b"0", b"1"]))
 @example([b"Content-Length: 5", b"Content-Length: 0"], b"1")
 @example([b"Content-Length: 5", b"content-length: 0"], b"1")
-def test_what_is_remembered_is_what_would_be_read(lines, version):
+def test_cached_headers_equal_parsed_ones(lines, version):
     raw = b"\r\n".join([b"POST / HTTP/1." + version, b"Host: x", *lines, b"", b""])
     assert outcome(parse_request, raw) == outcome(
         functools.partial(native_head._parse_request, scheme="http"), raw
@@ -275,7 +275,7 @@ def outcome(read, raw):
         return (rejected.status, rejected.text)
 
 
-def test_a_remembered_head_is_that_of_its_client():
+def test_cached_headers_have_the_address_of_their_client():
     raw = b"GET /mine HTTP/1.1\r\nHost: x\r\n\r\n"
     assert parse_request(raw, "10.0.0.1").head.client == "10.0.0.1"
     assert parse_request(raw, "10.0.0.2").head.client == "10.0.0.2"
@@ -283,7 +283,7 @@ def test_a_remembered_head_is_that_of_its_client():
 
 @given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), max_size=4))
 @example([(b"x", b"a\r\ny: b")])
-def test_no_field_means_more_than_it_says(fields):
+def test_similar_headers_have_no_meaning(fields):
     """What is accepted has one line for each field, and no byte that could end one."""
     raw = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
     try:
@@ -300,7 +300,7 @@ def test_no_field_means_more_than_it_says(fields):
     st.lists(st.tuples(st.text(max_size=6), st.text(max_size=6)), max_size=4),
     st.integers(200, 599),
 )
-def test_what_is_written_is_what_a_client_reads(headers, status):
+def test_written_headers_are_read_by_h11(headers, status):
     try:
         written = encoded_response_headers(
             status, headers, framing=b"content-length: 0\r\n", is_last=True
@@ -334,18 +334,18 @@ def chunked(sent, *, bytes_max=1000, framing_bytes_max=1000, piece_bytes=None):
     return (bytes(body.data), bytes(received)) if body.is_ended else None
 
 
-def test_chunks_are_put_together():
+def test_chunks_are_joined():
     sent = b"3\r\nabc\r\n00a\r\n0123456789\r\n0\r\n\r\n"
     assert chunked(sent + b"GET") == (b"abc0123456789", b"GET")
     assert chunked(sent, piece_bytes=1) == (b"abc0123456789", b"")
 
 
 @pytest.mark.parametrize("end", range(18))
-def test_chunks_that_have_not_ended_are_waited_for(end):
+def test_incomplete_chunks_are_awaited(end):
     assert chunked(b"3\r\nabc\r\n0\r\nX: a\r\n\r\n"[:end]) is None
 
 
-def test_extensions_and_trailers_are_read_over():
+def test_chunk_extensions_and_trailers_are_skipped():
     assert chunked(b'3;a="b c";d\r\nabc\r\n0;e\r\nX-Sum: 1\r\nY:\r\n\r\n') == (b"abc", b"")
 
 
@@ -380,7 +380,7 @@ def test_extensions_and_trailers_are_read_over():
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [None, 1])
-def test_what_is_no_chunk_is_rejected(sent, piece_bytes):
+def test_a_malformed_chunk_is_rejected(sent, piece_bytes):
     with pytest.raises(Rejected) as caught:
         chunked(sent, piece_bytes=piece_bytes)
     assert caught.value.status == 400
@@ -400,7 +400,7 @@ def test_framing_longer_than_the_data_is_rejected(sent):
         chunked(sent)
 
 
-def test_many_chunks_are_fine_where_they_carry_something():
+def test_many_chunks_with_data_are_accepted():
     sent = b"10\r\n0123456789abcdef\r\n" * 5000 + b"0\r\n\r\n"
     assert chunked(sent, bytes_max=80_000) == (b"0123456789abcdef" * 5000, b"")
 
@@ -411,7 +411,7 @@ def test_a_body_is_too_large_as_soon_as_it_is_announced(sent):
         chunked(sent, bytes_max=10)
 
 
-def test_a_body_of_just_the_limit_is_taken():
+def test_a_body_of_exactly_the_limit_is_accepted():
     assert chunked(b"5\r\nabcde\r\n5\r\nfghij\r\n0\r\n\r\n", bytes_max=10) == (b"abcdefghij", b"")
 
 
@@ -420,7 +420,7 @@ _PARTS = st.sampled_from([b"0", b"3", b"a", b"\r", b"\n", b"\r\n", b";", b" ", b
 
 @given(st.lists(_PARTS, max_size=14).map(b"".join), st.integers(1, 5))
 @example(b"3;a\r\nxyz\r\n0\r\nX: y\r\n\r\nxyz", 2)
-def test_what_is_taken_is_what_h11_reads(sent, piece_bytes):
+def test_chunks_are_decoded_as_by_h11(sent, piece_bytes):
     """In pieces of any length, and leaving the same bytes for the next request."""
     try:
         ours = chunked(sent, bytes_max=16**8, piece_bytes=piece_bytes)
@@ -440,7 +440,7 @@ def _by_h11(sent):
 
 
 @pytest.mark.parametrize("field", [b"Authorization", b"COOKIE", b"proxy-authorization"])
-def test_a_head_with_a_secret_is_not_remembered(field):
+def test_headers_with_credentials_are_not_cached(field):
     raw = b"GET / HTTP/1.1\r\nHost: here\r\n" + field + b": s3cret\r\n\r\n"
     before = native_head._cached_request.cache_info().currsize
     assert parse_request(raw, None).head.header(field.decode()) == "s3cret"
@@ -450,7 +450,7 @@ def test_a_head_with_a_secret_is_not_remembered(field):
 @pytest.mark.parametrize(
     ("field", "is_kept"), [(b"X-A: 1", True), (b"Authorization: x", False), (b"Cookie: x", False)]
 )
-async def test_a_head_that_is_sent_again_is_not_read_again_unless_it_has_a_secret(
+async def test_repeated_headers_are_parsed_once_unless_they_have_credentials(
     connect, field, is_kept
 ):
     heads, length = [], b"Content-Length: 0"

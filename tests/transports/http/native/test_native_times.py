@@ -27,7 +27,7 @@ async def settled():
 # Time
 
 
-async def test_a_head_that_does_not_come_in_time_is_rejected(connect, autojump_clock):
+async def test_late_headers_are_rejected(connect, autojump_clock):
     client = await connect(say_path, http=HttpLimits(headers_seconds=10))
     for byte in GET[:11]:
         client.put(bytes([byte]))
@@ -40,9 +40,7 @@ async def test_a_head_that_does_not_come_in_time_is_rejected(connect, autojump_c
     assert client.is_closed
 
 
-async def test_a_body_that_stops_coming_is_rejected_for_the_application(
-    connect, autojump_clock, caplog
-):
+async def test_a_stalled_body_is_rejected_by_the_host(connect, autojump_clock, caplog):
     client = await connect(echo, http=HttpLimits(body_seconds=10))
     client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
     await trio.sleep(9)
@@ -64,7 +62,7 @@ async def test_a_large_body_may_take_its_time_as_long_as_it_comes(connect, autoj
     assert client.statuses() == [200]
 
 
-async def test_an_idle_connection_is_closed_without_a_word(connect, autojump_clock):
+async def test_an_idle_connection_is_closed_without_an_answer(connect, autojump_clock):
     client = await connect(say_path, http=HttpLimits(idle_seconds=80))
     await trio.sleep(50)
     client.put(GET)
@@ -75,7 +73,7 @@ async def test_an_idle_connection_is_closed_without_a_word(connect, autojump_clo
     assert client.statuses() == [200]
 
 
-async def test_a_connection_that_never_says_anything_is_idle(connect, autojump_clock):
+async def test_a_connection_without_a_request_is_idle(connect, autojump_clock):
     client = await connect(say_path, http=HttpLimits(idle_seconds=80))
     await trio.sleep(101)
     assert client.is_closed
@@ -177,9 +175,7 @@ async def test_a_client_is_waited_for_until_it_has_read_its_rejection(connect, a
     assert client.is_closed
 
 
-async def test_a_client_that_talks_on_after_its_rejection_is_not_waited_for_long(
-    connect, autojump_clock
-):
+async def test_a_client_that_sends_on_after_its_rejection_is_cut_off(connect, autojump_clock):
     client = await connect(say_path, shutdown=ShutdownLimits(close_seconds=2))
     client.put(b"nonsense\r\n\r\n")
     for _ in range(15):
@@ -193,7 +189,7 @@ async def test_a_client_that_talks_on_after_its_rejection_is_not_waited_for_long
 # The client's going away
 
 
-async def test_what_is_sent_while_an_answer_is_computed_is_the_next_request(connect):
+async def test_data_sent_during_an_answer_are_the_next_request(connect):
     go_on = trio.Event()
 
     async def respond(exchange):
@@ -216,7 +212,7 @@ async def test_what_is_sent_while_an_answer_is_computed_is_the_next_request(conn
     assert client.sent.endswith(b"/last")
 
 
-async def test_not_more_is_read_ahead_than_a_head(connect):
+async def test_at_most_one_set_of_headers_is_read_ahead(connect):
     async def respond(exchange):
         await exchange.gone()
 
@@ -229,7 +225,7 @@ async def test_not_more_is_read_ahead_than_a_head(connect):
     assert not client.is_closed
 
 
-async def test_one_that_waits_for_the_going_away_sees_it_after_the_body(connect):
+async def test_a_disconnect_is_noticed_after_the_body(connect):
     order = []
 
     async def wait_gone(exchange):
@@ -251,7 +247,7 @@ async def test_one_that_waits_for_the_going_away_sees_it_after_the_body(connect)
 
 
 @pytest.mark.parametrize("go_away", ["close_sending", "reset"])
-async def test_nothing_can_be_sent_to_a_client_that_has_gone(connect, caplog, go_away):
+async def test_nothing_can_be_sent_to_a_disconnected_client(connect, caplog, go_away):
     async def respond(exchange):
         await exchange.gone()
         await say_path(exchange)
@@ -269,7 +265,7 @@ async def test_nothing_can_be_sent_to_a_client_that_has_gone(connect, caplog, go
 @pytest.mark.parametrize(
     "sent", [b"", GET[:10], b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na"]
 )
-async def test_a_client_that_goes_away_in_between_is_nothing_to_speak_of(connect, caplog, sent):
+async def test_a_disconnect_between_requests_is_not_logged(connect, caplog, sent):
     client = await connect(echo)
     client.put(sent)
     await settled()
@@ -327,7 +323,7 @@ async def test_an_answer_that_is_not_ended_is_the_last_and_lacks_its_end(connect
     assert client.is_shut
 
 
-async def test_a_socket_that_was_ready_for_nothing_is_waited_for_again(connect):
+async def test_a_spurious_wakeup_is_waited_out(connect):
     """As the system may say of a packet whose sum turns out to be wrong."""
     client = await connect(say_path, false_alarms=3)
     client.put(GET)

@@ -41,7 +41,7 @@ def connect(nursery):
     return connect
 
 
-async def test_a_connection_becomes_one_behind_other_requests_and_loses_nothing(connect):
+async def test_a_websocket_may_follow_other_requests_and_loses_no_data(connect):
     stream, arrivals = await connect()
     async with stream:
         await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -53,7 +53,7 @@ async def test_a_connection_becomes_one_behind_other_requests_and_loses_nothing(
         await channel.aclose()
 
 
-async def test_an_open_one_is_not_idle(connect, mock_clock):
+async def test_an_open_websocket_is_not_idle(connect, mock_clock):
     stream, arrivals = await connect()
     async with stream:
         peer = RawPeer(stream)
@@ -70,7 +70,7 @@ async def test_an_open_one_is_not_idle(connect, mock_clock):
         await channel.aclose()
 
 
-async def test_what_becomes_one_has_no_body(connect):
+async def test_a_handshake_with_a_body_is_rejected(connect):
     stream, _arrivals = await connect()
     async with stream:
         await stream.send_all(ASKS + b"Content-Length: 2\r\n\r\n{}")
@@ -106,7 +106,7 @@ async def test_what_the_application_raises_ends_the_connection(connect, caplog, 
     assert ("a WebSocket connection failed" in caplog.text) is is_logged
 
 
-async def test_the_stream_round_a_wire_sends_receives_and_ends():
+async def test_a_wire_stream_sends_receives_and_ends():
     ours, theirs = trio.socket.socketpair()
     wire = Wire(ends=SocketEnds(fd=theirs.detach()), limits=LIMITS)
     stream, peer = WireStream(wire), trio.SocketStream(ours)
