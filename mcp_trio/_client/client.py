@@ -888,7 +888,7 @@ class Client:
             await self._connect_session()
         except BaseException as error:
             self._condition.become("closed", str(error))
-            self._state = "closed", str(error)
+            self._state = "closed", str(error)  # an HTTP channel may have reported another state
             if self._session_task is None:
                 self._recordings.end()
             else:
