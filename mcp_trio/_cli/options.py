@@ -285,7 +285,7 @@ def naming(file: str | os.PathLike[str]) -> Generator[None, None, None]:
     try:
         yield
     except RecordingError as error:
-        if f" {name}:" in str(error) or str(error).startswith(f"{name} "):
+        if f" {name}:" in str(error) or str(error).startswith((f"{name}:", f"{name} ")):
             raise
         raise RecordingError(f"{name}: {error}") from error
 

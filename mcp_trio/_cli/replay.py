@@ -162,9 +162,13 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
         *(f"note: {note}" for note in report.notes),
         *(f"untracked call: {call}" for call in report.untracked_calls),
-        *(f"after the cut: lane {lane} {site}" for lane, site in report.continuing.items()),
+        *(_continuing(lane, location) for lane, location in report.continuing.items()),
     ]
     return "\n".join(lines)
+
+
+def _continuing(lane: str, location: str) -> str:
+    return f"lane {lane} would continue after the cut" + (f", at {location}" if location else "")
 
 
 # A live server, for `replay` and for `mock --as client`.
