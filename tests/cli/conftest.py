@@ -1,4 +1,4 @@
-"""Recordings to look at: one whole demo, and small ones written by hand."""
+"""Fixtures: recordings, ways to run a command, and servers to connect to."""
 
 import contextlib
 import functools
@@ -45,7 +45,7 @@ HEADERS = {"Accept": "application/json, text/event-stream"}
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory):
-    """What `demo --keep` leaves and says."""
+    """The recordings that `demo --keep` writes, and its output."""
     folder = tmp_path_factory.mktemp("kept") / "new" / "folder"
     done = mcp_trio("demo", "--keep", str(folder))
     assert done.returncode == 0, done.stderr
@@ -105,11 +105,11 @@ def invoke(monkeypatch):
 def while_listening(invoke, monkeypatch):
     """Run a command that listens in this process, and use it in a thread, until a signal ends it.
 
-    Returns click's result, and what `use` made of the URL that the command told.
+    Returns click's result, and the result of `use` for the URL that the command printed.
     """
     is_running = threading.Event()
     used = []
-    tell = ListenAttempt.report_url
+    report_url = ListenAttempt.report_url
 
     def end(use, url, number):
         try:
@@ -121,12 +121,12 @@ def while_listening(invoke, monkeypatch):
     def while_listening(use, *arguments, number=signal.SIGTERM):
         threads = []
 
-        def told(attempt, url):
-            tell(attempt, url)
+        def report(attempt, url):
+            report_url(attempt, url)
             threads.append(threading.Thread(target=end, args=(use, url, number)))
             threads[0].start()
 
-        monkeypatch.setattr(ListenAttempt, "report_url", told)
+        monkeypatch.setattr(ListenAttempt, "report_url", report)
         is_running.set()
         try:
             shown = invoke(*arguments)
@@ -196,22 +196,22 @@ def on_a_screen_fixture():
     return on_a_screen
 
 
-async def _serve(serve, told):
+async def _serve(serve, urls):
     with trio.CancelScope() as scope:
         token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
             url = await nursery.start(serve)
-            told.put((url, functools.partial(token.run_sync_soon, scope.cancel)))
+            urls.put((url, functools.partial(token.run_sync_soon, scope.cancel)))
 
 
 @contextlib.contextmanager
 def serving(served, *, way="http", **options):
     """A server, or a mock, in a thread of its own; gives the URL."""
-    told = queue.SimpleQueue()
+    urls = queue.SimpleQueue()
     serve = ways.serving(served, way, **options)
-    thread = threading.Thread(target=trio.run, args=(_serve, serve, told))
+    thread = threading.Thread(target=trio.run, args=(_serve, serve, urls))
     thread.start()
-    url, stop = told.get(timeout=10)
+    url, stop = urls.get(timeout=10)
     try:
         yield url
     finally:

@@ -1,4 +1,4 @@
-"""A server over stdio that answers from a table: with pages, members nobody knows, and errors."""
+"""A server over stdio that answers from a table: with pages, unknown members, and errors."""
 
 import json
 import sys

@@ -176,11 +176,11 @@ def test_ctrl_c_cancels_the_call_at_the_server_and_exits_with_130(tmp_path):
     ) as process:
         assert process.stderr.readline() == "progress: 1 of 100\n"
         process.send_signal(signal.SIGINT)
-        *_, said = process.communicate(timeout=30)
+        *_, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Traceback" not in said
-    frames = [body_bytes(item) or b"" for item in records_of(recording) if item.kind == "in"]
-    assert b"notifications/cancelled" in frames[-1]
+    assert "Traceback" not in stderr
+    received = [body_bytes(item) or b"" for item in records_of(recording) if item.kind == "in"]
+    assert b"notifications/cancelled" in received[-1]
 
 
 # read
@@ -614,13 +614,13 @@ def test_the_stderr_option_is_ignored_for_a_url(invoke, url):
 
 
 class Door:
-    """Lets in who says the word; keeps what was said."""
+    """Accepts one bearer token, and keeps the headers that it received."""
 
     def __init__(self):
-        self.heard = set()
+        self.received = set()
 
     async def verify(self, head):
-        self.heard.add(head.header("authorization"))
+        self.received.add(head.header("authorization"))
         return "somebody" if head.header("authorization") == "Bearer open sesame" else None
 
 
@@ -642,7 +642,7 @@ def test_headers_are_sent_with_each_request(invoke, guarded, door, monkeypatch, 
     monkeypatch.setenv("WORD", "open sesame")
     monkeypatch.setenv("ALL", "Bearer open sesame")
     assert invoke("call", guarded, "echo", "--header", header).exit_code == 0
-    assert door.heard == {"Bearer open sesame"}
+    assert door.received == {"Bearer open sesame"}
 
 
 def test_a_401_is_reported_in_one_line_that_names_the_header_option(invoke, guarded):
@@ -802,7 +802,7 @@ def test_run_rejects_an_unknown_protocol_version(invoke):
     assert "unknown protocol versions ['other']" in shown.stderr
 
 
-# A recording, said again.
+# Replay.
 
 
 @pytest.fixture

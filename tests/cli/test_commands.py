@@ -46,8 +46,8 @@ def test_a_shell_can_complete_every_command():
 
 def test_the_help_groups_the_commands(invoke):
     shown = invoke("--help").output
-    places = [shown.index(f"\n{group}:\n") for group in GROUPS]
-    assert places == sorted(places)
+    positions = [shown.index(f"\n{group}:\n") for group in GROUPS]
+    assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

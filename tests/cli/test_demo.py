@@ -59,12 +59,12 @@ def test_the_demo_records_every_kind_of_request(kept):
 
 
 def test_both_sides_record_the_same_messages(kept):
-    def frames(file, *kinds):
+    def messages(file, *kinds):
         records = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         return [record["f"] for record in records if record["k"] in kinds]
 
-    assert frames(kept.server, "in") == frames(kept.client, "out")
-    assert frames(kept.server, "out") == frames(kept.client, "in")
+    assert messages(kept.server, "in") == messages(kept.client, "out")
+    assert messages(kept.server, "out") == messages(kept.client, "in")
     assert '"role":"server"' in kept.server.read_text(encoding="utf-8")
     assert '"role":"client"' in kept.client.read_text(encoding="utf-8")
 

@@ -25,7 +25,7 @@ def form(*required, **properties):
 
 
 def typed(params, *lines):
-    """What is answered, and what is shown, to somebody who types these lines."""
+    """The answer, and the text that is shown, if a user types these lines."""
     with CliRunner().isolation(input="".join(f"{line}\n" for line in (*lines, ""))) as streams:
         result = ask(params)
         return result, streams[1].getvalue().decode()
@@ -72,7 +72,7 @@ def test_an_answer_is_converted_to_the_members_type(member, line, value):
 
 
 @pytest.mark.parametrize(
-    ("member", "told"),
+    ("member", "label"),
     [
         ({"type": "string", "enum": ["a", "b"], "description": "Pick"}, "(Pick; one of a, b)"),
         ({"type": "array", "items": {"enum": ["a"]}}, "(one of a; separated by commas)"),
@@ -80,8 +80,8 @@ def test_an_answer_is_converted_to_the_members_type(member, line, value):
         ({"type": "string", "title": "A\x1b", "description": "d\n"}, "A\\x1b (d\\n)"),
     ],
 )
-def test_the_prompt_names_description_choices_and_format(member, told):
-    assert told in typed(form("it", it=member), "a", "y")[1]
+def test_the_prompt_names_description_choices_and_format(member, label):
+    assert label in typed(form("it", it=member), "a", "y")[1]
 
 
 def test_the_end_of_the_input_declines():

@@ -45,19 +45,19 @@ def test_a_recording_that_was_not_closed_is_cut(write, invoke):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "flaw"),
+    ("old", "new", "damage"),
     [
         (b"ping", b"pong", "line 4: digest: "),
         (b'{"n":1,', b'{"n":1', "line 2: damaged: "),
         (b'"n":2', b'"n":3', "line 3: numbering: "),
     ],
 )
-def test_damage_in_the_middle_is_reported_with_its_line(path, invoke, old, new, flaw):
+def test_damage_in_the_middle_is_reported_with_its_line(path, invoke, old, new, damage):
     change(path, old, new)
     shown = invoke("check", path)
     assert shown.exit_code == 1
     assert "damaged: a line in the middle was changed or lost" in shown.output
-    assert f"\n{flaw}" in shown.output
+    assert f"\n{damage}" in shown.output
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_missing_extra_and_reordered_records_are_shown(two, invoke):
 
 
 def test_recordings_of_two_sides_are_compared_by_their_messages(two, invoke):
-    other = [({"in": "out", "out": "in"}[kind], frame) for kind, frame, *_ in SESSION]
+    other = [({"in": "out", "out": "in"}[kind], message) for kind, message, *_ in SESSION]
     shown = invoke("diff", *two(SESSION, other, role="client"))
     assert shown.exit_code == 0
     assert shown.output.endswith("records, by the messages of server and client\n")

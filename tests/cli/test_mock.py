@@ -19,10 +19,10 @@ ONE_PING = [
 ]
 
 
-def mock(*arguments, said=""):
+def mock(*arguments, stdin=""):
     return subprocess.run(
         [*MOCK, *map(str, arguments)],
-        input=said,
+        input=stdin,
         capture_output=True,
         check=False,
         text=True,
@@ -36,13 +36,13 @@ def call(name, **arguments):
 
 
 def test_the_mock_sends_recorded_responses_over_stdio():
-    done = mock(EVERYTHING, said=call("get-sum", a=2, b=40))
+    done = mock(EVERYTHING, stdin=call("get-sum", a=2, b=40))
     assert json.loads(done.stdout)["result"]["content"][0]["text"] == "The sum of 2 and 40 is 42."
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unrecorded_request_is_an_error_for_the_client_and_on_stderr():
-    done = mock(EVERYTHING, said=call("get-sum", a=2, b=3))
+    done = mock(EVERYTHING, stdin=call("get-sum", a=2, b=3))
     text = 'tools/call {"name":"get-sum","arguments":{"a":2,"b":3}} was not recorded; closest recorded requests: '
     assert text in json.loads(done.stdout)["error"]["message"]
     assert (done.returncode, done.stderr.startswith(text)) == (0, True)
@@ -55,16 +55,16 @@ def test_the_mock_can_be_called_like_the_recorded_server(invoke):
 
 def test_strict_fails_on_missing_and_unrecorded_requests(write):
     path = write(*ONE_PING)
-    assert mock(path, "--strict", said=PING).returncode == 0
+    assert mock(path, "--strict", stdin=PING).returncode == 0
     done = mock(path, "--strict")
     assert (done.returncode, done.stderr) == (1, "not requested: ping (record 1)\n")
-    done = mock(path, "--strict", said=PING + call("x"))
-    told = 'tools/call {"name":"x","arguments":{}} was not recorded, nor any other tools/call\n'
-    assert (done.returncode, done.stderr) == (1, told)
+    done = mock(path, "--strict", stdin=PING + call("x"))
+    expected = 'tools/call {"name":"x","arguments":{}} was not recorded, nor any other tools/call\n'
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_pace_sends_the_recorded_responses(write):
-    assert mock(write(*ONE_PING), "--pace", "--channel", "0", said=PING).stdout.count("\n") == 1
+    assert mock(write(*ONE_PING), "--pace", "--channel", "0", stdin=PING).stdout.count("\n") == 1
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_the_mock_ends_with_its_parent_process(write):
         parent.stdin.flush()
         assert parent.stdout.readline()
         os.kill(parent.pid, signal.SIGKILL)
-        assert parent.stdout.read() == ""  # nobody holds the other end any more
+        assert parent.stdout.read() == ""  # the other end is closed
 
 
 def test_as_a_client_it_sends_the_recorded_requests(invoke, write):

@@ -139,8 +139,8 @@ def test_a_missing_file_or_module_is_named_in_the_error():
 
 @pytest.mark.parametrize("target", ["", ".only", "./only", ":server", "a b"])
 def test_an_invalid_module_name_is_rejected(target):
-    place = target.partition(":")[0]
-    assert rejection(target) == f"{place!r} is not a module name; a file name must end with .py"
+    source = target.partition(":")[0]
+    assert rejection(target) == f"{source!r} is not a module name; a file name must end with .py"
 
 
 @pytest.mark.parametrize("target", ["broken.py", "broken"])
@@ -154,11 +154,11 @@ def test_an_invalid_module_name_is_rejected(target):
 )
 def test_a_failed_import_shows_only_the_users_part_of_the_traceback(folder, target, code, text):
     (folder / "broken.py").write_text(code)
-    said = rejection(target)
-    assert said.startswith(f"{target} cannot be imported:\n")
-    assert text in said
-    assert "importlib" not in said
-    assert "_cli" not in said
+    text_shown = rejection(target)
+    assert text_shown.startswith(f"{target} cannot be imported:\n")
+    assert text in text_shown
+    assert "importlib" not in text_shown
+    assert "_cli" not in text_shown
 
 
 # Listening.
@@ -189,8 +189,8 @@ def nothing():
     pass
 
 
-def fail(place, error, *urls):
-    with click.Context(nothing), listening(place, "serving") as attempt:
+def fail(address, error, *urls):
+    with click.Context(nothing), listening(address, "serving") as attempt:
         for url in urls:
             attempt.report_url(url)
         raise error
@@ -234,7 +234,7 @@ def test_without_a_listener_an_error_is_raised_unchanged():
 
 
 @pytest.mark.parametrize(
-    ("place", "text"),
+    ("options", "text"),
     [
         ({}, "127.0.0.1:8000"),
         ({"port": 0, "token": "t"}, "127.0.0.1:0"),
@@ -242,13 +242,13 @@ def test_without_a_listener_an_error_is_raised_unchanged():
         ({"path": "a/socket"}, "a/socket"),
     ],
 )
-def test_an_address_is_written_as_path_or_host_and_port(place, text):
-    assert listen_address(**place) == text
+def test_an_address_is_written_as_path_or_host_and_port(options, text):
+    assert listen_address(**options) == text
 
 
 def test_options_that_were_not_given_are_left_out():
-    said = {"host": None, "port": 0, "hosts": (), "is_open": False}
-    assert serve_options("tcp", said) == {"port": 0}
+    options = {"host": None, "port": 0, "hosts": (), "is_open": False}
+    assert serve_options("tcp", options) == {"port": 0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -322,9 +322,9 @@ def test_a_path_alone_gives_default_options():
 
 
 def test_each_option_sets_its_recorder_option(key):
-    said = NOTHING | {"segment_mib": 1.5, "segment_minutes": 2.0, "sync_seconds": 3.0}
-    said |= {"compress": True, "redaction_key": str(key)}
-    options = record_options("x", said, strict=True)
+    choices = NOTHING | {"segment_mib": 1.5, "segment_minutes": 2.0, "sync_seconds": 3.0}
+    choices |= {"compress": True, "redaction_key": str(key)}
+    options = record_options("x", choices, strict=True)
     assert options.compress
     assert options.segment_bytes_max == 1_572_864
     assert (options.segment_seconds_max, options.sync_seconds) == (120, 3)
@@ -401,10 +401,10 @@ def test_an_unusable_folder_is_rejected_before_anything_starts(
 
 def test_an_unusable_redaction_key_is_rejected(invoke, tmp_path):
     (tmp_path / "short").write_bytes(b"123")
-    for name, told in (("short", "has less than 16 bytes"), ("none", "cannot read the key")):
+    for name, text in (("short", "has less than 16 bytes"), ("none", "cannot read the key")):
         options = ["-o", tmp_path / "x", "--redaction-key", tmp_path / name, "--", sys.executable]
         done = invoke("record", *options)
-        assert (done.exit_code, told in done.stderr) == (2, True)
+        assert (done.exit_code, text in done.stderr) == (2, True)
     assert not (tmp_path / "x").exists()
 
 

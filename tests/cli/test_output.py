@@ -14,7 +14,7 @@ from mcp_trio.types import ProgressParams
 
 
 class Screen(io.StringIO):
-    """A terminal, as far as one can tell."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self):
         return True

@@ -27,10 +27,10 @@ sys.exit(3)
 ASKED = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
 
 
-def record_in_process(*arguments, said=""):
+def record_in_process(*arguments, stdin=""):
     return subprocess.run(
         [sys.executable, "-m", "mcp_trio", "record", *map(str, arguments)],
-        input=said,
+        input=stdin,
         capture_output=True,
         check=False,
         text=True,
@@ -43,14 +43,14 @@ def test_a_session_is_recorded_and_the_servers_status_and_stderr_are_passed_on(
     tmp_path, invoke, place
 ):
     path = tmp_path / "session.mcprec.jsonl" if place == "file" else tmp_path
-    done = record_in_process("-o", path, "--", sys.executable, "-c", LINES_SERVER, said=ASKED)
+    done = record_in_process("-o", path, "--", sys.executable, "-c", LINES_SERVER, stdin=ASKED)
     assert (done.returncode, done.stderr) == (3, "goodbye\n")
     assert done.stdout.count("\n") == 1
     (recording,) = tmp_path.iterdir()
     assert invoke("check", recording).exit_code == 0
     shown = invoke("show", recording).output
-    for told in ("role proxy", "answer initialize", "negotiated", "exited", "eof"):
-        assert told in shown
+    for text in ("role proxy", "answer initialize", "negotiated", "exited", "eof"):
+        assert text in shown
 
 
 def test_a_server_killed_by_a_signal_becomes_an_exit_status(tmp_path):
@@ -189,8 +189,8 @@ def test_record_listens_over_http_before_a_url(while_listening, tmp_path, invoke
     for file in files:
         assert invoke("check", file).exit_code == 0
     shown = "".join(invoke("show", file).output for file in files)
-    for told in ("role proxy, http", "tools/call", "negotiated", "signal", "evil.test"):
-        assert told in shown
+    for text in ("role proxy, http", "tools/call", "negotiated", "signal", "evil.test"):
+        assert text in shown
 
 
 def test_record_listens_over_http_before_a_command(while_listening, tmp_path, invoke):
@@ -204,8 +204,8 @@ def test_record_listens_over_http_before_a_command(while_listening, tmp_path, in
     (file,) = folder.iterdir()
     assert invoke("check", file).exit_code == 0
     shown = invoke("show", file).output
-    for told in ("role proxy, http", "tools/call", "negotiated", "signal", "exited"):
-        assert told in shown
+    for text in ("role proxy, http", "tools/call", "negotiated", "signal", "exited"):
+        assert text in shown
 
 
 def test_a_missing_command_is_reported_before_listening(invoke, tmp_path):
@@ -215,10 +215,10 @@ def test_a_missing_command_is_reported_before_listening(invoke, tmp_path):
 
 def test_record_connects_stdio_to_a_url(tmp_path, invoke, server):
     path = tmp_path / "session.mcprec.jsonl"
-    said = "".join(json.dumps(each) + "\n" for each in (HELLO, READY, CALL))
+    stdin = "".join(json.dumps(each) + "\n" for each in (HELLO, READY, CALL))
     done = subprocess.run(
         [*COMMAND, "record", "-o", str(path), "--to", server, "--header", "X-Key: hidden"],
-        input=said,
+        input=stdin,
         capture_output=True,
         check=False,
         text=True,
@@ -281,10 +281,10 @@ UPGRADE = {
 }
 
 
-def bridge(*arguments, said=b"", **variables):
+def bridge(*arguments, stdin=b"", **variables):
     return subprocess.run(
         [*BRIDGE, *map(os.fspath, arguments)],
-        input=said,
+        input=stdin,
         capture_output=True,
         check=False,
         timeout=30,
@@ -364,8 +364,10 @@ def test_the_exit_status_over_stdio_tells_how_the_server_ended(server, status, w
 def test_over_stdio_pending_requests_are_answered_before_the_bridge_ends(tmp_path, invoke):
     path = tmp_path / "session.mcprec.jsonl"
     with serving(Server("there")) as url:
-        said = json.dumps(HELLO).encode() + b"\n"
-        done = bridge("-", url, "--record", path, "--header", "X-Key: ${KEY}", said=said, KEY="hid")
+        stdin = json.dumps(HELLO).encode() + b"\n"
+        done = bridge(
+            "-", url, "--record", path, "--header", "X-Key: ${KEY}", stdin=stdin, KEY="hid"
+        )
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "there"
     assert invoke("check", path).exit_code == 0

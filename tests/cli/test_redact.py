@@ -286,15 +286,18 @@ def test_a_value_with_two_indications_is_shown_once(write, invoke):
 
 def test_an_unreadable_line_is_status_1(write, invoke):
     path = write(message("nothing at all"), message("nothing either"))
-    whole = path.read_bytes()
-    for damage, told in (
-        (whole[:-5], "line 4: the recording was cut"),
-        (whole.replace(b'{"n":2', b"{"), "line 3: not a record"),
-        (whole.replace(b'{"n":2', b'{"z":"password=correct-horse","n":2'), "line 3: a record with"),
+    intact = path.read_bytes()
+    for damage, text in (
+        (intact[:-5], "line 4: the recording was cut"),
+        (intact.replace(b'{"n":2', b"{"), "line 3: not a record"),
+        (
+            intact.replace(b'{"n":2', b'{"z":"password=correct-horse","n":2'),
+            "line 3: a record with",
+        ),
     ):
         path.write_bytes(damage)
         done = invoke("scan", path)
-        assert (done.exit_code, f"cannot be scanned: {told}" in done.stderr) == (1, True)
+        assert (done.exit_code, f"cannot be scanned: {text}" in done.stderr) == (1, True)
 
 
 def test_a_short_redaction_token_does_not_hide_other_secrets(write, tmp_path, invoke):

@@ -13,17 +13,17 @@ from mcp_trio.recording import SweepReport
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         (["--mode", "lax"], "Invalid value for '--mode'"),
         (["--key", "/does/not/exist"], "cannot read the key /does/not/exist"),
     ],
 )
-def test_invalid_options_are_rejected(invoke, tmp_path, write, options, told):
+def test_invalid_options_are_rejected(invoke, tmp_path, write, options, text):
     target = tmp_path / "server.py"
     target.write_text('from mcp_trio import Server\n\nserver = Server("x")\n')
     shown = invoke("replay", write(), target, *options)
-    assert (shown.exit_code, told in shown.stderr) == (2, True)
+    assert (shown.exit_code, text in shown.stderr) == (2, True)
 
 
 # A live server.
@@ -51,8 +51,8 @@ async def wait() -> None:
 """
 
 
-def said(**message):
-    return {"jsonrpc": "2.0", **message}
+def message(**members):
+    return {"jsonrpc": "2.0", **members}
 
 
 def hello(**info):
@@ -64,17 +64,17 @@ def hello(**info):
     capabilities = {"logging": {}, "tools": {"listChanged": True}}
     result = {"protocolVersion": "2024-11-05", "capabilities": capabilities}
     return (
-        ("in", said(id=1, method="initialize", params=params)),
-        ("out", said(id=1, result=result | {"serverInfo": info})),
-        ("in", said(method="notifications/initialized")),
+        ("in", message(id=1, method="initialize", params=params)),
+        ("out", message(id=1, result=result | {"serverInfo": info})),
+        ("in", message(method="notifications/initialized")),
     )
 
 
 def called(id_, name, arguments, **result):
     params = {"name": name, "arguments": arguments}
     return (
-        ("in", said(id=id_, method="tools/call", params=params)),
-        ("out", said(id=id_, result=result)),
+        ("in", message(id=id_, method="tools/call", params=params)),
+        ("out", message(id=id_, result=result)),
     )
 
 
@@ -127,7 +127,8 @@ def test_differences_can_be_printed_as_json(invoke, write, some):
 
 def test_a_live_server_can_be_a_command_after_dashes(invoke, write):
     path = write(
-        ("in", said(id=7, method="resources/list")), ("out", said(id=7, result={"resources": []}))
+        ("in", message(id=7, method="resources/list")),
+        ("out", message(id=7, result={"resources": []})),
     )
     shown = invoke("replay", path, "--", *ODD)
     assert (shown.stdout, shown.exit_code) == ("no differences, 1 of 1 requests answered\n", 0)

@@ -62,7 +62,7 @@ def unused_url(tmp_path):
         port = taken.getsockname()[1]
     return {
         "websocket": f"ws://127.0.0.1:{port}/ws",
-        "unix": f"unix:{tmp_path}/nobody",
+        "unix": f"unix:{tmp_path}/no-such-socket",
         "tcp": f"tcp://127.0.0.1:{port}",
     }
 
@@ -217,10 +217,10 @@ def test_the_mock_serves_http_until_a_signal(while_listening, number):
     shown, names = while_listening(use, "mock", WEATHER, *HTTP, number=number)
     assert "forecast" in names
     assert shown.exit_code == 128 + number
-    serving, told = shown.stderr.splitlines()
+    serving, unrecorded = shown.stderr.splitlines()
     assert serving.startswith("serving http://127.0.0.1:")
-    assert told.startswith('tools/call {"name":"forecast"')
-    assert "was not recorded; closest recorded requests: record" in told
+    assert unrecorded.startswith('tools/call {"name":"forecast"')
+    assert "was not recorded; closest recorded requests: record" in unrecorded
 
 
 def test_a_strict_mock_over_http_reports_missing_requests(while_listening):
@@ -236,8 +236,8 @@ def test_a_mock_can_require_a_token(while_listening, way):
             drive(WEATHER, url)
         return drive(WEATHER, url, headers={"Authorization": "Bearer sesame"}).summary
 
-    place = ("--transport", way, "--port", "0", "--token", "sesame")
-    _, summary = while_listening(use, "mock", WEATHER, *place)
+    options = ("--transport", way, "--port", "0", "--token", "sesame")
+    _, summary = while_listening(use, "mock", WEATHER, *options)
     assert summary == "no differences, 6 of 6 requests answered"
 
 

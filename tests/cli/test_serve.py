@@ -266,7 +266,7 @@ TAKEN = {
 
 @pytest.fixture
 def rejected(invoke, tmp_path, monkeypatch):
-    """What `run` says when it refuses; the servers are files of the folder that it runs in."""
+    """The error text of a rejected `run`; its servers are files in the working directory."""
     monkeypatch.chdir(tmp_path)
     for name, text in SERVERS.items():
         (tmp_path / name).write_text(BEGIN + text)
@@ -289,8 +289,8 @@ def test_contradictory_options_are_rejected_before_listening(name, rejected):
 def test_a_port_in_use_is_named_in_the_error(way, rejected):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = rejected("plain.py", *TAKEN[way], "--port", str(port))
-    assert said.startswith(f"cannot listen at 127.0.0.1:{port}: Address already in use")
+        text = rejected("plain.py", *TAKEN[way], "--port", str(port))
+    assert text.startswith(f"cannot listen at 127.0.0.1:{port}: Address already in use")
 
 
 def test_an_os_error_of_a_lifespan_keeps_its_traceback(rejected, invoke):
@@ -311,7 +311,7 @@ ASKS = {
 }
 ON_ANY_PORT = ("--transport", "http", "--port", "0")
 
-# What stands before the options, and behind them.
+# The arguments before the options, and after them.
 COMMANDS = {
     "run": (["run", "mcp_trio.examples.weather", *ON_ANY_PORT], []),
     "run by hypercorn": (
@@ -325,8 +325,8 @@ COMMANDS = {
 ALLOWED = ("--allow-origin", PAGE)
 ANSWERS = {
     "another origin": ((), 403, "origins="),
-    "no word of reading": (ALLOWED, 403, "allows_cors="),
-    "all is said": ((*ALLOWED, "--allow-cors"), 204, ""),
+    "origin only": (ALLOWED, 403, "allows_cors="),
+    "both options": ((*ALLOWED, "--allow-cors"), 204, ""),
 }
 
 
@@ -335,14 +335,14 @@ def preflight(url):
     return httpx2.options(url, headers=ASKS)
 
 
-@pytest.mark.parametrize("said", ANSWERS)
+@pytest.mark.parametrize("case", ANSWERS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pages_can_read_responses_only_with_allow_origin_and_allow_cors(
-    while_listening, tmp_path, monkeypatch, command, said
+    while_listening, tmp_path, monkeypatch, command, case
 ):
     monkeypatch.chdir(tmp_path)
     before, upstream = COMMANDS[command]
-    options, status, words = ANSWERS[said]
+    options, status, words = ANSWERS[case]
     _, answer = while_listening(preflight, *before, *options, *upstream)
     assert answer.status_code == status
     assert words in answer.text

@@ -292,7 +292,7 @@ def test_a_recording_of_one_session_has_no_channel_column(write, invoke):
 
 def test_notifications_of_a_subscription_are_about_its_request(write):
     tagged = {"_meta": {"io.modelcontextprotocol/subscriptionId": "s"}}
-    listen, told, answer, cancelled = rows_of(
+    listen, notified, answer, cancelled = rows_of(
         write(
             ("in", request("s", "subscriptions/listen", notifications={})),
             ("out", notification("tools/list_changed", **tagged)),
@@ -300,7 +300,10 @@ def test_notifications_of_a_subscription_are_about_its_request(write):
             ("out", notification("cancelled", requestId="s", **tagged), "r1", 2),
         )
     )
-    assert (told.request, told.method) == (listen.record, "notifications/tools/list_changed")
+    assert (notified.request, notified.method) == (
+        listen.record,
+        "notifications/tools/list_changed",
+    )
     assert answer.what == "answer subscriptions/listen"
     assert facts(cancelled, "what", "request", "outcome") == (
         "notifications/cancelled",
@@ -571,11 +574,11 @@ def test_a_result_without_input_requests_asks_for_a_retry(write):
 
 @pytest.mark.parametrize("role", ["server", "client"])
 def test_all_rounds_of_a_call_are_one_call_in_order(write, role):
-    told = TWO_ROUNDS
+    records = TWO_ROUNDS
     if role == "client":
         other = {"in": "out", "out": "in"}
-        told = [(other[kind], body) for kind, body, *_ in TWO_ROUNDS]
-    (found,) = multi_round_trip_calls(all_rows_of(write(*told, role=role)))
+        records = [(other[kind], body) for kind, body, *_ in TWO_ROUNDS]
+    (found,) = multi_round_trip_calls(all_rows_of(write(*records, role=role)))
     assert [row.record for row in found.rows] == [1, 2, 5, 6, 7]
     assert found.heading == "tools/call plan: 2 rounds in 6.0 ms"
 
