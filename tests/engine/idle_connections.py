@@ -1,4 +1,4 @@
-"""Connections that rest, for tests of who looks out for them."""
+"""Idle connections, for tests of the poller."""
 
 import socket
 from contextvars import ContextVar

@@ -1,4 +1,4 @@
-"""A request in its own task, and its single answer."""
+"""A request of the peer, its handler, and its single answer."""
 
 import logging
 

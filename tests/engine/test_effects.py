@@ -1,4 +1,4 @@
-"""Effects: what is recorded of them, what a replay is asked for, and what handlers get."""
+"""Effects: their records, their replay, and the results that handlers receive."""
 
 # ruff: noqa: ARG002  a sequencer's methods have the words of the protocol
 

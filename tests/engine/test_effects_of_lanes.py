@@ -1,4 +1,4 @@
-"""Clocks, chance and change: what is each lane's own, and in the records of it."""
+"""Clocks, random numbers and changes of the code, per lane and in the records."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Who writes what goes out, and when: every queued frame has a flusher, and the order is kept."""
+"""The flushing of the send queue: every queued message is sent, and in order."""
 
 import json
 from collections import Counter

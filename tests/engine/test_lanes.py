@@ -1,4 +1,4 @@
-"""Who did it: lanes of tasks, of their children, and of sessions side by side and inside."""
+"""Lanes of tasks, of their children, and of sessions side by side and nested."""
 
 from contextlib import asynccontextmanager
 

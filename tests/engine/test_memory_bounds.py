@@ -1,4 +1,4 @@
-"""What a peer that never reads can cost."""
+"""The memory that a peer that never reads can use."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Requests that wait for a place, and what never waits with them."""
+"""Requests that wait for a slot, and messages that never wait with them."""
 
 import json
 from contextvars import ContextVar

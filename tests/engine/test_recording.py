@@ -1,4 +1,4 @@
-"""The total order of a session: what is recorded, when, and that nobody notices."""
+"""The order of a session's events: which are recorded, when, and without side effects."""
 
 # ruff: noqa: ARG002  a sequencer's methods have the words of the protocol
 

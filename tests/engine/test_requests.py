@@ -1,4 +1,4 @@
-"""Requests of ours: each ends exactly once, in its caller's task."""
+"""Outgoing requests: each ends exactly once, in its caller's task."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A handler asks a stateless client by its answer, and goes on with the retry."""
+"""A handler asks a stateless client by its answer, and continues with the retry."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""How many handlers are parked, for how long, and how they end."""
+"""Limits of suspended handlers, in number and time, and their ends."""
 
 import pytest
 import trio

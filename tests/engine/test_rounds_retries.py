@@ -1,4 +1,4 @@
-"""What a retry may come with, and what happens when it comes twice."""
+"""Valid, invalid and repeated retries."""
 
 import attrs
 import pytest

@@ -1,4 +1,4 @@
-"""A handler asks its client's user: by a form, or to visit a URL."""
+"""Elicitation: a handler asks its client's user to fill in a form or open a URL."""
 
 import enum
 import json

@@ -1,4 +1,4 @@
-"""Forms: from a type to what a user fills in, and back to a value of it."""
+"""Forms: from a type to a form, and from its content to a value of the type."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Subscriptions of stateless clients: what they are told, in which order, and how they end."""
+"""Subscriptions of stateless clients: their notifications, the order, and the end."""
 
 import threading
 from functools import partial

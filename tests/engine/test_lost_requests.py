@@ -1,4 +1,4 @@
-"""What is known of a request whose connection was lost: that it was not sent, or nothing."""
+"""The outcome of a request whose connection was lost: not sent, or unknown."""
 
 import pytest
 import trio

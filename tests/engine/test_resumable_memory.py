@@ -1,4 +1,4 @@
-"""What a resumable handler remembers of its earlier rounds."""
+"""The steps that a resumable handler keeps from its earlier rounds."""
 
 import pytest
 

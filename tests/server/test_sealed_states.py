@@ -1,4 +1,4 @@
-"""Sealed states: good for the request that they were made for, and refused with one error."""
+"""Sealed states: valid only for their own request, and rejected with one error."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 

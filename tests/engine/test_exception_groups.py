@@ -1,4 +1,4 @@
-"""Which of several exceptions leaves a nursery that nobody is to know of."""
+"""The exception that leaves an internal nursery, of several in a group."""
 
 import pytest
 import trio

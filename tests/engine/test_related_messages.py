@@ -1,4 +1,4 @@
-"""Frames that say to which request of the peer they belong, and requests that are lost by themselves."""
+"""Messages that belong to a request of the peer, and requests that are lost one by one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The data that tools return beside their content, and the schemas that promise it."""
+"""Structured output of tools, and the output schemas that describe it."""
 
 import dataclasses
 import datetime as dt

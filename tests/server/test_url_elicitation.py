@@ -1,4 +1,4 @@
-"""A handler sends its client's user to a URL, and the client hears when the visit is over."""
+"""URL elicitation, and the notification that it is complete."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""What an application does by itself, beside the requests of the peer."""
+"""Background tasks of an application, beside the requests of the peer."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is done at once for several keys, and what comes of it if some fail."""
+"""Concurrent calls for several keys, and their errors."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""How the sending side ends: a transport that fails, a peer that reads nothing."""
+"""The end of the sending side: a transport that fails, a peer that reads nothing."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Resumable handlers: each round on an instance of its own, as if there had been one all the time."""
+"""Resumable handlers: each round may run on another instance of the server."""
 
 import json
 

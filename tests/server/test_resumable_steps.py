@@ -1,4 +1,4 @@
-"""The steps of resumable handlers: done once, and again only where the handler changed."""
+"""The steps of resumable handlers: run once, and again only where the handler changed."""
 
 import json
 
