@@ -1,4 +1,4 @@
-"""What the tests of redaction say: frames with secrets in them, and a redactor with a key."""
+"""Messages with secrets, and a redactor with a key."""
 
 import json
 
@@ -10,7 +10,7 @@ from mcp_trio.recording import Record, Redaction
 
 KEY = b"a key of thirty-two bytes, about"
 
-# A secret by nothing in itself.
+# Not a secret by its shape.
 SECRET = "Abc123Xyz789Qrs456Tuv7890"
 
 

@@ -1,4 +1,4 @@
-"""What was said in a recording, whoever recorded it."""
+"""The conversation in a recording, on whichever side it was recorded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two recordings, two frames: where they differ."""
+"""Differences between two recordings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A secret that was seen once is hidden wherever a later frame repeats it, in whatever encoding."""
+"""Known secrets are replaced in later messages, in every encoding."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A recording is read as far as it goes, and every flaw is told from every other."""
+"""Reading recordings, complete or damaged."""
 
 import base64
 

@@ -29,7 +29,7 @@ from mcp_trio.errors import RecordingError
 from mcp_trio.recording import Record, body_bytes
 from tests.journal.conftest import SECRET, redactor
 
-# Records to lines and back.
+# Encoding and decoding records.
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 frames = st.dictionaries(text, text, max_size=3).map(lambda value: json.dumps(value).encode())
@@ -161,7 +161,7 @@ def test_a_literal_body_is_embedded():
     assert decode_body(decode(line), str) == "unstarted"
 
 
-# What lanes are called after the messages of a frame, and where these stand in it.
+# The names of lanes, and the messages in a record.
 
 OPEN = {
     "format_version": 1,

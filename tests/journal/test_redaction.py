@@ -37,7 +37,7 @@ from tests.journal.conftest import (
     text_of,
 )
 
-# A redactor takes what is secret out of each body, and knows what it took out before.
+# Redacting bodies.
 
 
 def test_a_message_without_secrets_is_unchanged():
@@ -184,7 +184,7 @@ def test_the_manifest_contains_no_secret():
     assert KEY.decode() not in said
 
 
-# A value that is known is found in every writing of it, and beside, in and over other values.
+# Known secrets in other encodings and inside other values.
 
 VALUE = "p@ss!w(o)r*d~/+&=\"q' ü9<\n😀>"
 TOKEN = "k@aa!z(x)w*v~/+&=\"b' é3<\n😁>"
@@ -319,7 +319,7 @@ def test_with_many_values_base64_is_looked_for_in_long_runs():
     assert not one.found_in(b"")
 
 
-# Where secrets are found: in every structure and every text that says of itself what is secret.
+# Secrets in nested structures and in texts.
 
 
 def redacted(frame, **rules):
@@ -498,7 +498,7 @@ def test_a_hostile_text_does_not_hold_up_the_session(text):
     assert time.process_time() - begin < 3
 
 
-# A value is secret by its name, by a path, by a tool's schema, or by what a text says of it.
+# Secrets by name, path, tool schema and text.
 
 
 @pytest.mark.parametrize(
@@ -668,7 +668,7 @@ def test_texts_in_texts_are_gone_into():
     assert b"abcdefg1" not in one.redact("out", result(text))
 
 
-# A broken frame leaves its form in the recording, and is answered as before.
+# Malformed messages.
 
 decode = Decoder(json_depth_max=64).decode
 
@@ -722,7 +722,7 @@ def test_a_redactor_masks_invalid_json_and_redacts_valid_json():
     assert changed.endswith(b'"a":"b"}')
 
 
-# Rounds with secrets in their answers: none reaches the file, the states stay, and it replays.
+# Multi round-trip requests with secrets.
 
 PASSWORD = "Tr0ub4dor-and-3-horses"
 PROTOCOL_VERSION = "2026-07-28"

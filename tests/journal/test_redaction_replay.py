@@ -1,4 +1,4 @@
-"""A session with secrets all over it: none reaches the file, and the file replays."""
+"""A redacted recording of a session contains no secret, and replays."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A token has the shape of what it stands for: equal stays equal, a number one that reads back."""
+"""Tokens have the type and shape of the values that they replace."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What people say is gone through in each kind of record; what the protocol says is left alone."""
+"""The parts of records that are redacted, and those that the protocol defines."""
 
 import json
 

@@ -36,7 +36,7 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR, Unencodable
 from mcp_trio.transports import Lost, RelatedMessage
 
-# Every frame has one defined answer, and every message one frame.
+# Decoding and encoding.
 
 decode = Decoder(json_depth_max=512).decode
 
@@ -348,7 +348,7 @@ def test_an_encoded_message_never_contains_a_line_end(space):
     assert encode_response(1, {"a": "x\r\ny"}).endswith(rb'"x\r\ny"}}')
 
 
-# A frame that is an array: its messages, whatever they are.
+# Batches.
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 NOTE = b'{"jsonrpc":"2.0","method":"note"}'
@@ -446,7 +446,7 @@ def test_each_message_of_a_batch_is_decoded_as_alone(shapes):
             assert message == decode(member)
 
 
-# What broken text still tells.
+# Recovering the id of malformed messages.
 
 TEXTS = [
     # text, id, has_id, has_method, has_outcome
@@ -540,7 +540,7 @@ def test_invalid_text_does_not_hide_the_depth_before_it(value, cut, tail):
     assert is_deeper_than(3, text[: max(cut, 4)] + tail)
 
 
-# A frame with an address is the same frame to everyone who does not ask for it.
+# Messages with facts that are not in their bytes.
 
 FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 

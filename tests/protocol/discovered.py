@@ -1,4 +1,4 @@
-"""What a client has heard from a stateless server."""
+"""A `server/discover` result for tests."""
 
 from mcp_trio import types as s
 

@@ -11,7 +11,7 @@ from mcp_trio._protocol.client_features import (
     with_defaults,
 )
 
-# Forms, as both sides check what was filled in.
+# Elicitation forms.
 
 
 def form(**members):
@@ -206,7 +206,7 @@ def test_every_form_of_the_specification_is_accepted():
     )
 
 
-# Sampling with tools: uses and results belong together.
+# Sampling with tools.
 
 HUM = s.TextContent(text="hm")
 

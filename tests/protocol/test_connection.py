@@ -52,7 +52,7 @@ from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Oversized
 from mcp_trio.types import ClientCapabilities, PaginatedParams
 
-# The handshake: what it carries, what it settles, and how it fails.
+# The handshake.
 
 
 def initialize(server, frame, **changes):
@@ -266,7 +266,7 @@ def test_closing_sends_nothing_and_ends_each_open_request_once(pair):
     assert pair.client.abandon(opened) is None
 
 
-# Requests, notifications and answers that are wrong: each has its defined treatment.
+# Invalid requests, notifications and responses.
 
 
 @pytest.mark.requirement("ERR-01")
@@ -661,7 +661,7 @@ def test_a_decoded_message_is_not_decoded_again(ready):
     assert event.request.id == 4
 
 
-# What we may send, and how our requests are numbered and ended.
+# Sent messages: what may be sent, ids, and the end of requests.
 
 
 @pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02", "TRAP-05")
@@ -885,7 +885,7 @@ def test_every_method_has_valid_params_in_these_tests(valid_params):
     assert all(type(valid_params[name]) is row.params for name, row in METHODS.items())
 
 
-# Requests with several faults are told of the first, in one order, at each revision.
+# The order of checks: a request with several errors is rejected for the first one.
 
 *LEGACY, STATELESS = PROTOCOL_VERSIONS
 META = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: {}}
@@ -998,7 +998,7 @@ def test_a_request_before_initialized_is_taken_once_the_handshake_was_answered(
     assert "result" in json.loads(server.receive(frame(id=5, method="ping")).message)
 
 
-# Which codes an error that we answer with may have, by revision.
+# Error codes by protocol version.
 
 *LEGACY_VERSIONS, STATELESS_VERSION = PROTOCOL_VERSIONS.values()
 OURS = {name: code for name, code in vars(_errors).items() if name.isupper()}
@@ -1059,7 +1059,7 @@ def test_the_codes_of_applications_pass(answered, protocol_version, code):
     assert answered(protocol_version, code) == code
 
 
-# Batches, which one revision has, and errors without an id, which the older ones do not have.
+# Batches, and error responses without an id.
 
 BATCHED = "2025-03-26"
 OTHERS = [name for name in PROTOCOL_VERSIONS if name != BATCHED]
@@ -1239,7 +1239,7 @@ def test_a_batch_with_too_many_messages_is_rejected(connect):
     assert "limits.messages.batch_size_max (2)" in event.text
 
 
-# Answers that are too large, or no message: the requests that they were for end at once.
+# Oversized and malformed responses, which end their requests.
 
 LIMITS = Limits(messages=MessageLimits(bytes_max=100))
 

@@ -32,7 +32,7 @@ from mcp_trio.errors import LocalProtocolError
 
 pytestmark = pytest.mark.slow
 
-# What a client says before it knows its server is never cancelled.
+# The first requests of a client are never cancelled.
 FIRST_WORDS = {"initialize", "server/discover"}
 
 SIDES = st.sampled_from(Role)

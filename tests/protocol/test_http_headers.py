@@ -20,7 +20,7 @@ from mcp_trio._protocol.http_headers import (
     parameter_paths,
 )
 
-# What the fields before a body say, however they are written.
+# Requests and content negotiation.
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -114,7 +114,7 @@ def test_a_media_type_is_read_without_its_parameters(content_type, media_type):
     assert media_type_of(content_type) == media_type
 
 
-# Which arguments a tool wants mirrored, as its schema says.
+# The annotations of parameter headers in tool schemas.
 
 
 def tool(**properties):
@@ -370,7 +370,7 @@ def test_any_text_between_markers_is_decoded_or_rejected(inner):
     assert marked(value) == f"=?base64?{inner}?="
 
 
-# What a client sends.
+# Sent headers.
 
 
 def sent(method="tools/call", params=None, paths=None):
@@ -465,7 +465,7 @@ def test_a_method_that_no_header_can_carry_is_not_sent(method):
         sent(method)
 
 
-# What a server refuses.
+# Checked headers.
 
 
 def head(fields):

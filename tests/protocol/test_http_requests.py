@@ -90,7 +90,7 @@ def rejected(routing_result, status, code=-32600, id=None):  # noqa: A002 - as o
     return routing_result
 
 
-# What may come, in a session and without one.
+# Methods and media types.
 
 
 @pytest.mark.requirement("HTTP-01", "MHTTP-01", "HTTP-54")
@@ -299,7 +299,7 @@ def test_a_batch_with_a_malformed_message_is_rejected(bad, id_):
     rejected(judged(DUAL, [request(), bad], Mcp_Session_Id="old"), 400, -32600, id_)
 
 
-# Modern messages.
+# Stateless messages.
 
 
 @pytest.mark.requirement("MHTTP-03", "MHTTP-04", "TRAP-27")

@@ -1,4 +1,4 @@
-"""JSON Schemas of people's own, by which arguments and structured results are checked."""
+"""Validation by JSON Schema."""
 
 import socket
 
@@ -145,7 +145,7 @@ def test_the_given_schema_stays_as_it_was():
     assert given == {"$schema": DRAFT_2020, "$defs": {"a": {"$schema": DRAFT_2020}}}
 
 
-# Bounds.
+# Limits.
 
 
 def nested(depth):

@@ -30,7 +30,7 @@ from mcp_trio.errors import (
     RemoteProtocolError,
 )
 
-# Keys of `_meta`: which of them people may choose, and whose the others are.
+# Keys of `_meta`: those that users may choose, and reserved ones.
 
 GOOD = [
     "",
@@ -127,7 +127,7 @@ def test_received_reserved_keys_are_kept(connect, frame, protocol_version, value
     assert event.request.params.meta == said
 
 
-# What a stateless request says of itself is read once, however often it is said, and shared.
+# Equal metadata of stateless requests are decoded once and shared.
 
 STATELESS = "2026-07-28"
 META = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: {}}
@@ -239,7 +239,7 @@ def test_adding_result_metadata_changes_neither_the_result_nor_the_shared_metada
     assert (mine.result_type, signature) == (None, {SERVER_INFO: {"name": "harbour"}})
 
 
-# Extensions and what is not standard: nobody has to know them, and nothing else changes.
+# Extensions and experimental capabilities.
 
 *LEGACY, NEWEST = PROTOCOL_VERSIONS
 MAPS = {"com.example/maps": {"scale": 5}, "com.example/tides": {}}

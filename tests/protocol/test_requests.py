@@ -41,7 +41,7 @@ from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio.errors import INVALID_PARAMS, INVALID_REQUEST, LocalProtocolError
 from mcp_trio.limits import RequestLimits
 
-# Every cell of the three tables, against a copy written by hand.
+# Every cell of the three state tables, against a copy written by hand.
 
 # Where both roles stand in one row, the row holds for either sender.
 SESSION_COPY = """
@@ -360,7 +360,7 @@ def test_a_response_to_a_lost_request_is_rejected_by_the_table(pair):
         opened.move(OutgoingTrigger.ANSWER)
 
 
-# Progress in both directions, ping at any time, and the budgets that progress renews.
+# Progress, pings and time limits.
 
 
 def call(pair, frame, token="t", id_=1):
@@ -525,7 +525,7 @@ def test_a_budget_names_the_exceeded_limit():
     assert Budget(started=0.0, idle_seconds=math.inf, total_seconds=math.inf).deadline == math.inf
 
 
-# Places for handlers and the queue before them.
+# Admission: slots of handlers, and the queue.
 
 
 def request(id_, size_bytes=1):

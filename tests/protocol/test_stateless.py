@@ -36,7 +36,7 @@ from mcp_trio.errors import (
 )
 from tests.protocol.discovered import discovered
 
-# Requests that carry their metadata: what is asked of them, and what they are told.
+# Servers of stateless requests.
 
 STATELESS = "2026-07-28"
 META = {
@@ -67,7 +67,7 @@ def error_of(event):
     return json.loads(event.message)["error"]
 
 
-# What a request says of its sender.
+# The metadata of a request.
 
 
 @pytest.mark.requirement("VER-04", "META-11", "META-12", "META-13", "STATE-01", "VER-07")
@@ -221,7 +221,7 @@ def test_a_stateless_request_is_cancelled_before_any_handshake(server, ask, fram
     assert event.request is taken.request
 
 
-# Discovery, and what a server says to a handshake that it does not know.
+# Discovery, and handshakes with a stateless server.
 
 
 @pytest.mark.requirement(
@@ -355,7 +355,7 @@ def test_metadata_that_are_no_object_cannot_be_sent(server, ask):
         server.response(event.request, msgspec.Raw(b'{"_meta":5}'))
 
 
-# What needs a session.
+# Messages that need a session.
 
 
 @pytest.mark.requirement("BASE-22", "ELIC-06", "ROOT-04", "SAMP-07", "ROOT-07")
@@ -393,7 +393,7 @@ def test_a_notification_of_a_client_may_be_stateless_too(connect, frame):
     assert isinstance(event, NotificationReceived)
 
 
-# A client of a stateless server: what it says in each request, and what it reads in results.
+# Clients of stateless servers.
 
 
 @pytest.mark.requirement("META-11", "META-12", "META-13", "VER-01", "ELIC-02", "ROOT-02", "SAMP-02")

@@ -1,4 +1,4 @@
-"""The rules of MCP over WebSocket: who gets in, and what the end of one means."""
+"""Rules of MCP over WebSocket: handshake, authentication, close codes."""
 
 import pytest
 from hypothesis import given
@@ -125,7 +125,7 @@ def test_a_token_is_compared_in_constant_time(monkeypatch):
     assert compared == [(b"abc", b"xyz")]
 
 
-# Ends
+# Close codes
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 1005])

@@ -1,4 +1,4 @@
-"""What the tests of the vocabulary need of the published schemas: values, validity, comparison."""
+"""Values, validation and comparison by the published schemas."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Which of our types stands for which published definition: one row for each name.
+"""The type for each published definition: one row for each name.
 
 A row is the only place that a later revision adds to: a new definition is a new row with `since`,
 a dropped one gets its `until`, a renamed one is both. Rows are kept in alphabetical order, as the

@@ -65,7 +65,7 @@ from mcp_trio.types import (
 )
 from tests.schema.definitions import DEFINITIONS
 
-# The conventions that every struct of the vocabulary keeps, and what its types refuse.
+# The conventions of all types, and the values that they reject.
 
 STRUCTS = [
     each
@@ -369,7 +369,7 @@ def test_every_struct_with_required_members_has_a_complete_body():
             assert struct in tried | inner
 
 
-# Every definition of every published schema against our type for it, with generated values.
+# Every definition of every published schema, with generated values.
 
 GRID = [
     (protocol_version.name, name)
@@ -550,7 +550,7 @@ def test_a_fraction_that_was_filled_in_is_read_though_no_schema_has_it(published
     )
 
 
-# Whatever the vocabulary can say is fitted to every revision, and is valid there.
+# Values downgraded to every protocol version are valid there.
 
 # Kept as they come, or made by the wire: there is no struct of ours that says them.
 OPEN = {
@@ -569,7 +569,7 @@ NOT_DOWNGRADED = {
     "SamplingMessage",
 }
 
-# Bases, which are never sent by themselves; our types for them say more.
+# Base classes, which are never sent; the types have more members.
 BASES = {"Annotated", "PaginatedResult"}
 
 # Results that are answers to questions stand inside of a request, and say nothing about themselves.
@@ -650,7 +650,7 @@ def test_a_downgraded_value_is_valid_and_decodes_to_the_same_value(name, publish
     for_all(ours(name), fits_everywhere)
 
 
-# The definitions that the wire makes: frames and errors, through its decoder and its encoders.
+# The definitions of JSON-RPC envelopes and errors.
 
 FRAMES = sorted(name for name, row in DEFINITIONS.items() if row.envelope)
 
@@ -695,7 +695,7 @@ def test_a_published_envelope_or_error_survives_decoding_and_encoding(
         for_all(values, survives, schema, name)
 
 
-# Every message that the documents of 2024-11-05 show, and what came later, in our own words.
+# Example messages: those of the documents of 2024-11-05, and later ones.
 
 VECTORS = [
     json.loads(line)
