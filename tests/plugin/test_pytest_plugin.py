@@ -2,7 +2,11 @@
 
 import runpy
 import sys
+from pathlib import Path
 
+# Test runs in this process forget the modules that they import first. httpx2 keeps the exceptions
+# of the httpcore2 that it has seen first, and would not know those of a second import.
+import httpcore2  # noqa: F401
 import pytest
 
 from mcp_trio import Client
@@ -78,10 +82,12 @@ def outcome(result, **counts):
 # The marker and mcp_replay.
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_marker_and_the_fixture_replay_a_recording(trip):
     outcome(run(trip, test_it=MARKED.format("mcp_replay(server)")), passed=1)
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_divergence_fails_the_test_without_a_traceback_of_the_package(trip):
     text = outcome(run(trip, test_it=MARKED.format('mcp_replay(make("Goodbye"))')), failed=1)
     assert '>   mcp_replay(make("Goodbye"))' in text.replace(">       ", ">   ")
@@ -91,11 +97,13 @@ def test_a_divergence_fails_the_test_without_a_traceback_of_the_package(trip):
         assert inside not in text.replace("mcp_replay", "")
 
 
+@pytest.mark.usefixtures("findable")
 def test_an_unreadable_recording_fails_the_test(trip):
     text = outcome(run(trip, test_it=MARKED.format('mcp_replay(server, "none.jsonl")')), failed=1)
     assert "AssertionError: cannot read" in text
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_path_replaces_the_marker_and_the_report_is_returned(trip):
     test = """
         from desk import server
@@ -107,6 +115,7 @@ def test_a_path_replaces_the_marker_and_the_report_is_returned(trip):
     outcome(run(trip, test_it=test), passed=1)
 
 
+@pytest.mark.usefixtures("findable")
 def test_without_marker_and_path_the_test_fails(trip):
     test = "def test_it(mcp_replay): mcp_replay(None)"
     text = outcome(run(trip, test_it=test), failed=1)
@@ -116,6 +125,7 @@ def test_without_marker_and_path_the_test_fails(trip):
     )
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_replay_runs_inside_a_trio_test(trip):
     test = MARKED.format("mcp_replay(server)").replace("def test", "async def test")
     outcome(run(trip, test_it=test), passed=1)
@@ -123,11 +133,13 @@ def test_a_replay_runs_inside_a_trio_test(trip):
     assert "AssertionError: replay diverged at record" in text
 
 
+@pytest.mark.usefixtures("findable")
 def test_outbound_is_a_mode_of_the_marker(trip):
     test = MARKED.replace('jsonl"', 'jsonl", mode="outbound"').format("mcp_replay(server)")
     outcome(run(trip, test_it=test), passed=1)
 
 
+@pytest.mark.usefixtures("findable")
 def test_inputs_mode_compares_all_but_the_ignored_paths(trip):
     test = MARKED.replace('jsonl"', 'jsonl", mode="inputs"').format('mcp_replay(make("Bye"))')
     text = outcome(run(trip, test_it=test), failed=1)
@@ -137,6 +149,7 @@ def test_inputs_mode_compares_all_but_the_ignored_paths(trip):
     outcome(run(trip, test_it=test.replace('make("Bye")', "server")), passed=1)
 
 
+@pytest.mark.usefixtures("findable")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -154,18 +167,21 @@ def test_an_invalid_marker_is_an_error_before_the_test(trip, arguments, said):
     assert "mcp_recording" in text
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_marker_without_a_fixture_is_an_error(trip):
     test = MARKED.replace("(mcp_replay)", "()").format("pass")
     text = outcome(run(trip, test_it=test), errors=1)
     assert "has no effect without one of the fixtures mcp_mock, mcp_recorder, mcp_replay" in text
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_test_can_request_the_fixture_later(trip):
     test = MARKED.replace("(mcp_replay)", "(request)")
     later = 'request.getfixturevalue("mcp_replay")(server)'
     outcome(run(trip, test_it=test.format(later)), passed=1)
 
 
+@pytest.mark.usefixtures("findable")
 def test_untracked_calls_are_warnings(desk):
     record(desk, "trip", "when", {})
     test = MARKED.format("mcp_replay(server)")
@@ -175,6 +191,7 @@ def test_untracked_calls_are_warnings(desk):
     outcome(run(desk, test_it=test), failed=1)
 
 
+@pytest.mark.usefixtures("findable")
 def test_the_marker_and_the_option_have_help_texts(desk):
     assert "mcp_recording(path, mode='strict', ignore=())" in run(desk, "--markers").stdout.str()
     assert "--mcp-record={none,once,new,all}" in run(desk, "--help").stdout.str()
@@ -183,6 +200,7 @@ def test_the_marker_and_the_option_have_help_texts(desk):
 # mcp_client, mcp_mock, mcp_clock.
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_client_of_a_server_object_in_every_kind_of_test(desk):
     test = """
         import trio
@@ -202,6 +220,7 @@ def test_a_client_of_a_server_object_in_every_kind_of_test(desk):
     outcome(run(desk, test_it=test), passed=2)
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_mock_gives_recorded_answers_and_a_strict_one_is_checked(trip):
     test = """
         import pytest
@@ -227,6 +246,7 @@ def test_a_mock_gives_recorded_answers_and_a_strict_one_is_checked(trip):
     assert "not requested: tools/call" in text
 
 
+@pytest.mark.usefixtures("findable")
 def test_the_clock_jumps_while_all_tasks_wait(desk):
     test = """
         import trio
@@ -270,12 +290,13 @@ def run_recorded(desk, mode, test, greeting="Hello", name="Ada"):
     return run(desk, *options, test_it=test.format(greeting=greeting, name=name))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def findable(monkeypatch, request):
     """A command finds the server's module."""
     monkeypatch.setenv("PYTHONPATH", str(request.getfixturevalue("pytester").path))
 
 
+@pytest.mark.usefixtures("findable")
 @KINDS
 def test_a_missing_recording_fails_unless_the_option_allows_recording(desk, recordings, test):
     text = outcome(run_recorded(desk, None, test), failed=1)
@@ -284,6 +305,7 @@ def test_a_missing_recording_fails_unless_the_option_allows_recording(desk, reco
     assert not recordings.exists()
 
 
+@pytest.mark.usefixtures("findable")
 @KINDS
 def test_once_makes_missing_recordings_and_none_uses_them(desk, recordings, test):
     outcome(run_recorded(desk, "once", test), passed=1)
@@ -294,17 +316,20 @@ def test_once_makes_missing_recordings_and_none_uses_them(desk, recordings, test
     assert next(recordings.iterdir()).read_bytes() == first
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_recorded_server_object_is_replayed_before_its_answers_are_used(desk):
     outcome(run_recorded(desk, "once", RECORDED), passed=1)
     text = outcome(run_recorded(desk, "none", RECORDED, greeting="Goodbye"), failed=1)
     assert "AssertionError: replay diverged at record" in text
 
 
+@pytest.mark.usefixtures("findable")
 def test_a_recorded_command_is_not_started_again(desk):
     outcome(run_recorded(desk, "once", COMMAND), passed=1)
     outcome(run_recorded(desk, "none", COMMAND, greeting="Goodbye"), passed=1)
 
 
+@pytest.mark.usefixtures("findable")
 @KINDS
 def test_an_unrecorded_request_fails_the_test(desk, test):
     outcome(run_recorded(desk, "once", test), passed=1)
@@ -312,6 +337,7 @@ def test_an_unrecorded_request_fails_the_test(desk, test):
     assert "not recorded" in text
 
 
+@pytest.mark.usefixtures("findable")
 def test_an_unrecorded_request_fails_the_test_even_if_its_error_is_caught(desk):
     swallowing = RECORDED.replace("import pytest", "from contextlib import suppress").replace(
         "        result = await", "        with suppress(Exception): await"
@@ -323,6 +349,7 @@ def test_an_unrecorded_request_fails_the_test_even_if_its_error_is_caught(desk):
     assert "--mcp-record=all" in text
 
 
+@pytest.mark.usefixtures("findable")
 @KINDS
 def test_new_replaces_outdated_recordings(desk, recordings, test):
     outcome(run_recorded(desk, "new", test), passed=1)
@@ -335,6 +362,7 @@ def test_new_replaces_outdated_recordings(desk, recordings, test):
     assert b"Goodbye, Ada" in path.read_bytes()
 
 
+@pytest.mark.usefixtures("findable")
 def test_all_replaces_every_recording(desk, recordings):
     outcome(run_recorded(desk, "once", RECORDED), passed=1)
     (path,) = recordings.iterdir()
@@ -343,6 +371,7 @@ def test_all_replaces_every_recording(desk, recordings):
     assert path.read_bytes() != first
 
 
+@pytest.mark.usefixtures("findable")
 @KINDS
 def test_a_failing_test_keeps_the_old_recording(desk, recordings, test):
     outcome(run_recorded(desk, "once", test, greeting="Goodbye"), failed=1)
@@ -354,6 +383,7 @@ def test_a_failing_test_keeps_the_old_recording(desk, recordings, test):
     assert [path.read_bytes() for path in recordings.iterdir()] == [first]
 
 
+@pytest.mark.usefixtures("findable")
 def test_an_unreachable_target_leaves_no_file(desk, recordings):
     test = """
         async def test_it(mcp_recorder):
@@ -364,6 +394,7 @@ def test_an_unreachable_target_leaves_no_file(desk, recordings):
     assert list(recordings.iterdir()) == []
 
 
+@pytest.mark.usefixtures("findable")
 def test_two_clients_of_one_test_have_labels_and_one_may_have_the_marker_s_path(desk, recordings):
     test = """
         import pytest
@@ -403,6 +434,7 @@ def test_two_clients_of_one_test_have_labels_and_one_may_have_the_marker_s_path(
     ]
 
 
+@pytest.mark.usefixtures("findable")
 def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings):
     test = """
         import pytest
@@ -430,6 +462,7 @@ def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings)
 # Beside other plugins.
 
 
+@pytest.mark.usefixtures("findable")
 def test_the_fixtures_work_under_the_anyio_plugin(trip):
     trip.makeini("[pytest]\n")
     test = """
@@ -466,6 +499,7 @@ def test_the_fixtures_work_under_the_anyio_plugin(trip):
         outcome(run(trip, "-p", "no:trio", "-W", "error", f"--mcp-record={mode}"), passed=4)
 
 
+@pytest.mark.usefixtures("findable")
 def test_the_package_is_imported_only_when_a_fixture_is_used(desk):
     test = """
         import sys
@@ -487,5 +521,71 @@ def test_the_package_is_imported_only_when_a_fixture_is_used(desk):
     desk.runpytest_subprocess(*plugins, "-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
+@pytest.mark.usefixtures("findable")
 def test_the_recorder_gives_a_public_client(mcp_client):
     assert type(mcp_client(["command"])) is Client
+
+
+# The fixtures over HTTP, in a test run of its own.
+
+
+WEATHER = Path(__file__).parents[2] / "recordings" / "weather.mcprec.jsonl"
+
+TESTS = f"""
+import functools
+import threading
+import pytest
+import trio
+from mcp_trio.examples.weather import server
+
+pytestmark = pytest.mark.mcp_recording({str(WEATHER)!r}, mode="inputs")
+
+async def test_a_mock_is_served_to_a_client_at_a_url(mcp_mock, mcp_client, nursery):
+    url = await nursery.start(functools.partial(mcp_mock().serve_http, port=0))
+    async with mcp_client(url) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["forecast", "warmest"]
+
+async def test_a_url_is_recorded_once(mcp_recorder, nursery):
+    url = await nursery.start(functools.partial(server.serve_http, port=0))
+    async with mcp_recorder(url, label="x") as client:
+        assert await client.list_tools()
+
+@pytest.fixture
+def url():
+    told, ready = [], threading.Event()
+
+    async def serve():
+        told.append(trio.lowlevel.current_trio_token())
+        async with trio.open_nursery() as nursery:
+            told.append(nursery.cancel_scope)
+            told.append(await nursery.start(functools.partial(server.serve_http, port=0)))
+            ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    assert ready.wait(10)
+    token, scope, url = told
+    yield url
+    token.run_sync_soon(scope.cancel)
+    thread.join()
+
+def test_the_inputs_of_a_recording_are_sent_to_a_url(mcp_replay, url):
+    assert mcp_replay(url).answered == 6
+
+def test_the_inputs_of_a_recording_are_sent_to_a_url_from_a_trio_test(mcp_replay, url):
+    async def main():
+        assert mcp_replay(url).answered == 6
+
+    trio.run(main)
+"""
+
+
+def test_a_url_is_a_target_and_a_mock_has_one(pytester):
+    pytester.makeini("[pytest]\ntrio_mode = true\nfilterwarnings = error\n")
+    pytester.makepyfile(test_it=TESTS)
+    options = ("-p", "no:cacheprovider", "-p", "no:timeout", "--mcp-record=once")
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=4)
+    assert [path.suffix for path in (pytester.path / "recordings" / "test_it").iterdir()]
+    pytester.runpytest_inprocess(*options, "-k", "recorded_once").assert_outcomes(
+        passed=1, deselected=3
+    )

@@ -1,5 +1,6 @@
 """Every transport that clients may come over, joined to every one that a server may be at."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,14 +8,20 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import attrs
+import httpx2
 import pytest
 import trio
 
-from mcp_trio import Client, Context, Server
+from mcp_trio import Client, ConnectionLost, Context, Limits, RequestError, Server
+from mcp_trio._proxy.bridge import Downstream, Upstream, bridge_application
+from mcp_trio.limits import RequestLimits
+from mcp_trio.transports import open_websocket_channel
 from tests.proxy.bridged import SOURCES, bridged, source
-from tests.ways import CONNECTIONS, served
+from tests.server.watched import watched
+from tests.ways import CONNECTIONS, opened, sent_away, served
 
 pytestmark = [pytest.mark.real_time, pytest.mark.slow]
+
 
 BRIDGE = [sys.executable, "-m", "mcp_trio", "bridge"]
 FROMS = ["stdio", *SOURCES]
@@ -166,3 +173,389 @@ async def test_every_pair_carries_all_that_belongs_to_a_call_in_both_eras(
                 ) as client:
                     assert client.protocol_version == protocol_version
                     await use(client, folder / "notes")
+
+
+# Clients over HTTP, and a server that speaks stdio: a process for each session.
+
+
+SERVER = """
+import os
+import attrs
+from mcp_trio import Context, Server
+
+server = Server("harbour", version="1")
+
+@attrs.frozen
+class Unit:
+    unit: str
+
+@server.tool
+async def tide(port: str, *, ctx: Context) -> str:
+    await ctx.progress(1, 2, message="looking")
+    await ctx.warning(f"asked for {port}")
+    answer = await ctx.elicit("Which unit?", Unit)
+    return f"3 {answer.data.unit} at {port}"
+
+@server.tool
+async def who() -> str:
+    return str(os.getpid())
+
+@server.tool
+async def crash(status: int) -> str:
+    os._exit(status)
+
+@server.tool
+async def grow() -> str:
+    server.tool(who, name="grown")
+    return "grown"
+
+server.run()
+"""
+ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
+
+
+@attrs.define
+class BridgeApplication:
+    url: str
+    folder: object
+
+
+@pytest.fixture
+def bridge_application_bridge_application(tmp_path):
+    @asynccontextmanager
+    async def bridge_application(command, **limits):
+        folder = tmp_path / "recorded"
+        folder.mkdir()
+        async with bridged("http", command, tmp_path, record=folder, **limits) as url:
+            yield BridgeApplication(url, folder)
+
+    return bridge_application
+
+
+@pytest.fixture
+def harbour_bridge_application(tmp_path):
+    (tmp_path / "harbour.py").write_text(SERVER)
+    return [sys.executable, str(tmp_path / "harbour.py")]
+
+
+@pytest.fixture
+def sessions(all_in):
+    return lambda application: all_in(application.folder)
+
+
+def answering(**options):
+    return {"elicitation": lambda _: {"unit": "m"}, **options}
+
+
+async def text_of(client, tool, **arguments):
+    return (await client.call_tool(tool, arguments)).content[0].text
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_both_eras_pass_with_all_that_belongs_to_a_call(
+    bridge_application_bridge_application, harbour_bridge_application, sessions, era
+):
+    logs, progress = [], []
+    async with bridge_application_bridge_application(harbour_bridge_application) as application:
+        options = answering(protocol_versions=ERAS[era], log=logs.append, log_level="debug")
+        async with Client(application.url, **options) as client:
+            assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
+            result = await client.call_tool("tide", {"port": "Rome"}, progress=progress.append)
+            assert result.content[0].text == "3 m at Rome"
+    assert [each.data for each in logs] == ["asked for Oslo", "asked for Rome"]
+    assert [each.message for each in progress] == ["looking"]
+    session = sessions(application)[-1]
+    assert session.counts["malformed"] == 0
+    assert session.kinds()[-3:] == ["shut", "mark", "end"]
+
+
+async def test_a_server_of_legacy_sessions_is_found_out(
+    bridge_application_bridge_application, harbour_bridge_application, sessions, tmp_path
+):
+    old = SERVER.replace('version="1"', 'version="1", protocol_versions=("2025-06-18",)')
+    (tmp_path / "harbour.py").write_text(old)
+    async with (
+        bridge_application_bridge_application(harbour_bridge_application) as application,
+        Client(application.url, **answering()) as client,
+    ):
+        assert client.protocol_version == "2025-06-18"
+        assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
+    probe, session = sessions(application)
+    methods = [
+        [body["method"] for body in each.bodies("in") if "method" in body]
+        for each in (probe, session)
+    ]
+    assert methods == [
+        ["server/discover"],
+        ["initialize", "notifications/initialized", "tools/call"],
+    ]
+
+
+async def test_each_session_has_a_process_and_all_stateless_clients_one(
+    bridge_application_bridge_application, harbour_bridge_application, sessions
+):
+    async with bridge_application_bridge_application(harbour_bridge_application) as application:
+        numbers = {}
+        for era, protocol_versions in ERAS.items():
+            async with (
+                Client(application.url, protocol_versions=protocol_versions) as first,
+                Client(application.url, protocol_versions=protocol_versions) as second,
+            ):
+                numbers[era] = {await text_of(each, "who") for each in (first, second)}
+        assert len(numbers["legacy"]) == 2
+        assert len(numbers["stateless"]) == 1
+    assert len(sessions(application)) == 3
+
+
+async def test_stateless_clients_with_one_token_do_not_get_each_others_progress(
+    bridge_application_bridge_application, tmp_path
+):
+    code = tmp_path / "slow.py"
+    code.write_text("""
+import json, sys
+asked = [json.loads(sys.stdin.readline()) for _ in range(2)]
+for each in asked:
+    token = each["params"]["_meta"].get("progressToken")
+    if token is not None:
+        params = {"progressToken": token, "progress": each["params"]["word"]}
+        told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+        print(json.dumps(told), flush=True)
+for each in asked:
+    result = {"resultType": "complete", "word": each["params"]["word"]}
+    print(json.dumps({"jsonrpc": "2.0", "id": each["id"], "result": result}), flush=True)
+sys.stdin.read()
+""")
+
+    async def ask(url, word, heard):
+        version = "2026-07-28"
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "c", "version": "1"},
+            "progressToken": "t",
+        }
+        message = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "say",
+            "params": {"word": word, "_meta": meta},
+        }
+        headers = {
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": version,
+            "Mcp-Method": "say",
+        }
+        async with httpx2.AsyncClient(timeout=20) as client:
+            answered = await client.post(url, json=message, headers=headers)
+        is_stream = answered.headers["content-type"] == "text/event-stream"
+        texts = answered.text.split("data: ")[1:] if is_stream else [answered.text]
+        heard[word] = [json.loads(text.split("\n\n")[0]) for text in texts if "{" in text]
+
+    heard = {}
+    async with (
+        bridge_application_bridge_application([sys.executable, str(code)]) as application,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(ask, application.url, 1, heard)
+        nursery.start_soon(ask, application.url, 2, heard)
+    assert {word: told[-1]["result"]["word"] for word, told in heard.items()} == {1: 1, 2: 2}
+    assert all(told[-1]["id"] == 1 for told in heard.values())
+    progress = {
+        word: [each["params"]["progress"] for each in told[:-1]] for word, told in heard.items()
+    }
+    assert sorted(progress.values()) in ([[], [1]], [[], [2]])
+    assert all(told in ([], [word]) for word, told in progress.items())
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_server_that_dies_fails_its_own_calls(
+    bridge_application_bridge_application, harbour_bridge_application, sessions, era
+):
+    async with (
+        bridge_application_bridge_application(harbour_bridge_application) as application,
+        Client(application.url, protocol_versions=ERAS[era]) as client,
+    ):
+        first = await text_of(client, "who")
+        with pytest.raises(RequestError, match="exited with status 3"):
+            await client.call_tool("crash", {"status": 3})
+        assert await text_of(client, "who") != first
+    dead, *_ = sessions(application)
+    assert dead.marks()["exited"] == 3
+    assert dead.cause == "lost"
+    assert dead.marks()["lost"]["error"].endswith("exited with status 3")
+
+
+async def test_a_command_that_cannot_be_started_fails_each_request(
+    bridge_application_bridge_application, sessions, tmp_path
+):
+    async with (
+        bridge_application_bridge_application([str(tmp_path / "missing")]) as application,
+        httpx2.AsyncClient() as client,
+    ):
+        for number in (1, 2):
+            answered = await client.post(
+                application.url,
+                json={"jsonrpc": "2.0", "id": number, "method": "initialize", "params": {}},
+                headers={"Accept": "application/json"},
+            )
+            assert "cannot start" in answered.json()["error"]["message"]
+    assert [session.kinds() for session in sessions(application)] == [
+        ["open", "in", "mark", "shut", "end"]
+    ] * 2
+
+
+# How sessions through a bridge end: each side's end is the other's, with words where there are.
+
+
+HARBOUR = """
+import os, sys
+from pathlib import Path
+from mcp_trio import Server
+
+server = Server("harbour")
+
+@server.tool
+async def who() -> str:
+    return str(os.getpid())
+
+@server.tool
+async def crash() -> str:
+    os._exit(7)
+
+server.run()
+Path(sys.argv[1]).write_text("done")
+"""
+SECONDS_BRIDGE_ENDS = 20
+
+
+@pytest.fixture
+def harbour_bridge_ends(tmp_path):
+    (tmp_path / "harbour.py").write_text(HARBOUR)
+    return [sys.executable, str(tmp_path / "harbour.py"), str(tmp_path / "done")]
+
+
+@pytest.fixture
+def sites(tmp_path, all_in):
+    """Opens a bridge; gives its URL, and reads what it recorded."""
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+
+    @asynccontextmanager
+    async def bridge(direction, target, **limits):
+        with trio.fail_after(SECONDS_BRIDGE_ENDS):
+            async with bridged(direction, target, tmp_path, record=folder, **limits) as url:
+                yield url
+
+    bridge.recorded = lambda: all_in(folder)
+    return bridge
+
+
+async def text_of_bridge_ends(client, tool):
+    return (await client.call_tool(tool)).content[0].text
+
+
+async def until(condition):
+    while not condition():
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("direction", CONNECTIONS)
+async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
+    sites, harbour_bridge_ends, tmp_path, direction
+):
+    async with sites(direction, harbour_bridge_ends) as url:
+        async with Client(url) as one, Client(url) as other:
+            assert await text_of_bridge_ends(one, "who") != await text_of_bridge_ends(other, "who")
+        await until((tmp_path / "done").exists)
+        await until(lambda: all(each.kinds()[-1] == "end" for each in sites.recorded()))
+    assert [each.cause for each in sites.recorded()] == ["eof", "eof"]
+    assert [each.marks()["exited"] for each in sites.recorded()] == [0, 0]
+
+
+@pytest.mark.parametrize("direction", CONNECTIONS)
+async def test_a_server_that_dies_is_lost_to_its_client(
+    sites, harbour_bridge_ends, caplog, direction
+):
+    async with sites(direction, harbour_bridge_ends) as url:
+        words = "exited with status 7" if direction == "websocket" else None
+        async with Client(url) as client, Client(url) as other:
+            with pytest.raises(ConnectionLost, match=words):
+                await client.call_tool("crash")
+            assert await text_of_bridge_ends(other, "who")
+    assert "exited with status 7" in caplog.text
+    dead, _ = sites.recorded()
+    assert (dead.cause, dead.marks()["exited"]) == ("lost", 7)
+
+
+@pytest.mark.parametrize("direction", CONNECTIONS)
+async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, direction, mock_clock):
+    async with (
+        served(watched("there"), "tcp") as (there, _scope),
+        sites(direction, there, requests=RequestLimits(first_request_seconds=2)) as url,
+        Client(url) as busy,
+    ):
+        await sent_away(await opened(url), mock_clock, 2)
+        assert len(await busy.list_tools()) == 1
+
+
+async def test_a_bridge_from_http_has_no_other_transport_beside_it(sites, harbour_bridge_ends):
+    async with sites("http", harbour_bridge_ends) as url:
+        with pytest.raises(ConnectionLost, match="HTTP 404"):
+            await open_websocket_channel(url.replace("http:", "ws:").replace("/here", "/ws"))
+
+
+@pytest.mark.parametrize("direction", CONNECTIONS)
+async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, direction):
+    async with sites(direction, "unix:/no/such/socket") as url:
+        words = "cannot connect to unix:/no/such/socket" if direction == "websocket" else None
+        with pytest.raises(ConnectionLost, match=words):
+            async with Client(url, protocol_versions=["2025-11-25"]):
+                pass
+    assert "cannot connect to unix:/no/such/socket" in caplog.text
+    assert [each.cause for each in sites.recorded()] == ["lost"]
+
+
+async def test_a_server_of_one_connection_that_goes_fails_what_is_asked_over_http(sites):
+    server = Server("there")
+    stop = trio.CancelScope()
+
+    @server.tool
+    async def leave() -> str:
+        stop.cancel()
+        await trio.sleep_forever()
+
+    async def serve(*, task_status):
+        with stop:
+            await server.serve_tcp(port=0, task_status=task_status)
+
+    async with (
+        trio.open_nursery() as nursery,
+        sites("http", await nursery.start(serve)) as url,
+        Client(url, protocol_versions=["2026-07-28"]) as client,
+    ):
+        with pytest.raises(RequestError, match="the server has closed the connection"):
+            await client.call_tool("leave")
+        with pytest.raises(RequestError, match="cannot connect to tcp://"):
+            await client.call_tool("leave")
+
+
+async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour_bridge_ends):
+    async with sites("websocket", harbour_bridge_ends) as url:
+        channel = await open_websocket_channel(url)
+        await until(sites.recorded)
+    assert await channel.receive() == []  # close code 1001
+    await channel.aclose()
+    (session,) = sites.recorded()
+    assert session.cause == "closed"
+    assert "exited" in session.marks()
+
+
+def test_of_processes_there_are_only_so_many(harbour_bridge_ends):
+    application = bridge_application(
+        Downstream(kind="tcp"), Upstream(target=harbour_bridge_ends), start=print, limits=Limits()
+    )
+    assert application.limits.http.connections_max == application.limits.http.sessions_max == 100
+    application = bridge_application(
+        Downstream(kind="http"), Upstream(target=harbour_bridge_ends), start=print, limits=Limits()
+    )
+    assert application.limits.http.connections_max == Limits().http.connections_max

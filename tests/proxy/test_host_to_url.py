@@ -10,12 +10,17 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Limits
+from mcp_trio import Client, Limits
 from mcp_trio._journal.records import encode_body
 from mcp_trio._proxy.forwarders import HttpForwarder
 from mcp_trio._proxy.journal import start_message_journal
-from mcp_trio.limits import HttpLimits, MessageLimits, RequestLimits, ShutdownLimits
+from mcp_trio.errors import RecordingError
+from mcp_trio.examples.weather import server as weather
+from mcp_trio.limits import DEFAULT_LIMITS, HttpLimits, MessageLimits, RequestLimits, ShutdownLimits
+from mcp_trio.recording import replay_async, run_inputs
+from mcp_trio.testing import mock_server
 from mcp_trio.transports import memory_pair, open_http_channel
+from tests.proxy.bridged import SOURCES, bridged
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -30,6 +35,7 @@ from tests.transports.http.scripted_server import (
     result,
     telling,
 )
+from tests.ways import CONNECTIONS, served
 
 STATELESS = "2026-07-28"
 HELLO = asking(0, "initialize", protocolVersion="2025-11-25", capabilities={})
@@ -320,3 +326,51 @@ async def test_the_parents_death_ends_us(host_of, path, recorded):
         assert await host.channel.receive() == []
     assert host.status == 1
     assert recorded(path).cause == "lost"
+
+
+# What a bridge has recorded, put to every use that a proxy's recording has.
+
+
+LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
+SECONDS = 20.0
+
+
+async def ask(target, protocol_version):
+    """All that is asked for; the same from any server that is the same."""
+    progress = []
+    async with Client(target, protocol_versions=[protocol_version]) as client:
+        tools = await client.list_tools()
+        answer = await client.call_tool("forecast", {"city": "Oslo"}, progress=progress.append)
+    return [tool.name for tool in tools], answer.content[0].text, len(progress)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("to", CONNECTIONS)
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_bridged_session_is_mocked_and_asked_again_over_any_transport(
+    tmp_path, source, to, protocol_version
+):
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    with trio.fail_after(SECONDS):
+        async with served(weather, to, tmp_path) as (url, _scope):
+            async with bridged(source, url, tmp_path, record=folder) as listen:
+                live = await ask(listen, protocol_version)
+            path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
+            report = await run_inputs(path, url, limits=LIMITS)
+            assert report.is_same, str(report)
+        assert (await run_inputs(path, weather, limits=LIMITS)).is_same
+        assert await ask(mock_server(path), protocol_version) == live
+
+
+@pytest.mark.real_time
+async def test_handlers_are_not_run_against_what_a_bridge_recorded(tmp_path):
+    path = tmp_path / "bridged.mcprec.jsonl"
+    async with (
+        served(weather, "tcp") as (url, _scope),
+        bridged("websocket", url, tmp_path, record=path) as listen,
+    ):
+        await ask(listen, "2025-11-25")
+    with pytest.raises(RecordingError, match="strict replay runs the handlers of a server"):
+        await replay_async(path, weather)

@@ -1,20 +1,38 @@
 """What passes a proxy over HTTP: heads, bodies and streams as they are, and what is refused."""
 
 import json
+import ssl
+from contextlib import asynccontextmanager
+from functools import partial
 
+import attrs
+import httpx2
 import pytest
 import trio
+import trio.testing
 
-from mcp_trio.limits import MessageLimits
+from mcp_trio import Client, Context, Limits, Server
+from mcp_trio._journal.conversation import CANCELLED, conversation
+from mcp_trio._proxy.http import ListenOptions, OpenRecordings, serve_http_proxy
+from mcp_trio._proxy.journal import start_message_journal
+from mcp_trio._transports.http_client_requests import Link, client_for
+from mcp_trio.limits import HttpLimits, MessageLimits
+from mcp_trio.recording import RecordOptions, Redaction, open_recording, read_recording, run_inputs
+from mcp_trio.testing import mock_server
 from tests.transports.http.scripted_exchange import ScriptedExchange
 from tests.transports.http.scripted_server import (
     EVENTS,
     JSON,
     Legacy,
+    Modern,
     Reply,
+    answer_to,
+    asking,
     event,
     events,
+    json_reply,
     result,
+    telling,
 )
 
 STATELESS = "2026-07-28"
@@ -289,3 +307,637 @@ async def test_what_is_compressed_all_the_same_passes_unread(between, tmp_path, 
         "application/json",
         "text/event-stream, gzip",
     ]
+
+
+# What one side of a proxy over HTTP hears of what goes wrong at the other, and what is recorded.
+
+
+CALL_HTTP_FAULTS = asking(1, "tools/call", STATELESS)
+LOG = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (httpx2.ConnectError("refused"), "cannot connect to http://mcp.test/mcp: refused"),
+        (httpx2.ReadError("reset"), "the connection broke to http://mcp.test/mcp: reset"),
+    ],
+    ids=["down", "broken"],
+)
+async def test_a_server_that_does_not_answer_is_a_502_that_names_it(
+    between, tmp_path, files, error, words
+):
+    async def answer(seen):
+        raise error
+
+    async with between(answer, tmp_path) as proxy:
+        answered = await proxy.ask(CALL_HTTP_FAULTS)
+    assert answered.status == 502
+    assert answered.json["id"] == 1
+    assert answered.json["error"]["code"] == -32000
+    assert answered.json["error"]["message"] == f"the proxy got no answer from the server: {words}"
+    (session,) = files()
+    assert session.lines("in") == [CALL_HTTP_FAULTS]
+    assert session.lines("out") == []
+    assert http_marks(session) == [{"method": "POST", "status": 502, "error": words}]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [(101, {}), (200, {"x-odd": "a\x01b"})], ids=["status", "header"]
+)
+async def test_an_answer_that_no_host_could_give_is_a_502(between, tmp_path, status, headers):
+    async def answer(seen):
+        return Reply(status, headers, b"")
+
+    async with between(answer, tmp_path) as proxy:
+        answered = await proxy.ask(CALL_HTTP_FAULTS)
+    assert answered.status == 502
+    assert "sent an answer that is not valid HTTP" in answered.json["error"]["message"]
+
+
+async def test_a_slow_server_is_waited_for(between, tmp_path, files, autojump_clock):
+    async def slow(seen):
+        await trio.sleep(3000)
+        return result(seen, ok=True)
+
+    async with between(Modern(answers={"tools/call": slow}), tmp_path) as proxy:
+        assert (await proxy.ask(CALL_HTTP_FAULTS)).json["result"] == {"ok": True}
+    (session,) = files()
+    assert session.kinds() == ["open", "in", "out", "shut", "end"]
+
+
+async def test_a_stream_that_breaks_off_breaks_off(between, tmp_path, files):
+    async def pieces():
+        yield event(LOG)
+        raise httpx2.ReadError("reset")
+
+    async def answer(seen):
+        return Reply(200, EVENTS, pieces())
+
+    async with between(answer, tmp_path) as proxy:
+        exchange = await proxy.ask(CALL_HTTP_FAULTS)
+        assert exchange.pieces == [event(LOG)]
+        assert not exchange.is_ended
+    (session,) = files()
+    assert session.bodies("out") == [LOG]
+    (mark,) = http_marks(session)
+    assert mark["error"].endswith("reset")
+
+
+async def test_a_body_that_breaks_off_is_a_502(between, tmp_path, files):
+    async def pieces():
+        yield b'{"jsonrpc":'
+        raise httpx2.RemoteProtocolError("cut")
+
+    async def answer(seen):
+        return Reply(200, JSON, pieces())
+
+    async with between(answer, tmp_path) as proxy:
+        assert (await proxy.ask(CALL_HTTP_FAULTS)).status == 502
+    (session,) = files()
+    assert session.lines("out") == []
+
+
+async def test_a_client_that_goes_away_takes_its_request_with_it(between, tmp_path, files):
+    async def pieces():
+        yield event(LOG)
+        await trio.sleep_forever()
+
+    async def answer(seen):
+        return Reply(200, EVENTS, pieces())
+
+    async with between(answer, tmp_path) as proxy:
+        exchange = proxy.begin(CALL_HTTP_FAULTS)
+        await exchange.message()
+        (closed,) = proxy.server.closed
+        assert not closed.is_set()
+        exchange.leave()
+        with trio.fail_after(5):
+            await closed.wait()
+        await trio.testing.wait_all_tasks_blocked()
+    (session,) = files()
+    cancelled = session.records[-3]
+    assert cancelled.envelope == {"gone": True}
+    assert session.bodies("in")[-1]["method"] == CANCELLED
+    assert session.bodies("in")[-1]["params"]["requestId"] == 1
+    assert http_marks(session) == [{"method": "POST", "error": "the client went away"}]
+
+
+async def test_a_client_that_goes_away_before_the_head_takes_its_request_with_it(
+    between, tmp_path, files
+):
+    ended = trio.Event()
+
+    async def answer(seen):
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with between(answer, tmp_path) as proxy:
+        exchange = proxy.begin(asking(1, "tools/call"))
+        await trio.testing.wait_all_tasks_blocked()
+        exchange.leave()
+        with trio.fail_after(5):
+            await ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+    (session,) = files()
+    assert session.lines("in") == [asking(1, "tools/call")]
+
+
+async def test_a_client_that_does_not_read_stops_the_server(between, tmp_path, files):
+    sent = []
+
+    async def pieces():
+        for number in range(100):
+            sent.append(number)
+            yield event(LOG)
+
+    async def answer(seen):
+        return Reply(200, EVENTS, pieces())
+
+    async with between(answer, tmp_path) as proxy:
+        exchange = proxy.exchange(CALL_HTTP_FAULTS)
+        exchange.stall()
+        proxy.nursery.start_soon(proxy.proxy.respond, exchange)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(sent) == 1
+        exchange.read_on()
+        assert len(await exchange.rest()) == 100
+
+
+async def test_what_the_host_check_rejects_does_not_reach_the_server(between, tmp_path, files):
+    async with between(Legacy(), tmp_path) as proxy:
+        answered = await proxy.ask(CALL_HTTP_FAULTS, Origin="http://evil.test")
+    assert answered.status == 403
+    assert proxy.server.seen == []
+    (session,) = files()
+    (mark,) = http_marks(session)
+    assert mark["status"] == 403
+
+
+async def test_the_end_of_the_proxy_completes_the_files(between, tmp_path, files):
+    async def answer(seen):
+        await trio.sleep_forever()
+
+    async with between(answer, tmp_path) as proxy:
+        proxy.begin(CALL_HTTP_FAULTS)
+        proxy.begin(asking(0, "initialize"))
+        await trio.testing.wait_all_tasks_blocked()
+        proxy.proxy.recordings.shut("signal")
+    sessions = files()
+    assert [session.cause for session in sessions] == ["signal"] * 2
+    assert [session.kinds()[-1] for session in sessions] == ["end"] * 2
+
+
+# Which file what passes is recorded in: sessions, what belongs to none, and ids that meet.
+
+
+HELLO_HTTP_SESSIONS = asking(0, "initialize", capabilities={})
+
+
+def methods(session, kind="in"):
+    return [body.get("method", body.get("id")) for body in session.bodies(kind)]
+
+
+def counted(**more):
+    """A legacy server that gives an id to each session."""
+    numbers = iter(range(1, 100))
+
+    async def hello(seen):
+        server.session = f"s-{next(numbers)}"
+        return server.initialized(seen)
+
+    async def echo(seen):
+        return result(seen, session=seen.headers["mcp-session-id"])
+
+    server = Legacy(answers={"initialize": hello, "echo": echo, **more})
+    return server
+
+
+async def test_each_session_has_a_file_of_its_own(between, tmp_path, files):
+    async with between(counted(), tmp_path) as proxy:
+        for number in (1, 2):
+            hello = await proxy.ask(HELLO_HTTP_SESSIONS)
+            assert hello.headers["mcp-session-id"] == f"s-{number}"
+        for number in (2, 1):
+            session = {"Mcp_Session_Id": f"s-{number}"}
+            assert (await proxy.ask(telling("notifications/initialized"), **session)).status == 202
+            answered = await proxy.ask(asking(1, "echo"), **session)
+            assert answered.json["result"] == {"session": f"s-{number}"}
+    first, second = files()
+    for session in (first, second):
+        assert methods(session) == ["initialize", "notifications/initialized", "echo"]
+        assert session.marks()["negotiated"]["revision"] == "2025-11-25"
+        assert http_marks(session) == []
+        assert session.cause == "closed"
+    assert first.bodies("out")[-1]["result"] == {"session": "s-1"}
+
+
+async def test_a_file_takes_all_sessions_on_channels_of_their_own(between, tmp_path, recorded):
+    file = tmp_path / "all.mcprec.jsonl"
+    async with between(counted(), file) as proxy:
+        for _ in range(2):
+            await proxy.ask(HELLO_HTTP_SESSIONS)
+        await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-2")
+        await proxy.ask(asking(1, "tools/list", STATELESS))
+    records = [*read_recording(open_recording(file))]
+    told = [conversation(records, channel=channel) for channel in (1, 2, 3)]
+    assert [[said.method for said in each.of("client", "request")] for each in told] == [
+        ["initialize"],
+        ["initialize", "echo"],
+        ["tools/list"],
+    ]
+    assert recorded(file).kinds()[-1] == "end"
+
+
+async def test_a_deleted_session_has_a_complete_file(between, tmp_path, files):
+    async with between(counted(), tmp_path) as proxy:
+        await proxy.ask(HELLO_HTTP_SESSIONS)
+        deleted = await proxy.ask(method="DELETE", Mcp_Session_Id="s-1")
+        assert deleted.status == 204
+        (session,) = files()
+        assert session.kinds()[-3:] == ["mark", "shut", "end"]
+        assert http_marks(session) == [{"method": "DELETE", "status": 204}]
+
+
+async def test_a_session_that_the_server_has_forgotten_has_a_whole_file(between, tmp_path, files):
+    async def gone(seen):
+        return Reply(404)
+
+    async with between(counted(echo=gone), tmp_path) as proxy:
+        await proxy.ask(HELLO_HTTP_SESSIONS)
+        assert (await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-1")).status == 404
+        assert (await proxy.ask(asking(2, "echo"), Mcp_Session_Id="s-1")).status == 404
+        session, common = files()
+        assert session.kinds()[-1] == "end"
+        assert methods(session) == ["initialize", "echo"]
+        assert methods(common) == ["echo"]
+
+
+async def test_a_session_that_nobody_uses_has_a_whole_file(
+    between, tmp_path, files, autojump_clock
+):
+    async def listening(seen):
+        return Reply(200, EVENTS, forever())
+
+    async def forever():
+        yield event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
+        await trio.sleep_forever()
+
+    server = counted()
+    server.listen = listening
+    async with between(server, tmp_path, http=HttpLimits(session_idle_seconds=60)) as proxy:
+        await proxy.ask(HELLO_HTTP_SESSIONS)
+        await proxy.ask(HELLO_HTTP_SESSIONS)
+        stream = proxy.begin(method="GET", Mcp_Session_Id="s-2")
+        await stream.message()
+        await trio.sleep(100)
+        unused, used = files()
+        assert (unused.kinds()[-1], used.kinds()[-1]) == ("end", "out")
+        await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-2")
+        assert methods(files()[1]) == ["initialize", "echo"]
+
+
+async def test_a_handshake_that_is_rejected_leaves_a_whole_file(between, tmp_path, files):
+    async def reject(seen):
+        return json_reply({"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}, 400)
+
+    async with between(counted(initialize=reject), tmp_path) as proxy:
+        assert (await proxy.ask(HELLO_HTTP_SESSIONS)).status == 400
+        (session,) = files()
+        assert session.kinds() == ["open", "in", "out", "mark", "shut", "end"]
+
+
+async def test_over_the_number_of_sessions_what_comes_is_recorded_in_common(
+    between, tmp_path, files
+):
+    async with between(counted(), tmp_path, http=HttpLimits(sessions_max=1)) as proxy:
+        for _ in range(3):
+            await proxy.ask(HELLO_HTTP_SESSIONS)
+            await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-3")
+    first, common = files()[:2]
+    assert methods(first) == ["initialize"]
+    assert methods(common).count("initialize") == 2
+
+
+async def test_a_server_that_gives_no_ids_is_recorded_in_one_file(between, tmp_path, files):
+    async with between(Legacy(session=None), tmp_path) as proxy:
+        for _ in range(2):
+            await proxy.ask(asking(0, "server/discover", STATELESS))
+            await proxy.ask(HELLO_HTTP_SESSIONS)
+            await proxy.ask(telling("notifications/initialized"))
+            await proxy.ask(asking(1, "tools/call"))
+    probe, session = files()
+    assert methods(probe) == ["server/discover"]
+    assert methods(session) == [
+        "initialize",
+        "notifications/initialized",
+        "tools/call",
+        "server/discover",
+        "initialize",
+        "notifications/initialized",
+        "tools/call",
+    ]
+
+
+# What belongs to no session.
+
+
+async def test_stateless_requests_are_recorded_in_one_file(between, tmp_path, files):
+    async with between(Modern(), tmp_path) as proxy:
+        for number in range(3):
+            discovered = await proxy.ask(asking(number, "server/discover", STATELESS))
+            assert discovered.status == 200
+        assert (await proxy.ask(asking(9, "odd", STATELESS))).status == 404
+    (session,) = files()
+    assert methods(session) == ["server/discover"] * 3 + ["odd"]
+    assert methods(session, "out") == [0, 1, 2, 9]
+    assert http_marks(session) == [{"method": "POST", "status": 404}]
+
+
+async def test_requests_that_could_be_taken_for_each_other_have_files_apart(
+    between, tmp_path, files
+):
+    go = trio.Event()
+
+    async def slow(seen):
+        await go.wait()
+        return result(seen, said=seen.message["params"]["word"])
+
+    async with between(Modern(answers={"say": slow}), tmp_path) as proxy:
+        meta = {"progressToken": "t"}
+        asked = [
+            asking(1, "say", STATELESS, word="a"),
+            asking(1, "say", STATELESS, word="b"),
+            asking(2, "say", STATELESS, word="c"),
+            json.dumps(
+                {"jsonrpc": "2.0", "id": 3, "method": "say", "params": {"word": "d", "_meta": meta}}
+            ).encode(),
+            json.dumps(
+                {"jsonrpc": "2.0", "id": 4, "method": "say", "params": {"word": "e", "_meta": meta}}
+            ).encode(),
+        ]
+        exchanges = []
+        for each in asked:
+            exchanges.append(proxy.begin(each))
+            await trio.testing.wait_all_tasks_blocked()
+        go.set()
+        for exchange, word in zip(exchanges, "abcde", strict=True):
+            assert (await exchange.begun()).status == 200
+            await trio.testing.wait_all_tasks_blocked()
+            assert exchange.json["result"] == {"said": word}
+        await proxy.ask(asking(1, "say", STATELESS, word="f"))
+    first, second = files()
+    words = [[body["params"]["word"] for body in each.bodies("in")] for each in (first, second)]
+    assert words == [["a", "c", "d", "f"], ["b", "e"]]
+
+
+async def test_as_many_files_are_open_as_there_may_be_streams(between, tmp_path, files):
+    go = trio.Event()
+
+    async def slow(seen):
+        await go.wait()
+        return result(seen)
+
+    async with between(
+        Modern(answers={"say": slow}), tmp_path, http=HttpLimits(streams_max=2)
+    ) as proxy:
+        exchanges = [proxy.begin(asking(1, "say", STATELESS)) for _ in range(4)]
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+        for exchange in exchanges:
+            await exchange.begun()
+    assert [len(session.lines("in")) for session in files()] == [1, 3]
+
+
+# Streams that are resumed.
+
+
+async def test_what_a_client_gets_again_is_recorded_once(between, tmp_path, files):
+    def log(number):
+        return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": number}}
+
+    async def listening(seen):
+        last = seen.headers.get("last-event-id")
+        begin = 0 if last is None else int(last) + 1
+        return events(*(event(log(number), event_id=number) for number in range(begin, begin + 3)))
+
+    server = counted()
+    server.listen = listening
+    async with between(server, tmp_path) as proxy:
+        await proxy.ask(HELLO_HTTP_SESSIONS)
+        session = {"Mcp_Session_Id": "s-1"}
+        await proxy.ask(method="GET", **session)
+        resumed = await proxy.ask(method="GET", Last_Event_ID="0", **session)
+        said = [json.loads(each.data)["params"]["data"] for each in resumed._events]
+        assert said == [1, 2, 3]
+    (recording,) = files()
+    logs = [body["params"]["data"] for body in recording.bodies("out") if "params" in body]
+    assert logs == [0, 1, 2, 3]
+    assert http_marks(recording) == [
+        {"method": "GET", "status": 200},
+        {"method": "GET", "status": 200, "last_event_id": "0"},
+        {"method": "GET", "repeated": "1"},
+        {"method": "GET", "repeated": "2"},
+    ]
+
+
+# HTTP+SSE.
+
+
+def old_server(endpoint):
+    send, receive = trio.open_memory_channel(10)
+
+    async def stream():
+        yield event(name="endpoint", text=endpoint)
+        async for frame in receive:
+            yield event(frame)
+
+    async def answer(seen):
+        if seen.method == "GET":
+            return Reply(200, EVENTS, stream())
+        assert seen.path == "/messages?session_id=1"
+        if "id" in seen.message:
+            await send.send(answer_to(seen, protocolVersion="2024-11-05"))
+        return Reply(202, {"content-type": "text/plain"}, b"Accepted")
+
+    return answer
+
+
+async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_path, files):
+    endpoints = ["messages?session_id=1", "http://mcp.test/messages?session_id=1"]
+    for endpoint in endpoints:
+        async with between(old_server(endpoint), tmp_path) as proxy:
+            stream = proxy.begin(method="GET", target="/sse")
+            told = (await stream.event()).data.decode()
+            assert told in {"messages?session_id=1", "/messages?session_id=1"}
+            posted = await proxy.ask(HELLO_HTTP_SESSIONS, target="/messages?session_id=1")
+            assert (posted.status, posted.answer_body) == (202, b"Accepted")
+            assert (await stream.message())["id"] == 0
+            stream.leave()
+            await trio.testing.wait_all_tasks_blocked()
+            session = files()[-1]
+            assert session.kinds() == ["open", "in", "out", "mark", "mark", "shut", "end"]
+            assert session.marks()["negotiated"]["revision"] == "2024-11-05"
+
+
+async def test_an_endpoint_elsewhere_is_left_to_the_client(between, tmp_path):
+    async with between(old_server("http://other.test/messages"), tmp_path) as proxy:
+        stream = proxy.begin(method="GET", target="/sse")
+        assert (await stream.event()).data == b"http://other.test/messages"
+        stream.leave()
+
+
+# How it is written.
+
+
+async def test_what_is_redacted_passes_as_it_is_and_is_not_written(between, tmp_path, files):
+    async def echo(seen):
+        return result(seen, password=seen.message["params"]["arguments"]["password"])
+
+    call = asking(1, "tools/call", STATELESS, name="x", arguments={"password": "hunter22"})
+    options = RecordOptions(tmp_path, redaction=Redaction())
+    async with between(Modern(answers={"tools/call": echo}), options) as proxy:
+        assert (await proxy.ask(call)).json["result"] == {"password": "hunter22"}
+    (session,) = files()
+    assert len(session.lines("in")) == len(session.lines("out")) == 1
+    (file,) = tmp_path.iterdir()
+    assert b"hunter22" not in file.read_bytes()
+
+
+async def test_what_belongs_to_no_session_goes_on_in_further_files(between, tmp_path):
+    options = RecordOptions(tmp_path, segment_bytes_max=1000)
+    async with between(Modern(), options) as proxy:
+        for number in range(10):
+            await proxy.ask(asking(number, "server/discover", STATELESS))
+    first = min(tmp_path.iterdir(), key=lambda file: len(file.name))
+    assert len([*tmp_path.iterdir()]) > 1
+    assert len([each for each in read_recording(open_recording(first)) if each.kind == "in"]) == 10
+
+
+# A proxy over real sockets: our client before it, our server behind it, and what is made of that.
+
+
+ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
+
+
+def harbour(ended=None):
+    server = Server("harbour", version="1")
+
+    @server.tool
+    async def tide(port: str, *, ctx: Context) -> str:
+        await ctx.warning(f"asked for {port}")
+        answer = await ctx.elicit("Which unit?", Unit)
+        return f"3 {answer.data.unit} at {port}"
+
+    @server.tool
+    async def wait(*, ctx: Context) -> str:
+        await ctx.warning("waiting")
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    return server
+
+
+@attrs.frozen
+class Unit:
+    unit: str
+
+
+@asynccontextmanager
+async def proxy_to(url, folder, *, http=None):
+    """The URL that stands for the server's."""
+    limits = Limits()
+    parsed = httpx2.URL(url)
+    link = Link(http=http or client_for(parsed), url=parsed, headers={}, limits=limits)
+    start = partial(
+        start_message_journal, folder, transport="http", name=parsed.host, limits=limits
+    )
+    recordings = OpenRecordings(start=start, limits=limits)
+    async with link.http, trio.open_nursery() as nursery:
+        yield await nursery.start(serve_http_proxy, ListenOptions(), link, recordings)
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serving(served, **options):
+    async with trio.open_nursery() as nursery:
+        serve = partial(served.serve_http, port=0, **options)
+        yield await nursery.start(lambda task_status: serve(task_status=task_status))
+        nursery.cancel_scope.cancel()
+
+
+async def converse(url, protocol_versions):
+    async with Client(
+        url, protocol_versions=protocol_versions, elicitation=lambda _: {"unit": "m"}
+    ) as client:
+        results = [await client.call_tool("tide", {"port": port}) for port in ("Oslo", "Rome")]
+        await client.list_tools()
+    return [result.content[0].text for result in results]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_was_recorded_can_be_mocked_and_asked_again(tmp_path, recorded, era):
+    async with serving(harbour()) as url:
+        async with proxy_to(url, tmp_path) as proxied:
+            said = await converse(proxied, ERAS[era])
+        assert said == ["3 m at Oslo", "3 m at Rome"]
+        (file,) = tmp_path.iterdir()
+        session = recorded(file)
+        assert session.counts["malformed"] == 0
+        assert session.kinds()[-2:] == ["shut", "end"]
+        report = await run_inputs(file, harbour())
+        assert report.is_same, report.differences
+    mock = mock_server(file)
+    assert await converse(mock, ERAS[era]) == said
+    assert mock.unrecorded == ()
+
+
+async def test_a_stateless_client_that_goes_away_cancels_at_the_server(tmp_path):
+    begun, ended = trio.Event(), trio.Event()
+    async with (
+        serving(harbour(ended)) as url,
+        proxy_to(url, tmp_path) as proxied,
+        Client(proxied, log=lambda _: begun.set()) as client,
+    ):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "wait")
+            with trio.fail_after(10):
+                await begun.wait()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(10):
+            await ended.wait()
+
+
+async def test_a_server_behind_tls_is_reached_by_the_given_client(tmp_path, certificate):
+    trusting = httpx2.AsyncClient(
+        verify=ssl.create_default_context(cafile=certificate["certfile"]), timeout=None
+    )
+    async with serving(harbour(), server="hypercorn", **certificate) as url:
+        assert url.startswith("https://")
+        async with proxy_to(url, tmp_path, http=trusting) as proxied:
+            assert (await converse(proxied, ERAS["stateless"]))[0] == "3 m at Oslo"
+        async with proxy_to(url, tmp_path) as proxied, httpx2.AsyncClient() as client:
+            answered = await client.post(proxied, json={"jsonrpc": "2.0", "id": 1, "method": "x"})
+            assert answered.status_code == 502
+            assert "certificate" in answered.json()["error"]["message"]
+
+
+async def test_a_server_that_is_not_there_is_a_502_and_later_it_is(tmp_path):
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    await listeners[0].aclose()
+    message = {"jsonrpc": "2.0", "id": 7, "method": "x"}
+    async with proxy_to(f"http://127.0.0.1:{port}/mcp", tmp_path) as proxied:
+        async with httpx2.AsyncClient() as client:
+            answered = await client.post(proxied, json=message)
+        assert (answered.status_code, answered.json()["id"]) == (502, 7)
+        assert f"http://127.0.0.1:{port}/mcp" in answered.json()["error"]["message"]
+        serve = partial(harbour().serve_http, port=port)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: serve(task_status=task_status))
+            assert (await converse(proxied, ERAS["legacy"]))[1] == "3 m at Rome"
+            nursery.cancel_scope.cancel()

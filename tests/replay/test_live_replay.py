@@ -1,20 +1,45 @@
 """Live replay: the order of messages, and failures of the server."""
 
+import contextlib
+import functools
+import json
+import random
 import sys
 from pathlib import Path
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
 
-from mcp_trio import ConnectionLost
-from mcp_trio.errors import RecordingError
+from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio._journal.conversation import InputRequest
+from mcp_trio._replay.live_matching import live_keys, with_recorded_keys
+from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.errors import LocalProtocolError, OutcomeUnknown, RecordingError
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
+from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
 from mcp_trio.recording import drive, run_inputs
 from mcp_trio.testing import mock_client, mock_server
-from tests.replay.conversations import answer, call, note, result, told
+from mcp_trio.transports import Lost
+from tests.replay.conversations import (
+    META,
+    SERVER_INFO,
+    STATELESS,
+    TAG,
+    VERSION,
+    answer,
+    call,
+    note,
+    result,
+    stateless_call,
+    stateless_request,
+    told,
+)
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 SEVERAL_SESSIONS = "shared.mcprec.jsonl"
@@ -366,3 +391,802 @@ async def test_a_mocked_client_takes_any_answer(spoken, scripted):
 
     report = await mock_client(spoken(("C", call(1)), ("S", result(1))), scripted(script))
     assert (report.is_same, report.answered) == (True, 1)
+
+
+# Live replay of stateless clients: retries, subscriptions and URL elicitations.
+
+
+CITY = {"method": "elicitation/create", "params": {"message": "City?"}}
+DAYS = {"method": "elicitation/create", "params": {"message": "Days?"}}
+ROOTS_LIVE_REPLAY_STATELESS = {"method": "roots/list"}
+
+
+def asks(state=None, **questions):
+    asked = {"resultType": "input_required", "inputRequests": questions}
+    return asked | ({} if state is None else {"requestState": state})
+
+
+def params_of(asked):
+    return {name: value for name, value in asked["params"].items() if name not in {"_meta", "name"}}
+
+
+# Rounds.
+
+ROUNDS = (
+    ("C", stateless_call(1)),
+    ("S", result(1, **asks("recorded", q1=CITY, q2=DAYS, q3=ROOTS_LIVE_REPLAY_STATELESS))),
+    (
+        "C",
+        stateless_call(
+            2,
+            inputResponses={"q1": "Oslo", "q2": 3, "q3": {"roots": []}},
+            requestState="recorded",
+        ),
+    ),
+    ("S", result(2, resultType="complete", content=[])),
+)
+
+
+async def test_a_retry_has_the_live_state_and_the_live_keys(spoken, scripted):
+    async def script(peer):
+        first = await peer.receive()
+        await peer.send_result(first, asks("live", a=ROOTS_LIVE_REPLAY_STATELESS, b=DAYS, c=CITY))
+        retry = await peer.receive()
+        assert params_of(retry) == {
+            "inputResponses": {"c": "Oslo", "b": 3, "a": {"roots": []}},
+            "requestState": "live",
+        }
+        assert retry["params"]["_meta"] == META
+        await peer.send_result(retry, {"resultType": "complete", "content": []})
+
+    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    assert report.is_same, str(report)
+    assert report.ignored == 1
+
+
+async def test_a_live_server_without_a_state_gets_none(spoken, scripted):
+    async def script(peer):
+        await peer.send_result(
+            await peer.receive(), asks(q1=CITY, q2=DAYS, q3=ROOTS_LIVE_REPLAY_STATELESS)
+        )
+        retry = await peer.receive()
+        assert "requestState" not in retry["params"]
+        await peer.send_result(retry, {"resultType": "complete", "content": []})
+
+    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    assert told(report) == [("changed", "answer to tools/call x", "$.result.requestState")]
+
+
+async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scripted):
+    async def script(peer):
+        other = {"method": "sampling/createMessage"}
+        await peer.send_result(await peer.receive(), asks("live", q2=DAYS, more=other))
+        retry = await peer.receive()
+        assert params_of(retry)["inputResponses"] == {"q2": 3}
+        await peer.send_result(retry, {"resultType": "complete", "content": []})
+
+    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    assert [path for _, _, path in told(report)] == [
+        f"$.result.inputRequests.{key}" for key in ("q1", "q3", "more")
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"result": {"resultType": "complete", "content": []}}, {"error": {"code": -1, "message": ""}}],
+)
+async def test_a_server_without_input_requests_gets_no_retry(
+    spoken, scripted, answer, autojump_clock
+):
+    async def script(peer):
+        first = await peer.receive()
+        await peer.send({"id": first["id"], **answer})
+
+    began = trio.current_time()
+    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    assert trio.current_time() - began < 1
+    assert (report.unsent, report.answered) == (1, 1)
+    assert told(report)[-1] == ("missing", "answer to tools/call x", "")
+
+
+async def test_a_result_in_place_of_a_recorded_error_is_a_difference(spoken, scripted):
+    async def script(peer):
+        await peer.send_result(await peer.receive(), asks("live", q1=CITY))
+
+    path = spoken(
+        ("C", stateless_call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}})
+    )
+    report = await run_inputs(path, scripted(script))
+    assert [path for _, _, path in told(report)] == ["$.error", "$.result"]
+
+
+async def test_a_request_state_without_a_recorded_origin_is_sent_unchanged(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        assert params_of(asked) == {"requestState": "made up"}
+        await peer.send({"id": asked["id"], "error": {"code": -32602, "message": "no"}})
+
+    rejected = {"id": 1, "error": {"code": -32602, "message": "no"}}
+    path = spoken(("C", stateless_call(1, requestState="made up")), ("S", rejected))
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+async def test_a_retry_without_input_responses_is_sent_without_them(spoken, scripted):
+    async def script(peer):
+        waiting = {"resultType": "input_required", "requestState": "live"}
+        await peer.send_result(await peer.receive(), waiting)
+        retry = await peer.receive()
+        assert params_of(retry) == {"requestState": "live"}
+        await peer.send_result(retry, {})
+
+    path = spoken(
+        ("C", stateless_call(1)),
+        ("S", result(1, resultType="input_required", requestState="recorded")),
+        ("C", stateless_call(2, requestState="recorded")),
+        ("S", result(2)),
+    )
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live", "keys"),
+    [
+        ({"a": CITY, "b": CITY}, {"b": CITY, "a": CITY}, {"a": "a", "b": "b"}),
+        ({"a": CITY, "b": DAYS}, {"a": DAYS, "b": CITY}, {"a": "b", "b": "a"}),
+        ({"a": CITY, "b": DAYS}, {"c": ROOTS_LIVE_REPLAY_STATELESS, "d": DAYS}, {"b": "d"}),
+        ({"a": CITY}, {"z": DAYS, "a": DAYS}, {"a": "a"}),
+        ({"a": CITY, "b": DAYS}, {"y": CITY | {"params": {}}, "z": DAYS}, {"a": "y", "b": "z"}),
+    ],
+)
+def test_input_requests_match_if_equal_or_else_by_method(recorded, live, keys):
+    as_questions = (
+        {
+            key: msgspec.json.decode(json.dumps(each), type=InputRequest)
+            for key, each in asked.items()
+        }
+        for asked in (recorded, live)
+    )
+    assert live_keys(*as_questions) == keys
+
+
+def test_a_result_with_the_same_keys_is_unchanged():
+    live = Raw(json.dumps(asks("s", q=CITY)).encode())
+    assert with_recorded_keys(live, live) is live
+    assert with_recorded_keys(live, Raw(b"{}")) is live
+
+
+# Who the server is, and how one waits for the end.
+
+
+async def test_another_version_of_the_server_is_one_difference(spoken, scripted):
+    def info(version):
+        return {"_meta": {SERVER_INFO: {"name": "n", "version": version}, "other": version}}
+
+    async def script(peer):
+        for _ in range(2):
+            await peer.send_result(await peer.receive(), info("2"))
+
+    path = spoken(
+        ("C", stateless_request(1, "server/discover")),
+        ("S", result(1, **info("1"))),
+        ("C", stateless_call(2)),
+        ("S", result(2, **info("1"))),
+    )
+    assert told(await run_inputs(path, scripted(script))) == [
+        (
+            "changed",
+            "answer to server/discover",
+            f'$.result._meta["{SERVER_INFO}"].version',
+        ),
+        ("changed", "answer to server/discover", "$.result._meta.other"),
+        ("changed", "answer to tools/call x", "$.result._meta.other"),
+    ]
+
+
+async def test_the_name_of_a_meta_member_in_a_text_is_compared(spoken, scripted):
+    async def script(peer):
+        await peer.send_result(await peer.receive(), {"text": f"{SERVER_INFO}", "_meta": 5})
+
+    path = spoken(("C", stateless_call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+async def test_discovery_marks_the_end_at_a_stateless_server(spoken):
+    last = []
+
+    @attrs.define
+    class Watched:
+        async def serve(self, channel):
+            while frames := await channel.receive():
+                for frame in frames:
+                    last.append(json.loads(frame))
+                    answer = {"jsonrpc": "2.0", "id": last[-1]["id"], "result": {}}
+                    await channel.send([json.dumps(answer).encode()])
+
+    path = spoken(("C", stateless_call(1, _meta={"progressToken": "t"})), ("S", result(1)))
+    assert (await run_inputs(path, Watched())).is_same
+    assert last[1]["method"] == "server/discover"
+    assert last[1]["params"] == {"_meta": META}
+
+
+# Subscriptions.
+
+FILTER = {"notifications": {"toolsListChanged": True}}
+
+
+def tagged(id_):
+    return {"_meta": {TAG: id_}}
+
+
+async def test_notifications_of_a_live_subscription_match_the_recorded_ones(spoken, scripted):
+    async def script(peer):
+        one, two = await peer.receive_many(2)
+        for asked in (two, one):
+            await peer.send(note("subscriptions/acknowledged", **FILTER, **tagged(asked["id"])))
+        await peer.send(note("tools/list_changed", **tagged(two["id"])))
+        cancel = await peer.receive()
+        assert cancel["params"]["requestId"] == one["id"]
+        await peer.send_result(two, tagged(two["id"]))
+        await peer.send(note("cancelled", requestId=two["id"], **tagged(two["id"])))
+
+    path = spoken(
+        ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
+        ("C", stateless_request("b", "subscriptions/listen", **FILTER)),
+        ("S", note("subscriptions/acknowledged", **FILTER, **tagged("a"))),
+        ("S", note("subscriptions/acknowledged", **FILTER, **tagged("b"))),
+        ("S", note("tools/list_changed", **tagged("b"))),
+        ("C", note("cancelled", requestId="a")),
+        ("S", result("b", **tagged("b"))),
+        ("S", note("cancelled", requestId="b", **tagged("b"))),
+    )
+    report = await run_inputs(path, scripted(script))
+    assert report.is_same, str(report)
+
+
+async def test_a_missing_subscription_notification_is_not_awaited_long(
+    spoken, scripted, autojump_clock
+):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
+
+    path = spoken(
+        ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
+        ("S", note("subscriptions/acknowledged", **tagged("a"))),
+        ("S", note("tools/list_changed", **tagged("a"))),
+    )
+    began = trio.current_time()
+    report = await run_inputs(path, scripted(script))
+    assert trio.current_time() - began <= DEFAULT_LIMITS.replay.unrequested_seconds
+    assert told(report) == [
+        ("missing", "notifications/tools/list_changed for subscriptions/listen", "")
+    ]
+
+
+async def test_the_final_end_of_a_subscription_is_not_awaited(spoken, scripted, autojump_clock):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
+
+    path = spoken(
+        ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
+        ("S", note("subscriptions/acknowledged", **tagged("a"))),
+        ("S", result("a", **tagged("a"))),
+        ("S", note("cancelled", requestId="a", **tagged("a"))),
+    )
+    began = trio.current_time()
+    report = await run_inputs(path, scripted(script))
+    assert trio.current_time() == began
+    assert report.is_same, str(report)
+
+
+async def test_a_notification_for_no_subscription_is_extra(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(note("tools/list_changed", **tagged(99)))
+        await peer.send_result(asked, {})
+
+    report = await run_inputs(spoken(("C", stateless_call(1)), ("S", result(1))), scripted(script))
+    assert told(report) == [("extra", "notifications/tools/list_changed", "")]
+
+
+# Legacy servers that ask.
+
+
+def visit(id_, url, elicitation_id):
+    params = {"mode": "url", "url": url, "message": "", "elicitationId": elicitation_id}
+    return {"id": id_, "method": "elicitation/create", "params": params}
+
+
+async def test_url_elicitations_match_whatever_their_id(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(visit(1, "b", "L2"), visit(2, "a", "L1"))
+        replies = await peer.receive_many(2)
+        assert {each["id"]: each["result"]["action"] for each in replies} == {
+            1: "decline",
+            2: "accept",
+        }
+        await peer.send(note("elicitation/complete", elicitationId="L1"))
+        await peer.send_result(asked, {})
+
+    path = spoken(
+        ("C", {"id": 1, "method": "tools/call", "params": {"name": "x"}}),
+        ("S", visit(5, "a", "R1")),
+        ("S", visit(6, "b", "R2")),
+        ("C", result(5, action="accept")),
+        ("C", result(6, action="decline")),
+        ("S", note("elicitation/complete", elicitationId="R1")),
+        ("S", result(1)),
+    )
+    report = await run_inputs(path, scripted(script))
+    assert report.is_same, str(report)
+    assert report.ignored == 3
+
+
+# Both eras in one recording, and other revisions.
+
+HELLO = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "c", "version": "1"},
+}
+BOTH_ERAS = (
+    ("C", {"id": 1, "method": "initialize", "params": HELLO}),
+    (
+        "S",
+        result(
+            1,
+            protocolVersion="2025-11-25",
+            capabilities={"logging": {}},
+            serverInfo={"name": "s", "version": "1"},
+        ),
+    ),
+    ("C", {"method": "notifications/initialized"}),
+    ("C", stateless_request(2, "server/discover")),
+    (
+        "S",
+        result(
+            2,
+            resultType="complete",
+            supportedVersions=[STATELESS, "2025-11-25"],
+            capabilities={"logging": {}},
+            ttlMs=0,
+            cacheScope="private",
+            _meta={SERVER_INFO: {"name": "s", "version": "1"}},
+        ),
+    ),
+    ("C", {"id": 3, "method": "ping"}),
+    ("S", result(3)),
+)
+
+
+async def test_stateless_and_legacy_requests_of_one_session_are_driven(spoken):
+    server = Server("s", version="1", protocol_versions=(STATELESS, "2025-11-25"))
+    report = await run_inputs(spoken(*BOTH_ERAS), server)
+    assert report.is_same, str(report)
+    assert report.answered == 3
+
+
+@pytest.mark.parametrize("protocol_version", ["2024-11-05", STATELESS])
+async def test_another_protocol_version_replaces_the_recorded_one(
+    spoken, scripted, protocol_version
+):
+    async def script(peer):
+        hello = await peer.receive()
+        is_stateless = protocol_version == STATELESS
+        assert hello["params"]["protocolVersion"] == (
+            "2025-11-25" if is_stateless else protocol_version
+        )
+        await peer.send_result(
+            hello, BOTH_ERAS[1][1]["result"] | {"protocolVersion": protocol_version}
+        )
+        _, discover = await peer.receive_many(2)
+        assert discover["params"]["_meta"][VERSION] == STATELESS
+        await peer.send_result(discover, BOTH_ERAS[4][1]["result"])
+
+    report = await run_inputs(
+        spoken(*BOTH_ERAS), scripted(script), protocol_version=protocol_version
+    )
+    assert report.is_same, str(report)
+
+
+@pytest.mark.parametrize(
+    ("said", "protocol_version", "known"),
+    [
+        (BOTH_ERAS[:2], STATELESS, "2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05"),
+        (BOTH_ERAS[3:4], "2025-11-25", STATELESS),
+        (BOTH_ERAS[-2:], STATELESS, "none"),
+        (BOTH_ERAS, "1999-01-01", "2026-07-28, 2025-11-25"),
+    ],
+)
+async def test_a_protocol_version_of_another_kind_is_rejected(
+    spoken, scripted, said, protocol_version, known
+):
+    with pytest.raises(
+        ValueError,
+        match=f"cannot be sent under {protocol_version}; possible protocol versions: {known}",
+    ):
+        await run_inputs(spoken(*said), scripted(None), protocol_version=protocol_version)
+
+
+# Property: a generated conversation has no differences between its mocked client and server.
+
+
+class _Talk:
+    """Says at random what a client and a server may say."""
+
+    def __init__(self, seed):
+        self.said = []
+        self._random = random.Random(seed)
+        self._count = 0
+        self._requests = []
+        self._questions = []
+
+    def go_on(self):
+        moves = [self._ask, self._ask, self._tell, self._answer, self._answer, self._question]
+        moves += [self._reply, self._report, self._cancel, self._notify]
+        self._random.choice(moves)()
+
+    def _number(self):
+        self._count += 1
+        return self._count
+
+    def _say(self, who, **message):
+        self.said.append((who, message))
+
+    def _ask(self):
+        number = self._number()
+        params = {"name": f"tool {number}", "_meta": {"progressToken": f"token {number}"}}
+        self._say("C", id=number, method="tools/call", params=params)
+        self._requests.append(number)
+
+    def _answer(self):
+        if self._requests:
+            number = self._requests.pop(self._random.randrange(len(self._requests)))
+            if self._random.random() < 0.2:
+                self._say("S", id=number, error={"code": -number, "message": "no"})
+            else:
+                self._say("S", id=number, result={"of": number})
+
+    def _report(self):
+        if self._requests:
+            token = f"token {self._random.choice(self._requests)}"
+            params = {"progressToken": token, "progress": self._number()}
+            self._say("S", method="notifications/progress", params=params)
+
+    def _question(self):
+        if self._requests:
+            number = self._number()
+            self._say("S", id=number, method="roots/list", params={"number": number})
+            self._questions.append(number)
+
+    def _reply(self):
+        if self._questions:
+            self._say("C", id=self._questions.pop(0), result={"roots": []})
+
+    def _cancel(self):
+        if self._requests:
+            number = self._requests.pop()
+            self._say("C", method="notifications/cancelled", params={"requestId": number})
+
+    def _notify(self):
+        params = {"data": self._number()}
+        self._say("S", method="notifications/message", params=params)
+
+    def _tell(self):
+        self._say("C", method=f"notifications/of/{self._number()}")
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(min_value=0), st.integers(1, 40), st.integers(0, 2**32))
+def test_a_recorded_client_and_its_mock_exchange_all_messages(spoken, seed, length, schedule):
+    talk = _Talk(seed)
+    for _ in range(length):
+        talk.go_on()
+    path = spoken(*talk.said)
+    mock = mock_server(path)
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with seeded_schedule(schedule):
+        report = trio.run(run_inputs, path, mock, clock=clock)
+    assert report.is_same, f"{report}\n{talk.said}"
+    assert (mock.unrecorded, mock.unused, report.unsent) == ((), (), 0)
+
+
+# Live replay at URLs, of recordings over any transport.
+
+
+SECONDS = 20.0
+
+
+@contextlib.asynccontextmanager
+async def served(mocked, **options):
+    """The URL of a server, or of a mock."""
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(functools.partial(mocked.serve_http, port=0, **options))
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["everything-python-sdk", "asking-server", "forms", "structured", "tides"],
+)
+async def test_a_mocked_client_at_its_mocked_server_finds_no_difference_live_replay_over_http(name):
+    path = RECORDINGS / f"{name}.mcprec.jsonl"
+    async with served(mock_server(path)) as url:
+        report = await run_inputs(path, url, limits=LIMITS)
+        assert report.is_same, str(report)
+
+
+@pytest.mark.parametrize("host", ["native", "hypercorn"])
+@pytest.mark.parametrize("name", ["weather", "weather-python-sdk"])
+async def test_a_recording_over_stdio_is_driven_over_http(name, host):
+    async with served(weather, server=host) as url:
+        report = await run_inputs(RECORDINGS / f"{name}.mcprec.jsonl", url, limits=LIMITS)
+        assert report.is_same, str(report)
+
+
+@pytest.mark.parametrize("protocol_version", ["2024-11-05", "2025-11-25", "2026-07-28"])
+async def test_a_recording_over_http_is_driven_over_http_and_in_memory(tmp_path, protocol_version):
+    async with (
+        served(weather, record=tmp_path) as url,
+        Client(url, protocol_versions=(protocol_version,)) as client,
+    ):
+        await client.call_tool("forecast", {"city": "Oslo"})
+    path = next(each for each in tmp_path.iterdir() if "tools/call" in each.read_text())
+    async with served(weather) as url:
+        assert (await run_inputs(path, url, limits=LIMITS)).is_same
+    assert (await run_inputs(path, weather, limits=LIMITS)).is_same
+
+
+async def test_differences_of_a_server_at_a_url_are_reported():
+    changed = Server("weather", version="2.0")
+
+    @changed.tool
+    async def forecast(city: str) -> str:
+        return city
+
+    async with served(changed) as url:
+        report = await run_inputs(RECORDINGS / "weather.mcprec.jsonl", url, limits=LIMITS)
+    kinds = {(each.kind, each.subject) for each in report.differences}
+    assert ("changed", "answer to initialize") in kinds
+    assert ("changed", "answer to tools/call forecast") in kinds
+
+
+async def test_headers_are_sent_with_each_request(spoken):
+    heard = []
+
+    async def verify(head):
+        heard.append(head.header("x-key"))
+        return "somebody"
+
+    path = spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1)))
+    async with served(weather, verify=verify) as url:
+        await mock_client(path, url, headers={"X-Key": "k"})
+    assert set(heard) == {"k"}
+
+
+# What becomes of servers.
+
+
+@attrs.define
+class Scripted:
+    """A channel over which each answer is what the next row says; a request takes it at once."""
+
+    rows: list
+    _frames: list = attrs.field(factory=list, init=False)
+    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    async def send(self, frames):
+        await trio.lowlevel.checkpoint()
+        for _ in frames:
+            if self.rows:
+                self._frames.append(self.rows.pop(0))
+        self._news.set()
+
+    async def receive(self):
+        while not self._frames:
+            self._news = trio.Event()
+            await self._news.wait()
+        taken, self._frames = self._frames, []
+        return taken
+
+    async def aclose(self):
+        await trio.lowlevel.checkpoint()
+
+
+LAST = b'{"jsonrpc":"2.0","id":"the last ping","result":{}}'
+ANSWER = b'{"jsonrpc":"2.0","id":%d,"result":{}}'
+THREE = tuple(each for number in (1, 2, 3) for each in (("C", call(number)), ("S", result(number))))
+
+
+@pytest.mark.parametrize(
+    "error", [OutcomeUnknown("it broke"), LocalProtocolError("it broke")], ids=["unknown", "unsent"]
+)
+async def test_a_lost_answer_is_one_difference(spoken, error, autojump_clock):
+    channel = Scripted([ANSWER % 1, Lost(3, error), ANSWER % 5, LAST])
+    report = await run_inputs(spoken(*THREE), channel, limits=LIMITS)
+    assert str(report).splitlines() == [
+        "lost answer to tools/call x (record 3): it broke",
+        "1 difference, 2 of 3 requests answered",
+    ]
+    assert trio.current_time() < LIMITS.replay.unrequested_seconds + 0.1
+
+
+async def test_an_unreachable_server_is_one_difference(spoken, autojump_clock):
+    channel = Scripted([ANSWER % 1, Lost(3, ConnectionLost("cannot connect"))])
+    report = await run_inputs(spoken(*THREE), channel, limits=LIMITS)
+    assert str(report).splitlines() == [
+        "lost the server: cannot connect",
+        "1 difference, 1 of 3 requests answered, 1 client messages not sent",
+    ]
+    assert trio.current_time() == 0
+
+
+async def test_a_lost_final_ping_is_no_difference(spoken, autojump_clock):
+    lost = Lost("the last ping", OutcomeUnknown("it broke"))
+    path = spoken(("C", call(1)), ("S", result(1)))
+    assert (await run_inputs(path, Scripted([ANSWER % 1, lost]), limits=LIMITS)).is_same
+    assert trio.current_time() == 0
+
+
+async def test_a_server_that_does_not_take_the_first_request_raises(spoken):
+    path = spoken(("C", {"id": 1, "method": "initialize", "params": {}}), ("S", result(1)))
+    async with served(weather) as url:
+        pass
+    with pytest.raises(ConnectionLost, match="cannot connect to"):
+        await run_inputs(path, url)
+
+    async def verify(head):
+        return None
+
+    async with served(weather, verify=verify) as url:
+        with pytest.raises(ConnectionLost, match="HTTP 401"):
+            await run_inputs(path, url)
+
+
+async def test_an_invalid_url_raises(spoken):
+    with pytest.raises(ValueError, match="begins with http"):
+        await run_inputs(spoken(("C", call(1))), "ftp://127.0.0.1/mcp")
+
+
+# Live replay: the differences in a report.
+
+
+LIMITS_LIVE_COMPARISON = attrs.evolve(DEFAULT_LIMITS, messages=MessageLimits(bytes_max=4096))
+
+
+# Answers and questions.
+
+
+async def test_a_difference_in_an_answer_has_a_path(spoken, scripted):
+    async def script(peer):
+        await answer(peer, content=[{"text": "b"}], more=1)
+
+    path = spoken(("C", call(1, "add")), ("S", result(1, content=[{"text": "a"}])))
+    report = await run_inputs(path, scripted(script))
+    assert str(report).splitlines() == [
+        'changed answer to tools/call add (record 1): $.result.content[0].text: "a" -> "b"',
+        "changed answer to tools/call add (record 1): $.result.more: nothing -> 1",
+        "2 differences, 1 of 1 requests answered",
+    ]
+
+
+async def test_an_error_in_place_of_a_result_is_a_change(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send({"id": asked["id"], "error": {"code": -1, "message": "no"}})
+
+    path = spoken(("C", call(1)), ("S", result(1)))
+    report = await run_inputs(path, scripted(script))
+    assert [each.path for each in report.differences] == ["$.result", "$.error"]
+
+
+async def test_ignored_differences_are_counted(spoken, scripted):
+    async def script(peer):
+        await answer(
+            peer, at="2026-01-02T03:04:05Z", nextCursor="b", content=[{"text": "y", "n": 1}]
+        )
+
+    path = spoken(
+        ("C", call(1)),
+        ("S", result(1, at="2025-01-02 03:04", nextCursor="a", content=[{"text": "x", "n": 1}])),
+    )
+    report = await run_inputs(path, scripted(script), ignore=["$.result.content[*].text"])
+    assert (report.is_same, report.ignored) == (True, 3)
+    assert str(report).endswith(", 3 ignored")
+
+
+async def test_a_server_request_with_other_params_is_a_change(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(question | {"params": {"maxTokens": 5}})
+        await peer.receive()
+        await peer.send_result(asked, {})
+
+    question = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
+    path = spoken(("C", call(1)), ("S", question), ("C", result(8)), ("S", result(1)))
+    report = await run_inputs(path, scripted(script))
+    assert told(report) == [
+        ("changed", "server request sampling/createMessage", "$.params.maxTokens")
+    ]
+
+
+async def test_an_invalid_path_to_ignore_is_rejected(spoken, scripted):
+    with pytest.raises(ValueError, match=r"'result' is no JSON path: it has to begin with \$"):
+        await run_inputs(spoken(), scripted(answer), ignore=["result"])
+
+
+async def test_unmatched_messages_are_differences(spoken, scripted):
+    async def script(peer):
+        await peer.send(b"{", result(77), {"id": 78, "error": {"code": 1, "message": ""}})
+        await peer.send(b'{"jsonrpc":"2.0","id":1,"result":"%s"}' % (b"x" * 5000))
+        asked = await answer(peer)
+        await peer.send_result(asked, {})
+
+    path = spoken(("C", call(1)), ("S", result(1)))
+    report = await run_inputs(path, scripted(script), limits=LIMITS_LIVE_COMPARISON)
+    assert [each.subject.split(":")[0] for each in report.differences] == [
+        "invalid message",
+        "answer with the unknown id 77",
+        "answer with the unknown id 78",
+        "invalid message",
+        "answer with the unknown id 1",
+    ]
+
+
+async def test_long_values_are_cut_to_show_their_difference(spoken, scripted):
+    async def script(peer):
+        await answer(peer, text="a" * 200 + "x" + "b" * 200)
+
+    path = spoken(("C", call(1)), ("S", result(1, text="a" * 200 + "y")))
+    (line, _) = str(await run_inputs(path, scripted(script))).splitlines()
+    old, new = line.split(": ")[-1].split(" -> ")
+    assert old == "…" + "a" * 20 + 'y"'
+    assert new.startswith("…" + "a" * 20 + "xb")
+    assert new.endswith("b…")
+
+
+# Notifications.
+
+
+async def test_notifications_are_compared_whatever_their_order(spoken, scripted, autojump_clock):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(*(note("message", data=data) for data in ("b", "a", "D", "e", "f")))
+        await peer.send_result(asked, {})
+
+    said = [("S", note("message", data=data)) for data in "abcd"]
+    path = spoken(("C", call(1)), *said, ("S", note("gone")), ("S", result(1)))
+    report = await run_inputs(path, scripted(script))
+    assert [str(each) for each in report.differences] == [
+        'changed notifications/message (record 4): $.params.data: "c" -> "D"',
+        'changed notifications/message (record 5): $.params.data: "d" -> "e"',
+        "extra notifications/message",
+        "missing notifications/gone (record 6)",
+    ]
+
+
+async def test_progress_is_compared_for_each_request(spoken, scripted):
+    async def script(peer):
+        first, second = await peer.receive_many(2)
+        await peer.send(note("progress", progressToken=second["id"], progress=1))
+        await peer.send(note("progress", progressToken=first["id"], progress=2))
+        await peer.send(note("progress", progressToken="nobody's", progress=3))
+        await peer.send_result(first, {})
+        await peer.send_result(second, {})
+
+    path = spoken(
+        ("C", call(1, "a", _meta={"progressToken": "a"})),
+        ("C", call(2, "b", _meta={"progressToken": "b"})),
+        ("S", note("progress", progressToken="a", progress=2)),
+        ("S", note("progress", progressToken="b", progress=5)),
+        ("S", result(1)),
+        ("S", result(2)),
+    )
+    report = await run_inputs(path, scripted(script))
+    assert told(report) == [
+        ("changed", "notifications/progress for tools/call b", "$.params.progress"),
+        ("extra", "notifications/progress", ""),
+    ]

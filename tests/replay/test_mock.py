@@ -1,17 +1,38 @@
 """Mock servers: matching of requests, and the order of messages."""
 
+import contextlib
+import functools
+import socket
 from pathlib import Path
 
+import attrs
+import httpx2
 import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Limits, RequestError
+from mcp_trio import Client, ConnectionLost, Limits, MCPError, RequestError
+from mcp_trio._journal.conversation import conversation
+from mcp_trio._replay.mock import MockSession, mocked_protocol_versions
 from mcp_trio.errors import MockMismatch
-from mcp_trio.limits import MessageLimits
-from mcp_trio.testing import WirePeer, mock_server
+from mcp_trio.examples.weather import server as weather
+from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
+from mcp_trio.recording import read_recording, replay_async, run_inputs
+from mcp_trio.testing import WirePeer, mock_client, mock_server
 from mcp_trio.transports import memory_pair
-from tests.replay.conversations import call, heard, note, result, say
+from tests.replay.conversations import (
+    SERVER_INFO,
+    STATELESS,
+    TAG,
+    call,
+    heard,
+    note,
+    result,
+    say,
+    stateless_call,
+    stateless_request,
+)
+from tests.ways import WAYS, opened, sent_away, served
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
@@ -416,3 +437,568 @@ async def test_a_subscription_has_the_id_of_the_live_request(spoken, connect):
         result(7, resultType="complete", **live),
         note("cancelled", requestId=7, **live),
     ]
+
+
+# Mock servers for stateless clients: retries, subscriptions and version negotiation.
+
+
+# Rounds.
+
+ASKS = {"resultType": "input_required", "inputRequests": {"q": {"method": "x"}}}
+
+
+def accepted(**content):
+    return {"action": "accept", "content": content}
+
+
+def in_rounds(*answers):
+    """A recording of one call, and of a retry for each of the answers."""
+    said = [("C", stateless_call("1"))]
+    for number, answer in enumerate(answers, 1):
+        retry = stateless_call(f"{number + 1}", requestState=f"s{number}", inputResponses=answer)
+        said += [
+            ("S", result(f"{number}", **ASKS, requestState=f"s{number}")),
+            ("C", retry),
+        ]
+    return [*said, ("S", result(f"{len(answers) + 1}", n=len(answers)))]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live"),
+    [
+        ({"q": accepted(city="Oslo")}, {"q": accepted(city="Rome", days=2)}),
+        ({"q": accepted()}, {"q": accepted() | {"_meta": {}}}),
+        ({"q": {"action": "decline"}}, {"q": {"action": "decline", "content": None}}),
+        ({"q": {"roots": [1]}}, {"q": {"roots": []}}),
+        ({"q": {"model": "a", "role": "user"}}, {"q": {"model": "b", "stopReason": "x"}}),
+        ({}, {}),
+    ],
+)
+async def test_a_retry_with_other_input_responses_of_the_same_kind_matches(
+    spoken, connect, recorded, live
+):
+    peer = connect(mock_server(spoken(*in_rounds(recorded))))
+    assert await say(peer, stateless_call(7)) == [result(7, **ASKS, requestState="s1")]
+    retry = stateless_call(8, requestState="s1", inputResponses=live)
+    assert await say(peer, retry) == [result(8, n=1)]
+
+
+@pytest.mark.parametrize(
+    ("live", "place"),
+    [
+        ({"inputResponses": {"q": {"action": "decline"}}}, "$.inputResponses.q.action"),
+        ({"inputResponses": {"z": accepted()}}, "$.inputResponses.q"),
+        ({"inputResponses": {"q": {"roots": []}}}, "$.inputResponses.q.action"),
+        ({"inputResponses": {"q": 5}}, "$.inputResponses.q"),
+        ({"inputResponses": 5}, "$.inputResponses"),
+        ({}, "$.inputResponses"),
+        ({"inputResponses": {"q": accepted()}, "requestState": "other"}, "$.requestState"),
+        ({"inputResponses": {"q": accepted()}, "name": "y"}, "$.name"),
+    ],
+)
+async def test_a_retry_that_answers_other_input_requests_does_not_match(
+    spoken, connect, live, place
+):
+    peer = connect(mock_server(spoken(*in_rounds({"q": accepted()}))))
+    await say(peer, stateless_call(7))
+    (rejected,) = await say(peer, stateless_call(8, **{"requestState": "s1", **live}))
+    assert f"record 3, which differs at {place}" in rejected["error"]["message"]
+
+
+async def test_an_input_response_without_an_action_matches_by_its_members(spoken, connect):
+    peer = connect(mock_server(spoken(*in_rounds({"q": {"roots": []}}))))
+    await say(peer, stateless_call(7))
+    other = stateless_call(8, requestState="s1", inputResponses={"q": {"model": "a"}})
+    assert "error" in (await say(peer, other))[0]
+
+
+async def test_an_equal_retry_matches_before_one_of_the_same_kind(spoken, connect):
+    def retry(id_, city):
+        return stateless_call(id_, requestState="s", inputResponses={"q": accepted(city=city)})
+
+    said = [("C", retry(1, "Oslo")), ("S", result(1, n=1)), ("C", retry(2, "Rome"))]
+    peer = connect(mock_server(spoken(*said, ("S", result(2, n=2)))))
+    assert await say(peer, retry(8, "Rome")) == [result(8, n=2)]
+    assert await say(peer, retry(9, "Rome")) == [result(9, n=1)]
+
+
+async def test_input_responses_match_in_a_redacted_recording(spoken, connect):
+    recorded = stateless_call(
+        1, "x", arguments={"key": "abc"}, inputResponses={"q": accepted(a="zzzz")}
+    )
+    path = spoken(("C", recorded), ("S", result(1, n=1)), redaction={"key_id": "k"})
+    peer = connect(mock_server(path))
+    live = stateless_call(2, "x", arguments={"key": "xyz"}, inputResponses={"q": accepted(a="1")})
+    other = stateless_call(3, "x", arguments={"key": "123"}, inputResponses={"q": accepted(a="1")})
+    assert "error" in (await say(peer, other))[0]
+    assert await say(peer, live) == [result(2, n=1)]
+
+
+# Subscriptions.
+
+
+async def test_a_subscription_notification_comes_with_its_recorded_cause(spoken, connect):
+    listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
+    path = spoken(
+        ("C", stateless_request("s", listen)),
+        ("S", note("subscriptions/acknowledged", **tagged)),
+        ("C", stateless_call("c", "grow")),
+        ("S", result("c")),
+        ("S", note("tools/list_changed", **tagged)),
+    )
+    peer, live = connect(mock_server(path)), {"_meta": {TAG: 5}}
+    assert await say(peer, stateless_request(5, listen)) == [
+        note("subscriptions/acknowledged", **live)
+    ]
+    changed = note("tools/list_changed", **live)
+    assert await say(peer, stateless_call(6, "grow")) == [result(6), changed]
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+async def test_a_cancelled_subscription_gets_no_notifications(spoken, connect, cancels):
+    listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
+    path = spoken(
+        ("C", stateless_request("s", listen)),
+        ("C", stateless_call("c", "grow")),
+        ("S", result("c")),
+        ("S", note("tools/list_changed", **tagged)),
+        ("S", result("s", **tagged)),
+    )
+    peer = connect(mock_server(path))
+    if cancels:
+        assert await say(peer, stateless_request(5, listen), note("cancelled", requestId=5)) == []
+    assert await say(peer, stateless_call(6, "grow")) == [result(6)]
+
+
+# The other era.
+
+
+LISTED = (("C", stateless_request(1, "tools/list")), ("S", result(1, tools=[])))
+
+
+async def test_discovery_that_was_not_recorded_is_answered_from_the_recorded_requests(
+    spoken, connect
+):
+    info = {"_meta": {SERVER_INFO: {"name": "n", "version": "1"}}}
+    path = spoken(
+        *LISTED,
+        ("C", stateless_request(2, "completion/complete")),
+        ("S", result(2, **info)),
+        ("C", stateless_request(3, "own/method")),
+    )
+    peer = connect(mock_server(path))
+    assert await say(peer, stateless_request(9, "server/discover")) == [
+        result(
+            9,
+            resultType="complete",
+            supportedVersions=[STATELESS],
+            capabilities={"tools": {}, "completions": {}},
+            ttlMs=0,
+            cacheScope="private",
+            **info,
+        )
+    ]
+
+
+async def test_a_client_continues_after_such_a_discovery(spoken):
+    with mock_server(spoken(*LISTED), strict=True) as mock:
+        async with Client(mock, protocol_versions=("2025-11-25", STATELESS)) as client:
+            assert client.protocol_version == STATELESS
+            assert await client.list_tools() == []
+
+
+async def test_a_handshake_with_a_stateless_mock_gets_the_supported_versions(spoken):
+    mock = mock_server(spoken(*LISTED))
+    with pytest.raises(RequestError) as caught:
+        async with Client(mock, protocol_versions=("2025-11-25",)):
+            pass
+    assert caught.value.code == -32022
+    assert caught.value.data == {"supported": [STATELESS], "requested": "2025-11-25"}
+    assert mock.unrecorded == ()
+
+
+async def test_discovery_of_a_legacy_mock_is_method_not_found(spoken, connect):
+    mock = mock_server(spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1))))
+    peer = connect(mock)
+    (rejected,) = await say(peer, stateless_request(2, "server/discover"))
+    assert rejected["error"]["code"] == -32601
+    (missed,) = await say(peer, {"id": 3, "method": "initialize", "params": {}})
+    assert "was not recorded" in missed["error"]["message"]
+    await peer.aclose()
+
+
+async def test_discovery_can_be_repeated_or_left_out(spoken, connect):
+    path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1, a=1)), *LISTED)
+    mock = mock_server(path)
+    peer = connect(mock)
+    again = [await say(peer, stateless_request(n, "server/discover")) for n in (2, 3)]
+    assert again == [[result(2, a=1)], [result(3, a=1)]]
+
+
+async def test_a_client_with_a_fixed_protocol_version_needs_no_discovery(spoken):
+    path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1)), *LISTED)
+    ours, theirs = memory_pair()
+    mock = mock_server(path, strict=True)
+    with mock:
+        async with trio.open_nursery() as serving:
+            serving.start_soon(mock.serve, theirs)
+            peer = WirePeer(ours)
+            await say(peer, stateless_request(4, "tools/list"))
+            await peer.aclose()
+    assert mock.unused == ()
+
+
+# Mocks over WebSocket, Unix sockets and TCP.
+
+
+LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
+STATELESS_MOCK_OVER_CONNECTIONS = "2026-07-28"
+
+
+def said(answer):
+    return answer.content[0].text
+
+
+@pytest.mark.parametrize("way", ["http", *WAYS])
+async def test_each_client_gets_the_legacy_session_from_its_beginning(tmp_path, way):
+    mock = mock_server(RECORDINGS / "everything-our-client.mcprec.jsonl")
+    async with served(mock, way, tmp_path) as (url, _scope):
+        for _ in range(2):
+            async with Client(url, roots=["file:///tmp"]) as client:
+                assert client.server_info.name == "mcp-servers/everything"
+                answer = await client.call_tool("get-sum", {"a": 2, "b": 40})
+                assert said(answer) == "The sum of 2 and 40 is 42."
+                with pytest.raises(
+                    RequestError, match="closest recorded requests: record 19, which differs at"
+                ):
+                    await client.call_tool("get-sum", {"a": 2, "b": 41})
+    assert len(mock.unrecorded) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["weather-python-sdk", "asking-server", "forms", "tides"])
+async def test_a_mocked_client_at_its_mocked_server_finds_no_difference(tmp_path, name, way):
+    path = RECORDINGS / f"{name}.mcprec.jsonl"
+    mock = mock_server(path, strict=True)
+    async with served(mock, way, tmp_path) as (url, _scope):
+        report = await run_inputs(path, url, limits=LIMITS)
+        assert report.is_same, str(report)
+
+
+@pytest.mark.real_time  # the weather's stations take a while to answer
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", STATELESS_MOCK_OVER_CONNECTIONS])
+async def test_a_recording_over_the_transport_replays_mocks_and_drives(
+    tmp_path, way, protocol_version
+):
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    async with (
+        served(weather, way, tmp_path, record=folder) as (url, _scope),
+        Client(url, protocol_versions=[protocol_version]) as client,
+    ):
+        answer = said(await client.call_tool("forecast", {"city": "Oslo"}))
+    path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
+    assert (await replay_async(path, weather)).is_complete
+    async with served(weather, way, tmp_path) as (url, _scope):
+        assert (await run_inputs(path, url, limits=LIMITS)).is_same
+    async with (
+        served(mock_server(path), way, tmp_path) as (url, _scope),
+        Client(url, protocol_versions=[protocol_version]) as client,
+    ):
+        assert said(await client.call_tool("forecast", {"city": "Oslo"})) == answer
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_session_that_fails_ends_no_other(tmp_path, way, monkeypatch, caplog):
+    path = RECORDINGS / "weather.mcprec.jsonl"
+    monkeypatch.setattr(MockSession, "_receive_notification", lambda *_: 1 / 0)
+    async with served(mock_server(path), way, tmp_path) as (url, _scope):
+        with contextlib.suppress(ConnectionLost):
+            async with Client(url, protocol_versions=["2024-11-05"]) as client:
+                with pytest.raises(ConnectionLost):
+                    await client.list_tools()
+        monkeypatch.undo()
+        async with Client(url, protocol_versions=["2024-11-05"]) as client:
+            assert len(await client.list_tools()) == 2
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_an_absent_server_raises_and_a_lost_server_is_a_difference(
+    tmp_path,
+):
+    path = RECORDINGS / "weather.mcprec.jsonl"
+    with pytest.raises(ConnectionLost, match=f"cannot connect to unix:{tmp_path}/nobody"):
+        await run_inputs(path, f"unix:{tmp_path}/nobody")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectionLost, match=f"cannot connect to tcp://127.0.0.1:{port}"):
+        await mock_client(path, f"tcp://127.0.0.1:{port}")
+
+    async def leave(stream):
+        await stream.receive_some()
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, leave, [listener])
+        url = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
+        report = await run_inputs(path, url, limits=LIMITS)
+        nursery.cancel_scope.cancel()
+    assert "lost the server: it closed the connection" in str(report)
+
+
+async def test_a_mock_on_a_public_address_is_rejected_by_default():
+    mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
+    with pytest.raises(ValueError, match="is_open=True"):
+        await mock.serve_tcp(host="0.0.0.0", port=0)
+
+
+@pytest.mark.parametrize(
+    ("way", "protocol_version"),
+    [
+        ("websocket", "2025-11-25"),
+        ("/ws", STATELESS_MOCK_OVER_CONNECTIONS),
+        ("unix", STATELESS_MOCK_OVER_CONNECTIONS),
+        ("tcp", "2025-11-25"),
+    ],
+)
+async def test_clients_without_a_request_are_disconnected_when_the_listener_is_full(
+    tmp_path, way, protocol_version, mock_clock
+):
+    path = tmp_path / "listed.mcprec.jsonl"
+    async with Client(weather, protocol_versions=[protocol_version], record=path) as client:
+        await client.list_tools()
+    limits = Limits(requests=RequestLimits(first_request_seconds=2))
+    async with (
+        served(mock_server(path, limits=limits), way, tmp_path) as (url, _scope),
+        Client(url, protocol_versions=[protocol_version]) as client,
+    ):
+        await sent_away(await opened(url), mock_clock, limits.requests.first_request_seconds)
+        assert client.is_open
+        assert len(await client.list_tools()) == 2
+
+
+# Mock servers over HTTP.
+
+
+LEGACY = "2025-11-25"
+SECONDS = 10.0
+HELLO = {
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c"}},
+}
+WELCOME = {
+    "protocolVersion": LEGACY,
+    "capabilities": {"tools": {"listChanged": True}, "logging": {}},
+    "serverInfo": {"name": "recorded", "version": "1"},
+}
+SHAKEN = (("C", HELLO), ("S", result(0, **WELCOME)), ("C", {"method": "notifications/initialized"}))
+TEXT = {"content": [{"type": "text", "text": "one"}]}
+OTHER = {"content": [{"type": "text", "text": "two"}]}
+CALLED_TWICE = (
+    ("C", stateless_call(1, arguments={})),
+    ("S", result(1, resultType="complete", **TEXT)),
+    ("C", stateless_call(2, arguments={})),
+    ("S", result(2, resultType="complete", **OTHER)),
+)
+
+
+@contextlib.asynccontextmanager
+async def served_mock_over_http(mock):
+    """The URL at which a mock is."""
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(functools.partial(mock.serve_http, port=0))
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_client_of_the_oldest_transport_is_served_as_well():
+    mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
+    async with served_mock_over_http(mock) as url:
+        base = url.removesuffix("/mcp")
+        async with Client(f"{base}/sse", protocol_versions=("2024-11-05",)) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["forecast", "warmest"]
+
+
+async def test_a_stateless_recording_is_played_to_stateless_clients():
+    mock = mock_server(RECORDINGS / "tides.mcprec.jsonl")
+    async with served_mock_over_http(mock) as url:
+        async with Client(url) as client:
+            assert client.protocol_version == STATELESS
+        async with httpx2.AsyncClient() as http:
+            assert (await http.get(url)).status_code == 405
+
+
+async def test_a_client_of_another_protocol_version_is_rejected(spoken):
+    async with (
+        served_mock_over_http(mock_server(spoken(*SHAKEN))) as url,
+        httpx2.AsyncClient() as http,
+    ):
+        with pytest.raises(MCPError, match="the server does not support 2026-07-28"):
+            async with Client(url, protocol_versions=(STATELESS,)):
+                pass
+        rejected = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        assert rejected.status_code == 400
+    async with served_mock_over_http(mock_server(spoken(*CALLED_TWICE))) as url:
+        with pytest.raises(RequestError, match="supports 2026-07-28"):
+            async with Client(url, protocol_versions=(LEGACY,)):
+                pass
+
+
+async def test_server_requests_and_notifications_come_with_their_request(spoken):
+    question = {"id": 5, "method": "roots/list"}
+    path = spoken(
+        *SHAKEN,
+        ("C", call(1, arguments={})),
+        ("S", note("message", level="info", data="before")),
+        ("S", question),
+        ("C", result(5, roots=[])),
+        ("S", note("message", level="info", data="after")),
+        ("S", result(1, **TEXT)),
+    )
+    heard = []
+    async with (
+        served_mock_over_http(mock_server(path)) as url,
+        Client(url, roots=["file:///here"], log=lambda message: heard.append(message.data)) as live,
+    ):
+        assert said(await live.call_tool("x", {})) == "one"
+    assert heard == ["before", "after"]
+
+
+async def test_progress_comes_with_the_token_of_the_live_client(spoken):
+    path = spoken(
+        *SHAKEN,
+        ("C", call(1, arguments={}, _meta={"progressToken": "t"})),
+        ("S", note("progress", progressToken="t", progress=1)),
+        ("S", result(1, **TEXT)),
+    )
+    heard = []
+    async with served_mock_over_http(mock_server(path)) as url, Client(url) as live:
+        await live.call_tool("x", {}, progress=lambda progress: heard.append(progress.progress))
+    assert heard == [1]
+
+
+async def test_unrelated_notifications_take_the_standalone_stream(spoken):
+    path = spoken(*SHAKEN, ("S", note("tools/list_changed")))
+    changed = trio.Event()
+
+    def hear(_):
+        changed.set()
+
+    async with served_mock_over_http(mock_server(path)) as url, Client(url, list_changed=hear):
+        await changed.wait()
+
+
+async def test_stateless_clients_can_repeat_requests(spoken):
+    mock = mock_server(spoken(*CALLED_TWICE))
+    answers = []
+    async with served_mock_over_http(mock) as url:
+        for _ in range(4):
+            async with Client(url, protocol_versions=(STATELESS,)) as client:
+                answers.append(said(await client.call_tool("x", {})))
+        async with Client(url, protocol_versions=(STATELESS,)) as client:
+            with pytest.raises(RequestError, match="closest recorded requests: record 1"):
+                await client.call_tool("x", {"other": 1})
+    assert answers == ["one", "two", "one", "two"]
+    assert len(mock.unrecorded) == 1
+    assert mock.unused == ()
+
+
+async def test_a_strict_mock_answers_each_request_once_over_http(spoken):
+    mock = mock_server(spoken(*CALLED_TWICE), strict=True)
+    async with (
+        served_mock_over_http(mock) as url,
+        Client(url, protocol_versions=(STATELESS,)) as client,
+    ):
+        for _ in range(2):
+            await client.call_tool("x", {})
+        with pytest.raises(RequestError, match="which was answered already"):
+            await client.call_tool("x", {})
+    with pytest.raises(MockMismatch, match="which was answered already"):
+        mock.check()
+
+
+async def test_a_request_in_progress_is_not_matched_again(spoken):
+    listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
+    filter_ = {"notifications": {"toolsListChanged": True}}
+    mock = mock_server(
+        spoken(
+            ("C", stateless_request("s", listen, **filter_)),
+            ("S", note("subscriptions/acknowledged", **tagged, **filter_)),
+        )
+    )
+    async with served_mock_over_http(mock) as url:
+        async with (
+            Client(url, protocol_versions=(STATELESS,)) as first,
+            first.listen(tools=True),
+            Client(url, protocol_versions=(STATELESS,)) as second,
+        ):
+            with pytest.raises(RequestError, match="which was answered already"):
+                async with second.listen(tools=True):
+                    pass
+        async with Client(url, protocol_versions=(STATELESS,)) as third, third.listen(tools=True):
+            pass
+
+
+@pytest.mark.real_time
+async def test_an_answer_that_a_client_abandons_is_left_for_others(spoken):
+    asked, answered = CALLED_TWICE[:2]
+    mock = mock_server(spoken(asked, (*answered, 60)), pace=True)
+    async with served_mock_over_http(mock) as url:
+        for _ in range(2):
+            async with Client(url, protocol_versions=(STATELESS,)) as client:
+                with trio.move_on_after(0.3) as patience:
+                    await client.call_tool("x", {})
+                assert patience.cancelled_caught
+    assert mock.unrecorded == ()
+
+
+async def test_a_session_that_is_deleted_is_over(spoken):
+    mock = mock_server(spoken(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
+    async with served_mock_over_http(mock) as url:
+        async with Client(url):
+            pass
+        assert mock.unused == ("tools/call (record 4)",)
+
+
+async def test_a_session_that_fails_ends_no_other_mock_over_http(spoken, monkeypatch, caplog):
+    mock = mock_server(spoken(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    async with served_mock_over_http(mock) as url:
+        async with Client(url) as client:
+            monkeypatch.setattr(MockSession, "_receive_request", fail)
+            with pytest.raises(MCPError):
+                await client.call_tool("x", {})
+            monkeypatch.undo()
+        async with Client(url) as client:
+            assert said(await client.call_tool("x", {})) == "one"
+    assert "a session failed" in caplog.text
+
+
+PROBED = (
+    ("C", stateless_request(1, "server/discover")),
+    ("S", {"id": 1, "error": {"code": -32601, "message": "no"}}),
+)
+
+
+@pytest.mark.parametrize(
+    ("heard", "newest", "oldest"),
+    [
+        (SHAKEN, LEGACY, "2024-11-05"),
+        ((*PROBED, *SHAKEN), LEGACY, "2024-11-05"),
+        (CALLED_TWICE, STATELESS, STATELESS),
+        (CALLED_TWICE[:1], STATELESS, STATELESS),
+        ((("C", call(1)), ("S", result(1))), LEGACY, "2024-11-05"),
+        ((), LEGACY, "2024-11-05"),
+    ],
+    ids=["handshake", "probed", "stateless", "unanswered", "no handshake", "nothing"],
+)
+def test_a_mock_serves_the_versions_for_which_results_were_recorded(spoken, heard, newest, oldest):
+    lines = spoken(*heard).read_bytes().splitlines(keepends=True)
+    names = mocked_protocol_versions(conversation(read_recording(lines)))
+    assert (names[0], names[-1]) == (newest, oldest)

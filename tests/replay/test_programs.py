@@ -12,7 +12,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Context, Limits, MCPError, Server, ToolError, effect
+from mcp_trio import Context, Elicitation, Limits, MCPError, Server, ToolError, effect
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
@@ -20,10 +20,6 @@ from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import replay
 
 # What httpx2 leaves open of a response when it is cancelled is no affair of ours.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning"),
-    pytest.mark.slow,
-]
 
 EVENTS = range(3)
 KINDS = ("tools", "prompts")
@@ -359,6 +355,8 @@ clients = st.builds(
 quickly = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning")
+@pytest.mark.slow
 @quickly
 @given(scripts=scripts_, client=clients, number=st.integers(0, 99))
 def test_handlers_send_the_same_bytes_in_the_same_order_whatever_the_schedule(
@@ -383,6 +381,8 @@ raw_steps = st.tuples(
 )
 
 
+@pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning")
+@pytest.mark.slow
 @quickly
 @given(
     scripts=st.lists(st.lists(raw_steps, max_size=6), min_size=3, max_size=3),
@@ -432,6 +432,8 @@ def differs(path, server, number):
     return False
 
 
+@pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning")
+@pytest.mark.slow
 def test_without_the_schedule_most_replays_differ(world, tmp_path):
     script = [(race, 3), (sleep, 2), (say, 1), (nest, 2), (race, 5)]
     client = Scripted([(0, 0, None)] * 8, [3, 1, 2], 200)
@@ -440,3 +442,222 @@ def test_without_the_schedule_most_replays_differ(world, tmp_path):
     ungated = [differs(path, Ungated(server_of([script])), number) for number in range(20)]
     assert not any(gated)
     assert sum(ungated) > 10
+
+
+# Property: generated handlers with multi round-trip requests replay under every schedule.
+
+
+LIMITS = Limits(
+    requests=RequestLimits(in_flight_max=2, queued_max=3, suspended_max=3, suspended_seconds=0.03),
+    shutdown=ShutdownLimits(drain_seconds=0.05),
+)
+METADATA = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+    "io.modelcontextprotocol/logLevel": "debug",
+}
+
+# What handlers do.
+
+
+async def ask_multi_round_trip_programs(ctx, seen, amount):
+    seen.append((await ctx.elicit(f"Ask {amount}", int)).data)
+
+
+async def ask_two(ctx, seen, amount):
+    questions = (Elicitation("First", int), Elicitation(f"Second {amount}", int))
+    seen += [answer.data for answer in await ctx.ask_all(*questions)]
+
+
+async def ask_in_tasks(ctx, seen, amount):
+    async def child(number):
+        await trio.sleep(number * amount / 3000)
+        await ask_multi_round_trip_programs(ctx, seen, number)
+        await ctx.info(["child", number, list(seen)])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(child, number)
+
+
+async def ask_within_multi_round_trip_programs(ctx, seen, amount):
+    with trio.move_on_after(amount / 1000):
+        await ask_multi_round_trip_programs(ctx, seen, amount)
+        seen.append("answered")
+    seen.append("went on")
+
+
+async def ask_beside(ctx, seen, amount):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_multi_round_trip_programs, ctx, seen, amount)
+        for number in range(3):
+            await trio.sleep(amount / 2000)
+            await ctx.info(["beside", number, list(seen)])
+            await ctx.progress(len(seen) + number)
+
+
+async def clean_up_multi_round_trip_programs(ctx, seen, amount):
+    async def child(number):
+        try:
+            await trio.sleep(number * amount / 500)
+        finally:
+            with trio.CancelScope(shield=True):
+                await ctx.info(["clean up", number])
+                await ask_multi_round_trip_programs(ctx, seen, number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_multi_round_trip_programs, ctx, seen, amount)
+        for number in range(2):
+            nursery.start_soon(child, number)
+
+
+async def say_multi_round_trip_programs(ctx, seen, amount):
+    await ctx.info(["say", amount, list(seen)])
+
+
+async def progress_multi_round_trip_programs(ctx, seen, amount):
+    await ctx.progress(len(seen) + 1)
+
+
+async def sleep_multi_round_trip_programs(ctx, seen, amount):
+    await trio.sleep(amount / 1000)
+
+
+async def doze_multi_round_trip_programs(ctx, seen, amount):
+    await ctx.sleep(amount / 1000)
+    seen.append(ctx.monotonic())
+
+
+async def draw(ctx, seen, amount):
+    seen.append(ctx.random.random())
+
+
+STEPS_MULTI_ROUND_TRIP_PROGRAMS = (
+    ask_multi_round_trip_programs,
+    ask_two,
+    ask_in_tasks,
+    ask_within_multi_round_trip_programs,
+    ask_beside,
+    clean_up_multi_round_trip_programs,
+)
+STEPS_MULTI_ROUND_TRIP_PROGRAMS += (
+    say_multi_round_trip_programs,
+    progress_multi_round_trip_programs,
+    sleep_multi_round_trip_programs,
+    doze_multi_round_trip_programs,
+    draw,
+)
+
+
+def server_of_multi_round_trip_programs(scripts):
+    server = Server("generated", limits=LIMITS)
+
+    @server.tool
+    async def run(script: int, *, ctx: Context) -> list[str]:
+        seen = []
+        for step, amount in scripts[script]:
+            try:
+                await step(ctx, seen, amount)
+            except MCPError as error:
+                seen.append(type(error).__name__)
+                break
+        return [str(each) for each in seen]
+
+    return server
+
+
+# What clients do.
+
+
+@attrs.define
+class Rounded:
+    """A client that calls by a timetable, and comes back to each question in some way or other."""
+
+    timetable: list
+    leaves_after: int
+    _inboxes: dict = attrs.field(factory=dict, init=False)
+    _ids: int = attrs.field(default=0, init=False)
+
+    async def __call__(self, peer, _session):
+        self._inboxes, self._ids = {}, 0
+        with trio.move_on_after(self.leaves_after / 1000):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._receive, peer)
+                for delay, script, ways in self.timetable:
+                    await trio.sleep(delay / 1000)
+                    nursery.start_soon(self._call, peer, script, ways)
+
+    async def _receive(self, peer):
+        while True:
+            message = await peer.receive()
+            inbox = self._inboxes.get(message.get("id"))
+            if inbox is not None:
+                inbox.send_nowait(message)
+
+    def _request(self, params):
+        self._ids += 1
+        inbox, send_queue = trio.open_memory_channel(10)
+        self._inboxes[self._ids] = inbox
+        meta = METADATA if self._ids % 2 else {**METADATA, "progressToken": self._ids}
+        request = {"id": self._ids, "method": "tools/call", "params": {**params, "_meta": meta}}
+        return request, send_queue
+
+    async def _call(self, peer, script, ways):
+        first = {"name": "run", "arguments": {"script": script}}
+        request, send_queue = self._request(first)
+        await peer.send(request)
+        for way, delay in ways:
+            result = (await send_queue.receive()).get("result", {})
+            if result.get("resultType") != "input_required":
+                return
+            await trio.sleep(delay / 1000)
+            keys = [key for key in result["inputRequests"] if way != "partly" or key < "q2"]
+            answer = {"action": "accept", "content": {"value": delay}}
+            state = {"requestState": result["requestState"]}
+            state["inputResponses"] = {key: dict(answer) for key in keys}
+            if way == "wrongly":
+                state["inputResponses"] = {key: {"action": 1} for key in keys}
+            messages = []
+            for _ in range(2 if way == "twice" else 1):
+                request, send_queue = self._request({**first, **state})
+                messages.append(request)
+            if way == "not at all":
+                cancelled = {"requestId": request["id"]}
+                messages.append({"method": "notifications/cancelled", "params": cancelled})
+            await peer.send(*messages)
+
+
+steps_multi_round_trip_programs = st.tuples(
+    st.sampled_from(STEPS_MULTI_ROUND_TRIP_PROGRAMS), st.integers(1, 20)
+)
+scripts__multi_round_trip_programs = st.lists(
+    st.lists(steps_multi_round_trip_programs, min_size=1, max_size=5), min_size=3, max_size=3
+)
+ways = st.tuples(
+    st.sampled_from(("fully", "fully", "partly", "wrongly", "twice", "not at all")),
+    st.sampled_from((0, 1, 5, 40)),
+)
+clients_multi_round_trip_programs = st.builds(
+    Rounded,
+    timetable=st.lists(
+        st.tuples(st.integers(0, 8), st.integers(0, 2), st.lists(ways, max_size=5)),
+        min_size=1,
+        max_size=6,
+    ),
+    leaves_after=st.integers(1, 120),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    scripts=scripts__multi_round_trip_programs,
+    client=clients_multi_round_trip_programs,
+    number=st.integers(0, 99),
+)
+def test_multi_round_trip_requests_replay_byte_for_byte_under_every_schedule(
+    world, scripts, client, number
+):
+    world.assert_same_whatever_the_schedule(
+        lambda: server_of_multi_round_trip_programs(scripts), client, number=number
+    )

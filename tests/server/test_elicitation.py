@@ -1,18 +1,41 @@
 """Elicitation: a handler asks its client's user to fill in a form or open a URL."""
 
+import dataclasses
+import datetime as dt
+import decimal
 import enum
 import json
+import uuid
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
+import annotated_types as at
 import attrs
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mcp_trio import Context, Elicitation, Roots, Sampling, ThreadContext, UrlElicitation
+from mcp_trio import (
+    Context,
+    Elicitation,
+    Limits,
+    RequestError,
+    Roots,
+    Sampling,
+    Server,
+    ThreadContext,
+    UrlElicitation,
+    types,
+)
+from mcp_trio._protocol.client_features import check_form
+from mcp_trio._server.elicitation import FormError, form_of
 from mcp_trio.errors import (
     CapabilityMissing,
     LocalProtocolError,
     RemoteProtocolError,
     UrlElicitationRequired,
 )
+from mcp_trio.limits import RequestLimits
 from tests.server.conftest import played_again
 
 C, D = "2025-06-18", "2025-11-25"
@@ -419,3 +442,832 @@ async def test_a_recorded_session_asks_the_same_again_with_the_same_ids(server, 
     assert text_of(await asker.end(call)) == "3"
     assert (await asker.error("tools/call", {"name": "toll"}))["code"] == -32042
     await played_again(asker, told, server)
+
+
+# Forms: from a type to a form, and from its content to a value of the type.
+
+
+class Size(enum.Enum):
+    SMALL = "s"
+    VERY_LARGE = "xl"
+
+
+class Grade(enum.IntEnum):
+    BEST = 1
+
+
+SIZES = [{"const": "s", "title": "Small"}, {"const": "xl", "title": "Very large"}]
+
+
+def member(hint):
+    """What the form says of a value alone."""
+    schema = form_of(hint).schema
+    assert schema["required"] == ["value"]
+    return schema["properties"]["value"]
+
+
+def rejected(hint, content):
+    """The mistakes in what was filled in."""
+    with pytest.raises(FormError) as caught:
+        form_of(hint).read(content)
+    return caught.value.lines
+
+
+# What a form says.
+
+
+@pytest.mark.requirement("ELIC-09", "ELIC-10", "ELIC-12", "TRAP-91")
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        (str, {"type": "string"}),
+        (int, {"type": "integer"}),
+        (float, {"type": "number"}),
+        (bool, {"type": "boolean"}),
+        (decimal.Decimal, {"type": "string"}),
+        (dt.date, {"type": "string", "format": "date"}),
+        (dt.datetime, {"type": "string", "format": "date-time"}),
+        (Annotated[str, at.Len(2, 5)], {"type": "string", "minLength": 2, "maxLength": 5}),
+        (Annotated[int, at.Interval(ge=2, le=5)], {"type": "integer", "minimum": 2, "maximum": 5}),
+        (Annotated[int, at.Interval(gt=2, lt=5)], {"type": "integer", "minimum": 3, "maximum": 4}),
+        (Annotated[float, at.Interval(gt=2, le=5)], {"type": "number", "maximum": 5}),
+        (
+            Annotated[str, msgspec.Meta(title="T", description="D", pattern="a")],
+            {"type": "string", "title": "T", "description": "D"},
+        ),
+        (
+            Annotated[str, msgspec.Meta(extra_json_schema={"format": "email"})],
+            {"type": "string", "format": "email"},
+        ),
+        (Literal["b", "a"], {"type": "string", "enum": ["b", "a"]}),
+        (Size, {"type": "string", "oneOf": SIZES}),
+        (
+            Annotated[Size, msgspec.Meta(description="D")],
+            {"type": "string", "description": "D", "oneOf": SIZES},
+        ),
+        (list[Size], {"type": "array", "items": {"anyOf": SIZES}}),
+        (set[Literal["a"]], {"type": "array", "items": {"type": "string", "enum": ["a"]}}),
+        (
+            Annotated[tuple[Size, ...], at.Len(1, 2)],
+            {"type": "array", "minItems": 1, "maxItems": 2, "items": {"anyOf": SIZES}},
+        ),
+    ],
+)
+def test_a_single_value_is_a_field_with_all_supported_keywords(hint, said):
+    assert member(hint) == said
+    check_form(form_of(hint).schema)
+
+
+@pytest.mark.requirement("ELIC-09")
+def test_one_literal_is_not_shown_in_the_order_of_another():
+    assert member(Literal["a", "b"])["enum"] == ["a", "b"]
+    assert member(Literal["b", "a"])["enum"] == ["b", "a"]
+
+
+@pytest.mark.requirement("ELIC-09")
+@pytest.mark.parametrize("kind", [None, type(None)])
+def test_a_confirmation_is_a_form_without_members(kind):
+    form = form_of(kind)
+    assert form.schema == {"type": "object", "properties": {}}
+    assert form.read({}) is None
+
+
+class TripStruct(msgspec.Struct, rename="camel"):
+    to_city: str
+    days: Annotated[int, at.Ge(1)] = 1
+    size: Size = Size.SMALL
+    note: str | None = None
+
+
+@attrs.frozen
+class TripAttrs:
+    to_city: str
+    days: Annotated[int, at.Ge(1)] = 1
+    size: Size = Size.SMALL
+    note: str | None = None
+
+
+@dataclasses.dataclass
+class TripData:
+    to_city: str
+    days: Annotated[int, at.Ge(1)] = 1
+    size: Size = Size.SMALL
+    note: str | None = None
+
+
+class TripTuple(NamedTuple):
+    to_city: str
+    days: Annotated[int, at.Ge(1)] = 1
+    size: Size = Size.SMALL
+    note: str | None = None
+
+
+@pytest.mark.requirement("ELIC-09", "ELIC-13")
+@pytest.mark.parametrize("kind", [TripStruct, TripAttrs, TripData, TripTuple])
+def test_each_kind_of_class_is_a_form_with_its_fields_and_their_defaults(kind):
+    city = "toCity" if kind is TripStruct else "to_city"
+    form = form_of(kind)
+    assert form.schema == {
+        "type": "object",
+        "properties": {
+            city: {"type": "string"},
+            "days": {"type": "integer", "minimum": 1, "default": 1},
+            "size": {"type": "string", "oneOf": SIZES, "default": "s"},
+            "note": {"type": "string"},
+        },
+        "required": [city],
+    }
+    check_form(form.schema)
+    assert form.read({city: "Oslo"}) == kind(to_city="Oslo")
+    content = {city: "Oslo", "days": 3, "size": "xl", "note": "n", "unknown": 7}
+    assert form.read(content) == kind(to_city="Oslo", days=3, size=Size.VERY_LARGE, note="n")
+    assert form_of(kind) is form
+
+
+class TripDict(TypedDict, total=False):
+    to_city: str
+    day: dt.date
+
+
+def test_a_typed_dict_is_a_form_with_the_content_as_value():
+    form = form_of(TripDict)
+    assert "required" not in form.schema
+    assert form.read({"day": "2024-02-29"}) == {"day": dt.date(2024, 2, 29)}
+
+
+@attrs.frozen
+class Maybe:
+    day: dt.date | None
+    size: Annotated[Size | None, msgspec.Meta(description="D")]
+    many: list[Literal["a"]] | None = None
+    some: set[Size] = attrs.field(factory=set)
+    switch: bool = False
+
+
+@pytest.mark.requirement("ELIC-09")
+def test_an_optional_field_is_not_required_in_the_form():
+    form = form_of(Maybe)
+    assert "required" not in form.schema
+    assert form.schema["properties"]["size"] == {
+        "type": "string",
+        "description": "D",
+        "oneOf": SIZES,
+    }
+    assert form.read({}) == Maybe(None, None)
+    assert form.read({"some": ["s"], "many": ["a"]}) == Maybe(None, None, ["a"], {Size.SMALL})
+    assert form_of(int | None).read({}) is None
+    assert form_of(int | None).read({"value": 3}) == 3
+
+
+# What no form can say.
+
+
+@attrs.frozen
+class Inner:
+    it: int
+
+
+def one(hint: Any) -> type:
+    return attrs.make_class("Outer", {"it": attrs.field(type=hint)})
+
+
+@pytest.mark.requirement("ELIC-09")
+@pytest.mark.parametrize(
+    ("hint", "why"),
+    [
+        (Inner, "a form is flat and cannot have a Inner"),
+        (Inner | None, "a form is flat and cannot have a Inner"),
+        (dict[str, int], "a form is flat"),
+        (Any, "a form is flat"),
+        (int | str, "a form is flat"),
+        (None, "a form is flat"),
+        (list[str], "a list in a form has to be a list of choices"),
+        (list, "a list in a form has to be a list of choices"),
+        (list[Inner], "a list in a form has to be a list of choices"),
+        (tuple[Size, Size], "a list in a form has to be a list of choices"),
+        (Literal["a", 1], "the choices of a form have to be strings"),
+        (Grade, "the choices of a form have to be strings"),
+        (list[Grade], "the choices of a form have to be strings"),
+        (Annotated[int, at.Unit("m")], "Unit"),
+        (complex, "complex"),
+    ],
+)
+def test_a_type_that_is_not_flat_is_rejected_with_its_field_named(hint, why):
+    with pytest.raises(TypeError, match=f"Outer, it: .*{why}"):
+        form_of(one(hint))
+
+
+@pytest.mark.requirement("ELIC-24", "ELIC-25", "ELIC-26")
+@pytest.mark.parametrize("name", ["password", "apiKey", "github_token", "card_number", "cvv"])
+def test_a_form_asks_for_no_secrets(name):
+    with pytest.raises(LocalProtocolError, match=f"{name}: .* elicit_url"):
+        form_of(attrs.make_class("Login", {name: attrs.field(type=str)}))
+    schema = {"type": "object", "properties": {name: {"type": "string"}}}
+    with pytest.raises(LocalProtocolError, match=f"{name}: .* elicit_url"):
+        form_of(schema)
+
+
+@pytest.mark.requirement("ELIC-25", "ELIC-26")
+def test_a_form_has_no_hidden_text():
+    hidden = msgspec.Meta(extra_json_schema={"format": "password"})
+    with pytest.raises(LocalProtocolError, match=r"value: .* elicit_url"):
+        form_of(Annotated[str, hidden])
+    with pytest.raises(LocalProtocolError, match=r"word: .* elicit_url"):
+        form_of(
+            {"type": "object", "properties": {"word": {"type": "string", "format": "password"}}}
+        )
+
+
+@pytest.mark.requirement("ELIC-43")
+@pytest.mark.parametrize("word", ["title", "description"])
+def test_the_texts_of_a_form_must_not_contain_links(word):
+    said = {word: "See HTTPS://example.org"}
+    with pytest.raises(LocalProtocolError, match="must not contain links"):
+        form_of(Annotated[str, msgspec.Meta(**said)])
+    with pytest.raises(LocalProtocolError, match="must not contain links"):
+        form_of({"type": "object", "properties": {"it": {"type": "string", **said}}})
+
+
+# Schemas as they are.
+
+
+@pytest.mark.requirement("ELIC-12", "TRAP-91")
+def test_a_given_schema_is_the_form_and_its_value_the_content():
+    schema = {
+        "type": "object",
+        "properties": {"it": {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]}},
+        "required": ["it"],
+    }
+    form = form_of(schema)
+    assert form.schema == schema
+    assert form.read({"it": "b", "other": 7}) == {"it": "b", "other": 7}
+    assert rejected(schema, {"it": "A"}) == ["it: none of the choices"]
+
+
+@pytest.mark.requirement("ELIC-09")
+def test_a_schema_that_is_no_form_is_rejected():
+    with pytest.raises(ValueError, match="it: a form has"):
+        form_of({"type": "object", "properties": {"it": {"type": "object"}}})
+    with pytest.raises(ValueError, match='"type": "object"'):
+        form_of({"type": "string"})
+    with pytest.raises(ValueError, match='"properties"'):
+        form_of({"type": "object", "properties": ["it"]})
+    with pytest.raises(ValueError, match="it: a form has"):
+        form_of({"type": "object", "properties": {"it": "string"}})
+
+
+# What is wrong with an answer.
+
+
+@attrs.frozen
+class Range:
+    low: Annotated[int, at.MultipleOf(2)]
+    high: Annotated[str, at.Predicate(str.islower)] = "a"
+    amount: decimal.Decimal | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.low > 10:
+            raise ValueError("low is too high")
+
+
+@pytest.mark.requirement("ELIC-16", "ELIC-20", "ELIC-23")
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ({}, ["low: missing"]),
+        ({"low": "2"}, ["low: not an integer"]),
+        ({"low": 2, "high": 3}, ["high: not a string"]),
+        ({"low": 3}, ["low: expected int that's a multiple of 2"]),
+        (
+            {"low": 3, "amount": "x"},
+            ["low: expected int that's a multiple of 2", "amount: invalid decimal string"],
+        ),
+        ({"low": 2, "high": "A"}, ["high: expected str that islower accepts"]),
+        ({"low": 12}, ["low is too high"]),
+    ],
+)
+def test_an_invalid_form_answer_has_one_line_for_each_field(content, lines):
+    assert rejected(Range, content) == lines
+
+
+# All values come back as they were.
+
+TEXTS = st.text(max_size=5)
+ROWS = [
+    (str, TEXTS),
+    (int, st.integers(-(2**53), 2**53)),
+    (float, st.floats(allow_nan=False, allow_infinity=False)),
+    (bool, st.booleans()),
+    (Size, st.sampled_from(Size)),
+    (Literal["b", "a"], st.sampled_from(["b", "a"])),
+    (dt.date, st.dates()),
+    (dt.datetime, st.datetimes(timezones=st.just(dt.UTC))),
+    (decimal.Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
+    (list[Size], st.lists(st.sampled_from(Size), max_size=3)),
+    (frozenset[Literal["a", "b"]], st.frozensets(st.sampled_from(["a", "b"]))),
+    (Annotated[int, at.Interval(gt=2, le=9)], st.integers(3, 9)),
+    (Annotated[str, at.Len(1, 3)], st.text(min_size=1, max_size=3)),
+]
+
+
+@st.composite
+def classes_and_values(draw):
+    rows = draw(st.lists(st.sampled_from(ROWS), min_size=1, max_size=6))
+    fields, values = {}, {}
+    for place, (hint, value) in enumerate(rows):
+        optional = draw(st.booleans())
+        fields[f"m{place}"] = attrs.field(type=hint | None if optional else hint)
+        values[f"m{place}"] = draw(st.none() | value) if optional else draw(value)
+    return attrs.make_class("Generated", fields), values
+
+
+@pytest.mark.requirement("ELIC-09", "ELIC-16")
+@given(classes_and_values())
+def test_every_value_of_a_flat_class_comes_back_as_it_was(generated):
+    kind, values = generated
+    form = form_of(kind)
+    check_form(form.schema)
+    plain = msgspec.to_builtins(values)
+    content = {name: value for name, value in plain.items() if value is not None}
+    assert form.read(content) == kind(**values)
+
+
+# What a handler asks: its client, its client's model, its own server.
+
+
+CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
+
+
+# Questions to the client.
+
+
+@pytest.mark.requirement("ROOT-03", "SAMP-06", "SAMP-08", "BASE-21")
+async def test_a_handler_asks_its_client(server, serve):
+    question = types.CreateMessageParams(
+        messages=[types.SamplingMessage(role="user", content=types.TextContent(text="Why?"))],
+        max_tokens=9,
+    )
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        roots = await ctx.list_roots()
+        answer = await ctx.sample(question)
+        return f"{roots[0].uri} {answer.content.text}"
+
+    @server.tool
+    def ask_in_thread(ctx: ThreadContext) -> str:
+        roots = ctx.list_roots()
+        answer = ctx.sample(question)
+        return f"{roots[0].uri} {answer.content.text}"
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    for name in ("ask", "ask_in_thread"):
+        call = await asker.begin("tools/call", {"name": name})
+        asked = await asker.next_told()
+        assert asked["method"] == "roots/list"
+        await asker.wire.send_result(asked, {"roots": [{"uri": "file:///pier"}]})
+        asked = await asker.next_told()
+        assert asked["method"] == "sampling/createMessage"
+        assert asked["params"] == {
+            "messages": [{"role": "user", "content": {"type": "text", "text": "Why?"}}],
+            "maxTokens": 9,
+        }
+        said = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "So."}}
+        await asker.wire.send_result(asked, said)
+        result = (await asker.end(call))["result"]
+        assert result["content"][0]["text"] == "file:///pier So."
+
+
+@pytest.mark.requirement("LIFE-14", "ROOT-10", "SAMP-06")
+async def test_a_client_that_cannot_is_not_asked(server, serve):
+    caught = []
+
+    @server.tool
+    async def ask(ctx: Context) -> None:
+        for question in (
+            ctx.list_roots(),
+            ctx.sample(types.CreateMessageParams(messages=[], max_tokens=1)),
+        ):
+            try:
+                await question
+            except LocalProtocolError as error:
+                caught.append(str(error))
+
+    @server.tool
+    def ask_in_thread(ctx: ThreadContext) -> None:
+        try:
+            ctx.list_roots()
+        except LocalProtocolError as error:
+            caught.append(str(error))
+
+    asker = await serve(server)
+    for name in ("ask", "ask_in_thread"):
+        await asker.result("tools/call", {"name": name})
+    assert ["roots" in text for text in caught] == [True, False, True]
+    assert asker.told == []
+
+
+async def test_a_handler_pings_its_client(server, serve):
+    @server.tool
+    async def ping(ctx: Context) -> str:
+        await ctx.ping()
+        return "alive"
+
+    @server.tool
+    def ping_from_thread(ctx: ThreadContext) -> str:
+        ctx.ping()
+        return "alive"
+
+    asker = await serve(server)
+    for name in ("ping", "ping_from_thread"):
+        call = await asker.begin("tools/call", {"name": name})
+        asked = await asker.next_told()
+        assert asked["method"] == "ping"
+        await asker.wire.send_result(asked, {})
+        assert (await asker.end(call))["result"]["content"][0]["text"] == "alive"
+
+
+# What is asked of a model.
+
+
+def say(text, role="user"):
+    return {"role": role, "content": {"type": "text", "text": text}}
+
+
+TEXT = types.TextContent(text="Why?")
+IMAGE = types.ImageContent(data="AP8=", mime_type="image/png")
+REPLY = types.SamplingMessage(role="assistant", content=types.TextContent(text="So."))
+
+
+@pytest.mark.requirement("SAMP-08", "SAMP-09")
+@pytest.mark.parametrize(
+    ("question", "messages"),
+    [
+        ("Why?", [say("Why?")]),
+        (TEXT, [say("Why?")]),
+        (REPLY, [say("So.", "assistant")]),
+        (
+            ["Why?", REPLY, IMAGE],
+            [
+                say("Why?"),
+                say("So.", "assistant"),
+                {
+                    "role": "user",
+                    "content": {"type": "image", "data": "AP8=", "mimeType": "image/png"},
+                },
+            ],
+        ),
+        (types.CreateMessageParams(messages=[REPLY], max_tokens=5), [say("So.", "assistant")]),
+    ],
+)
+async def test_sampling_accepts_texts_contents_messages_and_results(
+    server, serve, question, messages
+):
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.sample(
+            question,
+            max_tokens=7,
+            system_prompt="Be brief.",
+            temperature=0.5,
+            stop_sequences=["."],
+            include_context="none",
+            metadata={"a": 1},
+            model_preferences=types.ModelPreferences(cost_priority=1),
+        )
+        return answer.content.text
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    call = await asker.begin("tools/call", {"name": "ask"})
+    asked = await asker.next_told()
+    assert asked["params"] == {
+        "messages": messages,
+        "maxTokens": 7,
+        "systemPrompt": "Be brief.",
+        "temperature": 0.5,
+        "stopSequences": ["."],
+        "includeContext": "none",
+        "metadata": {"a": 1},
+        "modelPreferences": {"costPriority": 1},
+    }
+    await asker.wire.send_result(asked, {**say("So.", "assistant"), "model": "m"})
+    assert (await asker.end(call))["result"]["content"][0]["text"] == "So."
+
+
+@pytest.mark.parametrize("thread", [True, False])
+async def test_a_sampling_request_has_a_default_for_max_tokens(server, serve, thread):
+    if thread:
+
+        @server.tool
+        def ask(ctx: ThreadContext) -> str:
+            return ctx.sample("Why?", system_prompt="Be brief.").model
+    else:
+
+        @server.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.sample("Why?", system_prompt="Be brief.")).model
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    call = await asker.begin("tools/call", {"name": "ask"})
+    asked = await asker.next_told()
+    assert asked["params"]["maxTokens"] == 1024
+    assert asked["params"]["systemPrompt"] == "Be brief."
+    await asker.wire.send_result(asked, {**say("So.", "assistant"), "model": "m"})
+    assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "rejection"),
+    [
+        (7, {}, "a message is a text"),
+        ([b"x"], {}, "a message is a text"),
+        ("Why?", {"colour": "blue"}, "'colour'"),
+    ],
+)
+async def test_a_question_that_is_none_never_leaves(server, serve, question, options, rejection):
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        with pytest.raises(TypeError, match=rejection):
+            await ctx.sample(question, **options)
+        return "rejected"
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    assert await asker.call("ask") == "rejected"
+    assert asker.told == []
+
+
+async def test_a_model_may_report_how_far_it_is(server, serve):
+    seen = []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        async def report(params):
+            seen.append(params.progress)
+            await ctx.info(params.progress)
+
+        return (await ctx.sample("Why?", progress=report)).model
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    call = await asker.begin("tools/call", {"name": "ask"})
+    asked = await asker.next_told()
+    token = asked["params"]["_meta"]["progressToken"]
+    for progress in (1, 2):
+        await asker.wire.send_notification(
+            "notifications/progress", {"progressToken": token, "progress": progress}
+        )
+    await asker.wire.send_result(asked, {**say("So.", "assistant"), "model": "m"})
+    assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
+    assert seen == [1, 2]
+    assert [message["params"]["data"] for message in asker.told] == [1, 2]
+
+
+@pytest.mark.requirement("SAMP-28", "SAMP-10")
+async def test_an_answer_that_is_no_message_is_an_error_of_the_clients(server, serve):
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        with pytest.raises(RemoteProtocolError, match="sampling/createMessage"):
+            await ctx.sample("Why?")
+        return "caught"
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    for answer in ({}, say("So."), {**say("So.", "captain"), "model": "m"}):
+        call = await asker.begin("tools/call", {"name": "ask"})
+        await asker.wire.send_result(await asker.next_told(), answer)
+        assert (await asker.end(call))["result"]["content"][0]["text"] == "caught"
+
+
+# Resources of one's own.
+
+
+@pytest.fixture
+def library(server):
+    @server.resource("harbour://{port}/tide", mime_type="text/tide")
+    async def tide(port: str, ctx: Context) -> str:
+        return f"high in {port} for {ctx.method}"
+
+    @server.resource("harbour://chart")
+    def chart(ctx: ThreadContext) -> str:
+        return ctx.read_resource("harbour://depth")[0].text
+
+    @server.resource("harbour://depth")
+    def depth() -> str:
+        return "3"
+
+    return server
+
+
+async def test_a_handler_reads_resources_of_its_own_server(library, serve):
+    @library.tool
+    async def here(ctx: Context) -> str:
+        (contents,) = await ctx.read_resource("harbour://oslo/tide")
+        assert contents.mime_type == "text/tide"
+        return contents.text
+
+    @library.tool
+    def there(ctx: ThreadContext) -> str:
+        return ctx.read_resource("harbour://lima/tide")[0].text
+
+    asker = await serve(library)
+    assert await asker.call("here") == "high in oslo for tools/call"
+    assert await asker.call("there") == "high in lima for tools/call"
+
+
+async def test_a_thread_that_reads_what_needs_a_thread_never_waits_for_its_own_place(serve):
+    server = Server("harbour", limits=Limits(requests=RequestLimits(threads_max=1)))
+
+    @server.resource("harbour://depth")
+    def depth() -> str:
+        return "3"
+
+    @server.resource("harbour://chart")
+    def chart(ctx: ThreadContext) -> str:
+        return ctx.read_resource("harbour://depth")[0].text
+
+    @server.tool
+    def there(ctx: ThreadContext) -> str:
+        return ctx.read_resource("harbour://chart")[0].text
+
+    @server.tool
+    async def here(ctx: Context) -> str:
+        return (await ctx.read_resource("harbour://chart"))[0].text
+
+    asker = await serve(server)
+    assert await asker.call("there") == "3"
+    assert await asker.call("here") == "3"
+
+
+async def test_a_resource_that_is_not_there_is_an_error_of_the_request(library, serve):
+    @library.tool
+    async def careless(ctx: Context) -> str:
+        await ctx.read_resource("harbour://nowhere")
+
+    @library.tool
+    async def careful(ctx: Context) -> str:
+        with pytest.raises(RequestError, match="resource not found"):
+            await ctx.read_resource("harbour://nowhere")
+        return "caught"
+
+    asker = await serve(library)
+    assert (await asker.error("tools/call", {"name": "careless"}))["code"] == -32002
+    assert await asker.call("careful") == "caught"
+
+
+# URL elicitation, and the notification that it is complete.
+
+
+@pytest.mark.requirement("ELIC-27", "ELIC-28", "ELIC-30", "ELIC-31", "TRAP-92")
+@pytest.mark.parametrize("thread", [False, True])
+async def test_a_user_accepts_a_url_and_the_client_is_notified_of_the_completion(
+    server, serve, thread
+):
+    if thread:
+
+        @server.tool
+        def pay(ctx: ThreadContext) -> str:
+            answer = ctx.elicit_url("Pay", URL)
+            assert (answer.is_accepted, answer.data) == (True, None)
+            ctx.elicitation_complete(answer.elicitation_id)
+            return answer.elicitation_id
+    else:
+
+        @server.tool
+        async def pay(ctx: Context) -> str:
+            answer = await ctx.elicit_url("Pay", URL)
+            assert (answer.is_accepted, answer.data) == (True, None)
+            await ctx.elicitation_complete(answer.elicitation_id)
+            return answer.elicitation_id
+
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
+    seen = set()
+    for _ in range(2):
+        call = await asker.begin("tools/call", {"name": "pay"})
+        question = await asker.next_told()
+        elicitation_id = question["params"].pop("elicitationId")
+        assert question["params"] == {"mode": "url", "message": "Pay", "url": URL}
+        await asker.wire.send_result(question, {"action": "accept"})
+        assert text_of(await asker.end(call)) == elicitation_id
+        (told,) = asker.told
+        asker.told.clear()
+        assert told["method"] == "notifications/elicitation/complete"
+        assert told["params"] == {"elicitationId": elicitation_id}
+        seen.add(uuid.UUID(elicitation_id))
+    assert len(seen) == 2
+
+
+@pytest.mark.requirement("ELIC-28", "ELIC-32", "ELIC-45", "ELIC-47")
+async def test_only_the_asked_client_is_notified_of_the_completion_and_once(server, serve):
+    @server.tool
+    async def pay(ctx: Context) -> str:
+        answer = await ctx.elicit_url("Pay", URL, elicitation_id="payment-7")
+        return answer.elicitation_id
+
+    @server.tool
+    async def paid(ctx: Context) -> str:
+        try:
+            await ctx.elicitation_complete("payment-7")
+        except LocalProtocolError as error:
+            return str(error)
+        return "told"
+
+    first = await serve(server, protocol_version=D, capabilities=BOTH)
+    second = await serve(server, protocol_version=D, capabilities=BOTH)
+    call = await first.begin("tools/call", {"name": "pay"})
+    question = await first.next_told()
+    assert question["params"]["elicitationId"] == "payment-7"
+    await first.wire.send_result(question, {"action": "accept"})
+    assert text_of(await first.end(call)) == "payment-7"
+    rejection = "the URL elicitation 'payment-7' was not sent to this client, or is complete"
+    assert await second.call("paid") == rejection
+    assert await first.call("paid") == "told"
+    assert await first.call("paid") == rejection
+    assert [told["params"] for told in first.told] == [{"elicitationId": "payment-7"}]
+    assert second.told == []
+
+
+async def test_visits_that_are_never_over_are_forgotten_in_the_end(serve):
+    server = Server("harbour", limits=Limits(requests=RequestLimits(elicitations_remembered_max=1)))
+
+    @server.tool
+    async def pay(ctx: Context) -> str:
+        for name in ("one", "two"):
+            await ctx.elicit_url("Pay", URL, elicitation_id=name)
+        await ctx.elicitation_complete("two")
+        with pytest.raises(LocalProtocolError, match="'one'"):
+            await ctx.elicitation_complete("one")
+        await ctx.elicitation_complete(None)
+        return "done"
+
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
+    call = await asker.begin("tools/call", {"name": "pay"})
+    for _ in range(2):
+        await asker.wire.send_result(await asker.next_told(), {"action": "accept"})
+    assert text_of(await asker.end(call)) == "done"
+    assert [told["params"] for told in asker.told] == [{"elicitationId": "two"}]
+
+
+# A handler that cannot go on before a visit.
+
+
+@pytest.fixture
+def toll(server):
+    """A tool, a prompt and a resource that want a visit first."""
+
+    def visits():
+        return UrlElicitationRequired(
+            [UrlElicitation("Pay", URL), UrlElicitation("Log in", URL, elicitation_id="mine")],
+            "the toll is due",
+        )
+
+    @server.tool
+    async def here() -> str:
+        raise visits()
+
+    @server.tool
+    def there() -> str:
+        raise visits()
+
+    @server.prompt
+    async def ask() -> str:
+        raise ExceptionGroup("of a nursery", [visits()])
+
+    @server.resource("harbour://toll")
+    async def read() -> str:
+        raise visits()
+
+    return server
+
+
+CALLS = [
+    ("tools/call", {"name": "here"}),
+    ("tools/call", {"name": "there"}),
+    ("prompts/get", {"name": "ask"}),
+    ("resources/read", {"uri": "harbour://toll"}),
+]
+
+
+@pytest.mark.requirement("ERR-16", "ERR-17", "ELIC-28", "TRAP-92")
+@pytest.mark.parametrize(("method", "params"), CALLS)
+async def test_a_client_of_november_2025_is_told_which_visits_are_needed(
+    toll, serve, method, params
+):
+    asker = await serve(toll, protocol_version=D, capabilities=BOTH)
+    error = await asker.error(method, params)
+    assert (error["code"], error["message"]) == (-32042, "the toll is due")
+    first, second = error["data"]["elicitations"]
+    assert uuid.UUID(first.pop("elicitationId"))
+    assert first == {"mode": "url", "message": "Pay", "url": URL}
+    assert second == {"mode": "url", "message": "Log in", "url": URL, "elicitationId": "mine"}
+
+
+@pytest.mark.requirement("ELIC-04", "ERR-16")
+@pytest.mark.parametrize(
+    ("protocol_version", "capabilities"),
+    [(D, {"elicitation": {}}), (C, {"elicitation": {}}), (D, {})],
+)
+async def test_a_client_without_url_elicitation_receives_no_url(
+    toll, serve, protocol_version, capabilities
+):
+    asker = await serve(toll, protocol_version=protocol_version, capabilities=capabilities)
+    error = await asker.error("prompts/get", {"name": "ask"})
+    said = "the client did not announce elicitation.url"
+    assert (error["code"], error["message"]) == (-32603, said)

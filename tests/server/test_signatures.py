@@ -1,7 +1,10 @@
+""""""
+
 import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import json
 import pathlib
 import subprocess
@@ -9,16 +12,22 @@ import sys
 import timeit
 import typing
 from collections.abc import Iterator
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
+import annotated_types as at
 import attrs
 import jsonschema
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
+from mcp_trio import Limits
 from mcp_trio._server.introspection import name_of
-from mcp_trio._server.signatures import ArgumentsError
-from tests.server.conftest import Context, lines_of, signature_of
+from mcp_trio._server.signatures import ArgumentsError, parse_docstring
+from mcp_trio.limits import MessageLimits
+from tests.server.conftest import Context, lines, lines_of, signature_of
 
 
 class OwnContext(Context[int]):
@@ -426,3 +435,437 @@ found.schema, found.decode(b'{"a":1,"b":"y"}')
 assert {*sys.modules} == known, {*sys.modules} - known
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_prose_before_the_first_section_is_the_description():
+    found = parse_docstring(
+        """Tell the weather.
+
+        It may rain: bring
+        a coat.
+
+        Args:
+            city: Where.
+
+        Returns:
+            days: not a parameter.
+        """
+    )
+    assert found.description == "Tell the weather.\n\nIt may rain: bring\na coat."
+    assert found.parameters == {"city": "Where."}
+
+
+def test_parameters_may_have_types_several_lines_and_nested_text():
+    found = parse_docstring(
+        """Short.
+
+        Args:
+            city (str): Where to look,
+                for instance: Oslo.
+            days (dict[str, tuple(int)], optional): How many.
+
+                - one
+                - two
+            ctx:
+                The context.
+        Keyword Args:
+            units : Metric or not.
+        """
+    )
+    assert found.parameters == {
+        "city": "Where to look, for instance: Oslo.",
+        "days": "How many. - one - two",
+        "ctx": "The context.",
+        "units": "Metric or not.",
+    }
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "Args:\n    a: One.\n",
+        "Parameters\n----------\na : int\n    One.\n",
+        ":param a: One.\n",
+    ],
+)
+def test_text_after_a_section_belongs_to_the_description(section):
+    found = parse_docstring(f"Short.\n\n{section}\nAnd b: more words.\nThe end.")
+    assert found.description == "Short.\n\nAnd b: more words.\nThe end."
+    assert found.parameters == {"a": "One."}
+
+
+def test_numpy_sections_are_underlined():
+    found = parse_docstring(
+        """Tell the weather.
+
+        A title
+        -------
+        is prose.
+
+        Parameters
+        ----------
+        city : str
+            Where to look,
+            for instance: Oslo.
+
+            - one
+        days, hours : int, optional
+            How many.
+        units
+            Metric or not.
+        ctx: Context
+
+        Other Parameters
+        ----------------
+        exact : {True, False}
+            Exactly.
+
+        Returns
+        -------
+        text : str
+            not a parameter.
+
+        Raises
+        ------
+        ValueError
+            never.
+        """
+    )
+    assert found.description == "Tell the weather.\n\nA title\n-------\nis prose."
+    assert found.parameters == {
+        "city": "Where to look, for instance: Oslo. - one",
+        "days": "How many.",
+        "hours": "How many.",
+        "units": "Metric or not.",
+        "ctx": "",
+        "exact": "Exactly.",
+    }
+
+
+def test_sphinx_fields_begin_with_colons():
+    found = parse_docstring(
+        """Tell the weather.
+
+        :param city: Where to look,
+            for instance: Oslo.
+        :param int days: How many.
+        :param dict[str, int] counts : Which.
+        :type city: str
+        :keyword exact:
+            Exactly.
+        :returns: The text.
+        :rtype: str
+        :raises ValueError: never
+        """
+    )
+    assert found.description == "Tell the weather."
+    assert found.parameters == {
+        "city": "Where to look, for instance: Oslo.",
+        "days": "How many.",
+        "counts": "Which.",
+        "exact": "Exactly.",
+    }
+
+
+def test_a_docstring_without_parameters_loses_its_sections_in_every_style():
+    for section in ("Returns:\n    The text.", "Returns\n-------\nstr\n    The.", ":returns: The."):
+        assert parse_docstring(f"Short.\n\n{section}").description == "Short."
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Note: words", ":smile: at me", "----", "a\n---\nb", "Args: none", "x : int\n    no section"],
+)
+def test_text_that_only_resembles_a_section_is_prose(text):
+    found = parse_docstring(f"Short.\n\n{text}")
+    assert (found.description, found.parameters) == (f"Short.\n\n{text}", {})
+
+
+def test_empty_and_odd_docstrings_give_what_they_have():
+    assert parse_docstring("").description == ""
+    assert parse_docstring("\n  Args:\n      a: One.\n").parameters == {"a": "One."}
+    assert parse_docstring("Short.\n\nArgs:\n").parameters == {}
+    assert parse_docstring("Short.\n\nArgs:\n\nmore").description == "Short.\n\nmore"
+    unread = parse_docstring("Short.\n\nArgs:\n    no colon here")
+    assert (unread.description, unread.parameters) == ("Short.\n\nno colon here", {})
+
+
+WORDS = st.lists(st.from_regex(r"\A[a-z]{2,6}\Z"), min_size=2, max_size=4).map(" ".join)
+TEXTS = st.dictionaries(st.from_regex(r"\A[a-z]{1,5}\Z"), WORDS, min_size=1, max_size=3)
+WRITERS = {
+    "Google": lambda texts: "Args:\n" + "".join(f"    {k} (int): {v}\n" for k, v in texts.items()),
+    "NumPy": lambda texts: (
+        "Parameters\n----------\n" + "".join(f"{k} : int\n    {v}\n" for k, v in texts.items())
+    ),
+    "Sphinx": lambda texts: "".join(f":param int {k}: {v}\n" for k, v in texts.items()),
+}
+
+
+@given(st.sampled_from([*WRITERS.values()]), st.lists(WORDS, min_size=2, max_size=2), TEXTS)
+def test_each_style_gives_back_all_that_was_written(write, prose, texts):
+    before, after = prose
+    found = parse_docstring(f"{before}\n\n{write(texts)}\n{after}\n")
+    assert found.parameters == texts
+    assert found.description == f"{before}\n\n{after}"
+
+
+LINES = st.sampled_from(
+    [
+        "Args:",
+        "Parameters",
+        "---",
+        "----------",
+        ":param x: y",
+        ":param",
+        "x : int",
+        "    x: y",
+        "",
+        "  z",
+        "word",
+    ]
+)
+
+
+@given(st.text() | st.lists(LINES).map("\n".join))
+def test_no_text_is_too_odd_and_prose_before_all_sections_is_kept(text):
+    found = parse_docstring(f"All of this.\n\n{text}")
+    assert found.description.startswith("All of this.")
+    if not any(mark in text for mark in (":", "---")):
+        assert found.description == inspect.cleandoc(f"All of this.\n\n{text}").strip()
+
+
+@attrs.define
+class PointValidationErrors:
+    x: int
+    y: int = 0
+
+
+@attrs.define
+class TripValidationErrors:
+    stops: list[PointValidationErrors]
+    home: PointValidationErrors | None = None
+
+
+class Pair(NamedTuple):
+    left: int
+    right: PointValidationErrors
+
+
+class Closed(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    long_name: str
+    tide: int = 0
+
+
+class Cat(msgspec.Struct, tag=True):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag=True):
+    lives: int
+    legs: int
+
+
+class Row(msgspec.Struct, array_like=True):
+    name: str
+    height: int = 0
+
+
+def test_every_wrong_argument_has_its_own_line():
+    def handler(
+        city: str,
+        days: int,
+        ratio: float,
+        trip: TripValidationErrors,
+        counts: dict[int, int],
+        where: pathlib.Path,
+        good: int = 1,
+    ):
+        pass
+
+    wrong = {
+        "days": "3",
+        "ratio": None,
+        "trip": {"stops": [{"x": 1}, {"x": "1"}, {"y": None}], "home": {}},
+        "counts": {"a": 1},
+        "where": 5,
+        "good": 2,
+        "cty": "Oslo",
+        "a\nb": 1,
+    }
+    assert lines_of(handler, wrong) == [
+        "city: missing",
+        "days: expected int, got str",
+        "ratio: expected float, got null",
+        "trip.stops[1].x: expected int, got str",
+        "trip.stops[2].x: missing",
+        "trip.stops[2].y: expected int, got null",
+        "trip.home.x: missing",
+        "key in counts: expected int, got str",
+        "where: expected str, got int",
+        "cty: unknown argument",
+        '["a\\nb"]: unknown argument',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "expected"),
+    [
+        (Filter, {"exact": 1}, ["it.title: missing", "it.exact: expected bool, got int"]),
+        (Pair, ["a", {}], ["it[0]: expected int, got str", "it[1].x: missing"]),
+        (Pair, [1], ["it: expected array of length 2, got 1"]),
+        (Row, [1, "a"], ["it[0]: expected str, got int", "it[1]: expected int, got str"]),
+        (
+            Closed,
+            {"tide": "low", "tde": 1},
+            [
+                "it.longName: missing",
+                "it.tide: expected int, got str",
+                "it.tde: unknown field",
+            ],
+        ),
+        (
+            list[int],
+            ["a", 1, None],
+            ["it[0]: expected int, got str", "it[2]: expected int, got null"],
+        ),
+        (set[int], ["a"], ["it[0]: expected int, got str"]),
+        (
+            tuple[int, str],
+            ["a", 1],
+            ["it[0]: expected int, got str", "it[1]: expected str, got int"],
+        ),
+        (
+            tuple[int, ...],
+            ["a", None],
+            ["it[0]: expected int, got str", "it[1]: expected int, got null"],
+        ),
+        (
+            dict[str, int],
+            {"a": None, "b c": "1", "": []},
+            [
+                "it.a: expected int, got null",
+                'it["b c"]: expected int, got str',
+                'it[""]: expected int, got array',
+            ],
+        ),
+        (PointValidationErrors | None, {"y": 1}, ["it.x: missing"]),
+        (PointValidationErrors | None, 3, ["it: expected object | null, got int"]),
+        (int | str, [], ["it: expected int | str, got array"]),
+        (list[int] | int, ["a"], ["it[0]: expected int, got str"]),
+        (PointValidationErrors | list[PointValidationErrors], [{}], ["it[0].x: missing"]),
+        (Cat | Dog, {"type": "Dog"}, ["it.lives: missing", "it.legs: missing"]),
+        (Cat | Dog, {"type": "Cow"}, ["it.type: invalid value 'Cow'"]),
+        (Cat | Dog, {"lives": 9}, ["it: object missing required field type"]),
+        (Cat, {}, ["it.lives: missing"]),
+        (Annotated[list[int], at.MaxLen(1)], [1, 2], ["it: expected array of length <= 1"]),
+        (Annotated[list[int], at.MaxLen(1)], [1, "a"], ["it[1]: expected int, got str"]),
+        (dict, [], ["it: expected object, got array"]),
+        (list, {}, ["it: expected array, got object"]),
+        (list[Any], 1, ["it: expected array, got int"]),
+    ],
+)
+def test_each_member_of_a_value_has_its_own_line(hint, value, expected):
+    assert lines(hint, value) == expected
+
+
+@attrs.define
+class Valid:
+    name: str = attrs.field(validator=attrs.validators.instance_of(int))
+
+
+@attrs.define
+class Short:
+    name: str
+
+    def __attrs_post_init__(self):
+        if len(self.name) > 3:
+            raise ValueError("Far\n too `long`")
+
+
+def test_the_text_of_the_users_own_errors_is_one_short_line():
+    (line,) = lines(Valid, {"name": "x"})
+    assert line.startswith("it: 'name' must be <class 'int'>")
+    assert "Attribute(" not in line
+    assert lines(list[Short], [{"name": "Oslo"}]) == ["it[0]: far too long"]
+
+
+def test_below_a_depth_limit_one_error_stands_for_all():
+    hint, value = dict[str, int], {"a": "x", "b": "y"}
+    assert len(lines(hint, value)) == 2
+    for _ in range(9):
+        hint, value = list[hint], [value]
+    assert lines(hint, value) == [f"it{'[0]' * 9}[...]: expected int, got str"]
+
+
+def test_an_error_after_many_valid_members_is_found_with_its_path():
+    assert lines(list[int], [0] * 5000 + ["a", "b"]) == ["it[5000]: expected int, got str"]
+
+
+def test_a_long_key_is_cut_in_each_of_its_lines():
+    value = {"k" * 100_000: dict.fromkeys("abc", "x")}
+    found = lines(dict[str, dict[str, int]], value)
+    assert len(found) == 3
+    assert max(map(len, found)) == Limits().messages.validation_error_chars_max
+
+
+def test_text_that_looks_like_a_path_is_not_one():
+    odd = "- at `$.x` " * 3
+    assert lines(Literal["a"], odd) == [f"it: invalid enum value '{odd.replace('`', '')}'"]
+    assert lines(Literal["a"], " - at `$.x`" * 9)[0].startswith("it: invalid enum value ' - at")
+
+
+def test_an_error_is_bounded_in_lines_and_length():
+    limits = Limits(messages=MessageLimits(validation_errors_max=2, validation_error_chars_max=20))
+    sent = {"a" * 1000: 1, "b": 2, "c": 3, "d": 4}
+    assert lines_of(lambda: None, sent, limits=limits) == [
+        "a" * 20,
+        "b: unknown argument",
+        "and 2 more",
+    ]
+    assert lines_of(lambda: None, {str(n): n for n in range(5000)})[-1] == "and at least 968 more"
+
+
+@pytest.mark.parametrize(("sent", "got"), [([], "array"), ("x", "str"), (None, "null"), (3, "int")])
+def test_arguments_that_are_no_object_are_rejected(sent, got):
+    assert lines_of(lambda city: city, sent) == [f"arguments: expected object, got {got}"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"city":"\xff"}', b'{"city":"\\ud800"}', b'{"city":', b'{"\xff":1}']
+)
+def test_text_that_is_no_json_is_an_arguments_error_too(raw):
+    with pytest.raises(ArgumentsError):
+        signature_of(lambda city: city).decode(raw)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["stops", "home", "x", "y", "it", "é\n"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(["it", "n", "a\nb"]), json_values))
+def test_rejected_arguments_have_lines_that_each_name_a_path(sent):
+    def handler(
+        it: TripValidationErrors | list[TripValidationErrors] | int,
+        n: dict[str, PointValidationErrors | bool] | None = None,
+    ):
+        pass
+
+    signature = signature_of(handler)
+    found = []
+    try:
+        signature.decode(json.dumps(sent).encode())
+    except ArgumentsError as error:
+        found = error.lines
+    assert bool(found) == (not Draft202012Validator(signature.schema).is_valid(sent))
+    for line in found:
+        assert line.isprintable()
+        assert line.startswith(("it", "n", '["a\\nb"]', "key in n"))
+        assert "`" not in line
+        assert "$" not in line

@@ -1,0 +1,313 @@
+"""The transport of the example: its size, a session over it, recorded and replayed.
+
+The checks of the contract are put to it in `tests/transports/test_channel_contract.py`.
+"""
+
+import gzip
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import Queue
+
+import pytest
+import trio
+import trio.testing
+from channel_pairs import named_pipes_in
+from click.testing import CliRunner
+
+from mcp_trio import Client
+from mcp_trio._cli.commands import commands
+from mcp_trio.examples import named_pipes
+from mcp_trio.examples.named_pipes import open_named_pipes
+from mcp_trio.examples.production_logging import BoundedQueueHandler, configure_logging
+from mcp_trio.examples.ticket_desk import buy_two, make_desk
+from mcp_trio.examples.weather import server
+from mcp_trio.recording import open_recording, read_recording, replay, replay_async, sweep
+from mcp_trio.transports import memory_pair
+from tests.client.conftest import open_descriptors
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("to-server", "to-client"):
+        os.mkfifo(tmp_path / name, 0o600)
+    return tmp_path
+
+
+def test_the_example_has_forty_lines():
+    lines = Path(named_pipes.__file__).read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line]) <= 40
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("TRAN-06")
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
+async def test_a_session_over_named_pipes_is_recorded_and_replayed(
+    nursery, folder, protocol_version
+):
+    path = folder / "pipes.mcprec.jsonl"
+    served = trio.Event()
+
+    async def serve():
+        await server.serve(await open_named_pipes(folder, is_server=True), record=path)
+        served.set()
+
+    nursery.start_soon(serve)
+    channel = await open_named_pipes(folder, is_server=False)
+    told = []
+    async with Client(channel, protocol_versions=[protocol_version]) as client:
+        await client.call_tool("forecast", {"city": "Oslo"}, progress=told.append)
+        assert len(told) == 3
+    await served.wait()
+    records = [*read_recording(open_recording(path))]
+    assert b'"transport":"pipes"' in bytes(records[0].body)
+    report = await replay_async(path, server)
+    assert report.is_complete
+    assert report.records == len(records) - 1  # without the first, which tells what it is
+
+
+@pytest.mark.real_time
+async def test_a_send_cancelled_within_a_line_closes_the_pipe(tmp_path):
+    ours, theirs = await named_pipes_in(tmp_path)
+    with trio.move_on_after(0.05):
+        await ours.send([b"x" * 1_000_000])
+    with pytest.raises(trio.ClosedResourceError):
+        await ours.send([b"{}"])
+    await ours.aclose()
+    received = []
+    while frames := await theirs.receive():
+        received += frames
+    await theirs.aclose()
+    (piece,) = received
+    assert set(piece) == {ord("x")}
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+async def test_an_opening_that_fails_half_way_leaves_nothing_open(folder, is_server):
+    (folder / "to-client").unlink()
+    with (folder / "to-server").open("rb+", buffering=0):  # the other end
+        before = open_descriptors()
+        with pytest.raises(FileNotFoundError):
+            await open_named_pipes(folder, is_server=is_server)
+        assert open_descriptors() == before
+
+
+logger = logging.getLogger("a.server")
+
+
+@pytest.fixture
+def only_our_handlers(monkeypatch):
+    """Without pytest's own, whose level would let everything through."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+
+def lines(path):
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in text.decode().splitlines()]
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_what_is_logged_is_in_the_file_as_json_when_the_block_ends(tmp_path):
+    path = tmp_path / "server.log"
+    with configure_logging(path):
+        logger.info("%d rows of %s", 3, "blåbær\n")
+        logging.getLogger("mcp_trio").error("of the package")
+        logger.debug("too fine")
+    first, second = lines(path)
+    assert first.pop("time").endswith("+00:00")
+    assert first == {"level": "INFO", "logger": "a.server", "text": "3 rows of blåbær\n"}
+    assert second["logger"] == "mcp_trio"
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_the_level_is_chosen_by_name_and_a_wrong_one_is_rejected(tmp_path):
+    path = tmp_path / "server.log"
+    with configure_logging(path, level="DEBUG"):
+        logger.debug("fine")
+    assert [line["text"] for line in lines(path)] == ["fine"]
+    with pytest.raises(ValueError, match="LOUD"), configure_logging(path, level="LOUD"):
+        pass
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_a_traceback_is_part_of_the_text(tmp_path):
+    path = tmp_path / "server.log"
+    with configure_logging(path):
+        try:
+            raise RuntimeError("the reason")
+        except RuntimeError:
+            logger.exception("failed")
+    (line,) = lines(path)
+    assert line["text"].startswith("failed\nTraceback")
+    assert line["text"].endswith("RuntimeError: the reason")
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_warnings_go_to_stderr_too_and_nothing_else_does(tmp_path, capsys):
+    with configure_logging(tmp_path / "server.log"):
+        logger.info("all is well")
+        logger.warning("look here")
+    assert capsys.readouterr().err == "WARNING a.server: look here\n"
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_without_a_file_only_stderr_is_written(capsys):
+    with configure_logging(None):
+        logger.error("look here")
+    assert capsys.readouterr().err == "ERROR a.server: look here\n"
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_logging_is_restored_afterwards(tmp_path):
+    root = logging.getLogger()
+    before = root.level, list(root.handlers), threading.active_count()
+    with configure_logging(tmp_path / "server.log", level="DEBUG"):
+        assert (root.level, list(root.handlers), threading.active_count()) != before
+    assert (root.level, list(root.handlers), threading.active_count()) == before
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_a_full_file_is_rotated_and_compressed_and_the_oldest_is_dropped(tmp_path):
+    path = tmp_path / "server.log"
+    with configure_logging(path, file_bytes_max=2_000, files_kept_max=3):
+        for number in range(200):
+            logger.info("message %d", number)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["server.log", "server.log.1.gz", "server.log.2.gz", "server.log.3.gz"]
+    kept = [line["text"] for name in (*names[:0:-1], names[0]) for line in lines(tmp_path / name)]
+    assert kept == [f"message {number}" for number in range(200 - len(kept), 200)]
+    assert len(kept) > 40
+    for name in names[1:]:
+        assert (tmp_path / name).stat().st_size < 1_000
+        assert len(gzip.decompress((tmp_path / name).read_bytes())) <= 2_000
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_a_log_that_cannot_keep_up_never_blocks_and_counts_what_it_dropped():
+    queue = Queue(2)
+    handler = BoundedQueueHandler(queue)
+
+    def log(text):
+        handler.handle(logging.makeLogRecord({"msg": text}))
+
+    def taken():
+        return [queue.get_nowait().getMessage() for _ in range(queue.qsize())]
+
+    for text in "abcd":
+        log(text)
+    assert taken() == ["a", "b"]
+    log("e")
+    assert taken() == ["2 records were dropped: the log file cannot keep up", "e"]
+    for text in "fgh":
+        log(text)
+    assert taken() == ["f", "g"]
+    handler.close()
+    assert taken() == ["1 records were dropped: the log file cannot keep up"]
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_a_file_that_cannot_be_opened_leaves_logging_unchanged(tmp_path):
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
+    with pytest.raises(OSError, match="missing"), configure_logging(tmp_path / "missing" / "x.log"):
+        pass
+    assert (root.level, list(root.handlers)) == before
+
+
+# The ticket desk: a lucky day recorded, its race found, found again, and gone with a lock.
+
+
+SCHEDULES = 30
+FORKS = 12
+TARGET = "mcp_trio.examples.ticket_desk"
+
+
+async def day(server, path):
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: server.serve(ours, record=path))
+        async with Client(theirs) as client:
+            return await buy_two(client)
+
+
+@pytest.fixture(scope="module")
+def lucky(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ticket_desk") / "lucky.mcprec.jsonl"
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    assert trio.run(day, make_desk(), path, clock=clock) == 98
+    return path
+
+
+def make_locked_desk():
+    return make_desk(is_locked=True)
+
+
+def test_a_lucky_session_replays(lucky):
+    assert replay(lucky, make_desk()).is_complete
+
+
+def test_a_sweep_finds_the_race(lucky):
+    report = sweep(lucky, make_desk, schedules=SCHEDULES)
+    told = {(each.call, each.recorded, each.swept) for each in report.differences}
+    assert told == {('tools/call "tickets_left"', '"98"', '"99"')}
+    assert 0 < len(report.failing_seeds) < SCHEDULES
+
+
+def test_the_seed_of_a_failing_schedule_repeats_it(lucky):
+    first = sweep(lucky, make_desk, schedules=SCHEDULES).failing_seeds[0]
+    for _ in range(5):
+        assert sweep(lucky, make_desk, seed=first).failing_seeds == [first]
+
+
+def test_the_locked_desk_has_no_differences_against_the_lucky_session(lucky):
+    assert sweep(lucky, make_locked_desk, schedules=SCHEDULES).is_clean
+
+
+def test_a_recording_of_the_locked_desk_has_no_differences(tmp_path):
+    path = tmp_path / "locked.mcprec.jsonl"
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    assert trio.run(day, make_locked_desk(), path, clock=clock) == 98
+    assert sweep(path, make_locked_desk, schedules=SCHEDULES).is_clean
+    assert not sweep(path, make_desk, schedules=SCHEDULES).is_clean
+
+
+def told(*args):
+    return CliRunner().invoke(commands, ["sweep", *map(str, args)])
+
+
+def test_the_command_prints_the_race_and_its_seed(lucky):
+    racing = told(lucky, f"{TARGET}:desk", "--schedules", FORKS)
+    assert racing.exit_code == 1
+    assert 'tools/call "tickets_left" (lane r' in racing.output
+    seed = sweep(lucky, make_desk, schedules=FORKS).failing_seeds[0]
+    assert (
+        f"to repeat the first: mcp-trio sweep {lucky} {TARGET}:desk --seed {seed}" in racing.output
+    )
+    assert told(lucky, f"{TARGET}:desk", "--seed", seed).exit_code == 1
+    locked = told(lucky, f"{TARGET}:locked_desk", "--schedules", FORKS)
+    assert locked.exit_code == 0
+    assert "every response is the recorded one" in locked.output
+
+
+@pytest.mark.real_time
+def test_the_example_records_a_lucky_session_that_a_sweep_in_a_process_can_read(tmp_path):
+    path = tmp_path / "lucky.mcprec.jsonl"
+    run = subprocess.run(
+        [sys.executable, "-m", TARGET, path], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "tickets left: 98\n"
+    report = sweep(path, f"{TARGET}:desk", schedules=FORKS)
+    assert report.differences == sweep(path, make_desk, schedules=FORKS).differences
+
+
+@pytest.mark.real_time
+def test_the_example_without_a_file_prints_its_usage():
+    run = subprocess.run(
+        [sys.executable, "-m", TARGET], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert f"usage: python -m {TARGET} FILE\n" in run.stderr

@@ -1,0 +1,125 @@
+"""Lines of which nothing is dropped."""
+
+import os
+import signal
+from functools import partial
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._proxy.journal import Line, LineSplitter
+from mcp_trio._proxy.stdio import until_signal
+
+ODD_BYTES = st.lists(st.sampled_from([b"\n", b"\r", b"\0", b"a", b"\xff", b"{}"])).map(b"".join)
+
+
+def cut(chunks, line_bytes_max=100):
+    cutter = LineSplitter(line_bytes_max=line_bytes_max)
+    lines = [line for chunk in chunks for line in cutter.feed(chunk)]
+    return [*lines, *cutter.finish()]
+
+
+@given(st.lists(ODD_BYTES), st.integers(1, 8))
+def test_joined_lines_are_the_stream_however_it_is_chunked(chunks, line_bytes_max):
+    lines = cut(chunks, line_bytes_max)
+    forwarder = b"".join(line.data + (b"\n" if line.has_lf else b"") for line in lines)
+    assert forwarder == b"".join(chunks)
+    assert lines == cut([b"".join(chunks)], line_bytes_max)
+    assert all(len(line.data) <= line_bytes_max and b"\n" not in line.data for line in lines)
+
+
+def test_blank_lines_and_ends_of_lines_are_kept():
+    assert cut([b"a\r\n\n \n"]) == [Line(b"a\r"), Line(b""), Line(b" ")]
+
+
+def test_a_last_line_without_an_end_says_so():
+    assert cut([b"a\nb"]) == [Line(b"a"), Line(b"b", has_lf=False)]
+    assert cut([b"a\n"]) == [Line(b"a")]
+
+
+def test_a_line_of_the_greatest_length_is_one():
+    assert cut([b"1234\n"], 4) == [Line(b"1234")]
+    assert cut([b"12", b"34"], 4) == [Line(b"1234", has_lf=False)]
+
+
+def test_a_longer_line_comes_in_parts_and_the_next_one_whole():
+    assert cut([b"123456789\nab\n"], 4) == [
+        Line(b"1234", 1, has_lf=False),
+        Line(b"5678", 2, has_lf=False),
+        Line(b"9", 3),
+        Line(b"ab"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "envelope"),
+    [
+        (Line(b"x"), None),
+        (Line(b"x", has_lf=False), {"lf": False}),
+        (Line(b"x", 1, has_lf=False), {"part": 1, "lf": False}),
+        (Line(b"x", 2), {"part": 2}),
+    ],
+)
+def test_an_envelope_tells_what_the_bytes_do_not(line, envelope):
+    assert line.envelope == envelope
+
+
+# What a signal does to a proxy that no server's exit ends.
+
+
+async def test_without_a_signal_the_status_is_the_proxys():
+    async def serve():
+        return 7
+
+    assert await until_signal(serve, shut=list) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_is_told_and_then_cancels(number):
+    said = []
+
+    async def serve():
+        os.kill(os.getpid(), number)
+        try:
+            await trio.sleep_forever()
+        finally:
+            said.append("cancelled")
+
+    with trio.fail_after(5):
+        assert await until_signal(serve, shut=partial(said.append, "shut")) == 128 + number
+    assert said == ["shut", "cancelled"]
+
+
+async def test_a_second_signal_ends_the_process_at_once(monkeypatch):
+    shut, exited = trio.Event(), trio.Event()
+    statuses = []
+
+    def leave(status):
+        statuses.append(status)
+        exited.set()
+
+    async def serve():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with trio.CancelScope(shield=True):
+            await shut.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            await exited.wait()
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with trio.fail_after(5):
+        await until_signal(serve, shut=shut.set)
+    assert statuses == [128 + signal.SIGINT]
+
+
+async def test_what_goes_wrong_comes_out_bare():
+    async def serve():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+
+    async def fail():
+        raise OSError(98, "in use")
+
+    with pytest.raises(OSError, match="in use"):
+        await until_signal(serve, shut=list)

@@ -1,0 +1,718 @@
+"""How a session comes to be recorded: the file and its first record."""
+
+import errno
+import fcntl
+import io
+import json
+import math
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio import Limits
+from mcp_trio._journal.records import GapBody, OpenBody, decode_body
+from mcp_trio._recorder.files import (
+    CompressedSink,
+    FileSink,
+    Segments,
+    first_name,
+    later_names,
+    segment_name,
+)
+from mcp_trio._recorder.writer import Recorder, begin_session, open_recorder
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import RecordingLimits
+from mcp_trio.recording import (
+    Damage,
+    RecordOptions,
+    Redaction,
+    check,
+    diff,
+    open_recording,
+    read_recording,
+)
+from tests.recorder.conftest import FACTS, Clock
+
+ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+def first_record(path):
+    return next(iter(read_recording(open_recording(path))))
+
+
+async def test_a_recording_begins_with_what_is_known(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    recording = open_recorder(path, tools_digest="d", lifespan=True, **FACTS)
+    body = decode_body(first_record(path), OpenBody)
+    assert (body.role, body.transport, body.name, body.version) == tuple(FACTS.values())
+    assert (body.tools_digest, body.lifespan) == ("d", True)
+    assert body.started
+    assert body.writer.startswith("mcp_trio/")
+    recording.close({})
+
+
+async def test_the_seed_is_a_number_that_every_reader_of_json_keeps(tmp_path):
+    for number in range(9):
+        path = tmp_path / f"{number}.mcprec.jsonl"
+        open_recorder(path, **FACTS).close({})
+        seed = decode_body(first_record(path), OpenBody).seed
+        assert isinstance(seed, int)
+        assert float(seed) == seed < 2**53
+
+
+async def test_only_its_owner_may_read_a_recording(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    open_recorder(path, **FACTS).close({})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_a_folder_gets_a_file_for_each_session(tmp_path):
+    for _ in range(3):
+        open_recorder(tmp_path, **FACTS).close({})
+    names = [path.name for path in tmp_path.iterdir()]
+    assert len(names) == 3
+    assert all(name.startswith("a-weather-") for name in names)
+    assert all(name.endswith(".mcprec.jsonl") for name in names)
+
+
+async def test_a_folder_gets_compressed_files_if_asked_to(tmp_path):
+    open_recorder(RecordOptions(tmp_path, compress=True), **FACTS).close({})
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith(".mcprec.jsonl.zst")
+    assert check(open_recording(path)).complete
+
+
+async def test_times_count_from_the_start_on_the_clock_of_the_run(mock_clock, tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    mock_clock.jump(5)
+    recording = open_recorder(path, **FACTS)
+    mock_clock.jump(1.5)
+    recording.record("mark", b'{"name":"later"}')
+    recording.close({})
+    assert [r.time_ns for r in read_recording(open_recording(path))][:2] == [0, 1_500_000_000]
+
+
+async def test_a_file_that_cannot_be_created_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordingError, match="cannot record to"):
+        open_recorder(tmp_path / "file" / "inside.mcprec.jsonl", **FACTS)
+
+
+async def test_a_compressed_file_is_written_by_its_name(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl.zst"
+    recording = open_recorder(path, **FACTS)
+    assert first_record(path).kind == "open"
+    recording.close({})
+    assert path.read_bytes().startswith(ZSTANDARD_MAGIC)
+    assert check(open_recording(path)).complete
+
+
+async def test_a_session_has_an_id_of_its_own(tmp_path):
+    bodies = []
+    for name in ("a", "b"):
+        open_recorder(tmp_path / name, **FACTS).close({})
+        bodies.append(decode_body(first_record(tmp_path / name), OpenBody))
+    assert bodies[0].session != bodies[1].session
+    assert bodies[0].seed != bodies[1].seed
+    assert [body.segment for body in bodies] == [1, 1]
+
+
+async def test_random_values_of_a_session_are_no_difference(tmp_path):
+    for name in ("a", "b"):
+        open_recorder(tmp_path / name, **FACTS).close({})
+    a, b = (list(read_recording(open_recording(tmp_path / name))) for name in ("a", "b"))
+    assert a[0].body != b[0].body
+    assert diff(a, b) == []
+
+
+async def test_options_say_how_a_session_is_recorded(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    options = RecordOptions(path, segment_bytes_max=1, sync_seconds=60)
+    recorder, channel = begin_session(options, **FACTS)
+    recorder.record("mark", b'{"name":"x"}')
+    recorder.close({})
+    assert channel == 0
+    assert len(list(tmp_path.iterdir())) > 1
+    assert check(open_recording(path)).kinds == {"open": 1, "mark": 1, "end": 1}
+
+
+@pytest.mark.parametrize("name", ["segment_bytes_max", "segment_seconds_max", "sync_seconds"])
+@pytest.mark.parametrize("number", [0, -1, math.nan, math.inf])
+def test_an_option_that_makes_no_sense_is_rejected(name, number):
+    with pytest.raises(ValueError, match=f"{name} is {number}"):
+        RecordOptions("x", **{name: number})
+
+
+async def test_a_redaction_that_is_wrong_costs_no_file(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    path.write_text("precious")
+    wrong = RecordOptions(path, redaction=Redaction(paths={"*": ["no path"]}))
+    with pytest.raises(ValueError, match="not a JSON path"):
+        begin_session(wrong, **FACTS)
+    assert path.read_text() == "precious"
+
+
+async def test_segments_replace_only_segments(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    options = RecordOptions(path, segment_bytes_max=1)
+    for _ in range(2):
+        begin_session(options, **FACTS)[0].close({})
+    second = tmp_path / "one.2.mcprec.jsonl"
+    assert second.exists()
+    second.write_bytes(b"")
+    begin_session(options, **FACTS)[0].close({})
+    open_recorder(second, **FACTS).close({})
+    before = path.read_bytes(), second.read_bytes()
+    with pytest.raises(
+        RecordingError, match=f"a later segment would replace {second}, which is not a segment"
+    ):
+        begin_session(options, **FACTS)
+    assert (path.read_bytes(), second.read_bytes()) == before
+    begin_session(RecordOptions(path), **FACTS)[0].close({})
+
+
+async def test_a_device_has_no_segments(tmp_path):
+    (tmp_path / "null").symlink_to("/dev/null")
+    open_recorder(tmp_path / "null", **FACTS).close({})
+    with pytest.raises(RecordingError, match="in segments: it is not a regular file"):
+        open_recorder(RecordOptions(tmp_path / "null", segment_bytes_max=1), **FACTS)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+async def test_a_file_is_compressed_by_its_name_alone(tmp_path):
+    with pytest.raises(RecordingError, match=r"compressed if its name ends in \.zst"):
+        open_recorder(RecordOptions(tmp_path / "x.mcprec.jsonl", compress=True), **FACTS)
+    assert not list(tmp_path.iterdir())
+    path = tmp_path / "x.mcprec.jsonl.zst"
+    open_recorder(RecordOptions(path, compress=True), **FACTS).close({})
+    assert check(open_recording(path)).complete
+
+
+# A recording in several files is one recording, whatever fails between them.
+
+
+OPEN = OpenBody(transport="t", role="server", name="n", version="1", started="s", session="id")
+LIMITS = Limits(recording=RecordingLimits(retry_seconds=1))
+FRAME = b'{"jsonrpc":"2.0","method":"' + b"x" * 100 + b'"}'
+
+
+@attrs.define
+class Disk:
+    """Opens real files; refuses to open or to write when told to."""
+
+    rejects: str = ""
+    opened: list = attrs.Factory(list)
+
+    def open(self, path):
+        if self.rejects == "open":
+            raise OSError(28, "No space left on device")
+        self.opened.append(path)
+        return FullSink(self, FileSink(path))
+
+
+@attrs.define
+class FullSink:
+    disk: Disk
+    file: FileSink
+
+    @property
+    def written_bytes(self):
+        return self.file.written_bytes
+
+    def write(self, data):
+        if self.disk.rejects == "write":
+            raise OSError(28, "No space left on device")
+        self.file.write(data)
+
+    def close(self):
+        self.file.close()
+
+
+def start(path, disk=None, clock=None, **options):
+    clock = clock or Clock()
+    sink = Segments(path, open_file=(disk or Disk()).open, clock=clock, **options)
+    recorder = Recorder(sink, clock_ns=clock.nanoseconds, write_clock=clock, limits=LIMITS)
+    recorder.open(OPEN)
+    return recorder
+
+
+def write(recorder, count=1):
+    for _ in range(count):
+        recorder.record("in", FRAME)
+        recorder.flush()
+
+
+def records(path):
+    return [each for each in read_recording(open_recording(path)) if not isinstance(each, Damage)]
+
+
+def test_a_full_file_is_followed_by_the_next(tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl"
+    recorder = start(path, bytes_max=1010)
+    write(recorder, 20)
+    recorder.close({})
+    files = [path, *map(Path, later_names(str(path)))]
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    assert len(files) > 2
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    assert report.kinds == {"open": 1, "in": 20, "end": 1}
+    heads = [json.loads(file.read_bytes().splitlines()[0]) for file in files]
+    assert [head["f"]["segment"] for head in heads] == list(range(1, len(files) + 1))
+    assert {head["f"]["session"] for head in heads} == {"id"}
+
+
+def test_an_old_file_is_followed_by_the_next(tmp_path):
+    clock, disk = Clock(), Disk()
+    recorder = start(tmp_path / "x.mcprec.jsonl", disk, clock, seconds_max=60)
+    for seconds in (59, 60, 61, 119, 130, 200):
+        clock.seconds = seconds
+        write(recorder)
+    recorder.close({})
+    assert [name.partition("x.")[2] for name in disk.opened] == [
+        "mcprec.jsonl",
+        "2.mcprec.jsonl",
+        "3.mcprec.jsonl",
+    ]
+    assert check(open_recording(tmp_path / "x.mcprec.jsonl")).damage == []
+
+
+@given(bytes_max=st.integers(1, 3000), batches=st.lists(st.integers(1, 70), max_size=8))
+def test_the_records_are_the_same_however_they_are_cut_into_files(
+    tmp_path_factory, bytes_max, batches
+):
+    folder = tmp_path_factory.mktemp("segments")
+    told = []
+    for name, options in (("one", {}), ("many", {"bytes_max": bytes_max})):
+        recorder = start(folder / name, **options)
+        for batch in batches:
+            for _ in range(batch):
+                recorder.record("in", FRAME)
+            recorder.flush()
+        recorder.close({})
+        assert check(open_recording(folder / name)).damage == []
+        told.append([(each.number, each.kind, each.body) for each in records(folder / name)])
+    assert told[0] == told[1]
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("rejects", ["open", "write"])
+def test_a_file_that_cannot_be_begun_is_a_gap_and_begun_later(tmp_path, rejects):
+    clock, disk = Clock(), Disk()
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, disk, clock, bytes_max=500)
+    write(recorder, 2)
+    assert path.stat().st_size >= 500
+    disk.rejects = rejects
+    write(recorder, 4)
+    clock.seconds = 2
+    recorder.flush()
+    disk.rejects = ""
+    clock.seconds = 4
+    recorder.flush()
+    write(recorder)
+    recorder.close({})
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    reasons = [decode_body(each, GapBody) for each in records(path) if each.kind == "gap"]
+    assert "No space left" in reasons[0].reason
+    assert (reasons[1].count, report.kinds["in"]) == (4, 3)
+    assert later_names(str(path))[0] == str(tmp_path / "x.2.mcprec.jsonl")
+
+
+def test_a_file_of_an_earlier_recording_is_not_taken_for_a_segment(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, bytes_max=500)
+    write(recorder, 9)
+    recorder.close({})
+    clock = Clock()
+    other = Recorder(FileSink(path), clock_ns=clock.nanoseconds, limits=LIMITS)
+    other.open(msgspec.structs.replace(OPEN, session="another"))
+    other.close({})
+    assert len(list(tmp_path.iterdir())) > 1
+    assert check(open_recording(path)).kinds == {"open": 1, "end": 1}
+
+
+def test_a_copy_of_a_recording_beside_it_is_not_taken_for_a_segment(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path)
+    write(recorder)
+    recorder.close({})
+    shutil.copy(path, tmp_path / "x.2.mcprec.jsonl")
+    report = check(open_recording(path))
+    assert (report.damage, report.kinds) == ([], {"open": 1, "in": 1, "end": 1})
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    path = tmp_path / "x.mcprec.jsonl"
+    start(path).close({})
+
+    def reject(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", reject)
+    with pytest.raises(RecordingError, match=f"later segments of {path}: Permission denied"):
+        list(open_recording(path))
+
+
+def test_a_disk_that_is_full_at_first_costs_no_later_record(tmp_path):
+    clock, disk = Clock(), Disk(rejects="write")
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, disk, clock)
+    write(recorder, 3)
+    clock.seconds = 2
+    recorder.flush()
+    disk.rejects = ""
+    clock.seconds = 4
+    recorder.flush()
+    write(recorder, 2)
+    recorder.close({})
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    assert report.kinds == {"open": 1, "gap": 2, "in": 2, "end": 1}
+    gaps = [decode_body(each, GapBody) for each in records(path) if each.kind == "gap"]
+    assert [gap.count for gap in gaps] == [None, 3]
+
+
+def test_a_missing_segment_is_damage(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, bytes_max=500)
+    write(recorder, 20)
+    recorder.close({})
+    (tmp_path / "x.2.mcprec.jsonl").unlink()
+    assert {flaw.kind for flaw in check(open_recording(path)).damage} == {"numbering", "digest"}
+
+
+def test_damage_at_the_end_of_a_segment_is_found_by_the_next(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, bytes_max=500)
+    write(recorder, 3)
+    path.write_bytes(path.read_bytes().replace(b"xxxx", b"yxxx", 1))
+    report = check(open_recording(path))
+    assert ([flaw.kind for flaw in report.damage], report.complete) == (["digest"], False)
+    recorder.close({})
+
+
+def test_a_later_segment_names_the_first(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, bytes_max=500)
+    write(recorder, 9)
+    recorder.close({})
+    second = tmp_path / "x.2.mcprec.jsonl"
+    with pytest.raises(RecordingError, match=f"segment 2 .* name its first file, {path}"):
+        next(open_recording(second))
+    with pytest.raises(RecordingError, match="segment 2 of a recording"):
+        list(read_recording(second.read_bytes().splitlines(keepends=True)))
+
+
+def test_a_torn_segment_is_a_cut(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, bytes_max=500)
+    write(recorder, 9)
+    recorder.close({})
+    last = later_names(str(path))[-1]
+    os.truncate(last, Path(last).stat().st_size - 3)
+    report = check(open_recording(path))
+    assert [flaw.kind for flaw in report.damage] == ["torn"]
+    assert not report.complete
+    os.truncate(last, 5)
+    assert check(open_recording(path)).damage == []
+
+
+def test_while_the_disk_is_slow_the_file_stays_the_same(tmp_path):
+    disk = Disk()
+    ticks = iter(range(10_000))
+    path = tmp_path / "x.mcprec.jsonl"
+    sink = Segments(path, open_file=disk.open, bytes_max=500)
+    recorder = Recorder(sink, clock_ns=lambda: 0, write_clock=lambda: next(ticks), limits=LIMITS)
+    recorder.open(OPEN)
+    write(recorder, 9)
+    recorder.close({})
+    assert len(disk.opened) == 1
+    report = check(open_recording(path))
+    assert (report.damage, report.complete, report.kinds["in"]) == ([], True, 9)
+
+
+@pytest.mark.parametrize(
+    ("path", "second"),
+    [
+        ("a/trip.mcprec.jsonl", "a/trip.2.mcprec.jsonl"),
+        ("trip.mcprec.jsonl.zst", "trip.2.mcprec.jsonl.zst"),
+        ("trip.jsonl", "trip.2.jsonl"),
+        ("trip.x.zst", "trip.2.x.zst"),
+        ("a.b/trip", "a.b/trip.2"),
+    ],
+)
+def test_a_segment_is_named_after_the_first(path, second):
+    assert segment_name(path, 2) == second
+    assert first_name(second) == path
+
+
+def test_segments_are_found_in_their_order(tmp_path):
+    for name in ("x.10.jsonl", "x.2.jsonl", "x.jsonl", "x.02.jsonl", "x.2.jsonl.zst", "y.3.jsonl"):
+        (tmp_path / name).touch()
+    found = later_names(str(tmp_path / "x.jsonl"))
+    assert [name.rpartition("/")[2] for name in found] == ["x.2.jsonl", "x.10.jsonl"]
+
+
+def test_compressed_segments_are_one_recording(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl.zst"
+    sink = Segments(path, open_file=lambda name: CompressedSink(FileSink(name)), bytes_max=400)
+    recorder = Recorder(sink, clock_ns=lambda: 0, limits=LIMITS)
+    recorder.open(OPEN)
+    write(recorder, 60)
+    assert check(open_recording(path)).kinds["in"] == 60
+    recorder.close({})
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    assert len(later_names(str(path))) >= 1
+
+
+# A compressed recording can be read at any time, up to where it is written or was cut.
+
+
+@attrs.define
+class MemoryFile:
+    """The file of a sink; refuses the writes that the test names."""
+
+    rejected: set = attrs.Factory(set)
+    data: bytes = b""
+    writes: int = 0
+    is_closed: bool = False
+
+    @property
+    def written_bytes(self):
+        return len(self.data)
+
+    def write(self, data):
+        self.writes += 1
+        if self.writes in self.rejected:
+            raise OSError(28, "No space left on device")
+        self.data += data
+
+    def close(self):
+        self.is_closed = True
+
+
+def decompressed(data):
+    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as r:
+        return r.read()
+
+
+def test_what_was_written_can_be_read_at_once(tmp_path):
+    path = tmp_path / "x.zst"
+    sink = CompressedSink(FileSink(path))
+    for count in range(1, 50):
+        sink.write(b"line\n")
+        assert list(open_recording(path)) == [b"line\n"] * count
+    assert sink.written_bytes == path.stat().st_size
+    sink.close()
+    assert list(open_recording(path)) == [b"line\n"] * 49
+    assert zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+
+
+def test_a_frame_that_has_not_ended_is_read_to_its_last_block(tmp_path):
+    path = tmp_path / "x.zst"
+    sink = CompressedSink(FileSink(path))
+    lines = [random.Random(number).randbytes(4000).hex().encode() + b"\n" for number in range(50)]
+    sink.write(b"".join(lines))
+    assert list(open_recording(path)) == lines
+    sink.close()
+
+
+def test_a_cut_file_gives_the_writes_that_are_whole(tmp_path):
+    path = tmp_path / "x.zst"
+    sink = CompressedSink(FileSink(path))
+    ends = [0]
+    for number in range(5):
+        sink.write(random.Random(number).randbytes(30).hex().encode() + b"\n")
+        ends.append(sink.written_bytes)
+    sink.close()
+    whole = path.read_bytes()
+    lines = list(open_recording(path))
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        at_least = sum(end <= cut for end in ends[1:])
+        assert list(open_recording(path))[:at_least] == lines[:at_least]
+
+
+@given(
+    chunks=st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12),
+    rejected=st.sets(st.integers(1, 12)),
+)
+def test_a_write_that_fails_takes_nothing_else_with_it(chunks, rejected):
+    file = MemoryFile(rejected)
+    sink = CompressedSink(file)
+    kept = []
+    for chunk in chunks:
+        try:
+            sink.write(chunk)
+        except OSError:
+            continue
+        kept.append(chunk)
+        assert decompressed(file.data) == b"".join(kept)
+    sink.close()
+    assert file.is_closed
+    assert decompressed(file.data) == b"".join(kept)
+
+
+def test_nothing_written_is_an_empty_file():
+    file = MemoryFile()
+    CompressedSink(file).close()
+    assert (file.data, file.is_closed) == (b"", True)
+
+
+def test_a_failure_is_told():
+    with pytest.raises(OSError, match="No space"):
+        CompressedSink(MemoryFile({1})).write(b"x")
+
+
+# Files of recordings: private, whole, readable.
+
+
+LINES = [b"one\n", b"two\n", b"three"]
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_a_recording_is_only_its_owners(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        FileSink(tmp_path / "x").close()
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "x") == 0o600
+
+
+def test_a_file_that_was_there_is_emptied_and_made_private(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    sink = FileSink(path)
+    sink.write(b"new")
+    sink.close()
+    assert (path.read_bytes(), mode_of(path)) == (b"new", 0o600)
+
+
+def test_the_folder_must_exist(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        FileSink(tmp_path / "no" / "x")
+
+
+def test_what_is_written_is_with_the_system_at_once(tmp_path):
+    sink = FileSink(tmp_path / "x")
+    sink.write(b"one\n")
+    sink.write(b"two\n")
+    assert (tmp_path / "x").read_bytes() == b"one\ntwo\n"
+    sink.close()
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_device_alone():
+    before = mode_of(Path("/dev/full"))
+    sink = FileSink("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        sink.write(b"x")
+    sink.close()
+    assert mode_of(Path("/dev/full")) == before
+
+
+FULL_DISK = """
+import resource, signal, sys
+from mcp_trio._recorder.files import FileSink
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+sink = FileSink(sys.argv[1])
+sink.write(b"12345678")
+try:
+    sink.write(b"never half of it")
+except OSError:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    sink.write(b"later")
+    sink.close()
+"""
+
+
+def test_a_write_that_fails_half_way_is_taken_back(tmp_path):
+    """In a process of its own, where a file may grow to 10 bytes and a longer write is cut."""
+    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path / "x")], check=True)
+    assert (tmp_path / "x").read_bytes() == b"12345678later"
+
+
+def test_the_lines_of_a_recording_keep_their_ends(tmp_path):
+    (tmp_path / "x.mcprec.jsonl").write_bytes(b"".join(LINES))
+    assert list(open_recording(tmp_path / "x.mcprec.jsonl")) == LINES
+
+
+def test_a_compressed_recording_is_read_alike(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl.zst"
+    compress = zstandard.ZstdCompressor().compress
+    path.write_bytes(compress(b"".join(LINES[:1])) + compress(b"".join(LINES[1:])))
+    assert list(open_recording(str(path))) == LINES
+
+
+def test_a_compressed_recording_that_was_cut_is_read_up_to_there(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl.zst"
+    compressor = zstandard.ZstdCompressor().compressobj()
+    begin = compressor.compress(b"one\n") + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    path.write_bytes(begin)
+    assert list(open_recording(path)) == [b"one\n"]
+
+
+def test_an_unreadable_file_is_an_error(tmp_path):
+    with pytest.raises(RecordingError, match="No such file"):
+        list(open_recording(tmp_path / "x.mcprec.jsonl"))
+    (tmp_path / "x.zst").write_bytes(b"not compressed at all")
+    with pytest.raises(RecordingError, match=r"cannot decompress .*x\.zst: "):
+        list(open_recording(tmp_path / "x.zst"))
+
+
+@pytest.mark.parametrize("name", ["x.mcprec.jsonl", "x.mcprec.jsonl.zst"])
+def test_no_more_than_a_line_of_bounded_length_is_read(tmp_path, name):
+    limits = Limits(recording=RecordingLimits(line_bytes_max=4))
+    path = tmp_path / name
+    compress = zstandard.ZstdCompressor().compress if name.endswith(".zst") else bytes
+    path.write_bytes(compress(b"123\n"))
+    assert list(open_recording(path, limits=limits)) == [b"123\n"]
+    path.write_bytes(compress(b"123\n1234\n"))
+    lines = open_recording(path, limits=limits)
+    assert next(lines) == b"123\n"
+    with pytest.raises(
+        RecordingError, match=r"longer than limits\.recording\.line_bytes_max \(4 bytes\)"
+    ):
+        next(lines)
+
+
+def test_a_file_that_another_session_is_recorded_to_is_left_alone(tmp_path):
+    first = FileSink(tmp_path / "x")
+    first.write(b"first")
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="another session is being recorded to this file"):
+        FileSink(tmp_path / "x")
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    assert (tmp_path / "x").read_bytes() == b"first"
+    first.close()
+    FileSink(tmp_path / "x").close()
+    assert (tmp_path / "x").read_bytes() == b""
+
+
+def test_a_file_system_without_locks_takes_recordings(tmp_path, monkeypatch):
+    def reject(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", reject)
+    FileSink(tmp_path / "x").close()
+    assert (tmp_path / "x").read_bytes() == b""

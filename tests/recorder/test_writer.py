@@ -1,0 +1,841 @@
+"""A recorder keeps everything while it can, and says so in the file when it could not."""
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
+from mcp_trio._journal.records import EndBody, GapBody, MarkBody, OpenBody, decode_body, encode_body
+from mcp_trio._recorder import files as syncing
+from mcp_trio._recorder.files import FileSink, Segments
+from mcp_trio._recorder.writer import Recorder, begin_session, options_of
+from mcp_trio._session.journal import Lane, Recording
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import RecordingLimits
+from mcp_trio.recording import (
+    Damage,
+    RecordOptions,
+    Redaction,
+    SharedRecording,
+    body_bytes,
+    check,
+    open_recording,
+    read_recording,
+    replay_async,
+)
+from mcp_trio.transports import memory_pair
+from tests.recorder.conftest import FACTS, Clock
+
+OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
+LIMITS = Limits(
+    recording=RecordingLimits(write_ms_max=250, buffer_bytes_max=1000, close_seconds=20)
+)
+SLOW_SECONDS = 0.5
+
+
+@attrs.define
+class MemorySink:
+    """Keeps writes; fails or takes its time (of the test's clock) when told to."""
+
+    clock: Clock
+    writes: list = attrs.Factory(list)
+    error: Exception | None = None
+    takes_seconds: float = 0.0
+    threads: list = attrs.Factory(list)
+    is_closed: bool = False
+
+    def write(self, data):
+        self.threads.append(threading.current_thread())
+        self.clock.seconds += self.takes_seconds
+        if self.error is not None:
+            raise self.error
+        self.writes.append(data)
+
+    def close(self):
+        self.is_closed = True
+
+
+@attrs.define
+class StallingSink(MemorySink):
+    """A write outside the main thread waits until the test lets it go."""
+
+    may_write: threading.Semaphore = attrs.Factory(lambda: threading.Semaphore(0))
+    done: threading.Semaphore = attrs.Factory(lambda: threading.Semaphore(0))
+
+    def write(self, data):
+        is_threaded = threading.current_thread() is not threading.main_thread()
+        if is_threaded:
+            assert self.may_write.acquire(timeout=20)
+        try:
+            MemorySink.write(self, data)
+        finally:
+            if is_threaded:
+                self.done.release()
+
+    def let_go(self, writes=1):
+        """Let so many writes happen, and wait until they have."""
+        for _ in range(writes):
+            self.may_write.release()
+            assert self.done.acquire(timeout=20)
+
+
+def recording_to(sink_type=MemorySink, limits=LIMITS):
+    clock = Clock()
+    sink = sink_type(clock)
+    recorder = Recorder(sink, clock_ns=clock.nanoseconds, write_clock=clock, limits=limits)
+    recorder.record("open", OPEN)
+    recorder.flush()
+    return recorder, sink
+
+
+def lines_of(sink):
+    return b"".join(sink.writes).splitlines(keepends=True)
+
+
+def story(sink):
+    """What the file says, in short: kinds and numbers, and gaps with what they say."""
+    told = []
+    for item in read_recording(lines_of(sink)):
+        if isinstance(item, Damage):
+            told.append(item)
+        elif item.kind == "gap":
+            body = decode_body(item, GapBody)
+            told.append(body.reason if body.count is None else body.count)
+        else:
+            told.append(f"{item.kind}{item.number}")
+    return told
+
+
+def record_frames(recorder, count, size=2):
+    return [recorder.record("in", b'"%b"' % (b"x" * (size - 2))) for _ in range(count)]
+
+
+def until(condition):
+    """Wait for the other thread; a test that waits in vain ends by its time limit."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.001)
+
+
+def test_records_are_buffered_and_written_at_once():
+    recorder, sink = recording_to()
+    assert recorder.next_number == 1
+    assert record_frames(recorder, 3) == [1, 2, 3]
+    assert len(sink.writes) == 1
+    recorder.flush()
+    assert len(sink.writes) == 2
+    recorder.flush()
+    assert len(sink.writes) == 2
+    recorder.close({"in": 3})
+    assert story(sink) == ["open0", "in1", "in2", "in3", "end4"]
+    assert check(lines_of(sink)).complete
+    assert sink.is_closed
+
+
+def test_a_record_holds_what_was_given():
+    recorder, sink = recording_to()
+    sink.clock.seconds = 2
+    recorder.record("in", b"\xff", lane="r0", ordinal=3, channel=2, envelope={"a": 1}, embed=False)
+    recorder.record("mark", b'{"name":"start"}', time_ns=7)
+    recorder.flush()
+    _, record, mark = read_recording(lines_of(sink))
+    assert (record.lane, record.ordinal, record.channel, record.time_ns) == ("r0", 3, 2, 2 * 10**9)
+    assert (record.envelope, body_bytes(record)) == ({"a": 1}, b"\xff")
+    assert mark.time_ns == 7
+
+
+def test_a_closed_recorder_keeps_nothing():
+    recorder, sink = recording_to()
+    recorder.close({})
+    writes = len(sink.writes)
+    assert recorder.record("in", b"{}") == 2
+    recorder.flush()
+    recorder.close({})
+    assert len(sink.writes) == writes
+
+
+def test_a_real_file_is_whole_after_each_flush(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    clock = Clock()
+    recorder = Recorder(FileSink(path), clock_ns=clock.nanoseconds, limits=LIMITS)
+    recorder.record("open", OPEN)
+    for count in range(1, 100):
+        record_frames(recorder, 1)
+        recorder.flush()
+        assert check(open_recording(path)).records == count + 1
+    recorder.close({})
+    assert check(open_recording(path)).damage == []
+
+
+def test_a_full_disk_becomes_a_gap_that_counts_what_is_missing():
+    recorder, sink = recording_to()
+    sink.error = OSError(28, "No space left on device")
+    record_frames(recorder, 2)
+    recorder.flush()
+    assert record_frames(recorder, 3) == [3, 4, 5]
+    sink.error = None
+    recorder.flush()  # too early to try again
+    assert len(sink.writes) == 1
+    sink.clock.seconds += LIMITS.recording.retry_seconds
+    recorder.flush()
+    assert record_frames(recorder, 70)[0] == 8
+    recorder.close({})
+    assert story(sink)[:5] == ["open0", "[Errno 28] No space left on device", 5, "in8", "in9"]
+    assert check(lines_of(sink)).damage == []
+    assert check(lines_of(sink)).complete
+
+
+def test_a_disk_that_stays_full_is_tried_now_and_then_and_uses_no_numbers():
+    recorder, sink = recording_to()
+    sink.error = OSError("full")
+    record_frames(recorder, 1)
+    recorder.flush()
+    for _ in range(5):
+        record_frames(recorder, 1)
+        sink.clock.seconds += LIMITS.recording.retry_seconds
+        recorder.flush()
+    assert len(sink.threads) == 1 + 1 + 5
+    assert recorder.next_number == 7
+    sink.error = None
+    recorder.close({})
+    assert story(sink) == ["open0", "full", 6, "end9"]
+    assert check(lines_of(sink)).damage == []
+
+
+def test_a_disk_that_is_full_to_the_end_leaves_a_recording_that_was_cut():
+    recorder, sink = recording_to()
+    sink.error = RuntimeError("people's sinks may raise anything")
+    record_frames(recorder, 1)
+    recorder.flush()
+    recorder.close({})
+    assert story(sink) == ["open0"]
+    assert sink.is_closed
+
+
+def test_a_disk_that_fills_up_at_the_end_leaves_a_recording_that_was_cut():
+    recorder, sink = recording_to()
+    sink.error = OSError("full")
+    recorder.close({})
+    assert story(sink) == ["open0"]
+    assert sink.is_closed
+
+
+def slowed(limits=LIMITS):
+    """A recorder that has just moved to its thread."""
+    recorder, sink = recording_to(StallingSink, limits)
+    record_frames(recorder, 1)
+    sink.takes_seconds = SLOW_SECONDS
+    recorder.flush()
+    sink.takes_seconds = 0.0
+    return recorder, sink
+
+
+def test_one_slow_write_moves_writing_to_a_thread_and_back():
+    recorder, sink = slowed()
+    record_frames(recorder, 2)
+    recorder.flush()
+    assert len(sink.writes) == 2  # nobody waited
+    sink.let_go(2)
+    until(lambda: recorder._thread.has_caught_up)
+    recorder.flush()
+    record_frames(recorder, 1)
+    recorder.flush()
+    assert story(sink) == ["open0", "in1", "slow disk", "in3", "in4", 0, "in6"]
+    main = threading.main_thread()
+    assert [thread is main for thread in sink.threads] == [True, True, False, False, True, True]
+    assert not sink.threads[2].is_alive()
+    assert not sink.threads[2].daemon
+    recorder.close({})
+    assert check(lines_of(sink)).damage == []
+
+
+def test_what_does_not_fit_is_dropped_and_counted():
+    recorder, sink = slowed()
+    numbers = record_frames(recorder, 20, size=100)
+    recorder.flush()
+    record_frames(recorder, 5, size=100)
+    recorder.flush()
+    assert numbers == list(range(3, 23))
+    assert recorder._thread.waiting_bytes < 2 * LIMITS.recording.buffer_bytes_max
+    sink.may_write.release(9)
+    until(lambda: recorder._thread.has_caught_up)
+    recorder.flush()
+    record_frames(recorder, 70)
+    recorder.close({})
+    told = story(sink)
+    (closing,) = (at for at, word in enumerate(told) if isinstance(word, int))
+    assert told[:4] == ["open0", "in1", "slow disk", "in3"]
+    assert 4 <= closing - 3 <= 12
+    assert told[closing] == 25 - (closing - 3)
+    assert told[-1] == "end99"
+    assert check(lines_of(sink)).damage == []
+
+
+def test_a_disk_that_stays_slow_keeps_its_thread():
+    recorder, sink = slowed()
+    sink.takes_seconds = SLOW_SECONDS
+    sink.let_go(1)
+    until(lambda: not recorder._thread.waiting_bytes)
+    recorder.flush()
+    assert recorder._thread is not None
+    sink.may_write.release()
+    recorder.close({})
+    assert story(sink) == ["open0", "in1", "slow disk", 0, "end4"]
+
+
+def test_closing_waits_for_the_thread():
+    recorder, sink = slowed()
+    record_frames(recorder, 1)
+    sink.may_write.release(3)
+    recorder.close({})
+    assert story(sink) == ["open0", "in1", "slow disk", "in3", 0, "end5"]
+    assert sink.is_closed
+    assert not sink.threads[-1].is_alive()
+
+
+def test_closing_leaves_a_hanging_disk_to_the_thread():
+    recorder, sink = slowed(Limits(recording=RecordingLimits(write_ms_max=250, close_seconds=0.01)))
+    thread = recorder._thread._thread
+    recorder.close({})
+    assert not sink.is_closed
+    assert thread.is_alive()
+    sink.may_write.release(2)
+    thread.join(20)
+    assert story(sink) == ["open0", "in1", "slow disk", 0, "end4"]
+
+
+def test_a_slow_disk_that_fails_becomes_a_gap_of_that():
+    recorder, sink = slowed()
+    record_frames(recorder, 2)
+    recorder.flush()
+    record_frames(recorder, 1)
+    sink.error = OSError("gone")
+    sink.let_go(1)
+    until(lambda: recorder._thread.failure)
+    recorder.flush()
+    assert recorder._thread is None
+    sink.error = None
+    recorder.close({})
+    assert story(sink) == ["open0", "in1", "gone", 4, "end8"]
+    assert check(lines_of(sink)).damage == []
+
+
+def test_without_a_thread_writes_stay_slow_but_whole(monkeypatch):
+    def reject(self):
+        raise RuntimeError("can't start new thread")
+
+    recorder, sink = recording_to()
+    monkeypatch.setattr(threading.Thread, "start", reject)
+    sink.takes_seconds = SLOW_SECONDS
+    for _ in range(3):
+        record_frames(recorder, 1)
+        recorder.flush()
+    recorder.close({})
+    assert story(sink) == ["open0", "in1", "in2", "in3", "end4"]
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+def test_any_number_of_records_is_read_without_damage(count):
+    recorder, sink = recording_to()
+    for _ in range(count):
+        record_frames(recorder, 1)
+        recorder.flush()
+    recorder.close({})
+    assert check(lines_of(sink)).damage == []
+
+
+# What was written is synced by a thread; a sync that fails is a write that fails.
+
+
+@pytest.fixture
+def syncs(monkeypatch):
+    """Each sync, as the name of its thread; `syncs.error` makes them fail."""
+    told = Syncs()
+    monkeypatch.setattr(syncing.os, "fdatasync", told.sync)
+    return told
+
+
+class Syncs:
+    def __init__(self):
+        self.threads = []
+        self.error = None
+        self.happened = threading.Semaphore(0)
+
+    def sync(self, descriptor):
+        os.fstat(descriptor)
+        self.threads.append(threading.current_thread())
+        self.happened.release()
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, count=1):
+        for _ in range(count):
+            assert self.happened.acquire(timeout=20)
+
+
+@pytest.mark.real_time
+def test_a_file_is_synced_by_time_and_when_it_is_closed(tmp_path, syncs):
+    sink = FileSink(tmp_path / "x", sync_seconds=0.001)
+    sink.write(b"data")
+    syncs.wait(3)
+    assert threading.main_thread() not in syncs.threads
+    sink.close()
+    assert threading.main_thread() not in syncs.threads
+    assert (tmp_path / "x").read_bytes() == b"data"
+
+
+@pytest.mark.real_time
+def test_a_file_is_synced_when_it_is_closed(tmp_path, syncs):
+    before = open_descriptors()
+    sink = FileSink(tmp_path / "x", sync_seconds=threading.TIMEOUT_MAX * 2)
+    assert syncs.threads == []
+    sink.close()
+    assert len(syncs.threads) == 1
+    assert open_descriptors() == before
+
+
+@pytest.mark.real_time
+def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path, monkeypatch):
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def hang(_):
+        goes_on.wait(20)
+        ended.set()
+
+    monkeypatch.setattr(syncing.os, "fdatasync", hang)
+    limits = Limits(recording=RecordingLimits(close_seconds=0.01))
+    sink = FileSink(tmp_path / "x", sync_seconds=60, limits=limits)
+    sink.close()
+    assert not ended.is_set()
+    with pytest.raises(OSError, match="another session"):
+        FileSink(tmp_path / "x")
+    goes_on.set()
+    assert ended.wait(20)
+
+
+@pytest.mark.real_time
+def test_without_sync_seconds_no_file_is_synced(tmp_path, syncs):
+    sink = FileSink(tmp_path / "x")
+    sink.write(b"data")
+    sink.close()
+    assert syncs.threads == []
+
+
+@pytest.mark.real_time
+def test_the_next_write_reports_a_failed_sync_once(tmp_path, syncs):
+    syncs.error = OSError(errno.EIO, "Input/output error")
+    sink = FileSink(tmp_path / "x", sync_seconds=0.001)
+    syncs.wait(2)
+    syncs.error = None
+    syncs.wait(2)
+    with pytest.raises(OSError, match="Input/output error"):
+        sink.write(b"lost")
+    sink.write(b"kept")
+    syncs.error = OSError(errno.EIO, "Input/output error")
+    sink.close()
+    assert (tmp_path / "x").read_bytes() == b"kept"
+
+
+def open_descriptors():
+    return {file.name for file in Path("/proc/self/fd").iterdir()}
+
+
+@pytest.mark.real_time
+def test_without_a_thread_there_is_no_such_file(tmp_path, monkeypatch):
+    def reject(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", reject)
+    before = open_descriptors()
+    with pytest.raises(OSError, match="cannot start a thread that syncs the file"):
+        FileSink(tmp_path / "x", sync_seconds=1)
+    assert open_descriptors() == before
+
+
+# Several sessions in one file, in one order.
+
+
+def begin(shared, **facts):
+    return Recording(*begin_session(shared, **{**FACTS, **facts}))
+
+
+def story_shared_recording(path):
+    return [
+        (each.channel, each.kind, decode_body(each, MarkBody).name if each.kind == "mark" else "")
+        for each in read_recording(open_recording(path))
+    ]
+
+
+async def test_sessions_have_different_channels(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    with SharedRecording(path) as shared:
+        assert not path.exists()
+        one, two = begin(shared), begin(shared, transport="stdio")
+        assert one.seed == two.seed
+        numbers = [one.received(b"{}", embed=True), two.received(b"{}", embed=True)]
+        assert numbers == [3, 4]
+        one.shut("eof")
+        one.close({"faults": 1})
+        two.sent(b"{}", None)
+        two.close({})
+    assert story_shared_recording(path) == [
+        (0, "open", ""),
+        (1, "mark", "session"),
+        (2, "mark", "session"),
+        (1, "in", ""),
+        (2, "in", ""),
+        (1, "shut", ""),
+        (1, "mark", "ended"),
+        (2, "out", ""),
+        (2, "mark", "ended"),
+        (0, "end", ""),
+    ]
+    records = list(read_recording(open_recording(path)))
+    assert decode_body(records[2], MarkBody).value == {"transport": "stdio"}
+    assert decode_body(records[6], MarkBody).value == {"counts": {"faults": 1}}
+    assert decode_body(records[-1], EndBody).counts == {"sessions": 2}
+    assert check(open_recording(path)).damage == []
+
+
+async def test_a_handler_always_has_its_start_where_others_may_come_between(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    with SharedRecording(path) as shared:
+        one, two = begin(shared), begin(shared)
+        lane = Lane(f"r{one.received(b'{}', embed=True)}")
+        one.started(lane)
+        two.received(b"{}", embed=True)
+        one.sent(b"{}", lane)
+    assert (1, "mark", "start") in story_shared_recording(path)
+    assert [kind for _, kind, _ in story_shared_recording(path)][3:7] == ["in", "mark", "in", "out"]
+
+
+async def test_what_a_session_wrote_is_there_before_the_others_go_on(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    shared = SharedRecording(path)
+    one, two = begin(shared), begin(shared)
+    one.received(b"{}", embed=True)
+    two.flush()
+    assert (1, "in", "") in story_shared_recording(path)
+    shared.close()
+
+
+async def test_sessions_that_do_not_belong_together_are_rejected(tmp_path):
+    with SharedRecording(tmp_path / "x.mcprec.jsonl") as shared:
+        begin(shared)
+        for change in ({"role": "client"}, {"name": "other"}):
+            with pytest.raises(RecordingError, match="role and name"):
+                begin(shared, **change)
+    with pytest.raises(RecordingError, match="is closed"):
+        begin(shared)
+    shared.close()
+
+
+async def test_a_session_that_goes_on_too_long_is_cut_and_the_recording_not_whole(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    with SharedRecording(RecordOptions(path)) as shared:
+        begin(shared).close({})
+        session = begin(shared)
+    session.received(b"{}", embed=True)
+    session.close({})
+    begun = [(1, "mark", "session"), (1, "mark", "ended"), (2, "mark", "session")]
+    assert story_shared_recording(path)[1:] == begun
+    assert not check(open_recording(path)).complete
+
+
+def test_another_run_is_another_recording(tmp_path):
+    with SharedRecording(tmp_path / "x.mcprec.jsonl") as shared:
+
+        async def session():
+            begin(shared)
+
+        trio.run(session)
+        with pytest.raises(RecordingError, match="the same Trio run"):
+            trio.run(session)
+
+
+def test_a_shared_recording_without_a_session_makes_no_file(tmp_path):
+    with SharedRecording(tmp_path / "x.mcprec.jsonl"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_target_has_options():
+    options = RecordOptions("x", strict=True)
+    assert options_of(options) is options
+    assert options_of(SharedRecording(options)) is options
+    assert options_of("x") == RecordOptions("x")
+
+
+# Whole sessions, recorded in every way at once.
+
+
+SECRET = "correct-horse-battery"
+
+
+def make_server(**limits):
+    server = Server("bank", version="1", limits=Limits(**limits))
+
+    @server.tool
+    async def open_account(owner: str, password: str, *, ctx: Context) -> str:
+        await ctx.info(f"{owner} may enter with {password}")
+        return f"welcome, {password}"
+
+    @server.tool
+    async def clock() -> float:
+        return time.time()
+
+    return server
+
+
+async def talk(server, record, calls=1):
+    """A session that is recorded on the server's side."""
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: server.serve(theirs, record=record))
+        async with Client(ours) as client:
+            for number in range(calls):
+                arguments = {"owner": f"user {number}", "password": SECRET}
+                await client.call_tool("open_account", arguments)
+
+
+def last_counts(path):
+    *_, last = read_recording(open_recording(path))
+    return decode_body(last, EndBody).counts
+
+
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+async def test_rotation_compression_and_redaction_go_together(tmp_path, suffix):
+    path = tmp_path / f"trip.mcprec.jsonl{suffix}"
+    options = RecordOptions(path, redaction=Redaction(), segment_bytes_max=1000, sync_seconds=0.01)
+    await talk(make_server(), options, calls=20)
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    assert report.kinds["in"] == 1 + 20
+    assert len(list(tmp_path.iterdir())) > 1
+    lines = b"".join(open_recording(path))
+    assert SECRET.encode() not in lines
+    assert b"user 19" in lines
+    assert (await replay_async(path, make_server())).is_complete
+
+
+async def test_what_a_slow_disk_wrote_in_the_end_replays_whole(tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl"
+    await talk(make_server(recording=RecordingLimits(write_ms_max=1e-9)), path, calls=3)
+    report = check(open_recording(path))
+    assert (report.kinds["gap"], report.has_loss) == (2, False)
+    replayed = await replay_async(path, make_server())
+    assert (replayed.is_complete, replayed.requests, replayed.notes) == (True, 3, ())
+
+
+async def test_a_recording_can_be_read_while_it_is_written(tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl.zst"
+    server = make_server()
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        record = RecordOptions(path, segment_bytes_max=500)
+        nursery.start_soon(lambda: server.serve(theirs, record=record))
+        async with Client(ours) as client:
+            for number in range(1, 9):
+                await client.call_tool("open_account", {"owner": "x", "password": "y"})
+                report = check(open_recording(path))
+                assert (report.damage, report.complete) == ([], False)
+                assert report.kinds["in"] == 1 + number
+    assert check(open_recording(path)).complete
+
+
+async def test_a_clients_session_is_recorded_by_the_same_options(tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl"
+    async with Client(make_server(), record=RecordOptions(path, redaction=Redaction())) as client:
+        await client.call_tool("open_account", {"owner": "x", "password": SECRET})
+    assert check(open_recording(path)).complete
+    assert SECRET.encode() not in path.read_bytes()
+
+
+async def test_the_sessions_of_a_group_may_share_a_recording(tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl"
+    with SharedRecording(path) as shared:
+        async with ClientGroup({"a": make_server(), "b": make_server()}, record=shared) as group:
+            await group.call_tool("b_clock")
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    records = list(read_recording(open_recording(path)))
+    assert {each.channel for each in records} == {0, 1, 2}
+    (call,) = (each for each in records if b'"tools/call"' in body_bytes(each))
+    answers = [each for each in records if each.kind == "in" and each.number > call.number]
+    assert {each.channel for each in answers} == {call.channel}
+
+
+async def test_sessions_beside_are_counted(tmp_path):
+    server = make_server()
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: server.serve(theirs, record=tmp_path / "long"))
+        async with Client(ours):
+            await talk(server, tmp_path / "one")
+            await talk(server, None)
+    await talk(server, tmp_path / "alone")
+    assert last_counts(tmp_path / "long")["sessions beside"] == 2
+    assert last_counts(tmp_path / "one")["sessions beside"] == 1
+    assert "sessions beside" not in last_counts(tmp_path / "alone")
+
+
+async def test_sessions_in_one_recording_are_not_beside_it(tmp_path):
+    server = make_server()
+    path = tmp_path / "x.mcprec.jsonl"
+    with SharedRecording(RecordOptions(path, segment_bytes_max=2000)) as shared:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(talk, server, shared, 2)
+    records = list(read_recording(open_recording(path)))
+    assert check(open_recording(path)).damage == []
+    assert decode_body(records[-1], EndBody).counts == {"sessions": 3}
+    ended = [decode_body(each, MarkBody) for each in records if each.kind == "mark"]
+    ended = [mark.value["counts"] for mark in ended if mark.name == "ended"]
+    assert len(ended) == 3
+    assert not any("sessions beside" in counts for counts in ended)
+    assert {each.channel for each in records} == {0, 1, 2, 3}
+
+
+async def test_a_strict_recording_rejects_what_no_replay_could_repeat(tmp_path, caplog):
+    ours, theirs = memory_pair()
+    server = make_server()
+    record = RecordOptions(tmp_path / "x.mcprec.jsonl", strict=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: server.serve(theirs, record=record))
+        async with Client(ours) as client:
+            with pytest.raises(RequestError, match="internal error"):
+                await client.call_tool("clock")
+            await client.call_tool("open_account", {"owner": "x", "password": "y"})
+    assert "time.time" in caplog.text
+
+
+async def test_without_strict_nothing_is_rejected(tmp_path):
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: make_server().serve(theirs, record=tmp_path / "x"))
+        async with Client(ours) as client:
+            assert (await client.call_tool("clock")).content
+
+
+# Nothing is buffered that was not redacted; what cannot be redacted is lost, and said so.
+
+
+OPEN_REDACTING = OpenBody(
+    transport="t", role="server", name="secret", version="1", started="s", session="secret"
+)
+LIMITS_REDACTING = Limits(recording=RecordingLimits(retry_seconds=0.0))
+
+
+@attrs.define
+class Rule:
+    """A redactor with one rule; fails when told to."""
+
+    seen: list = attrs.Factory(list)
+    error: Exception | None = None
+
+    def redact(self, kind, body, *, is_whole_json=True):
+        self.seen.append((kind, is_whole_json))
+        if self.error is not None:
+            raise self.error
+        return body.replace(b"secret", b"tokens")
+
+    def manifest(self):
+        return {"rules": len(self.seen)}
+
+
+def start(path, rule, **options):
+    sink = Segments(path, open_file=FileSink, **options)
+    recorder = Recorder(sink, clock_ns=lambda: 0, limits=LIMITS_REDACTING, redactor=rule)
+    recorder.open(OPEN_REDACTING)
+    return recorder
+
+
+def test_every_body_passes_the_redactor(tmp_path):
+    rule = Rule()
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, rule, bytes_max=1)
+    recorder.record("in", b'"secret"')
+    recorder.record("in", b"secret\xff", embed=False)
+    recorder.record("shut")
+    recorder.flush()
+    recorder.record("res", b'"my secret"')
+    recorder.close({"in": 2})
+    assert [kind for kind, _ in rule.seen if kind != "open"] == ["in", "in", "res"]
+    assert ("in", False) in rule.seen
+    opening, first, second, _, last, _ = read_recording(open_recording(path))
+    assert decode_body(opening, OpenBody).redaction == {"rules": 0}
+    assert [body_bytes(each) for each in (first, second, last)] == [
+        b'"tokens"',
+        b"tokens\xff",
+        b'"my tokens"',
+    ]
+    for file in tmp_path.iterdir():
+        assert b"secret" not in file.read_bytes()
+    assert check(open_recording(path)).damage == []
+
+
+def gaps_of(path):
+    return [
+        decode_body(r, GapBody) for r in read_recording(open_recording(path)) if r.kind == "gap"
+    ]
+
+
+def test_a_redactor_that_fails_costs_that_record_alone_and_tells_nothing(tmp_path):
+    rule = Rule()
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, rule)
+    recorder.record("in", b'"before"')
+    rule.error = ValueError("secret")
+    expected = recorder.next_number + 1
+    assert recorder.record("in", b'"secret"') == expected
+    rule.error = None
+    recorder.record("in", b'"behind"')
+    recorder.close({})
+    report = check(open_recording(path))
+    assert (report.damage, report.complete, report.kinds["in"]) == ([], True, 2)
+    assert b"secret" not in path.read_bytes()
+    reason = "redaction failed: ValueError"
+    assert gaps_of(path) == [GapBody(reason=reason), GapBody(count=1)]
+
+
+def test_on_a_slow_disk_it_is_counted_with_what_else_is_lost(tmp_path):
+    ticks = iter(range(100))
+    rule = Rule()
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = Recorder(
+        FileSink(path),
+        clock_ns=lambda: 0,
+        limits=LIMITS_REDACTING,
+        write_clock=ticks.__next__,
+        redactor=rule,
+    )
+    recorder.open(OPEN_REDACTING)
+    rule.error = ValueError("secret")
+    assert recorder.record("in", b'"secret"') == recorder.next_number - 1
+    rule.error = None
+    recorder.close({})
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    assert gaps_of(path) == [GapBody(reason="slow disk"), GapBody(count=1)]
+
+
+def test_a_redactor_that_fails_at_a_new_segment_leaves_the_recording_in_this_one(tmp_path):
+    rule = Rule()
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, rule, bytes_max=1)
+    recorder.record("shut")
+    rule.error = ValueError("secret")
+    recorder.flush()
+    recorder.record("shut")
+    recorder.flush()
+    rule.error = None
+    recorder.close({})
+    assert len(list(tmp_path.iterdir())) == 2
+    report = check(open_recording(path))
+    assert (report.damage, report.complete, report.kinds["shut"]) == ([], True, 2)

@@ -1,0 +1,346 @@
+"""Who serves takes the first step of what it brings, and goes on elsewhere if that waits."""
+
+import gc
+import weakref
+from contextvars import ContextVar, copy_context
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._session.leader_followers import FirstStep, TaskPool, lead
+from tests.session.test_task_pool import Job
+
+COLOUR = ContextVar("colour", default="none")
+
+
+async def settled():
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def nothing():
+    """A handler that waits for nothing."""
+
+
+class Serving:
+    """Serves one job after the other, and tells in which task it was before each, and at the end."""
+
+    def __init__(self, warm, jobs, context=None):
+        self.warm, self.jobs, self.context = warm, jobs, context or copy_context()
+        self.tasks = []
+        self.has_ended = False
+
+    async def __call__(self):
+        try:
+            for job in self.jobs:
+                self.tasks.append(trio.lowlevel.current_task())
+                await lead(FirstStep(job, self.context, self.warm))
+            self.tasks.append(trio.lowlevel.current_task())
+        finally:
+            self.has_ended = True
+
+
+@pytest.fixture
+def warm(nursery):
+    return TaskPool(nursery)
+
+
+@pytest.fixture
+def serve(warm):
+    """Has jobs served, until nothing goes on any more."""
+
+    async def serve(*jobs, context=None):
+        serving = Serving(warm, jobs, context)
+        warm.serve(serving)
+        await settled()
+        return serving
+
+    return serve
+
+
+async def test_what_waits_for_nothing_is_done_by_who_serves(serve):
+    jobs = [Job(nothing), Job(nothing)]
+    serving = await serve(*jobs)
+    assert len({*serving.tasks, *(job.task for job in jobs)}) == 1
+    assert all(job.ended.is_set() for job in jobs)
+    assert serving.has_ended
+
+
+async def test_what_waits_keeps_the_task_and_who_serves_goes_on_at_once(serve, autojump_clock):
+    slow, quick = Job(lambda: trio.sleep(1)), Job(nothing)
+    serving = await serve(slow, quick)
+    assert serving.has_ended
+    assert quick.ended.is_set()
+    assert not slow.ended.is_set()
+    first, *later = serving.tasks
+    assert slow.task is first
+    assert first not in later
+    assert quick.task in later
+    await slow.ended.wait()
+    assert slow.error is None
+
+
+async def test_only_what_waits_is_cancelled_with_its_scope(serve):
+    slow, quick = Job(trio.sleep_forever), Job(nothing)
+    serving = await serve(slow, quick)
+    slow.scope.cancel()
+    await settled()
+    assert slow.ended.is_set()
+    assert slow.error is None
+    assert not quick.scope.cancel_called
+    assert serving.has_ended
+
+
+async def test_who_cancels_itself_without_a_wait_cancels_nobody_else(serve):
+    async def cancel():
+        hasty.scope.cancel()
+
+    hasty, slow = Job(cancel), Job(trio.lowlevel.checkpoint)
+    serving = await serve(hasty, slow)
+    assert hasty.ended.is_set()
+    assert slow.ended.is_set()
+    assert not slow.scope.cancel_called
+    assert serving.has_ended
+
+
+async def test_each_has_its_own_variables_before_a_wait_and_behind_it(serve):
+    painted, looked = [], []
+
+    async def paint():
+        painted.append(COLOUR.get())
+        COLOUR.set("red")
+        await trio.lowlevel.checkpoint()
+        painted.append(COLOUR.get())
+
+    async def look():
+        looked.append(COLOUR.get())
+        COLOUR.set("blue")
+
+    green = copy_context()
+    green.run(COLOUR.set, "green")
+    await serve(Job(look), Job(paint), Job(look), context=green)
+    assert (painted, looked) == (["green", "red"], ["green", "green"])
+    assert green[COLOUR] == "green"
+    assert COLOUR.get() == "none"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_fails_fails_alone(serve, waits):
+    async def fail():
+        if waits:
+            await trio.lowlevel.checkpoint()
+        raise KeyError("x")
+
+    failing, after = Job(fail), Job(nothing)
+    serving = await serve(failing, after)
+    assert isinstance(failing.error, KeyError)
+    assert failing.ended.is_set()
+    assert after.error is None
+    assert serving.has_ended
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_is_left_open_fails_its_job_and_touches_no_other(serve, waits):
+    left = trio.CancelScope()
+
+    async def careless():
+        left.__enter__()
+        if waits:
+            await trio.lowlevel.checkpoint()
+
+    first, second = Job(careless), Job(trio.lowlevel.checkpoint)
+    serving = await serve(first, second)
+    left.cancel()
+    third = Job(trio.lowlevel.checkpoint)
+    await serve(third)
+    assert "Cancel scope stack corrupted" in str(first.error)
+    assert (second.error, third.error) == (None, None)
+    assert all(job.ended.is_set() for job in (first, second, third))
+    assert serving.has_ended
+
+
+async def test_who_holds_a_scope_open_leads_nobody(warm, autojump_clock):
+    slow, quick, tasks = Job(lambda: trio.sleep(5)), Job(nothing), []
+
+    async def serving():
+        with trio.move_on_after(9):
+            for job in (slow, quick):
+                tasks.append(trio.lowlevel.current_task())
+                await lead(FirstStep(job, copy_context(), warm))
+        tasks.append(trio.lowlevel.current_task())
+
+    warm.serve(serving)
+    await slow.ended.wait()
+    await settled()
+    assert len(set(tasks)) == 1
+    assert not {slow.task, quick.task} & set(tasks)
+
+
+async def test_where_trio_does_not_tell_scopes_nobody_leads(serve, monkeypatch):
+    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
+    job = Job(nothing)
+    serving = await serve(job)
+    assert job.ended.is_set()
+    assert job.task not in serving.tasks
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_who_serves_keeps_nothing_of_what_it_led(warm, waits):
+    async def work():
+        if waits:
+            await trio.lowlevel.checkpoint()
+
+    async def serving():
+        await lead(FirstStep(jobs.pop(), copy_context(), warm))
+        await trio.sleep_forever()
+
+    jobs = [Job(work)]
+    gone = weakref.ref(jobs[0])
+    warm.serve(serving)
+    await settled()
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_is_no_exception_leaves(waits):
+    async def leave():
+        if waits:
+            await trio.lowlevel.checkpoint()
+        raise SystemExit(1)
+
+    with pytest.RaisesGroup(SystemExit):
+        async with trio.open_nursery() as nursery:
+            warm = TaskPool(nursery)
+            serving = Serving(warm, [Job(leave), Job(trio.sleep_forever)])
+            warm.serve(serving)
+    assert serving.has_ended
+
+
+async def test_what_goes_wrong_at_the_end_of_a_job_leaves_and_nothing_is_left_behind():
+    class Fragile(Job):
+        async def end(self):
+            raise KeyError("end")
+
+    with pytest.RaisesGroup(KeyError):
+        async with trio.open_nursery() as nursery:
+            warm = TaskPool(nursery)
+            serving = Serving(warm, [Fragile(nothing)])
+            warm.serve(serving)
+    assert serving.has_ended
+
+
+async def test_who_serves_feels_cancellation_wherever_it_goes_on():
+    seen = []
+
+    async def serving():
+        await lead(FirstStep(Job(trio.sleep_forever), copy_context(), warm))
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            seen.append("cancelled")
+            raise
+
+    async with trio.open_nursery() as nursery:
+        warm = TaskPool(nursery)
+        warm.serve(serving)
+        await settled()
+        nursery.cancel_scope.cancel()
+    assert seen == ["cancelled"]
+
+
+async def test_an_error_that_meets_who_serves_in_a_wait_is_its_own(warm):
+    caught = []
+
+    async def serving():
+        await lead(FirstStep(Job(trio.lowlevel.checkpoint), copy_context(), warm))
+        try:
+            with trio.fail_after(0):
+                await trio.sleep_forever()
+        except trio.TooSlowError as error:
+            caught.append(error)
+
+    warm.serve(serving)
+    await settled()
+    assert len(caught) == 1
+
+
+# The first of what is started
+
+
+async def test_the_first_that_is_started_is_the_callers(warm):
+    first, second, alone = Job(nothing), Job(nothing), Job(nothing, wants_own_task=True)
+
+    def deliver():
+        for job in (alone, first, second):
+            warm.start(job, copy_context())
+        return "delivered"
+
+    delivered, steps = warm.collect(deliver)
+    await settled()
+    assert delivered == "delivered"
+    assert [step.job for step in steps] == [first, second]
+    assert alone.ended.is_set()
+    assert not first.ended.is_set()
+    assert not second.ended.is_set()
+    for step in steps:
+        step.begin()
+    later = Job(nothing)
+    warm.start(later, copy_context())
+    await settled()
+    assert (first.ended.is_set(), later.ended.is_set()) == (True, True)
+
+
+async def test_nothing_is_the_callers_if_nothing_is_started(warm):
+    assert warm.collect(lambda: None) == (None, [])
+
+
+async def test_what_was_started_before_a_failure_is_begun(warm):
+    job = Job(nothing)
+
+    def deliver():
+        warm.start(job, copy_context())
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        warm.collect(deliver)
+    await settled()
+    assert job.ended.is_set()
+
+
+# Whatever is served
+
+
+@given(st.lists(st.lists(st.sampled_from(["sleep", "yield", "fail"]), max_size=3), max_size=6))
+def test_whatever_waits_all_is_done_once_and_in_order(programs):
+    seen = []
+
+    def job(place, steps):
+        async def work():
+            for at, step in enumerate(steps):
+                seen.append((place, at))
+                if step == "fail":
+                    raise KeyError(place)
+                await (trio.sleep(1) if step == "sleep" else trio.lowlevel.checkpoint())
+
+        return Job(work)
+
+    async def main():
+        jobs = [job(place, steps) for place, steps in enumerate(programs)]
+        async with trio.open_nursery() as nursery:
+            warm = TaskPool(nursery)
+            warm.serve(Serving(warm, jobs))
+            await trio.sleep(10)
+            warm.close()
+        return jobs
+
+    jobs = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert all(job.ended.is_set() for job in jobs)
+    for place, steps in enumerate(programs):
+        reached = steps.index("fail") + 1 if "fail" in steps else len(steps)
+        assert [at for who, at in seen if who == place] == list(range(reached))
+        assert isinstance(jobs[place].error, KeyError) == ("fail" in steps)
+    begun = [who for who, at in seen if at == 0]
+    assert begun == sorted(begun)

@@ -1,0 +1,810 @@
+"""Tasks that run one handler after the other."""
+
+import gc
+import logging
+import weakref
+from contextvars import ContextVar, copy_context
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._session.journal import LANE, Lane, watch_lanes
+from mcp_trio._session.leader_followers import (
+    _IDLE_TASKS_MAX,
+    _READY_MAX,
+    FirstStep,
+    Leader,
+    Poller,
+    TaskPool,
+    lead,
+)
+from mcp_trio._transports.socket_bytes import IdleConnection
+from tests.session.idle_connections import (
+    NAME,
+    Connection,
+    open_descriptors,
+    settled,
+    task,
+    tasks_living,
+)
+
+COLOUR = ContextVar("colour", default="none")
+
+
+def tasks_living_task_pool():
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+class Job:
+    """A job of a test, which tells what became of it."""
+
+    def __init__(self, work, *, wants_own_task=False):
+        self.work, self.wants_own_task = work, wants_own_task
+        self.task = self.scope = self.error = None
+        self.began_with = None
+        self.ended = trio.Event()
+
+    @property
+    def is_cancelled(self):
+        return self.scope is not None and self.scope.cancel_called
+
+    def enter(self):
+        self.began_with = COLOUR.get()
+
+    async def run(self, scope):
+        self.task, self.scope = trio.lowlevel.current_task(), scope
+        await self.work()
+
+    def fail(self, error):
+        self.error = error
+
+    async def end(self):
+        self.ended.set()
+
+
+async def at_once():
+    await trio.lowlevel.checkpoint()
+
+
+@pytest.fixture
+def warm(nursery):
+    return TaskPool(nursery)
+
+
+@pytest.fixture
+def done(warm):
+    """Has a job done, and all that follows."""
+
+    async def done(work=at_once, context=None, **options):
+        job = Job(work, **options)
+        warm.start(job, context or copy_context())
+        await trio.testing.wait_all_tasks_blocked()
+        assert job.ended.is_set()
+        return job
+
+    return done
+
+
+async def test_a_task_that_is_done_takes_the_next_job_in_the_scope_that_it_has(done):
+    first, second = await done(), await done()
+    assert (first.task, first.scope) == (second.task, second.scope)
+
+
+async def test_what_runs_at_once_has_a_task_each(warm, autojump_clock):
+    jobs = [Job(lambda: trio.sleep(1)) for _ in range(3)]
+    for job in jobs:
+        warm.start(job, copy_context())
+    await trio.sleep(2)
+    assert len({id(job.task) for job in jobs}) == 3
+    assert all(job.ended.is_set() for job in jobs)
+
+
+async def test_each_job_begins_with_the_variables_of_its_session_alone(done):
+    async def paint():
+        COLOUR.set("red")
+
+    green = copy_context()
+    green.run(COLOUR.set, "green")
+    jobs = [await done(paint), await done(paint), await done(paint, green), await done(paint)]
+    assert [job.began_with for job in jobs] == ["none", "none", "green", "none"]
+    assert len({id(job.task) for job in jobs}) == 1
+    assert green[COLOUR] == "green"
+
+
+async def test_a_job_takes_a_lane_as_a_task_that_is_spawned_would(done):
+    watch_lanes()
+    seen, context = [], copy_context()
+    context.run(LANE.set, Lane("r1"))
+
+    async def look():
+        seen.append(LANE.get().name)
+
+    for own in (False, False, True, False):
+        await done(look, context, wants_own_task=own)
+    assert seen == ["r1.0", "r1.1", "r1.2", "r1.3"]
+
+
+async def test_a_job_that_wants_a_task_of_its_own_shares_none(done):
+    warm_one = await done()
+    alone = [await done(wants_own_task=True) for _ in range(2)]
+    assert len({id(job.task) for job in (warm_one, *alone)}) == 3
+    assert (await done()).task is warm_one.task
+
+
+async def test_a_cancelled_scope_is_used_no_more(warm, done):
+    job = Job(trio.sleep_forever)
+    warm.start(job, copy_context())
+    await trio.testing.wait_all_tasks_blocked()
+    assert not job.ended.is_set()
+    job.scope.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert job.ended.is_set()
+    assert job.error is None
+    after = await done()
+    assert after.scope is not job.scope
+    assert after.task is job.task
+
+
+async def test_a_scope_that_was_cancelled_too_late_is_used_no_more_either(done):
+    def cancel_late():
+        job.scope.cancel()
+        return trio.lowlevel.cancel_shielded_checkpoint()
+
+    job = first = await done()
+    second = await done(cancel_late)
+    assert second.scope is first.scope
+    third = await done()
+    assert third.scope is not second.scope
+
+
+async def test_what_is_left_open_fails_its_job_and_touches_no_other(done):
+    left = trio.CancelScope()
+
+    async def careless():
+        left.__enter__()
+
+    first = await done(careless)
+    assert "Cancel scope stack corrupted" in str(first.error)
+    left.cancel()
+    second = await done(at_once)
+    assert second.error is None
+    assert second.scope is not first.scope
+
+
+@pytest.mark.parametrize("work", [at_once, trio.CancelScope().__enter__])
+async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
+    class Fragile(Job):
+        ends = 0
+
+        async def end(self):
+            self.ends += 1
+            raise KeyError("end")
+
+    async def run():
+        work() if work is not at_once else await at_once()
+
+    job = Fragile(run)
+    with pytest.RaisesGroup(KeyError):
+        async with trio.open_nursery() as nursery:
+            TaskPool(nursery).start(job, copy_context())
+    assert job.ends == 1
+
+
+async def test_where_trio_does_not_tell_scopes_no_scope_is_used_twice(done, monkeypatch):
+    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
+    first, second = await done(), await done()
+    assert first.scope is not second.scope
+    assert second.error is None
+
+
+async def test_what_rests_keeps_nothing_of_what_it_did(done):
+    class Session:
+        pass
+
+    session = Session()
+
+    async def work(session=session):
+        COLOUR.set(session)
+
+    job = await done(work)
+    gone = [weakref.ref(each) for each in (session, job)]
+    del session, job, work
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
+async def test_tasks_that_nobody_needs_end(warm, autojump_clock):
+    before = tasks_living_task_pool()
+    for _ in range(10):
+        warm.start(Job(lambda: trio.sleep(1)), copy_context())
+    await trio.sleep(2)
+    assert tasks_living_task_pool() == before + 11  # with who looks after them
+    needed = []
+    for _ in range(30):
+        needed.append(Job(at_once))
+        warm.start(needed[-1], copy_context())
+        await trio.sleep(1)
+    assert len({id(job.task) for job in needed}) == 1
+    assert tasks_living_task_pool() == before + 2
+    await trio.sleep(30)
+    assert tasks_living_task_pool() == before
+
+
+async def test_only_so_many_rest(warm, autojump_clock):
+    before = tasks_living_task_pool()
+    for _ in range(_IDLE_TASKS_MAX + 10):
+        warm.start(Job(lambda: trio.sleep(1)), copy_context())
+    await trio.sleep(2)
+    assert tasks_living_task_pool() == before + _IDLE_TASKS_MAX + 1
+
+
+async def test_closed_nobody_rests_any_more(autojump_clock):
+    async with trio.open_nursery() as nursery:
+        warm = TaskPool(nursery)
+        slow, quick = Job(lambda: trio.sleep(1)), Job(at_once)
+        for job in (slow, quick):
+            warm.start(job, copy_context())
+        await quick.ended.wait()
+        warm.close()
+    assert slow.ended.is_set()
+    assert trio.current_time() < 2
+
+
+async def test_the_end_of_the_nursery_ends_those_that_rest(autojump_clock):
+    async with trio.open_nursery() as nursery:
+        warm = TaskPool(nursery)
+        warm.start(Job(at_once), copy_context())
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() < 2
+
+
+# A handler that leaves a cancel scope or a nursery open fails alone.
+
+
+async def timed():
+    with trio.move_on_after(3600):
+        yield 1
+        yield 2
+
+
+async def crowded():
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        yield 1
+        yield 2
+
+
+async def first_of(generator):
+    async for each in generator:
+        return each
+    return None
+
+
+async def closed(generator):
+    """Its nursery tells that its block was left early; whose task it was may end now."""
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await generator.aclose()
+    assert raised.group_contains(GeneratorExit)
+    await trio.sleep(2)
+
+
+async def bare_scope(kept):
+    kept.append(trio.CancelScope())
+    kept[0].__enter__()
+
+
+async def kept_scope(kept):
+    kept.append(timed())
+    assert await first_of(kept[0]) == 1
+
+
+async def kept_nursery(kept):
+    kept.append(crowded())
+    assert await first_of(kept[0]) == 1
+
+
+@pytest.fixture
+def kept():
+    """What a handler leaves behind, which nobody closes before the end."""
+    left = []
+    yield left
+    left.clear()
+
+
+@pytest.mark.parametrize("leave_open", [bare_scope, kept_scope, kept_nursery])
+async def test_it_is_an_internal_error_of_that_request_alone(
+    leave_open, kept, serve, call, logged, autojump_clock
+):
+    async def careless(handling):
+        await leave_open(kept)
+        return "done"
+
+    async def slow(handling):
+        await trio.sleep(5)
+        return "slow"
+
+    _, peer = await serve({"careless": careless, "slow": slow})
+    await peer.send(call("slow", 1), call("careless", 2))
+    assert (await peer.receive())["error"] == {"code": -32603, "message": "internal error"}
+    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+    await peer.send(call("slow", 3))
+    answers = await peer.receive_many(2)
+    assert {answer["id"] for answer in answers if "result" in answer} == {1, 3}
+    if leave_open is kept_nursery:
+        await closed(kept[0])
+
+
+async def test_tasks_in_a_nursery_that_was_left_open_are_cancelled(
+    kept, serve, call, logged, autojump_clock
+):
+    ended = trio.Event()
+
+    async def ends():
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    async def crowd():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ends)
+            yield
+
+    async def careless(handling):
+        kept.append(crowd())
+        await first_of(kept[0])
+        await trio.testing.wait_all_tasks_blocked()
+
+    _, peer = await serve({"careless": careless})
+    await peer.send(call("careless", 1))
+    assert "error" in await peer.receive()
+    with trio.fail_after(5):
+        await ended.wait()
+    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+    await closed(kept[0])
+
+
+# One task waits for all that rest, and goes on with each in its own variables.
+
+
+@pytest.fixture
+async def open_connections(warm):
+    """Opens so many, which rest, and closes what is left of them."""
+    opened = []
+
+    async def open_connections(count, act=None):
+        made = [Connection(warm, act, f"{number}") for number in range(count)]
+        opened.extend(made)
+        for connection in made:
+            warm.serve(connection)
+        await settled()
+        return made
+
+    yield open_connections
+    for connection in opened:
+        connection.theirs.close()
+    await settled()
+    assert all(each.has_ended for each in opened)
+
+
+@pytest.fixture(params=["ours", "none", "full", "blind"])
+def poller(request, monkeypatch):
+    """Whether there is one that can be used.
+
+    Not everywhere, not if there are too many descriptors, and not if nobody knows which scopes are
+    open.
+    """
+
+    def fail():
+        raise OSError(24, "Too many open files")
+
+    if request.param == "none":
+        monkeypatch.setattr("mcp_trio._session.leader_followers.select", SimpleNamespace())
+    elif request.param == "full":
+        monkeypatch.setattr(
+            "mcp_trio._session.leader_followers.select", SimpleNamespace(epoll=fail)
+        )
+    elif request.param == "blind":
+        monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
+    return request.param
+
+
+async def test_whoever_has_something_to_read_goes_on(poller, open_connections):
+    connections = await open_connections(5)
+    for round_ in range(1, 4):
+        for place, connection in enumerate(connections):
+            connection.say(b"x" if place % 2 else b"yz")
+        await settled()
+        assert [each.received for each in connections] == [
+            b"yz" * round_ if place % 2 == 0 else b"x" * round_ for place in range(5)
+        ]
+
+
+async def test_one_task_goes_on_with_all(open_connections, autojump_clock):
+    before = tasks_living()
+    connections = await open_connections(50)
+    for connection in connections:
+        connection.say(b"x")
+    await settled()
+    assert len({each for connection in connections for each in connection.tasks}) == 1
+    await trio.sleep(60)
+    assert tasks_living() == before + 1
+
+
+async def test_one_that_rests_alone_is_joined_by_others(open_connections):
+    (first,) = await open_connections(1)
+    first.say(b"x")
+    await settled()
+    (second,) = await open_connections(1)
+    second.say(b"x")
+    await settled()
+    first.say(b"y")
+    await settled()
+    assert (first.received, second.received) == (b"xy", b"x")
+
+
+async def test_what_is_there_before_it_rests_is_seen(poller, warm, open_connections):
+    await open_connections(1)
+    late = Connection(warm)
+    late.say(b"xyz")
+    warm.serve(late)
+    late.theirs.close()
+    await settled()
+    assert (late.received, late.has_ended) == (b"xyz", True)
+
+
+async def test_who_rests_may_be_interrupted(poller, open_connections):
+    (connection,) = await open_connections(1)
+    trio.lowlevel.notify_closing(connection.ours.fileno())
+    await settled()
+    connection.say(b"x")
+    await settled()
+    assert connection.received == b"x"
+
+
+async def test_each_goes_on_in_variables_of_its_own(poller, open_connections):
+    async def rename(_):
+        NAME.set(NAME.get() + "+")
+
+    connections = await open_connections(3, rename)
+    for _ in range(2):
+        for connection in connections:
+            connection.say(b"x")
+        await settled()
+    assert [each.names for each in connections] == [["0", "0+"], ["1", "1+"], ["2", "2+"]]
+    assert NAME.get() == "nobody"
+
+
+async def test_who_waits_keeps_the_task_and_the_others_go_on(open_connections, autojump_clock):
+    async def wait(data):
+        if data == b"w":
+            await trio.sleep(1)
+            waited.append((task(), NAME.get()))
+
+    waited = []
+    first, *others = await open_connections(4, wait)
+    for connection in (first, *others):
+        connection.say(b"w" if connection is first else b"x")
+    first.say(b"x")
+    await settled()
+    assert [each.received for each in others] == [b"x"] * 3
+    assert first.received == b"w"
+    await trio.sleep(2)
+    assert first.received == b"wx"
+    assert waited == [(first.tasks[0], "0")]
+    assert first.names == ["0", "0"]
+    others[0].say(b"y")
+    await settled()
+    assert others[0].received == b"xy"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_is_led_belongs_to_one_and_the_others_go_on(
+    warm, open_connections, autojump_clock, waits
+):
+    async def work():
+        if waits:
+            await trio.sleep(1)
+
+    async def lead_one(data):
+        if data == b"l":
+            jobs.append(Job(work))
+            await lead(FirstStep(jobs[-1], copy_context(), warm))
+
+    jobs = []
+    connections = await open_connections(3, lead_one)
+    connections[1].say(b"lx")
+    for connection in connections:
+        connection.say(b"x")
+    await settled()
+    (job,) = jobs
+    assert [each.received for each in connections] == [b"x", b"lxx", b"x"]
+    assert job.task is connections[1].tasks[0]
+    assert job.ended.is_set() != waits
+    await trio.sleep(2)
+    assert job.ended.is_set()
+    for connection in connections:
+        connection.say(b"y")
+    await settled()
+    assert [each.received for each in connections] == [b"xy", b"lxxy", b"xy"]
+
+
+async def test_a_job_that_cancels_itself_takes_nobody_along(warm, open_connections):
+    async def cancel():
+        job.scope.cancel()
+
+    async def lead_it(data):
+        if data == b"l":
+            await lead(FirstStep(job, copy_context(), warm))
+
+    job = Job(cancel)
+    connections = await open_connections(2, lead_it)
+    connections[0].say(b"lx")
+    connections[1].say(b"x")
+    await settled()
+    assert [each.received for each in connections] == [b"lx", b"x"]
+    assert job.ended.is_set()
+
+
+async def test_a_scope_that_is_left_open_takes_nobody_along(open_connections, caplog):
+    async def leave_open(data):
+        if data == b"o":
+            left.__enter__()
+
+    left = trio.CancelScope()
+    connections = await open_connections(3, leave_open)
+    connections[0].say(b"o")
+    await settled()
+    left.cancel()
+    for connection in connections:
+        connection.say(b"x")
+    await settled()
+    assert [each.received for each in connections] == [b"ox", b"x", b"x"]
+    assert connections[1].tasks[0] is not connections[0].tasks[0]
+    (logged,) = caplog.records
+    assert logged.message == "an HTTP handler left a cancel scope or a nursery open"
+
+
+async def test_a_scope_that_is_left_open_in_a_task_of_ones_own_stays_behind(
+    open_connections, caplog, autojump_clock
+):
+    async def leave_open(data):
+        if data == b"o":
+            await trio.sleep(1)
+            left.__enter__()
+
+    left = trio.CancelScope()
+    connections = await open_connections(2, leave_open)
+    connections[0].say(b"o")
+    await trio.sleep(2)
+    left.cancel()
+    for connection in connections:
+        connection.say(b"x")
+    await settled()
+    assert [each.received for each in connections] == [b"ox", b"x"]
+    (logged,) = caplog.records
+    assert logged.message == "an HTTP handler left a cancel scope or a nursery open"
+
+
+async def test_nobody_is_kept_waiting_by_many_that_are_ready(open_connections):
+    async def tick():
+        while True:
+            ticks.append(sum(len(each.received) for each in connections))
+            await trio.lowlevel.checkpoint()
+
+    ticks = [0]
+    connections = await open_connections(6 * _READY_MAX)
+    for connection in connections:
+        connection.say(b"x")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        while not all(each.received for each in connections):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert max(late - early for early, late in pairwise(ticks)) <= 2 * _READY_MAX
+
+
+async def test_cancelled_all_that_rest_are_closed(poller):
+    kept = []
+
+    def serve(connection):
+        kept.append(connection())
+        return kept[-1]
+
+    async with trio.open_nursery() as nursery:
+        warm = TaskPool(nursery)
+        connections = [Connection(warm) for _ in range(3)]
+        for connection in connections:
+            warm.serve(partial(serve, connection))
+        await settled()
+        nursery.cancel_scope.cancel()
+    assert [each.has_ended for each in connections] == [True] * 3
+    for connection in connections:
+        connection.theirs.close()
+
+
+async def test_cancelled_who_comes_to_rest_at_last_is_closed_as_well(autojump_clock):
+    async def finish(_):
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        warm = TaskPool(nursery)
+        connections = [Connection(warm, finish) for _ in range(2)]
+        for connection in connections:
+            warm.serve(connection)
+        await settled()
+        connections[0].say(b"x")
+        await settled()
+        nursery.cancel_scope.cancel()
+    assert [each.has_ended for each in connections] == [True] * 2
+    for connection in connections:
+        connection.theirs.close()
+
+
+async def test_cancelled_with_one_that_waits_all_are_closed():
+    async with trio.open_nursery() as nursery:
+        warm = TaskPool(nursery)
+        connections = [Connection(warm, lambda _: trio.sleep_forever()) for _ in range(3)]
+        for connection in connections:
+            warm.serve(connection)
+        await settled()
+        connections[1].say(b"x")
+        await settled()
+        nursery.cancel_scope.cancel()
+    assert [each.has_ended for each in connections] == [True] * 3
+    for connection in connections:
+        connection.theirs.close()
+
+
+async def test_what_is_no_exception_leaves_and_closes_all():
+    async def leave(_):
+        raise SystemExit(1)
+
+    with pytest.RaisesGroup(SystemExit):
+        async with trio.open_nursery() as nursery:
+            warm = TaskPool(nursery)
+            connections = [Connection(warm, leave) for _ in range(3)]
+            for connection in connections:
+                warm.serve(connection)
+            await settled()
+            connections[0].say(b"x")
+            await trio.sleep_forever()
+    assert [each.has_ended for each in connections] == [True] * 3
+    for connection in connections:
+        connection.theirs.close()
+
+
+async def test_when_the_last_one_has_ended_nothing_is_left(warm):
+    before = open_descriptors()
+    for _ in range(3):
+        connections = [Connection(warm) for _ in range(3)]
+        for connection in connections:
+            warm.serve(connection)
+        await settled()
+        for connection in connections:
+            connection.theirs.close()
+        await settled()
+        assert all(each.has_ended for each in connections)
+        assert open_descriptors() == before
+
+
+async def test_a_closed_lookout_knows_nobody_any_more(warm):
+    lookout = Poller()
+    connections = [Connection(warm) for _ in range(4)]
+    *closed, later = [Leader(connection(), copy_context()) for connection in connections]
+    for connection, serving in zip(connections, [*closed, later], strict=True):
+        assert isinstance(serving.step(), IdleConnection)
+        connection.say(b"x")
+        if serving is not later:
+            lookout.add(serving, connection.resting)
+    assert await lookout.next() in closed
+    lookout.close()
+    assert not lookout
+    lookout.add(later, connections[-1].resting)
+    assert await lookout.next() is later
+    lookout.close()
+    assert all(each.has_ended for each in connections)
+    assert all(each.resting.unregister is None for each in connections)
+    for connection in connections:
+        connection.theirs.close()
+
+
+async def test_what_another_process_has_as_well_is_not_watched_any_more(open_connections):
+    """As after a fork, whose child has copies of all descriptors."""
+
+    async def leave(data):
+        if data == b"q":
+            raise EOFError
+
+    connections = await open_connections(3)
+    connections[0].act = leave
+    with connections[0].ours.dup():
+        connections[0].say(b"q")
+        await settled()
+        assert connections[0].has_ended
+        connections[0].say(b"xyz")
+        handshake_timeouts = await open_connections(2)
+        for connection in (*connections[1:], *handshake_timeouts):
+            connection.say(b"x")
+        await settled()
+        assert [each.received for each in (*connections[1:], *handshake_timeouts)] == [b"x"] * 4
+        assert [each.wakings for each in (*connections[1:], *handshake_timeouts)] == [1] * 4
+
+
+async def test_the_lookout_keeps_nothing_of_who_has_gone(warm, open_connections):
+    await open_connections(2)
+    connection = Connection(warm)
+    gone = weakref.ref(connection)
+    warm.serve(connection)
+    await settled()
+    connection.theirs.close()
+    await settled()
+    del connection
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_who_rests_keeps_nothing_of_what_it_led(warm, open_connections, waits):
+    async def work():
+        if waits:
+            await trio.lowlevel.checkpoint()
+
+    async def lead_one(_):
+        await lead(FirstStep(jobs.pop(), copy_context(), warm))
+
+    jobs = [Job(work)]
+    gone = weakref.ref(jobs[0])
+    connection, _ = await open_connections(2, lead_one)
+    connection.say(b"x")
+    await settled()
+    gc.collect()
+    assert gone() is None
+
+
+STEPS = st.tuples(st.integers(0, 4), st.sampled_from([b"x", b"w", b"l", b"s", b"c"]))
+
+
+@given(st.lists(st.lists(STEPS, max_size=12), max_size=8))
+def test_whatever_comes_to_whom_is_read_once_and_in_order(batches):
+    async def main():
+        async def act(data):
+            if data == b"w":
+                await trio.sleep(1)
+            elif data in {b"l", b"s"}:
+                waits = data == b"s"
+                job = Job(lambda: trio.sleep(1 if waits else 0))
+                await lead(FirstStep(job, copy_context(), warm))
+
+        async with trio.open_nursery() as nursery:
+            warm = TaskPool(nursery)
+            connections = [Connection(warm, act) for _ in range(5)]
+            for connection in connections:
+                warm.serve(connection)
+            said = [b""] * 5
+            for batch in batches:
+                for place, data in batch:
+                    if data != b"c" and connections[place].theirs.fileno() >= 0:
+                        connections[place].say(data)
+                        said[place] += data
+                    else:
+                        connections[place].theirs.close()
+                await settled()
+            await trio.sleep(100)
+            await settled()
+            for connection in connections:
+                connection.theirs.close()
+            await settled()
+            warm.close()
+            assert [each.received for each in connections] == said
+            assert all(each.has_ended for each in connections)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
