@@ -141,8 +141,8 @@ async def test_concurrent_calls_keep_their_rounds_apart(nursery):
         for number in range(5):
             calls.start_soon(ask, f"t{number}")
     assert got == {f"t{number}": f"state of t{number}" for number in range(5)}
-    for asked in server.asked("tools/call")[5:]:
-        assert list(asked["inputResponses"]) == [asked["name"]]
+    for call in server.asked("tools/call")[5:]:
+        assert list(call["inputResponses"]) == [call["name"]]
     await client.aclose()
 
 
