@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Limits
-from mcp_trio._transports.asgi import AsgiHost, AsgiSocket
+from mcp_trio._transports.asgi import AsgiHost
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio._transports.websocket import accepted
@@ -69,24 +69,3 @@ async def test_a_peer_that_reads_slowly_but_steadily_gets_all_messages(nursery, 
             await trio.sleep(READING_SECONDS * len(chunk) / SIZE)
         await is_sent.wait()
     await channel.aclose()
-
-
-async def test_of_a_message_that_leaves_slowly_its_host_tells(nursery, autojump_clock):
-    left = 0
-
-    async def send(_message):
-        await trio.sleep_forever()
-
-    slow = AsgiSocket(None, send, LIMITS, lambda: left)
-    nursery.start_soon(slow.write)
-    assert slow.send_texts_nowait(["x"]) == 1
-    await trio.testing.wait_all_tasks_blocked()
-    begun = slow.bytes_sent
-    for _ in range(3):
-        await trio.sleep(LIMITS.messages.write_stall_seconds)
-        left += 1
-        assert not slow.is_silent_since(0)
-    assert slow.bytes_sent == begun + 3
-    await trio.sleep(LIMITS.messages.write_stall_seconds)
-    assert slow.is_silent_since(0)
-    slow.stop()
