@@ -788,7 +788,7 @@ class Replayer:
         name = "" if lane is None else lane.name
         self.note_untracked_call(
             UntrackedCall(
-                call=attribute, site=location, lane=name, instead=instead, is_outside=True
+                call=attribute, location=location, lane=name, instead=instead, is_outside=True
             )
         )
 

@@ -85,7 +85,7 @@ def _innermost_location(frame: FrameType | None, outermost: object) -> str:
 
 
 def _is_user_code(code: CodeType) -> bool:
-    return owner_of(code.co_filename) == "people"
+    return owner_of(code.co_filename) == "user"
 
 
 def _location(code: CodeType, line: int) -> str:

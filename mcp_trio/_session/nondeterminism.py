@@ -1,21 +1,20 @@
-"""Stray nondeterminism: what a handler reads or does beside its context, found at the call.
+"""Untracked calls: nondeterminism that a handler uses without its context, found at the call.
 
-A replay gives a handler the same answers as when it was recorded, but only to what it asks through
-its context. A clock that it reads by itself, a random number, a socket, a thread are strays. A
-profile function on the loop's thread, and on the threads of `def` handlers, looks at every call: by
-name, by module or as a bound method, it is the same function that is called in the end. Which ones,
-`untracked_call_calls` says.
+A replay returns recorded values for what a handler asks of its context. A clock that the handler
+reads itself, a random number, a socket or a thread is an *untracked call*. A profile function, on
+the loop's thread and on the threads of `def` handlers, sees each call of the functions in
+`FUNCTIONS`, under whatever name they are called.
 
-Only what people's code does in a lane counts. An effect's function runs without a lane, and is
-there to do just this. Since looking at a call costs as much as many calls do, the loop's thread has
-the profile function only while a task in a lane, or one that may get a lane now, makes a step.
+Only calls of users' code in a lane count. The function of an effect runs without a lane, because
+its result is recorded. A profile function makes every call slower, so the loop's thread has it only
+during the steps of tasks that are in a lane, or that may get their lane in this step.
 
-Python drops a profile function that raises. So until its next step, the task that was stopped is
-not looked at. A profiler written in C cannot be called on from here; while one runs, nothing is
-watched, and that is logged.
+Python removes a profile function that raises an exception, so a task in which an untracked call was
+rejected is not watched until its next step. A profiler that is written in C cannot be called from
+Python; while one runs nothing is watched, and a warning is logged.
 
-The garbage collector calls what it likes, in whichever task happens to run: nothing that begins in
-there is that task's doing.
+The garbage collector runs finalizers in whichever task happens to run. Calls during a collection
+are not attributed to that task.
 """
 
 import functools
@@ -41,32 +40,29 @@ import trio
 from mcp_trio._session.journal import LANE
 from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
 
-# --------------------
-# Which calls are strays, and who did them: the tables behind `untracked_calls`.
-#
-# A call counts as that of the nearest code of people below it on the stack. Standard library code
-# in between does what it does for its caller, with the exceptions that are in the tables: a log
-# record's time, for one, is nobody's input.
-
 
 class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call beside the context: what was called, where ("at desk.py:12"), and what to use instead.
+    """A call of a user's code that a replay cannot repeat.
 
-    `is_outside` tells the worse kind: one that reaches the outside world, and would do so again in
-    a replay.
+    Attributes:
+        call: The public name of the function.
+        location: The position in the user's code, such as "at desk.py:12".
+        lane: The name of the lane.
+        instead: The replacement that a replay can repeat.
+        is_outside: Whether the call reaches the outside world, as a replay of it would again.
     """
 
     call: str
-    site: str
+    location: str
     lane: str
     instead: str
     is_outside: bool = False
 
     def __str__(self) -> str:
-        return f"{self.call}() {self.site} in lane {self.lane}: use {self.instead}"
+        return f"{self.call}() {self.location} in lane {self.lane}: use {self.instead}"
 
 
-# The tables.
+# The tables ---------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -87,7 +83,7 @@ _THREAD_RULE: Final = _Rule("ctx.to_thread()", is_outside=True)
 _PROCESS: Final = _Rule("an @effect that runs it", is_outside=True)
 _NETWORK: Final = _Rule("ctx.http, or an @effect that does it", is_outside=True)
 
-# Functions by their public names; one that this Python or system lacks is passed over.
+# Functions by their public names. Those that this Python or this system lacks are skipped.
 FUNCTIONS: Final[Mapping[str, _Rule]] = {
     "time.time": _NOW,
     "time.time_ns": _NOW,
@@ -128,31 +124,31 @@ FUNCTIONS: Final[Mapping[str, _Rule]] = {
     "_socket.getnameinfo": _NETWORK,
 }
 
-# What a socket that was there before must not do either, such as one of a pool.
+# Methods of sockets, which may have been opened earlier, such as those of a connection pool.
 SOCKET_METHODS: Final = frozenset(
     {"_accept", "bind", "connect", "connect_ex", "listen", "send", "sendall", "sendmsg", "sendto"}
     | {"recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"}
 )
 
-# For what a module does there may be a better word than for how it does it.
+# Rules of modules in whose name a function is called: `uuid.uuid4` calls `os.urandom`, for example.
 _BY_MODULE: Final[Mapping[str, _Rule]] = {
     "uuid": _UUID,
     "secrets": _SECRET,
     "trio._subprocess": _PROCESS,
 }
 
-# Whose reading of a clock or a random number is that of its caller.
-_HANDS_ON: Final = frozenset({"datetime", "_pydatetime", "random", "secrets", "uuid"})
+# Modules that return the clock or random number that they read to their caller.
+_RETURNS_READING: Final = frozenset({"datetime", "_pydatetime", "random", "secrets", "uuid"})
 
-# Who measures for itself: what it measures is not what it returns.
-_MEASURES: Final = frozenset({"anyio", "httpcore", "httpcore2", "httpx", "httpx2"})
+# Libraries that read the clock for their own time limits, and do not return it.
+_READS_FOR_ITSELF: Final = frozenset({"anyio", "httpcore", "httpcore2", "httpx", "httpx2"})
 
-# Who may do what it wants: no handler learns of it.
-_QUIET: Final = frozenset({"logging"})
+# Modules whose calls do not influence the handler.
+_WITHOUT_INFLUENCE: Final = frozenset({"logging"})
 
-# Where code is.
+# The owners of code ------------------------------------------------------------------------------
 
-_Owner: TypeAlias = Literal["people", "library", "standard", "trio", "ours"]
+_Owner: TypeAlias = Literal["user", "library", "standard", "trio", "mcp_trio"]
 
 _OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
 _EXAMPLES: Final = _OURS + "examples" + os.sep
@@ -160,10 +156,10 @@ _TRIO: Final = str(Path(trio.__file__).resolve().parent) + os.sep
 _STANDARD: Final = str(Path(inspect.__file__).resolve().parent) + os.sep
 _LIBRARY_FOLDERS: Final = ("site-packages", "dist-packages")
 
-# The first row that fits counts.
+# The owner of a file: the first row whose beginning matches.
 _OWNERS: Final[tuple[tuple[str | tuple[str, ...], _Owner], ...]] = (
-    (_EXAMPLES, "people"),
-    (_OURS, "ours"),
+    (_EXAMPLES, "user"),
+    (_OURS, "mcp_trio"),
     (_TRIO, "trio"),
     ("<frozen ", "standard"),
     ("<", "library"),
@@ -174,12 +170,12 @@ _OWNERS: Final[tuple[tuple[str | tuple[str, ...], _Owner], ...]] = (
 
 @functools.lru_cache(maxsize=4096)
 def owner_of(file: str) -> _Owner:
-    """Whose code a file holds; `library`: people have installed it, or it was generated."""
+    """Return the owner of a file's code; generated code belongs to a library."""
     for start, owner in _OWNERS:
         if file.startswith(start):
             return owner
     is_library = any(folder in Path(file).parts for folder in _LIBRARY_FOLDERS)
-    return "library" if is_library else "people"
+    return "library" if is_library else "user"
 
 
 def _module(frame: FrameType) -> str:
@@ -187,36 +183,41 @@ def _module(frame: FrameType) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _hands_on(frame: FrameType, owner: _Owner, rule: _Rule) -> bool:
-    """Return whether a call by a library frame is attributed to the caller of the library."""
+def _is_done_for_caller(frame: FrameType, owner: _Owner, rule: _Rule) -> bool:
+    """Return whether a call by a frame of the standard library or Trio counts as its caller's."""
     top = _module(frame).partition(".")[0]
-    if top in _QUIET or owner == "ours":
+    if top in _WITHOUT_INFLUENCE or owner == "mcp_trio":
         return False
-    return rule.is_outside or top in _HANDS_ON
+    return rule.is_outside or top in _RETURNS_READING
 
 
-def _callers(frame: FrameType | None, rule: _Rule) -> tuple[FrameType, FrameType | None] | None:
-    """The frame of people that did it, and what it called; None if it was nobody of them."""
+def _responsible_frame(
+    frame: FrameType | None, rule: _Rule
+) -> tuple[FrameType, FrameType | None] | None:
+    """Return the frame of a user or library that is responsible for a call, and what it called.
+
+    None: the call does not count, or no code of users and libraries made it.
+    """
     called = None
     while frame is not None:
         owner = owner_of(frame.f_code.co_filename)
-        if owner in {"people", "library"}:
-            measures = _module(frame).partition(".")[0] in _MEASURES and not rule.is_outside
-            return None if measures else (frame, called)
-        if not _hands_on(frame, owner, rule):
+        if owner in {"user", "library"}:
+            is_internal = _module(frame).partition(".")[0] in _READS_FOR_ITSELF
+            return None if is_internal and not rule.is_outside else (frame, called)
+        if not _is_done_for_caller(frame, owner, rule):
             return None
         called, frame = frame, frame.f_back
     return None
 
 
-def _site(frame: FrameType) -> str:
-    """File and line of people's own code, if it is on the way; else of the library's."""
-    shown: FrameType | None = frame
-    while shown is not None and (owner := owner_of(shown.f_code.co_filename)) != "ours":
-        if owner == "people":
-            frame = shown
+def _location(frame: FrameType) -> str:
+    """Return file and line of the nearest caller in a user's code, or of the library's."""
+    caller: FrameType | None = frame
+    while caller is not None and (owner := owner_of(caller.f_code.co_filename)) != "mcp_trio":
+        if owner == "user":
+            frame = caller
             break
-        shown = shown.f_back
+        caller = caller.f_back
     return f"at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
@@ -226,7 +227,7 @@ def _public_name(frame: FrameType) -> str:
     return ".".join([*names, name.lstrip("_")])
 
 
-# What is looked for.
+# The functions that the profile function looks for ------------------------------------------------
 
 
 @attrs.frozen
@@ -238,7 +239,7 @@ class Row:
 
 
 def _rows() -> dict[object, Row]:
-    """The table by what the profile function gets: a function in C, or the id of Python code."""
+    """Return the rows by what a profile function gets: a C function, or the id of Python code."""
     rows: dict[object, Row] = {}
     for name, rule in FUNCTIONS.items():
         function = _found(name)
@@ -266,7 +267,7 @@ _CONNECTION: Final = socket.socket.__base__ or socket.socket
 
 
 def row_of_function(function: Any) -> Row | None:
-    """The row of a function in C that is about to be called; None if it is harmless."""
+    """Return the row of a C function that is about to be called; None if it has none."""
     name = function.__name__
     if name in SOCKET_METHODS and isinstance(function.__self__, _CONNECTION):
         return Row(f"socket.{name}", _NETWORK)
@@ -274,40 +275,47 @@ def row_of_function(function: Any) -> Row | None:
 
 
 def row_of_code(frame: FrameType) -> Row | None:
-    """The row of a function in Python whose frame has just been made."""
+    """Return the row of the Python function whose frame was just created; None if it has none."""
     code = id(frame.f_code)
     if code == _SEED and frame.f_locals.get("a") is not None:
-        return None  # a seed of one's own: the same numbers in every run
+        return None  # The handler gave a seed: the numbers are the same in every run.
     return _ROWS.get(code)
 
 
 def untracked_call_of(frame: FrameType, row: Row, lane: str) -> UntrackedCall | None:
-    """Judge a call by who does it; `frame` calls what the row names. None: it is no stray."""
-    found = _callers(frame, row.rule)
+    """Return the untracked call that `frame` makes by calling the function of `row`.
+
+    None: the call belongs to no code of users and libraries, or has no influence on the handler.
+    """
+    found = _responsible_frame(frame, row.rule)
     if found is None:
         return None
-    doer, called = found
+    responsible, called = found
     rule = row.rule if called is None else _BY_MODULE.get(_module(called), row.rule)
     return UntrackedCall(
         call=row.name if called is None else _public_name(called),
-        site=_site(doer),
+        location=_location(responsible),
         lane=lane,
         instead=rule.instead,
         is_outside=row.rule.is_outside,
     )
 
 
+# Watches ------------------------------------------------------------------------------------------
+
 logger = logging.getLogger("mcp_trio")
 
 
 @attrs.define(eq=False, kw_only=True)
 class UntrackedCallWatch:
-    """Calls `on_untracked_call` at each stray call of the tasks that begin while it is entered.
+    """A context manager that reports the untracked calls of tasks that begin inside it.
 
-    A context manager, entered inside a Trio run; several may be, by different tasks. What
-    `on_untracked_call` raises is raised at the call, which is not done then.
+    It is entered inside a Trio run; tasks may enter several. An exception of `on_untracked_call` is
+    raised at the call, which then does not happen.
 
-    With `blocks`, a call that reaches the outside raises `BlockedInReplay` afterwards.
+    Attributes:
+        on_untracked_call: Called with each untracked call before it happens.
+        blocks: Whether a call that reaches the outside world raises `BlockedInReplay`.
     """
 
     on_untracked_call: Callable[[UntrackedCall], None]
@@ -315,28 +323,26 @@ class UntrackedCallWatch:
     _token: "Token[UntrackedCallWatch | None] | None" = attrs.field(default=None, init=False)
 
     def __enter__(self) -> Self:
-        """Watch from now on."""
         _install()
         self._token = _WATCH.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Watch no more."""
         assert self._token is not None
         _WATCH.reset(self._token)
         _uninstall()
 
-    def see(self, untracked_call: UntrackedCall) -> None:
-        """A stray call is about to be done.
+    def report(self, untracked_call: UntrackedCall) -> None:
+        """Report an untracked call that is about to happen.
 
         Raises:
-            BlockedInReplay: See the class.
+            BlockedInReplay: It reaches the outside world, and this watch blocks such calls.
         """
         self.on_untracked_call(untracked_call)
         if self.blocks and untracked_call.is_outside:
             raise BlockedInReplay(
-                f"{untracked_call.call}() {untracked_call.site} would reach outside of the replay:"
-                f" use {untracked_call.instead}, so that its result is recorded"
+                f"{untracked_call.call}() {untracked_call.location} would reach outside of the"
+                f" replay: use {untracked_call.instead}, so that its result is recorded"
             )
 
 
@@ -353,7 +359,7 @@ def first_step_hook(context: Context) -> "_Hook | None":
 
 
 def strict_watch() -> UntrackedCallWatch:
-    """The watch of a strict recording: every stray call raises `UntrackedNondeterminism`."""
+    """Return the watch of a strict recording, where untracked calls raise an error."""
     return UntrackedCallWatch(on_untracked_call=_reject)
 
 
@@ -363,29 +369,29 @@ def _reject(untracked_call: UntrackedCall) -> None:
 
 @contextmanager
 def watching_thread() -> Generator[None, None, None]:
-    """Look at a handler's thread too, if its session is watched; for the thread to enter."""
+    """Watch the thread of a handler that enters this, if its session is watched."""
     if _WATCH.get() is None:
         yield
         return
     hook = _Hook()
     hook.arm()
-    _look_for_collections()
+    _note_collections()
     try:
         yield
     finally:
-        _forget_collections()
+        _stop_noting_collections()
         hook.disarm()
 
 
-# The profile function of a thread.
+# The profile function of a thread -----------------------------------------------------------------
 
-_WATCH: Final[ContextVar[UntrackedCallWatch | None]] = ContextVar("mcp_trio_strays", default=None)
+_WATCH: Final[ContextVar[UntrackedCallWatch | None]] = ContextVar("mcp_trio_watch", default=None)
 _ProfileFunction = Callable[[FrameType, str, Any], object]
 
 
 @attrs.define(eq=False)
 class _Hook:
-    """The profile function of a thread; `previous` is called first, as if we were not there."""
+    """A thread's profile function. It calls `previous`, which was there before, first."""
 
     previous: _ProfileFunction | None = attrs.field(default=None, init=False)
 
@@ -400,20 +406,20 @@ class _Hook:
         else:
             return
         if row is not None and caller is not None:
-            self._look(caller, row)
+            self._report(caller, row)
 
-    def _look(self, frame: FrameType, row: Row) -> None:
-        if _THREAD.collects:
+    def _report(self, frame: FrameType, row: Row) -> None:
+        if _THREAD.is_collecting:
             return
         watch, lane = _WATCH.get(), LANE.get()
         if watch is None or lane is None:
             return
         untracked_call = untracked_call_of(frame, row, lane.name)
         if untracked_call is not None:
-            watch.see(untracked_call)
+            watch.report(untracked_call)
 
     def arm(self) -> None:
-        """Look from now on, unless a profiler is there that cannot be called from here."""
+        """Install this function, unless a profiler written in C is installed."""
         previous: Any = sys.getprofile()
         if previous is None or callable(previous):
             self.previous = previous
@@ -427,29 +433,29 @@ class _Hook:
 
 @attrs.define(eq=False)
 class _LoopHook(_Hook, trio.abc.Instrument):
-    """The one of a loop's thread, however many watches; armed step by step."""
+    """The profile function of the loop's thread, for all watches, armed step by step."""
 
     watches: int = 0
     _new_tasks: set[trio.lowlevel.Task] = attrs.field(factory=set[trio.lowlevel.Task], init=False)
 
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        """A handler gets its lane in its first step."""
+        """Note a new task: it may be a handler, which gets its lane in its first step."""
         self._new_tasks.add(task)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Look at a step in a lane, or one in which the task may get its lane."""
+        """Watch a step in a lane, or one in which the task may get its lane."""
         if task.context.get(LANE) is not None or task in self._new_tasks:
             self._new_tasks.discard(task)
             self.arm()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002  Trio's signature
-        """Look at nothing between the steps."""
+        """Stop watching until the next step."""
         self.disarm()
 
 
 class _Thread(threading.local):
     hook: _LoopHook | None = None
-    collects: bool = False
+    is_collecting: bool = False
 
 
 _THREAD: Final = _Thread()
@@ -457,44 +463,44 @@ _THREAD: Final = _Thread()
 
 def _collection_begins(phase: str, _: object) -> None:
     if phase == "start":
-        _THREAD.collects = True
+        _THREAD.is_collecting = True
 
 
 def _collection_ends(phase: str, _: object) -> None:
     if phase == "stop":
-        _THREAD.collects = False
+        _THREAD.is_collecting = False
 
 
-def _look_for_collections() -> None:
+def _note_collections() -> None:
     gc.callbacks.insert(0, _collection_begins)
     gc.callbacks.append(_collection_ends)
 
 
-def _forget_collections() -> None:
+def _stop_noting_collections() -> None:
     gc.callbacks.remove(_collection_begins)
     gc.callbacks.remove(_collection_ends)
 
 
 def _install() -> None:
-    """One more watch of the loop's thread."""
+    """Add a watch of the loop's thread; the first one installs the hook."""
     hook = _THREAD.hook
     if hook is None:
         hook = _THREAD.hook = _LoopHook()
         trio.lowlevel.add_instrument(hook)
-        _look_for_collections()
+        _note_collections()
         profiler: Any = sys.getprofile()
         if not (profiler is None or callable(profiler)):
-            logger.warning("a profiler runs: strays are not looked for")
+            logger.warning("a profiler is running, so untracked calls are not reported")
     hook.watches += 1
 
 
 def _uninstall() -> None:
-    """One watch less."""
+    """Remove a watch of the loop's thread; the last one removes the hook."""
     hook = _THREAD.hook
     assert hook is not None
     hook.watches -= 1
     if not hook.watches:
         _THREAD.hook = None
         trio.lowlevel.remove_instrument(hook)
-        _forget_collections()
+        _stop_noting_collections()
         hook.disarm()

@@ -151,7 +151,7 @@ def test_the_report_names_records_changes_waiting_lanes_and_remedies(desk, world
     assert lines[2].startswith(
         '  replay:    out   {"jsonrpc":"2.0","method":"notifications/message"'
     )
-    assert f" by lane {record['l']}, operation 1  at test_changed_handlers.py:" in lines[2]
+    assert f" by lane {record['l']}, operation 1  at test_divergence.py:" in lines[2]
     assert lines[3].startswith("  changed:   $.id: 1 became nothing")
     assert "  meaning:   the code did not do this send here when recorded" in lines
     waiting = next(line for line in lines if line.startswith("  waiting:"))
@@ -171,8 +171,8 @@ def test_the_report_of_a_changed_result_has_the_location_of_the_last_call_and_of
 ):
     divergence = desk.assert_diverges(path, desk.make_server(add=add_wrongly))
     assert re.search(r"r7 at conftest\.py:\d+[,\n]", str(divergence))
-    assert re.search(r"r6 at test_changed_handlers\.py:\d+ \(for its turn\)", str(divergence))
-    assert "operation 3  after the call at test_changed_handlers.py:" in str(divergence)
+    assert re.search(r"r6 at test_divergence\.py:\d+ \(for its turn\)", str(divergence))
+    assert "operation 3  after the call at test_divergence.py:" in str(divergence)
 
 
 # Divergences of changed recordings.
@@ -628,7 +628,7 @@ def site(request):
 
 async def test_the_handler_of_each_kind_of_request_is_found():
     assert site(b'{"method":"tools/call","params":{"name":"tool"}}').startswith(
-        "in tool at test_source_locations.py:"
+        "in tool at test_divergence.py:"
     )
     assert "in prompt at " in site(b'{"method":"prompts/get","params":{"name":"prompt"}}')
     assert "in resource at " in site(b'{"method":"resources/read","params":{"uri":"place://a"}}')
@@ -640,11 +640,9 @@ async def test_the_handlers_of_completions_and_methods_are_found():
         b'"argument":{"name":"name","value":""}}'
     )
     assert site(b'{"method":"completion/complete",' + params + b"}").startswith(
-        "in name of place://{name} at test_source_locations.py:"
+        "in name of place://{name} at test_divergence.py:"
     )
-    assert site(b'{"method":"acme/method"}').startswith(
-        "in acme/method at test_source_locations.py:"
-    )
+    assert site(b'{"method":"acme/method"}').startswith("in acme/method at test_divergence.py:")
     assert "in acme/method at " in site(b'{"method":"acme/method","params":{"uri":3}}')
 
 
@@ -675,14 +673,14 @@ async def test_the_location_of_a_task_is_where_its_user_code_waits():
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         (task,) = nursery.child_tasks
-        assert task_location(task).startswith("at test_source_locations.py:")
+        assert task_location(task).startswith("at test_divergence.py:")
         nursery.cancel_scope.cancel()
     assert not is_alive(task)
     assert task_location(task) == ""
 
 
 async def test_the_current_location_is_that_of_the_calling_task():
-    assert current_location().startswith("at test_source_locations.py:")
+    assert current_location().startswith("at test_divergence.py:")
 
 
 async def test_a_task_without_user_code_has_no_location(nursery):

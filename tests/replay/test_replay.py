@@ -319,7 +319,7 @@ def test_a_notification_handled_by_only_one_server_is_a_divergence(
 def test_a_divergence_names_the_handler_of_the_method(world, desk, tmp_path):
     path = world.record(make_counter(), tmp_path / "x.mcprec.jsonl", moor_and_count)
     divergence = desk.assert_diverges(path, make_counter(step=2))
-    assert "in acme/count at test_low_level_methods.py:" in str(divergence)
+    assert "in acme/count at test_replay.py:" in str(divergence)
 
 
 # Replay of recordings in segments, compressed, and with unknown keys.
@@ -551,7 +551,7 @@ def test_a_divergence_ends_whatever_handlers_do(desk, path, handler):
 @pytest.mark.usefixtures("soon")
 def test_an_error_that_ends_the_session_is_a_divergence_with_a_location(desk, path):
     divergence = desk.assert_diverges(path, desk.make_server(add=exiting))
-    assert "SystemExit: 3  at test_endings.py:" in str(divergence)
+    assert "SystemExit: 3  at test_replay.py:" in str(divergence)
     assert "the replay cannot continue" in str(divergence)
 
 

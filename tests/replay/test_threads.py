@@ -435,7 +435,7 @@ def test_a_changed_def_handler_diverges_with_its_location(recorded, handler, kin
         replay(path, make_server(handler))
     assert caught.value.kind == kind
     if handler is louder:
-        assert "at test_def_handlers.py:" in caught.value.replayed
+        assert "at test_threads.py:" in caught.value.replayed
 
 
 def test_threads_end_with_a_replay_that_diverges(recorded):

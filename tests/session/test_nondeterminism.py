@@ -1,4 +1,4 @@
-"""Which calls are strays, and who did them: every row of the tables, and what must not be found."""
+"""Untracked calls: every row of the tables, the watch, and calls that do not count."""
 
 import _posixsubprocess
 import _socket
@@ -37,7 +37,7 @@ import pytest
 import trio
 
 import mcp_trio
-from mcp_trio._session import nondeterminism as untracked_call_calls
+from mcp_trio._session import nondeterminism
 from mcp_trio._session.journal import LANE, Lane
 from mcp_trio._session.nondeterminism import UntrackedCallWatch, strict_watch, watching_thread
 from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
@@ -131,7 +131,7 @@ ELSEWHERE = {"_thread.start_joinable_thread"}
 
 
 def test_every_function_of_the_table_is_tried():
-    names = {name.removesuffix(".__init__") for name in untracked_call_calls.FUNCTIONS}
+    names = {name.removesuffix(".__init__") for name in nondeterminism.FUNCTIONS}
     assert names - ELSEWHERE == {*READS, *REACHES}
 
 
@@ -144,7 +144,9 @@ def test_a_reading_beside_the_context_is_found(name):
         "r7",
         instead,
     )
-    assert untracked_call.site == f"at test_stray_calls.py:{function.__code__.co_firstlineno}"
+    assert (
+        untracked_call.location == f"at test_nondeterminism.py:{function.__code__.co_firstlineno}"
+    )
     assert not untracked_call.is_outside
 
 
@@ -188,10 +190,10 @@ def test_a_reach_for_the_outside_is_found(name):
 def test_it_is_named_as_people_call_it(function, call, instead):
     untracked_call = only(untracked_calls_of(lambda: function()))
     assert (untracked_call.call, untracked_call.instead) == (call, instead)
-    assert untracked_call.site.startswith("at test_stray_calls.py:")
+    assert untracked_call.location.startswith("at test_nondeterminism.py:")
 
 
-@pytest.mark.parametrize("name", sorted(untracked_call_calls.SOCKET_METHODS))
+@pytest.mark.parametrize("name", sorted(nondeterminism.SOCKET_METHODS))
 def test_a_socket_that_was_there_before_is_found(name):
     with socket.socket() as pooled:
         untracked_call = only(untracked_calls_of(lambda: getattr(pooled, name)()))
@@ -211,7 +213,7 @@ def test_generated_code_is_its_peoples():
     made = attrs.make_class("Made", {"at": attrs.field(factory=time.time)})
     untracked_call = only(untracked_calls_of(lambda: made()))
     assert untracked_call.call == "time.time"
-    assert untracked_call.site.startswith("at test_stray_calls.py:")
+    assert untracked_call.location.startswith("at test_nondeterminism.py:")
 
 
 # Whose doing it is.
@@ -225,18 +227,20 @@ def run_as(place, expression, name="made_up", **names):
 
 def test_an_example_is_peoples_code():
     place = Path(mcp_trio.__file__).parent / "examples" / "weather.py"
-    assert only(untracked_calls_of(run_as(place, "time.time()"))).site == "at weather.py:1"
+    assert only(untracked_calls_of(run_as(place, "time.time()"))).location == "at weather.py:1"
 
 
 def test_what_people_installed_is_theirs_and_is_shown_where_they_call_it(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "random.random()")
-    assert only(untracked_calls_of(lambda: library())).site.startswith("at test_stray_calls.py:")
+    assert only(untracked_calls_of(lambda: library())).location.startswith(
+        "at test_nondeterminism.py:"
+    )
 
 
 def test_installed_code_that_no_code_of_people_calls_is_shown_itself(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "random.random()")
-    handler = run_as(untracked_call_calls.__file__, "library()", library=library)
-    assert only(untracked_calls_of(handler)).site == "at dice.py:1"
+    handler = run_as(nondeterminism.__file__, "library()", library=library)
+    assert only(untracked_calls_of(handler)).location == "at dice.py:1"
 
 
 # What is none.
@@ -273,7 +277,7 @@ def in_effect():
         lambda: time.gmtime(0),
         lambda: tempfile.gettempdir(),
         lambda: len(sorted([3, 1])),
-        run_as(Path(untracked_call_calls.__file__), "time.time()"),
+        run_as(Path(nondeterminism.__file__), "time.time()"),
         run_as(Path(logging.__file__), "time.time()", "logging.handlers"),
         run_as(Path(logging.__file__), "socket.socket().close()", "logging.handlers"),
         run_as("/lib/site-packages/httpx.py", "time.perf_counter()", "httpx._client"),
@@ -295,11 +299,11 @@ def test_a_library_that_measures_for_itself_reaches_the_outside_all_the_same():
 
 def judged(function):
     """What `function`, which calls `judge()`, is found to have called."""
-    row = untracked_call_calls.row_of_function(time.time)
+    row = nondeterminism.row_of_function(time.time)
     found = []
 
     def judge():
-        found.append(untracked_call_calls.untracked_call_of(sys._getframe(1), row, "r1"))
+        found.append(nondeterminism.untracked_call_of(sys._getframe(1), row, "r1"))
 
     function(judge)
     return only(found)
@@ -311,10 +315,12 @@ def at(place, name):
 
 
 def test_a_judgement_walks_the_stack():
-    ours = Path(untracked_call_calls.__file__)
+    ours = Path(nondeterminism.__file__)
     standard = Path(logging.__file__).parents[1]
     assert judged(lambda judge: judge()).call == "time.time"
-    assert judged(at("/a/site-packages/b.py", "b")).site.startswith("at test_stray_calls.py:")
+    assert judged(at("/a/site-packages/b.py", "b")).location.startswith(
+        "at test_nondeterminism.py:"
+    )
     assert judged(at(standard / "site-packages" / "b.py", "b")).call == "time.time"
     assert judged(at("<attrs generated init b>", "b")).call == "time.time"
     assert judged(at(standard / "uuid.py", "uuid")).instead == UUID
@@ -328,7 +334,7 @@ def test_a_judgement_walks_the_stack():
 
 
 def test_a_judgement_ends_where_the_stack_ends():
-    row = untracked_call_calls.row_of_function(time.time)
+    row = nondeterminism.row_of_function(time.time)
     found = []
 
     class Call:
@@ -339,18 +345,18 @@ def test_a_judgement_ends_where_the_stack_ends():
             self.f_lineno = 7
 
     found.append(
-        untracked_call_calls.untracked_call_of(Call(uuid.__file__, Call(uuid.__file__)), row, "r1")
+        nondeterminism.untracked_call_of(Call(uuid.__file__, Call(uuid.__file__)), row, "r1")
     )
     assert found == [None]
     assert (
-        untracked_call_calls.untracked_call_of(Call("/site-packages/b.py"), row, "r1").site
+        nondeterminism.untracked_call_of(Call("/site-packages/b.py"), row, "r1").location
         == "at b.py:7"
     )
 
 
 def test_what_this_python_lacks_is_passed_over():
-    assert untracked_call_calls._found("no_such_module.function") is None
-    assert untracked_call_calls._found("time.no.such") is None
+    assert nondeterminism._found("no_such_module.function") is None
+    assert nondeterminism._found("time.no.such") is None
 
 
 def test_rows_are_found_for_functions_in_c_and_in_python():
@@ -370,12 +376,12 @@ def test_rows_are_found_for_functions_in_c_and_in_python():
         return frames.pop()
 
     keep()
-    assert untracked_call_calls.row_of_code(frames[0]) is None
-    assert untracked_call_calls.row_of_code(frame_of_seed(3)) is None
-    assert untracked_call_calls.row_of_function(len) is None
-    assert untracked_call_calls.row_of_function(random.random).rule.instead == RANDOM
+    assert nondeterminism.row_of_code(frames[0]) is None
+    assert nondeterminism.row_of_code(frame_of_seed(3)) is None
+    assert nondeterminism.row_of_function(len) is None
+    assert nondeterminism.row_of_function(random.random).rule.instead == RANDOM
     with socket.socket() as pooled:
-        assert untracked_call_calls.row_of_function(pooled.send).name == "socket.send"
+        assert nondeterminism.row_of_function(pooled.send).name == "socket.send"
 
 
 # The watch for stray calls: what it does at one, whom it watches, and what it leaves alone.
@@ -439,7 +445,7 @@ async def test_only_steps_in_lanes_are_looked_at():
 
 def test_a_untracked_call_is_one_line():
     untracked_call = UntrackedCall(
-        call="time.time", site="at a.py:3", lane="r1", instead="ctx.now()"
+        call="time.time", location="at a.py:3", lane="r1", instead="ctx.now()"
     )
     assert str(untracked_call) == "time.time() at a.py:3 in lane r1: use ctx.now()"
 
@@ -450,7 +456,7 @@ async def test_a_replay_notes_readings_and_blocks_the_outside():
     async def handler():
         assert time.time() > 0
         with pytest.raises(
-            BlockedInReplay, match=r"time\.sleep\(\) at test_strays.py:\d+ would reach"
+            BlockedInReplay, match=r"time\.sleep\(\) at test_nondeterminism.py:\d+ would reach"
         ):
             time.sleep(9)
 
@@ -580,7 +586,7 @@ async def test_who_takes_the_place_meanwhile_keeps_it():
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a profiler in C is no profile function")
-async def test_a_profiler_in_c_is_let_alone(caplog):
+async def test_a_profiler_in_c_is_not_replaced(caplog):
     profiler = cProfile.Profile()
     found = []
     profiler.enable()
@@ -592,7 +598,7 @@ async def test_a_profiler_in_c_is_let_alone(caplog):
     finally:
         profiler.disable()
     assert found == []
-    assert "a profiler runs" in caplog.text
+    assert "a profiler is running" in caplog.text
 
 
 # Threads of `def` handlers.
@@ -666,4 +672,4 @@ async def test_a_profile_function_asks_the_tables_and_tells_the_watch():
     assert found == found_in_lane
     assert events == 7
     with pytest.raises(UntrackedNondeterminism):
-        strict_watch().see(found[0])
+        strict_watch().report(found[0])

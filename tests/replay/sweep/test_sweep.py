@@ -166,7 +166,7 @@ def test_a_direct_clock_is_reported_and_a_direct_socket_ends_the_sweep(sums, pat
         path, lambda: sums.changed_server(total=total), schedules=2
     ).untracked_calls
     assert untracked_call.call == "time.time"
-    with pytest.raises(BlockedInReplay, match=r"socket\.socket\(\) at test_races.py"):
+    with pytest.raises(BlockedInReplay, match=r"socket\.socket\(\) at test_sweep.py"):
         sweep(path, lambda: sums.changed_server(total=reaching), schedules=2)
 
 
@@ -186,7 +186,7 @@ def test_the_report_shows_the_first_differences_and_the_untracked_calls(sums, pa
     report = sweep(path, sums.make_server, schedules=SCHEDULES)
     many = report.differences * SCHEDULES
     untracked_call = UntrackedCall(
-        call="time.time", site="at a.py:3", lane="r5", instead="ctx.now()"
+        call="time.time", location="at a.py:3", lane="r5", instead="ctx.now()"
     )
     text = sweep_summary(
         msgspec.structs.replace(report, differences=many, untracked_calls=(untracked_call,)),
