@@ -4,7 +4,7 @@ import html
 import json
 import re
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -14,15 +14,24 @@ import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_trio import Client, Context, Limits, Server
+from mcp_trio import Client, Context, Limits, Server, ToolError
 from mcp_trio._cli.commands import commands
 from mcp_trio._journal.known_secrets import KnownSecrets, spelling_pattern
 from mcp_trio._journal.redaction import Redactor, mask_malformed, redactor_for_replay
-from mcp_trio._journal.secret_detection import likely_secrets
+from mcp_trio._journal.redaction_zones import PARAMS
+from mcp_trio._journal.secret_detection import SecretNames, likely_secrets
 from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._protocol.methods import METHODS
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import RecordingLimits
-from mcp_trio.recording import Record, RecordOptions, Redaction, open_recording, replay
+from mcp_trio.recording import (
+    DEFAULT_SECRET_NAMES,
+    Record,
+    RecordOptions,
+    Redaction,
+    open_recording,
+    replay,
+)
 from mcp_trio.transports import memory_pair
 from tests.journal.conftest import (
     KEY,
@@ -825,3 +834,428 @@ def test_disorder_is_no_secret_in_a_state_but_elsewhere():
 def test_a_known_key_is_found_in_a_state_as_well():
     body = b'{"result":{"requestState":"AKIAIOSFODNN7EXAMPLE"}}'
     assert [each.path for each in likely_secrets(body)] == ["$.result.requestState"]
+
+
+# A redacted recording of a session contains no secret, and replays.
+
+
+GRANTED = "tok_Zyx987Wvu654"
+HARD = "known-beforehand-77"
+PIN = 915273
+
+OUTSIDE = []
+
+
+async def ask_outside(url: str, headers: dict[str, str]) -> dict[str, str]:
+    OUTSIDE.append(url)
+    return {"access_token": GRANTED, "greeting": f"hello {HARD}"}
+
+
+async def reject(reason: str) -> None:
+    raise ValueError(f"refused: {reason}")
+
+
+def vault_redaction_replay():
+    server = Server("vault")
+
+    @server.tool
+    async def login(user: str, password: str, otp: int, *, ctx: Context) -> str:
+        await ctx.info(f"{user} says {password}")
+        await ctx.info(password[:11])
+        await ctx.info(password[11:])
+        url = f"https://me:{password}@host/?token={quote(password)}&otp={otp}"
+        answer = await ctx.effect(ask_outside, url, {"x-api-key": password})
+        try:
+            await ctx.effect(reject, answer["access_token"])
+        except ValueError as error:
+            await ctx.info(str(error))
+        encoded = b64encode(json.dumps(["picture", password, answer]).encode()).decode()
+        return json.dumps({"said": password, "got": answer, "encoded": encoded, "n": otp}, indent=1)
+
+    @server.tool
+    async def fail(password: str) -> str:
+        raise ToolError(f"wrong: {password}")
+
+    return server
+
+
+async def record_redaction_replay(to):
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: vault_redaction_replay().serve(theirs, record=to))
+        async with Client(ours) as client:
+            arguments = {"user": "ann", "password": PASSWORD, "otp": PIN}
+            await client.call_tool("login", arguments)
+            with pytest.raises(ToolError, match=PASSWORD):
+                await client.call_tool("fail", {"password": PASSWORD})
+
+
+def said_anywhere(path):
+    text = b"".join(open_recording(path))
+    secrets = [PASSWORD.encode(), GRANTED.encode(), HARD.encode(), str(PIN).encode()]
+    in_base64 = [
+        b64encode(bytes(offset) + secret)[4:-4] for secret in secrets[:3] for offset in range(3)
+    ]
+    return [secret for secret in (*secrets, *in_base64) if secret in text]
+
+
+@pytest.fixture
+def outside():
+    OUTSIDE.clear()
+    return OUTSIDE
+
+
+@pytest.mark.usefixtures("outside")
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+def test_no_secret_is_in_a_redacted_recording_and_it_replays(tmp_path, outside, suffix):
+    path = tmp_path / f"trip.mcprec.jsonl{suffix}"
+    trio.run(record_redaction_replay, RecordOptions(path, redaction=Redaction(secrets=[HARD])))
+    assert said_anywhere(path) == []
+    assert PASSWORD in outside[0]
+    report = replay(path, vault_redaction_replay())
+    assert report.requests >= 2
+    assert len(outside) == 1
+
+
+@pytest.mark.usefixtures("outside")
+def test_without_redaction_they_are(tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl"
+    trio.run(record_redaction_replay, path)
+    assert len(said_anywhere(path)) > 4
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_recording_that_is_redacted_afterwards_replays(tmp_path):
+    path, clean = tmp_path / "trip.mcprec.jsonl", tmp_path / "clean.mcprec.jsonl"
+    trio.run(record_redaction_replay, path)
+    values = tmp_path / "values"
+    values.write_text(HARD)
+    arguments = ["redact", str(path), "-o", str(clean), "--values", str(values)]
+    commands.main(arguments, standalone_mode=False)
+    assert said_anywhere(clean) == []
+    replay(clean, vault_redaction_replay())
+
+
+@pytest.mark.usefixtures("outside")
+@pytest.mark.parametrize("secret", ["own-secret-12345", "0042"])
+def test_with_the_key_a_secret_of_the_servers_own_replays(tmp_path, secret):
+    def mint():
+        server = Server("mint")
+
+        @server.tool
+        async def coin() -> dict[str, str]:
+            return {"token": secret, "again": f"say {secret}"}
+
+        return server
+
+    async def record():
+        ours, theirs = memory_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: mint().serve(theirs, record=options))
+            async with Client(ours) as client:
+                await client.call_tool("coin", {})
+
+    key = b"sixteen bytes or more"
+    options = RecordOptions(tmp_path / "a.mcprec.jsonl", redaction=Redaction(key=key))
+    trio.run(record)
+    assert re.search(rf"\b{secret}\b", options.path.read_text()) is None
+    assert replay(options.path, mint(), key=key).is_complete
+
+
+# Tokens have the type and shape of the values that they replace.
+
+
+SHAPES = {
+    "bob@example.com": r"[a-z]{3}@[a-z]{7}\.[a-z]{3}",
+    "Abc-123_xYZ": r"[A-Z][a-z]{2}-[0-9]{3}_[a-z][A-Z]{2}",
+    "sk-proj-Abc123Xyz789Qrs456": r"sk-proj-([A-Z][a-z]{2}[0-9]{3}){3}",
+    "sk-a1": r"[a-z]{2}-[a-z][0-9]",
+    "Bearer abcdef12": r"Bearer [a-z]{6}[0-9]{2}",
+    "https://me:pw9x@host.org/": r"https://[a-z]{2}:[a-z]{2}[0-9][a-z]@[a-z]{4}\.[a-z]{3}/",
+    "550e8400-e29b-41d4-a716-446655440000": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "DEADBEEF99": r"[A-F]{8}[0-9]{2}",
+    "1984-12-31": r"19[7-9][0-9]-0[1-9]-[01][1-9]",
+    "2026-11-22T05:38:00.5Z": r"19[7-9][0-9]-0[1-9]-[01][1-9]T[01][0-9]:[0-5][0-9]:[0-5][0-9]\.5Z",
+    "----": r"[!#$&*+./:;=?@^_~-]{4}",
+    "mötley €5 😀x": r"[a-z][à-ö][a-z]{4} [一-乿][0-9] [😀-😿][a-z]",
+    " padded9 ": r" [a-z]{6}[0-9] ",
+    '{"a": "secret1"}': r'\{"a": "[a-z]{6}[0-9]"\}',
+}
+
+
+@pytest.mark.parametrize(("value", "shape"), SHAPES.items())
+def test_a_token_has_the_shape_of_its_value(value, shape):
+    token = hidden(value)
+    assert re.fullmatch(shape, token)
+    assert token != value
+    assert len(token) == len(value)
+    assert len(token.encode()) == len(value.encode())
+
+
+@given(st.integers() | st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_stays_a_number_of_its_type_that_reads_back(number):
+    before = call(password=number)
+    after = redactor().redact("in", before)
+    token = arguments_of(after)["password"]
+    assert type(token) is type(number)
+    if "e" not in repr(number):
+        assert call(password=token) == after
+
+
+def test_fractions_of_many_digits_read_back():
+    one = redactor()
+    for number in range(1, 30):
+        frame = one.redact("in", call(password=number / 7e3))
+        assert call(password=arguments_of(frame)["password"]) == frame
+
+
+def test_equal_stays_equal_and_different_different():
+    one = redactor()
+    tokens = [arguments_of(one.redact("in", call(password=n)))["password"] for n in range(1, 40)]
+    assert len(set(tokens)) == len(tokens)
+    texts = [
+        arguments_of(one.redact("in", call(password=c)))["password"]
+        for c in "abcdefghijklmnopqrstuvwxyz"
+    ]
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_key_makes_the_token():
+    assert hidden(SECRET) == hidden(SECRET)
+    assert hidden(SECRET, key=b"other") != hidden(SECRET)
+
+
+# The parts of records that are redacted, and those that the protocol defines.
+
+
+@pytest.mark.parametrize("kind", ["cmd", "res", "err", "val", "mark", "open"])
+def test_values_that_are_known_to_be_secret_reach_no_body(kind):
+    body = {"name": "what", "text": f"no {SECRET}", "value": [SECRET], "arguments": {"a": SECRET}}
+    changed = redactor(secrets=[SECRET]).redact(kind, encoded(body))
+    assert SECRET.encode() not in changed
+    assert json.loads(changed).keys() == body.keys()
+
+
+@pytest.mark.parametrize("kind", ["cmd", "val", "mark"])
+def test_the_name_of_an_effect_or_mark_is_no_secret(kind):
+    body = {"name": "what", "value": "what"}
+    changed = json.loads(redactor(secrets=["what"]).redact(kind, encoded(body)))
+    assert changed["name"] == "what" != changed["value"]
+
+
+@pytest.mark.parametrize("name", ["ctx.now", "ctx.monotonic", "ctx.timeout"])
+def test_a_clock_is_left_alone(name):
+    body = encoded({"name": name, "value": "2026-01-01"})
+    assert redactor(secrets=["2026-01-01"]).redact("val", body) == body
+
+
+@pytest.mark.parametrize("kind", ["cxl", "shut", "end"])
+def test_our_own_bodies_are_left_alone(kind):
+    assert redactor(secrets=["closed"]).redact(kind, b'{"cause":"closed"}') == b'{"cause":"closed"}'
+
+
+def test_every_method_of_the_protocol_has_its_zones():
+    assert set(METHODS) == set(PARAMS)
+
+
+def test_protocol_fields_are_never_touched():
+    secrets = ["tools/call", "login", "token", "text", "user", "2024-11-05", "nobody", "cursor7"]
+    one = redactor(secrets=secrets)
+    frames = [
+        call(),
+        result(""),
+        encoded(
+            {
+                "jsonrpc": "2.0",
+                "id": "nobody",
+                "result": {
+                    "tools": [{"name": "login", "inputSchema": {"token": "text"}}],
+                    "nextCursor": "cursor7",
+                },
+            }
+        ),
+        encoded(
+            {
+                "jsonrpc": "2.0",
+                "id": 2,
+                "method": "initialize",
+                "params": {"protocolVersion": "2024-11-05", "clientInfo": {"name": "login"}},
+            }
+        ),
+        encoded(
+            {
+                "jsonrpc": "2.0",
+                "id": 2,
+                "result": {
+                    "role": "user",
+                    "model": "login",
+                    "content": {"type": "text", "text": ""},
+                },
+            }
+        ),
+        encoded(
+            {
+                "jsonrpc": "2.0",
+                "id": 2,
+                "method": "completion/complete",
+                "params": {"ref": {"name": "login"}, "argument": {"name": "token", "value": ""}},
+            }
+        ),
+    ]
+    for frame in frames:
+        assert one.redact("in", frame) == frame
+
+
+def test_all_params_of_a_users_method_are_data():
+    frame = encoded(
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "own/thing",
+            "params": {"name": SECRET, "token": "abcd1", "_meta": {"progressToken": "abcd1"}},
+        }
+    )
+    changed = json.loads(redactor(secrets=[SECRET]).redact("in", frame))
+    assert changed["params"]["name"] != SECRET
+    assert changed["params"]["token"] != "abcd1"
+    assert changed["params"]["_meta"] == {"progressToken": "abcd1"}
+
+
+def test_messages_with_unusual_members_are_redacted():
+    for frame in (
+        {"method": 5, "params": {"password": SECRET}},
+        {"params": [{"password": SECRET}]},
+        [{"password": SECRET}],
+    ):
+        assert SECRET.encode() not in redactor().redact("in", encoded(frame))
+
+
+# Known secrets are replaced in later messages, in every encoding.
+
+
+ECHOES = {
+    "as it is": lambda value: value,
+    "in JSON": lambda value: json.dumps({"a": [value, "ä"]}, indent=2),
+    "in JSON in JSON": lambda value: json.dumps(json.dumps({"a": value})),
+    "in a sentence with JSON": lambda value: f"It is {json.dumps(value)}.",
+    "in a query": lambda value: f"https://host/?a=1&b={quote(value, safe='')}&c",
+    "in a query, small": lambda value: re.sub("%..", lambda m: m[0].lower(), quote(value, safe="")),
+    "in base64": lambda value: b64encode(value.encode()).decode(),
+    "in base64, second": lambda value: b64encode(b"1" + value.encode() + b"4").decode(),
+    "in base64, third": lambda value: b64encode(b"12" + value.encode() + b"56").decode(),
+    "in base64, unpadded": lambda value: b64encode(b"12" + value.encode()).decode().rstrip("="),
+    "in base64 for URLs": lambda value: urlsafe_b64encode(b"\xff\xfe" + value.encode()).decode(),
+}
+
+SECRETS = [
+    SECRET,
+    'quo"te\\and ümlaut/+&= 9',
+    "bob@example.com",
+    "密码是秘密的东西啊啊",
+    "hunter2hunter2",
+]
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_followed_wherever_it_appears(secret, echo):
+    one = redactor()
+    token = arguments_of(one.redact("in", call(password=secret)))["password"]
+    frame = result(echo(secret))
+    changed = one.redact("out", frame)
+    assert text_of(changed) == echo(token)
+    assert len(json.loads(changed)) == len(json.loads(frame))
+    assert one.redact("out", changed) == changed
+
+
+@pytest.mark.parametrize("size", [8, 13, 17])
+def test_a_secret_in_two_chunks_is_followed(size):
+    one = redactor()
+    token = hidden(SECRET)
+    one.redact("in", call(password=SECRET))
+    first, second = (
+        one.redact("out", result("= " + SECRET[:size])),
+        one.redact("out", result(SECRET[size:] + "!")),
+    )
+    assert (text_of(first), text_of(second)) == ("= " + token[:size], token[size:] + "!")
+
+
+def test_a_secret_is_followed_into_names_of_members_and_numbers():
+    one = redactor()
+    one.redact("in", call(otp=915273, password=SECRET))
+    changed = one.redact("out", result("code 915273", structuredContent={"by": {SECRET: 915273}}))
+    assert b"915273" not in changed
+    assert SECRET.encode() not in changed
+
+
+def test_a_short_secret_is_masked_only_as_a_separate_word():
+    one = redactor()
+    one.redact("in", call(password="test"))
+    assert text_of(one.redact("out", result("the latest"))) == "the latest"
+    assert "test" not in text_of(one.redact("out", result("a test.")))
+
+
+def test_a_scheme_is_no_secret():
+    one = redactor()
+    one.redact("in", call(password="https"))
+    assert text_of(one.redact("out", result("https://host"))) == "https://host"
+
+
+def test_short_values_are_replaced_only_where_they_are_named():
+    one = redactor()
+    assert b'"abc"' not in one.redact("in", call(password="abc"))
+    assert text_of(one.redact("out", result("abc"))) == "abc"
+
+
+NAMES = SecretNames(DEFAULT_SECRET_NAMES)
+
+plain = st.text(
+    st.characters(codec="utf-8", exclude_characters="\x00"), min_size=8, max_size=40
+).filter(
+    lambda text: (
+        len(set(text)) > 5
+        and text == text.strip()
+        and text[0] not in "{["
+        and not text.isspace()
+        and not NAMES.lists(text)  # a member called so keeps its name, which is no secret
+    )
+)
+
+places = st.lists(st.sampled_from([*ECHOES]), min_size=1, max_size=4)
+
+
+@given(plain, places)
+def test_no_planted_secret_is_in_any_byte(secret, echoes):
+    one = redactor(secrets=[secret])
+    body = result(
+        " ".join(ECHOES[each](secret) for each in echoes), structuredContent={"a": {secret: secret}}
+    )
+    changed = one.redact("out", body)
+    assert secret not in json.dumps(json.loads(changed), ensure_ascii=False)
+    assert one.redact("out", changed) == changed
+    for each in ECHOES.values():
+        assert each(secret) not in changed.decode()
+
+
+def test_a_secret_before_its_name_is_found_in_the_same_record():
+    assert SECRET.encode() not in redactor().redact("in", call(note=SECRET, password=SECRET))
+
+
+def test_base64_that_only_looks_alike_is_left_alone():
+    one = redactor(secrets=["abcdefgh"])
+    whole, shifted = (b64encode(each).decode() for each in (b"abcdefgh", b"\x001abcdefgh"))
+    for each in (whole[:10], f"={whole[:10]}=", shifted[3:]):
+        assert text_of(one.redact("out", result(each))) == each
+    assert b64decode(text_of(one.redact("out", result(whole)))) != b"abcdefgh"
+
+
+def test_a_part_of_base64_that_shows_too_little_is_left_alone():
+    one = redactor(secrets=["abcdefg"])
+    part = b64encode(b"abcdefg").decode()[:9]
+    assert text_of(one.redact("out", result(part))) == part
+
+
+def test_a_secret_that_occurs_twice_has_one_token():
+    one = redactor(secrets=[SECRET, SECRET])
+    said = arguments_of(one.redact("in", call(password=SECRET, note=SECRET)))
+    assert said["password"] == said["note"] != SECRET

@@ -19,7 +19,7 @@ from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio.http import MemoryStore
 from mcp_trio.recording import SharedRecording
 from tests.server.http.conftest import call, hello, request, text
-from tests.server.http.test_serving import ACCEPT, HOSTS, SECONDS, stateless
+from tests.server.http.test_http_serve import ACCEPT, HOSTS, SECONDS, stateless
 
 pytestmark = pytest.mark.slow
 

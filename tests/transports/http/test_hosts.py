@@ -1,13 +1,27 @@
 """What every host promises to an application: each of these tests runs over all of them."""
 
+import socket
+import ssl
+import sys
+
 import h11
+import httpx2
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
+import mcp_trio.http
+from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._protocol.http_headers import encoded
+from mcp_trio._transports import http_client_requests as trust
+from mcp_trio._transports.concurrency import TimerQueue, Wakeup
+from mcp_trio._transports.http_client_requests import client_for
 from mcp_trio._transports.http_response import BodyTooLargeError
-from mcp_trio.limits import HttpLimits
-from tests.transports.http.conftest import say_hello
+from mcp_trio.errors import ConfigError
+from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
+from tests.transports.http.conftest import HOSTS, pouring, say_goodbye, say_hello
 
 # What the application is given
 
@@ -341,3 +355,712 @@ async def test_an_answer_that_is_not_ended_is_broken_off(opened):
     received = await client.rest()
     assert b"half" in received
     assert not received.endswith(b"0\r\n\r\n")
+
+
+# What every host promises about connections: those that are lost, kept, refused and stopped.
+
+
+SECONDS = 5.0  # for what takes milliseconds
+
+
+async def test_a_client_that_closes_while_its_answer_is_computed_is_gone(opened):
+    begun, is_gone = trio.Event(), trio.Event()
+
+    async def respond(exchange):
+        await exchange.body(100)
+        begun.set()
+        await exchange.gone()
+        is_gone.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", body=b"{}")
+    await begun.wait()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert not is_gone.is_set()
+    await client.aclose()
+    await is_gone.wait()
+
+
+@pytest.mark.requirement("HTTP-25", "TRAP-38")
+async def test_a_disconnect_does_not_cancel_the_application(opened):
+    begun, has_closed, is_done = trio.Event(), trio.Event(), trio.Event()
+    bodies = []
+
+    async def respond(exchange):
+        bodies.append(await exchange.body(100))
+        begun.set()
+        await has_closed.wait()
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        is_done.set()
+        await exchange.answer(202, [])
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", body=b"{}")
+    await begun.wait()
+    await client.aclose()
+    has_closed.set()
+    with trio.fail_after(SECONDS):
+        await is_done.wait()
+    assert bodies == [b"{}"]
+
+
+@pytest.mark.requirement("HTTP-25")
+async def test_a_request_is_served_although_its_client_closed_at_once(opened):
+    bodies = []
+    is_done = trio.Event()
+
+    async def respond(exchange):
+        bodies.append(await exchange.body(100))
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        is_done.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", body=b"{}")
+    await client.aclose()
+    with trio.fail_after(SECONDS):
+        await is_done.wait()
+    assert bodies == [b"{}"]
+
+
+async def test_a_client_that_closes_in_the_middle_of_a_stream_is_gone(opened):
+    is_gone = trio.Event()
+    errors = []
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.send(b"one")
+        await exchange.gone()
+        with pytest.raises(trio.BrokenResourceError) as caught:
+            await exchange.send(b"two")
+        errors.append(caught.value)
+        is_gone.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    await client.head()
+    assert await client.piece() == b"one"
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert not is_gone.is_set()
+    await client.aclose()
+    await is_gone.wait()
+    assert len(errors) == 1
+
+
+async def test_a_half_closed_client_counts_as_disconnected(opened):
+    is_gone = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.gone()
+        is_gone.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    await client.head()
+    await client.end_sending()
+    await is_gone.wait()
+
+
+async def test_a_client_whose_body_is_not_read_yet_is_not_gone(opened):
+    order = []
+
+    async def wait_gone(exchange):
+        await exchange.gone()
+        order.append("gone")
+
+    async def respond(exchange):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_gone, exchange)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert await exchange.body(100) == b"{}"
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            order.append("read")
+            nursery.cancel_scope.cancel()
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    assert (await client.exchange("POST", body=b"{}")).status == 200
+    assert order == ["read"]
+
+
+async def test_a_stream_to_a_disconnected_client_fails(opened):
+    """Also where the application never asks whether somebody is there."""
+    respond, errors = pouring(1000)
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    await client.head()
+    await client.aclose()
+    with trio.fail_after(SECONDS):
+        await errors.receive()
+
+
+@pytest.mark.real_time
+async def test_a_client_that_reads_nothing_breaks_the_exchange(opened):
+    respond, errors = pouring(100_000)
+    client = await (
+        await opened(respond, messages=MessageLimits(write_stall_seconds=0.2))
+    ).connect()
+    await client.ask()
+    with trio.fail_after(SECONDS):
+        await errors.receive()
+
+
+async def test_disconnects_are_not_logged(opened, caplog):
+    is_over = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        try:
+            await exchange.gone()
+            await exchange.send(b"too late")
+        finally:
+            is_over.set()
+
+    host = await opened(respond)
+    client = await host.connect()
+    await client.ask()
+    await client.head()
+    await client.aclose()
+    await is_over.wait()
+    await host.stop()
+    assert [each for each in caplog.records if each.levelname in {"WARNING", "ERROR"}] == []
+
+
+# Connections
+
+
+async def test_requests_follow_each_other_on_a_connection(opened):
+    async def respond(exchange):
+        await exchange.answer(200, [], await exchange.body(100))
+
+    client = await (await opened(respond)).connect()
+    for number in range(5):
+        text = str(number).encode()
+        assert (await client.exchange("POST", body=text)).body == text
+
+
+async def test_pipelined_requests_are_answered_in_order(opened):
+    async def respond(exchange):
+        await exchange.answer(200, [], exchange.head.path.encode())
+
+    client = await (await opened(respond)).connect()
+    await client.put(
+        b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(3))
+        + b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    received = await client.rest()
+    bodies = [part.partition(b"HTTP/1.1")[0] for part in received.split(b"\r\n\r\n")[1:]]
+    assert bodies == [b"/0", b"/1", b"/2", b"/last"]
+
+
+async def test_connection_close_closes_the_connection(opened):
+    client = await (await opened(say_hello)).connect()
+    answer = await client.exchange(headers=[("Connection", "close")])
+    assert answer.headers["connection"] == "close"
+    assert await client.rest() == b""
+
+
+async def test_a_stream_over_http_1_0_ends_with_the_connection(opened):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.send(b"one")
+        await exchange.send(b"two")
+        await exchange.end()
+
+    client = await (await opened(respond)).connect()
+    await client.put(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n")
+    assert (await client.rest()).endswith(b"\r\n\r\nonetwo")
+
+
+async def test_many_requests_are_served_at_the_same_time(opened):
+    count = 50
+    waiting = 0
+    all_are_here = trio.Event()
+
+    async def respond(exchange):
+        nonlocal waiting
+        waiting += 1
+        if waiting == count:
+            all_are_here.set()
+        await all_are_here.wait()
+        await exchange.answer(200, [], exchange.head.path.encode())
+
+    host = await opened(respond)
+
+    async def ask(number):
+        client = await host.connect()
+        assert (await client.exchange(target=f"/{number}")).body == b"/%d" % number
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(ask, number)
+
+
+async def test_connections_beyond_the_limit_are_rejected(opened_by_listener):
+    host = await opened_by_listener(say_hello, http=HttpLimits(connections_max=2))
+    first, second, third = [await host.connect() for _ in range(3)]
+    await first.exchange()
+    await second.exchange()
+    rejection = b"HTTP/1.1 503 " if host.tls is None else b""  # over TLS, the handshake fails
+    assert (await third.rest()).startswith(rejection)
+    await second.aclose()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert (await first.exchange()).status == 200
+    assert (await (await host.connect()).exchange()).status == 200
+
+
+async def test_an_idle_connection_is_closed(opened, mock_clock):
+    client = await (await opened(say_hello, http=HttpLimits(idle_seconds=2))).connect()
+    await client.exchange()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    mock_clock.jump(4)
+    assert await client.rest() == b""
+
+
+async def test_too_long_headers_are_rejected(opened):
+    client = await (await opened(say_hello, http=HttpLimits(headers_bytes_max=4096))).connect()
+    await client.put(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 200_000)
+    assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+
+
+# The stop
+
+
+async def test_a_stop_cancels_open_exchanges(opened):
+    begun = trio.Event()
+    ends = []
+
+    async def respond(exchange):
+        await exchange.body(100)
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            ends.append("cancelled")
+            raise
+
+    host = await opened(respond)
+    idle, busy = await host.connect(), await host.connect()
+    await busy.ask("POST", body=b"{}")
+    await begun.wait()
+    with trio.fail_after(SECONDS):
+        await host.stop()
+    assert ends == ["cancelled"]
+    assert await idle.rest() == b""
+    assert not (await busy.rest()).startswith(b"HTTP/1.1 2")
+    with pytest.raises(OSError, match="fail"):
+        await host.connect()
+
+
+async def test_a_stream_may_send_a_final_message_at_the_stop(opened):
+    host = await opened(say_goodbye)
+    client = await host.connect()
+    await client.ask()
+    await client.head()
+    with trio.fail_after(SECONDS):
+        await host.stop()
+    assert (await client.body()) == b"goodbye"
+
+
+@pytest.mark.real_time
+async def test_a_client_that_reads_nothing_does_not_delay_the_stop(opened_by_listener):
+    sent = 0
+
+    async def respond(exchange):
+        nonlocal sent
+        await exchange.start(200, [])
+        while True:
+            await exchange.send(b"x" * 100_000)
+            sent += 1
+
+    host = await opened_by_listener(respond, shutdown=ShutdownLimits(close_seconds=0.2))
+    client = await host.connect()
+    await client.ask()
+    while not sent:
+        await trio.sleep(0.01)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    with trio.fail_after(SECONDS):
+        await host.stop()
+
+
+def _coroutines(task):
+    """The names of all coroutines that a task and those below it are in."""
+    coroutine = task.coro
+    while hasattr(coroutine, "cr_code"):
+        yield coroutine.cr_code.co_qualname
+        coroutine = coroutine.cr_await
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            yield from _coroutines(child)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the poller is of Linux")
+async def test_idle_connections_have_no_task(open_host):
+    host = await open_host("resting", say_hello)
+    clients = [await host.connect() for _ in range(20)]
+    for _ in range(2):
+        for client in clients:
+            assert (await client.exchange()).status == 200
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        names = [*_coroutines(trio.lowlevel.current_root_task())]
+        assert "NativeConnection.serve" not in names
+        assert names.count("Poller.next") == 1
+
+
+# Requests to upgrade to protocols other than WebSocket, which our own listener ignores.
+#
+# hypercorn upgrades to HTTP/2 in plain text, which RFC 9113, section 3.1, has made obsolete.
+
+
+HTTP2_SETTINGS = "AAMAAABkAARAAAAAAAIAAAAA"
+WISHES = {
+    "HTTP/2 in plain text": [
+        ("Connection", "Upgrade, HTTP2-Settings"),
+        ("Upgrade", "h2c"),
+        ("HTTP2-Settings", HTTP2_SETTINGS),
+    ],
+    "the same, without its settings": [("Connection", "upgrade"), ("UPGRADE", "H2C")],
+    "the same, behind another": [
+        ("Connection", "upgrade"),
+        ("Upgrade", "TLS/1.0"),
+        ("Upgrade", "h2c"),
+    ],
+    "another protocol": [("Connection", "upgrade"), ("Upgrade", "IRC/6.9")],
+}
+
+
+@pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
+async def test_an_upgrade_to_another_protocol_is_ignored(opened_by_listener, headers):
+    heads = []
+
+    async def respond(exchange):
+        heads.append(exchange.head)
+        await say_hello(exchange)
+
+    client = await (await opened_by_listener(respond)).connect()
+    for target in ("/a?b", "/c"):  # the connection is one of HTTP/1.1 still
+        answer = await client.exchange(target=target, headers=headers)
+        assert (answer.status, answer.body, answer.informational) == (200, b"hello", [])
+    assert [(each.method, each.path, each.query) for each in heads] == [
+        ("GET", "/a", "b"),
+        ("GET", "/c", ""),
+    ]
+    assert {each.headers["host"] for each in heads} == {"host.test"}
+
+
+@pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
+async def test_a_disconnect_after_an_upgrade_request_is_noticed(opened_by_listener, headers):
+    is_asked, is_gone = trio.Event(), trio.Event()
+
+    async def respond(exchange):
+        await exchange.body(100)
+        is_asked.set()
+        await exchange.gone()
+        is_gone.set()
+
+    client = await (await opened_by_listener(respond)).connect()
+    await client.ask("POST", headers=headers, body=b"{}")
+    await is_asked.wait()
+    await client.aclose()
+    with trio.fail_after(5):
+        await is_gone.wait()
+
+
+# Where a request ends: what two readers could understand in two ways reaches no application.
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture
+async def opened_framing(open_host, request):
+    """A host that keeps the paths of what its application has seen."""
+    seen = []
+
+    async def respond(exchange):
+        seen.append(exchange.head.path)
+        await exchange.answer(200, [], b"hello")
+
+    async def opened(name):
+        return await open_host(name, respond), seen
+
+    return opened
+
+
+both_lengths = pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+    ],
+    ids=["length-first", "coding-first"],
+)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+@both_lengths
+async def test_a_request_with_length_and_coding_is_rejected_and_disconnected(
+    opened_framing, name, fields
+):
+    host, seen = await opened_framing(name)
+    client = await host.connect()
+    await client.put(HEAD + fields + b"\r\n0\r\n\r\n")
+    with trio.fail_after(5):
+        received = await client.rest()
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert seen == []
+
+
+@pytest.mark.parametrize("name", HOSTS)
+@both_lengths
+async def test_data_after_such_a_request_are_not_served(opened_framing, name, fields, caplog):
+    host, seen = await opened_framing(name)
+    for _ in range(3):
+        client = await host.connect()
+        await client.put(HEAD + fields + b"\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
+        with trio.fail_after(5):
+            assert (await client.rest()).count(b"HTTP/1.1") <= 1
+    assert seen == []
+    assert name == "hypercorn" or caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["native", "resting"])
+async def test_headers_and_body_of_an_answer_are_sent_together(opened_framing, name, monkeypatch):
+    host, _ = await opened_framing(name)
+    sent = []
+    for kind, method in ((socket.socket, "send"), (trio.SocketStream, "send_all")):
+        monkeypatch.setattr(kind, method, noting(getattr(kind, method), sent))
+    client = await host.connect()
+    await client.put(HEAD + b"Content-Length: 3\r\nConnection: close\r\n\r\nabc")
+    await client.rest()
+    answers = [data for data in sent if data.startswith(b"HTTP/1.1")]
+    assert len(answers) == 1
+    assert answers[0].endswith(b"hello")
+
+
+def noting(send, sent):
+    def noted(self, data, *options):
+        sent.append(bytes(data))
+        return send(self, data, *options)
+
+    return noted
+
+
+@pytest.mark.parametrize("name", HOSTS)
+async def test_a_connection_is_kept_after_an_unread_empty_body(opened_framing, name):
+    host, seen = await opened_framing(name)
+    client = await host.connect()
+    for _ in range(2):
+        await client.put(HEAD + b"Content-Length: 0\r\n\r\n")
+        with trio.fail_after(5):
+            while not (received := await client.stream.receive_some()).endswith(b"hello"):
+                assert b"connection: close" not in received
+    assert seen == ["/", "/"]
+
+
+# Header fields as bytes.
+
+
+def test_header_names_are_lower_case_and_values_unchanged():
+    fields = [("Mcp-Session-Id", "AbC"), ("x", ""), ("y", "a \t b"), ("z", "\xe9")]
+    assert encoded(fields) == [
+        (b"mcp-session-id", b"AbC"),
+        (b"x", b""),
+        (b"y", b"a \t b"),
+        (b"z", b"\xe9"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:", "a\n", "\n", "é", ":status"])
+def test_a_header_name_must_be_a_token(name):
+    with pytest.raises(ValueError, match="is not a valid name of a header"):
+        encoded([(name, "x")])
+
+
+@pytest.mark.parametrize("value", ["\n", "a\r\nb", "a\n", "\0", " a", "a\t", "a\x7f", "\u20ac"])
+def test_a_header_value_has_no_line_break(value):
+    with pytest.raises(ValueError, match="the value of the header x-a"):
+        encoded([("x-a", value)])
+
+
+@given(st.text())
+def test_a_header_value_is_one_line(value):
+    try:
+        [(_, sent)] = encoded([("a", value)])
+    except ValueError:
+        return
+    assert sent.decode("latin-1") == value
+    assert not set(b"\r\n\0") & set(sent)
+
+
+# Whoever is over a limit is told which setting it is, before any application is asked.
+
+
+POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
+SECONDS_NAMED_LIMITS = 10.0
+
+
+async def answer(exchange):
+    await exchange.answer(200, [], await exchange.body(1000))
+
+
+async def told(client, data):
+    """The answer to this, up to the end of the connection."""
+    await client.put(data)
+    with trio.fail_after(SECONDS_NAMED_LIMITS):
+        return await client.rest()
+
+
+@pytest.mark.parametrize(
+    ("data", "limits", "status", "setting"),
+    [
+        (
+            b"GET / HTTP/1.1\r\nX: " + b"x" * 3000,
+            {"http": HttpLimits(headers_bytes_max=2000)},
+            431,
+            "limits.http.headers_bytes_max (2000)",
+        ),
+        (
+            POST[:20],
+            {"http": HttpLimits(headers_seconds=0.1)},
+            408,
+            "0.1 seconds (limits.http.headers_seconds)",
+        ),
+        (
+            POST + b"Content-Length: 9\r\n\r\nabc",
+            {"http": HttpLimits(body_seconds=0.1)},
+            408,
+            "0.1 seconds (limits.http.body_seconds)",
+        ),
+    ],
+)
+@pytest.mark.real_time
+async def test_our_own_listener_names_the_limit(open_host, data, limits, status, setting):
+    host = await open_host("native", answer, **limits)
+    received = await told(await host.connect(), data)
+    assert received.startswith(b"HTTP/1.1 %d " % status)
+    assert setting.encode() in received
+
+
+def test_what_is_not_kept_any_more_names_how_much_is():
+    buffer = ReplayBuffer(events_max=1, bytes_max=100)
+    stream = buffer.open_stream()
+    first, *_ = (buffer.keep(stream, b"data") for _ in range(3))
+    with pytest.raises(
+        LookupError, match=r"limits\.http\.events_kept_max, limits\.http\.events_kept_bytes_max"
+    ):
+        buffer.after(first)
+
+
+@pytest.mark.parametrize("name", ["native", "resting"])
+async def test_one_connection_too_many_gets_the_name_of_the_limit(open_host, name):
+    host = await open_host(name, answer, http=HttpLimits(connections_max=1))
+    first = await host.connect()
+    await first.exchange()
+    second = await host.connect()
+    with trio.fail_after(SECONDS_NAMED_LIMITS):
+        rejected = await second.exchange()
+    assert (rejected.status, rejected.headers["connection"]) == (503, "close")
+    assert rejected.body == b"there are too many connections (limits.http.connections_max)"
+    assert (await first.exchange()).status == 200
+
+
+# One timer for many waits.
+
+
+def tasks():
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_each_wait_ends_when_it_has_taken_too_long(autojump_clock):
+    patience, waited = TimerQueue(3), []
+
+    async def wait():
+        began = trio.current_time()
+        await patience.wait(Wakeup())
+        waited.append(trio.current_time() - began)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+    assert waited == [3] * 5
+
+
+async def test_who_is_woken_in_time_waits_no_longer(autojump_clock):
+    patience, wakeups = TimerQueue(3), [Wakeup(), Wakeup()]
+
+    async with trio.open_nursery() as nursery:
+        for wakeup in wakeups:
+            nursery.start_soon(patience.wait, wakeup)
+        await trio.sleep(1)
+        wakeups[1].wake()
+        wakeups[0].wake()
+    assert trio.current_time() == 1
+    await patience.wait(Wakeup())
+    assert trio.current_time() == 4
+
+
+async def test_nothing_runs_while_nobody_waits(autojump_clock):
+    patience, before = TimerQueue(3), tasks()
+    for _ in range(2):
+        with trio.move_on_after(1):
+            await patience.wait(Wakeup())
+        assert tasks() == before + 1
+        await trio.sleep(5)
+        assert tasks() == before
+
+
+# The trusted certificates of HTTP clients are read once per process.
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """One for each time that they are."""
+    real, read = httpx2.create_ssl_context, []
+
+    def reading():
+        read.append(1)
+        return real()
+
+    trust.default_ssl_context.cache_clear()
+    monkeypatch.setattr(httpx2, "create_ssl_context", reading)
+    yield read
+    trust.default_ssl_context.cache_clear()
+
+
+async def test_certificates_are_read_once_for_all_https_clients(read):
+    for _ in range(3):
+        async with client_for(httpx2.URL("https://host.test")):
+            pass
+    assert len(read) == 1
+    assert trust.default_ssl_context().verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_an_error_for_unreadable_certificates_names_the_variable(
+    tmp_path, monkeypatch, content
+):
+    path = tmp_path / "certificates.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
+        client_for(httpx2.URL("https://host.test"))
+
+
+async def test_http_clients_read_no_certificates(read):
+    async with client_for(httpx2.URL("http://host.test")):
+        assert read == []
+
+
+async def test_certificates_are_read_once_for_all_clients_of_handlers(read):
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    await listeners[0].aclose()
+    for _ in range(3):
+        async with httpx2.AsyncClient(transport=mcp_trio.http.EffectTransport()) as client:
+            with pytest.raises(httpx2.ConnectError):
+                await client.get(f"http://127.0.0.1:{port}")
+    assert len(read) == 1

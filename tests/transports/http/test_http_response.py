@@ -1,4 +1,4 @@
-"""How a stream gets to its client: as JSON, as events, or not at all."""
+"""What waits for a client on one stream."""
 
 import functools
 import json
@@ -15,7 +15,166 @@ from mcp_trio._transports.http_response import AnswerStream, Sent, StreamSender,
 from mcp_trio.limits import HttpLimits
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
-LIMITS = Limits(
+LIMITS = Limits(http=HttpLimits(events_kept_max=3, unsent_bytes_max=10))
+
+
+def note(text, event_id=None):
+    return Sent(text.encode(), event_id, is_answer=False)
+
+
+def answer(text):
+    return Sent(text.encode(), None, is_answer=True)
+
+
+def frames(stream):
+    return [sent.frame.decode() for sent in stream.take()]
+
+
+def test_frames_are_taken_in_order_and_once():
+    stream = AnswerStream(LIMITS)
+    stream.put(note("a"))
+    stream.put(note("b"))
+    assert stream.has_waiting
+    assert frames(stream) == ["a", "b"]
+    assert not stream.has_waiting
+    assert frames(stream) == []
+
+
+def test_a_stream_ends_with_the_last_answer_that_it_awaits():
+    stream = AnswerStream(LIMITS, awaits={1, "a"})
+    stream.answered(1)
+    assert not stream.is_ended
+    stream.answered(2)
+    assert not stream.is_ended
+    stream.answered("a")
+    assert stream.is_ended
+
+
+def test_answers_alone_are_distinguished_from_answers_among_others():
+    stream = AnswerStream(LIMITS, awaits={1})
+    stream.put(answer("x"))
+    assert stream.answers is None
+    stream.answered(1)
+    assert stream.answers == [b"x"]
+    stream.put(note("n"))
+    assert stream.answers is None
+    stream.take()
+    assert stream.answers == []
+
+
+def test_a_stream_without_a_response_drops_its_oldest_messages():
+    stream = AnswerStream(LIMITS)
+    for text in "abcd":
+        stream.put(note(text))
+    assert (frames(stream), stream.dropped) == (["b", "c", "d"], 1)
+    stream.put(note("e" * 11))
+    stream.put(note("f"))
+    assert (frames(stream), stream.dropped, stream.is_overrun) == (["f"], 2, False)
+
+
+def test_one_frame_may_be_as_large_as_it_is():
+    for is_carried in (False, True):
+        stream = AnswerStream(LIMITS)
+        if is_carried:
+            stream.carry(trio.CancelScope())
+        stream.put(note("a"))
+        stream.put(answer("b" * 100))
+        assert (len(stream.take()), stream.is_overrun) == (2, False)
+
+
+def test_a_response_that_is_too_slow_gets_nothing_more():
+    stream = AnswerStream(LIMITS)
+    stream.carry(trio.CancelScope())
+    for text in "abcdefghijk":  # their number alone does not matter
+        stream.put(note(text))
+    assert not stream.is_overrun
+    stream.put(note("l"))
+    assert stream.is_overrun
+    assert stream.has_news
+    assert not stream.has_waiting
+
+
+async def test_taking_a_stream_over_ends_the_previous_response():
+    stream, first, second = AnswerStream(LIMITS), trio.CancelScope(), trio.CancelScope()
+    stream.carry(first)
+    stream.carry(second)
+    assert (first.cancel_called, second.cancel_called) == (True, False)
+    stream.put_down(first)
+    assert stream.is_carried
+    stream.put_down(second)
+    assert not stream.is_carried
+
+
+def test_what_was_missed_goes_first_and_nothing_twice():
+    stream = AnswerStream(LIMITS)
+    stream.put(note("b", "1-2"))
+    stream.put(note("c", "1-3"))
+    stream.put_again([note("a", "1-1"), note("b", "1-2")])
+    assert frames(stream) == ["a", "b", "c"]
+
+
+def test_a_stream_whose_client_is_away_holds_nothing():
+    stream = AnswerStream(LIMITS)
+    stream.put(note("a", "1-1"))
+    stream.leave()
+    stream.put(note("b", "1-2"))
+    assert not stream.has_waiting
+    stream.put_again([note("a", "1-1")])
+    stream.put(note("c", "1-3"))
+    assert frames(stream) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda stream: stream.put(note("a")),
+        lambda stream: stream.put_again([note("a")]),
+        lambda stream: stream.end(),
+    ],
+)
+async def test_news_end_every_wait(tell, autojump_clock):
+    stream, woken = AnswerStream(LIMITS), []
+
+    async def wait():
+        await stream.news()
+        woken.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not woken
+        tell(stream)
+    assert woken
+    with trio.testing.assert_checkpoints():
+        await stream.news()
+
+
+async def test_the_end_is_waited_for_past_all_news(autojump_clock):
+    stream = AnswerStream(LIMITS)
+    with trio.move_on_after(1) as patience:
+        stream.put(note("a"))
+        await stream.ended()
+    assert patience.cancelled_caught
+    stream.end()
+    with trio.testing.assert_checkpoints():
+        await stream.ended()
+
+
+async def test_a_wait_ends_after_its_time(autojump_clock):
+    began = trio.current_time()
+    stream = AnswerStream(LIMITS)
+    await stream.soon(3)
+    assert trio.current_time() - began == 3
+    stream.put(note("a"))
+    with trio.testing.assert_checkpoints():
+        await stream.soon(3)
+    assert trio.current_time() - began == 3
+
+
+# How a stream gets to its client: as JSON, as events, or not at all.
+
+
+LIMITS_CARRYING = Limits(
     http=HttpLimits(stream_after_seconds=1, sse_keep_alive_seconds=10, unsent_bytes_max=200)
 )
 BOTH = "application/json, text/event-stream"
@@ -29,7 +188,7 @@ def exchange_of(accept=BOTH):
 
 
 def stream_of(*frames):
-    stream = AnswerStream(LIMITS, awaits={1})
+    stream = AnswerStream(LIMITS_CARRYING, awaits={1})
     for frame in frames:
         put(stream, frame)
     return stream
@@ -44,7 +203,9 @@ def put(stream, frame, event_id=None):
 
 async def carry(stream, accept=BOTH, **options):
     exchange = exchange_of(accept)
-    await StreamSender(limits=LIMITS, headers=[("X", "y")], **options).carry(exchange, stream)
+    await StreamSender(limits=LIMITS_CARRYING, headers=[("X", "y")], **options).carry(
+        exchange, stream
+    )
     assert exchange.is_ended
     assert exchange.headers["x"] == "y"
     return exchange
@@ -99,13 +260,17 @@ async def test_the_form_is_one_that_the_client_takes(accept, wants_stream, is_st
 async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
     stream, exchange = stream_of(), exchange_of()
     async with trio.open_nursery() as nursery:
-        carrier = StreamSender(limits=LIMITS, begin=lambda: "1-1")
+        carrier = StreamSender(limits=LIMITS_CARRYING, begin=lambda: "1-1")
         nursery.start_soon(carrier.carry, exchange, stream)
         await trio.sleep(0.9)
         assert exchange.status is None
         await trio.sleep(0.2)
         first = await exchange.event()
-        assert (first.data, first.id, first.retry_ms) == (b"", "1-1", LIMITS.http.sse_retry_ms)
+        assert (first.data, first.id, first.retry_ms) == (
+            b"",
+            "1-1",
+            LIMITS_CARRYING.http.sse_retry_ms,
+        )
         await trio.sleep(25)
         assert exchange.comments == 2
         put(stream, ANSWER, "1-2")
@@ -116,7 +281,7 @@ async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
 async def test_a_first_event_may_be_another():
     stream = stream_of(ANSWER)
     exchange = exchange_of("text/event-stream")
-    await StreamSender(limits=LIMITS, first_event=Event(b"x", name="endpoint")).stream(
+    await StreamSender(limits=LIMITS_CARRYING, first_event=Event(b"x", name="endpoint")).stream(
         exchange, stream
     )
     assert (await exchange.event()).name == "endpoint"
@@ -126,7 +291,7 @@ async def test_a_client_that_takes_no_stream_waits(autojump_clock):
     stream, exchange = stream_of(), exchange_of("application/json")
     stream.is_narrow = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(StreamSender(limits=LIMITS).carry, exchange, stream)
+        nursery.start_soon(StreamSender(limits=LIMITS_CARRYING).carry, exchange, stream)
         await trio.sleep(1000)
         assert exchange.status is None
         put(stream, ANSWER)
@@ -134,13 +299,13 @@ async def test_a_client_that_takes_no_stream_waits(autojump_clock):
 
 
 async def test_several_answers_are_an_array_where_no_stream_is_taken():
-    stream = AnswerStream(LIMITS, awaits={1})
+    stream = AnswerStream(LIMITS_CARRYING, awaits={1})
     stream.is_narrow = True
     stream.put(Sent(ERROR, None, is_answer=True))
     put(stream, ANSWER)
     exchange = await carry(stream, "application/json")
     assert exchange.json == [json.loads(ERROR), json.loads(ANSWER)]
-    stream = AnswerStream(LIMITS, awaits={1})
+    stream = AnswerStream(LIMITS_CARRYING, awaits={1})
     stream.put(Sent(ERROR, None, is_answer=True))
     put(stream, ANSWER)
     assert (await carry(stream)).is_stream
@@ -169,7 +334,7 @@ async def test_what_ends_without_a_word_as_a_stream_just_ends():
 
 async def test_a_client_that_reads_too_slowly_is_disconnected_until_it_reconnects(autojump_clock):
     stream, exchange = stream_of(NOTE), exchange_of()
-    carrier = StreamSender(limits=LIMITS)
+    carrier = StreamSender(limits=LIMITS_CARRYING)
     stays = []
 
     async def watch():
@@ -198,7 +363,9 @@ async def test_sending_reports_whether_the_client_stayed(autojump_clock, is_soon
         async def watch(exchange=exchange, stream=stream, stays=stays):
             try:
                 stays.append(
-                    await carried(exchange, StreamSender(limits=LIMITS), stream, TimerQueue(0.25))
+                    await carried(
+                        exchange, StreamSender(limits=LIMITS_CARRYING), stream, TimerQueue(0.25)
+                    )
                 )
             except trio.BrokenResourceError:
                 stays.append("broken")

@@ -19,8 +19,14 @@ import trio.testing
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._server.http_serve import Address
+from mcp_trio._server.http_sessions import Restarts
+from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from tests.server.http.conftest import Site, call, harbour, hello, request, text
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import DEFAULT_LIMITS, HttpLimits
+from mcp_trio.recording import RecordOptions, replay
+from tests.server.http.conftest import Site, call, harbour, hello, request, site_of, text
+from tests.server.rounds import TRUE, text_of
 
 HOSTS = ["native", "hypercorn"]
 ACCEPT = {"Accept": "application/json, text/event-stream"}
@@ -399,3 +405,318 @@ def test_a_process_whose_lifespan_fails_says_why_and_no_more():
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "KeyError: 'sunk'"
     assert "ExceptionGroup" not in done.stderr
+
+
+# Modern requests of a server that runs for long: one recording after the other, each by itself.
+
+
+FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+BYTES_MAX = 6000
+
+
+def harbour_rolling_recordings():
+    server = Server("harbour")
+
+    @server.tool
+    async def hail(*, ctx: Context) -> str:
+        return f"{ctx.uuid4()}"
+
+    @server.tool
+    async def wait(*, ctx: Context) -> str:
+        await ctx.sleep(100)
+        return "waited"
+
+    @server.tool
+    async def steer(*, ctx: Context) -> str:
+        return f"{(await ctx.elicit('sure?', bool)).data}"
+
+    return server
+
+
+async def hailed(site, count):
+    for _ in range(count):
+        answer = await site.ask_stateless(call("hail"))
+        assert answer.status == 200
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """`recorded(talk)` are the files that are there when a server has been talked with."""
+
+    async def run(talk):
+        async with site_of(
+            harbour_rolling_recordings(),
+            record=RecordOptions(tmp_path, segment_bytes_max=BYTES_MAX),
+        ) as (site):
+            await talk(site)
+            site.runtime.close()
+            await site.runtime.ended.wait()
+
+    def recorded(talk):
+        trio.run(run, talk, clock=trio.testing.MockClock(autojump_threshold=0))
+        return sorted(tmp_path.iterdir())
+
+    return recorded
+
+
+def firsts(files):
+    """Those with which a recording begins."""
+    return [file for file in files if len(file.name.split(".")) == 3]
+
+
+def replayed(files):
+    """How many requests are in the recordings, each of which replays alone; the least first."""
+    reports = [replay(file, harbour_rolling_recordings()) for file in firsts(files)]
+    assert all(report.is_complete for report in reports)
+    return sorted(report.requests for report in reports)
+
+
+def test_a_recording_ends_at_rest_before_it_is_full_and_another_begins(recorded):
+    async def talk(site):
+        await hailed(site, 30)
+
+    files = recorded(talk)
+    assert len(files) > 3
+    assert firsts(files) == files
+    assert max(file.stat().st_size for file in files) < 1.2 * BYTES_MAX
+    assert sum(replayed(files)) == 30
+
+
+def test_while_a_request_runs_it_goes_on_in_further_files(recorded):
+    async def talk(site):
+        waiting = site.begin_stateless(call("wait"))
+        await hailed(site, 20)
+        assert text((await waiting.rest())[-1]) == "waited"
+        await hailed(site, 1)
+
+    files = recorded(talk)
+    assert len(firsts(files)) == 2
+    assert len(files) > 3
+    assert replayed(files) == [1, 21]
+
+
+def test_who_has_asked_is_waited_for(recorded):
+    async def talk(site):
+        asked = await site.ask_stateless(call("steer"), meta=FORMS)
+        state = asked.json["result"]["requestState"]
+        await hailed(site, 20)
+        retry = call("steer", id=2, requestState=state, inputResponses={"q1": TRUE})
+        answer = await site.ask_stateless(retry, meta=FORMS)
+        assert text_of(answer.json["result"]) == "True"
+
+    files = recorded(talk)
+    assert len(firsts(files)) == 1
+    assert replayed(files) == [21]
+
+
+def test_so_is_who_listens(recorded):
+    async def talk(site):
+        wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+        listening = site.begin_stateless(wish)
+        await listening.message()
+        await hailed(site, 20)
+        assert not listening.is_ended
+        listening.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        await hailed(site, 1)
+
+    assert replayed(recorded(talk)) == [1, 21]
+
+
+def test_where_no_other_can_begin_it_goes_on(recorded, monkeypatch, caplog):
+    begin = ServerSessions.begin_session
+
+    def fail(*_, **__):
+        raise RecordingError("the disk is full")
+
+    async def talk(site):
+        monkeypatch.setattr(ServerSessions, "begin_session", fail)
+        await hailed(site, 20)
+        monkeypatch.setattr(ServerSessions, "begin_session", begin)
+        await hailed(site, 1)
+        await trio.sleep(DEFAULT_LIMITS.recording.retry_seconds)
+        await hailed(site, 1)
+
+    assert replayed(recorded(talk)) == [1, 21]
+    assert caplog.text.count("RecordingError: the disk is full") == 1
+
+
+def test_nobody_takes_the_end_of_a_recording_for_a_defect(recorded, caplog):
+    async def talk(site):
+        await hailed(site, 30)
+        await trio.sleep(1000)
+        await hailed(site, 1)
+
+    assert sum(replayed(recorded(talk))) == 31
+    assert "was lost" not in caplog.text
+
+
+# What is recorded of a server over HTTP, and that it can be replayed.
+
+
+LOGS = {"io.modelcontextprotocol/logLevel": "debug"}
+
+
+def recorded_recordings_over_http():
+    server = Server("harbour")
+
+    @server.tool
+    async def ask(*, ctx: Context) -> str:
+        answer = await ctx.sample("which way?", max_tokens=5)
+        return answer.content.text
+
+    @server.tool
+    async def log(name: str, *, ctx: Context) -> str:
+        await ctx.warning(name)
+        await trio.sleep(0.1)
+        return name
+
+    return server
+
+
+def sampled(question):
+    result = {"role": "assistant", "content": {"type": "text", "text": "north"}, "model": "m"}
+    return {"jsonrpc": "2.0", "id": question["id"], "result": result}
+
+
+async def record(folder, leads):
+    async with site_of(recorded_recordings_over_http(), leads=leads, record=folder) as site:
+        for _ in range(2):
+            client = await site.open(capabilities={"sampling": {}})
+            asked = client.begin(call("ask"))
+            await client.ask(sampled(await asked.message()))
+            assert text((await asked.rest())[-1]) == "north"
+        exchanges = [site.begin_stateless(call("log", {"name": name}), meta=LOGS) for name in "abc"]
+        for exchange in exchanges:
+            await exchange.rest()
+        gone = site.begin_stateless(call("log", {"name": "d"}), meta=LOGS)
+        await gone.message()
+        gone.leave()
+        site.runtime.close()
+        await site.runtime.ended.wait()
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_each_session_has_a_recording_and_all_stateless_requests_one(tmp_path, leads):
+    trio.run(record, tmp_path, leads, clock=trio.testing.MockClock(autojump_threshold=0))
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    for file in files:
+        assert replay(file, recorded_recordings_over_http()).is_complete, file
+
+
+# The session behind all stateless requests: what its loss costs, and that another one begins.
+
+
+LIMITS = Limits(http=HttpLimits(restart_seconds=1, restart_seconds_max=4))
+
+
+async def lose_stateless(site):
+    """As a defect of the engine would end it."""
+    await site.runtime.stateless.aclose()
+    await trio.sleep(0.1)
+
+
+async def test_another_session_takes_its_place(open_site, caplog, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    await lose_stateless(site)
+    rejected = await site.ask_stateless(call("tide"))
+    assert (rejected.status, rejected.json["id"]) == (503, 1)
+    assert "another" in rejected.json["error"]["message"]
+    await trio.sleep(1)
+    assert text((await site.ask_stateless(call("tide"))).json) == "high"
+    assert "stateless requests was lost" in caplog.text
+
+
+async def test_requests_in_flight_end_with_it_and_nothing_else_does(
+    open_site, ended, autojump_clock
+):
+    site = await open_site(harbour(ended, limits=LIMITS))
+    client = await site.open()
+    kept = client.begin(call("wait", {"seconds": 9}))
+    lost = site.begin_stateless(call("wait", {"seconds": 9}), accept="application/json")
+    await trio.sleep(1)
+    await lose_stateless(site)
+    assert (lost.status, lost.json["id"]) == (503, 1)
+    assert text((await client.ask(call("tide", id=2))).json) == "high"
+    assert (await site.open()).id != client.id
+    assert [text(each) for each in await kept.rest()] == ["waited"]
+    assert ended == ["cancelled", "done"]
+
+
+async def test_a_legacy_session_that_is_lost_costs_the_others_nothing(open_site, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    client, other = await site.open(), await site.open()
+    await site.runtime.sessions.used(client.id).channel.aclose()
+    await trio.sleep(0.1)
+    assert (await client.ask(call("tide"))).status == 404
+    assert text((await other.ask(call("tide"))).json) == "high"
+    assert text((await site.ask_stateless(call("tide"))).json) == "high"
+
+
+async def test_it_begins_again_and_again_but_ever_more_slowly(open_site, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    pauses = []
+    for _ in range(4):
+        await lose_stateless(site)
+        lost_at = trio.current_time()
+        while (await site.ask_stateless(call("tide"))).status == 503:
+            await trio.sleep(0.25)
+        pauses.append(round(trio.current_time() - lost_at))
+    assert pauses == [1, 2, 4, 4]
+
+
+async def test_a_runtime_that_closes_begins_none(open_site, caplog, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    await lose_stateless(site)
+    site.runtime.close()
+    await site.runtime.ended.wait()
+    assert caplog.text.count("was lost") == 1
+    other = await open_site(harbour(limits=LIMITS))
+    other.runtime.close()
+    await other.runtime.ended.wait()
+    assert caplog.text.count("was lost") == 1
+    assert (await other.ask_stateless(call("tide"))).status == 503
+
+
+async def test_one_that_cannot_be_recorded_is_tried_again(
+    open_site, tmp_path, caplog, autojump_clock
+):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    site = await open_site(harbour(limits=LIMITS), record=f"{folder}/")
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    await lose_stateless(site)
+    await trio.sleep(1.5)
+    assert (await site.ask_stateless(call("tide"))).status == 503
+    assert "cannot open" in caplog.text
+    folder.mkdir()
+    await trio.sleep(2.5)
+    assert text((await site.ask_stateless(call("tide"))).json) == "high"
+
+
+async def test_while_it_is_lost_a_long_recording_is_no_reason_for_another(
+    open_site, tmp_path, caplog, autojump_clock
+):
+    options = RecordOptions(tmp_path, segment_bytes_max=1)
+    site = await open_site(harbour(limits=LIMITS), record=options)
+    assert text((await site.ask_stateless(call("tide"))).json) == "high"
+    await lose_stateless(site)
+    lost = site.runtime.stateless
+    assert (await site.ask_stateless(call("tide"))).status == 503
+    assert site.runtime.stateless is lost
+    await trio.sleep(1)
+    assert text((await site.ask_stateless(call("tide"))).json) == "high"
+    assert caplog.text.count("was lost") == 1
+
+
+@pytest.mark.parametrize(
+    ("lived", "pauses"),
+    [([0, 0, 0, 0], [1, 2, 4, 4]), ([0, 3.9, 4, 0], [1, 2, 1, 2]), ([9, 9], [1, 1])],
+)
+def test_pauses_grow_until_something_lives_for_a_while(lived, pauses):
+    restarts = Restarts(LIMITS)
+    assert [restarts.pause_seconds(seconds) for seconds in lived] == pauses

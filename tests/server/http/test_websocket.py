@@ -1,23 +1,160 @@
-"""WebSocket at `/ws` of a served application, on both hosts and mounted."""
+"""The WebSocket endpoint at the end of a server, with a host that is scripted."""
 
 import contextlib
 import functools
+from contextlib import asynccontextmanager
 
+import attrs
 import httpx2
 import pytest
 import trio
+import trio.testing
 from wsproto import events
 from wsproto.extensions import PerMessageDeflate
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestError
+from mcp_trio._protocol.http_headers import HttpRequest
+from mcp_trio._protocol.websocket import CloseCode
+from mcp_trio._server.http_app import Asked, RejectedError
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
+from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import HttpLimits, ShutdownLimits
 from mcp_trio.recording import replay
 from mcp_trio.transports import open_websocket_channel
-from tests.server.watched import harbour
+from tests.server.http.conftest import harbour
+from tests.server.watched import harbour as harbour_websockets
+from tests.transports.http.scripted_exchange import ScriptedExchange
 from tests.transports.websocket.conftest import raw_peer
+
+FIELDS = {
+    "host": "localhost",
+    "connection": "keep-alive, Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+HELLO = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+    b'"capabilities":{},"clientInfo":{"name":"buoy","version":"1"}}}'
+)
+
+
+@attrs.define(eq=False)
+class Socket:
+    """A socket whose peer says hello and then nothing."""
+
+    bytes_sent: int = 0
+    sent: list = attrs.field(factory=list)
+    closed: list = attrs.field(factory=list)
+    unheard: list = attrs.field(factory=lambda: [HELLO])
+
+    async def send_texts(self, texts):
+        await trio.lowlevel.checkpoint()
+        self.sent += texts
+
+    async def receive(self):
+        await trio.lowlevel.checkpoint()
+        if not self.unheard:
+            await trio.sleep_forever()
+        frame = self.unheard.pop()
+        if frame is None:
+            raise SocketEnded(CloseCode.NORMAL_CLOSURE)
+        return [frame]
+
+    async def ping(self):
+        await trio.lowlevel.checkpoint()
+
+    def is_silent_since(self, _moment):
+        return False
+
+    async def close(self, code, _reason):
+        await trio.lowlevel.checkpoint()
+        self.closed.append(code)
+
+
+@attrs.define(eq=False)
+class Scripted:
+    """A request to become a WebSocket."""
+
+    head: HttpRequest = attrs.field(factory=lambda: HttpRequest("GET", "/ws", "", FIELDS))
+    socket: Socket = attrs.field(factory=Socket)
+    rejections: list = attrs.field(factory=list)
+    before: list = attrs.field(factory=list)
+
+    async def reject(self, rejection):
+        await trio.lowlevel.checkpoint()
+        self.rejections.append(rejection)
+
+    @asynccontextmanager
+    async def opened(self, _subprotocol):
+        for call in self.before:
+            call()
+        yield self.socket
+
+
+async def test_a_server_that_closes_takes_no_more(open_site, autojump_clock):
+    site = await open_site(harbour())
+    site.runtime.close()
+    upgrade = Scripted()
+    await site.app.upgraded(upgrade)
+    assert [(each.status, each.text) for each in upgrade.rejections] == [
+        (503, "the server is closing")
+    ]
+
+
+async def test_a_server_that_closes_meanwhile_says_so(open_site, autojump_clock):
+    site = await open_site(harbour())
+    upgrade = Scripted(before=[site.runtime.close])
+    await site.app.upgraded(upgrade)
+    assert upgrade.socket.closed == [CloseCode.GOING_AWAY]
+    assert upgrade.socket.sent == []
+
+
+@pytest.mark.parametrize("how", ["the runtime closes", "the request is cancelled"])
+async def test_a_session_ends_with_the_servers_end(open_site, nursery, how, autojump_clock):
+    site = await open_site(harbour())
+    upgrade, scope = Scripted(), trio.CancelScope()
+
+    async def run():
+        with scope:
+            await site.app.upgraded(upgrade)
+
+    nursery.start_soon(run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(upgrade.socket.sent) == 1
+    (site.runtime.close if how == "the runtime closes" else scope.cancel)()
+    with trio.fail_after(60):
+        while not upgrade.socket.closed:
+            await trio.sleep(0.01)
+    assert upgrade.socket.closed == [CloseCode.GOING_AWAY]
+
+
+async def test_a_session_that_its_client_ends_gives_its_place_back(open_site, autojump_clock):
+    site = await open_site(harbour())
+    for _ in range(2):
+        upgrade = Scripted(socket=Socket(unheard=[None, HELLO]))
+        await site.app.upgraded(upgrade)
+        assert upgrade.socket.closed == [CloseCode.NORMAL_CLOSURE]
+        assert site.runtime.sessions._connected == 0
+
+
+async def test_an_upgrade_that_its_host_has_not_seen_is_rejected(open_site):
+    site = await open_site(harbour())
+    exchange = ScriptedExchange.of("GET", "/ws")
+    asked = Asked(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
+    with pytest.raises(RejectedError, match="not a WebSocket handshake"):
+        await site.app.websocket.respond(asked)
+
+
+async def test_without_an_endpoint_there_is_nothing_to_give_a_host(open_site):
+    site = await open_site(harbour(), has_websocket=False)
+    assert site.app.upgraded is None
+
+
+# WebSocket at `/ws` of a served application, on both hosts and mounted.
+
 
 HOSTS = ["native", "hypercorn", "mounted"]
 LEGACY, STATELESS = "2025-11-25", "2026-07-28"
@@ -68,7 +205,7 @@ def text(result):
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_one_port_serves_both_eras_over_both_transports(host):
-    async with served(harbour(), host) as (url, _scope):
+    async with served(harbour_websockets(), host) as (url, _scope):
         for protocol_version in (LEGACY, STATELESS):
             for where in (url, url.replace("ws:", "http:").replace("/ws", "/mcp")):
                 async with Client(where, protocol_versions=[protocol_version]) as client:
@@ -78,7 +215,7 @@ async def test_one_port_serves_both_eras_over_both_transports(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_each_session_is_recorded_by_itself_and_replays_strictly(host, tmp_path):
-    server = harbour(protocol_versions=[LEGACY])
+    server = harbour_websockets(protocol_versions=[LEGACY])
     async with served(server, host, record=tmp_path) as (url, _scope):
         for _ in range(2):
             async with Client(url) as client:
@@ -89,13 +226,15 @@ async def test_each_session_is_recorded_by_itself_and_replays_strictly(host, tmp
         assert '"transport":"websocket"' in file.read_text().splitlines()[0]
         # hypercorn does not pass on that the client has closed with code 1000.
         assert ('"eof"' if host == "native" else '"lost"') in file.read_text()
-        report = await trio.to_thread.run_sync(replay, file, harbour(protocol_versions=[LEGACY]))
+        report = await trio.to_thread.run_sync(
+            replay, file, harbour_websockets(protocol_versions=[LEGACY])
+        )
         assert report.is_complete, file
 
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_a_page_of_another_origin_is_rejected_before_the_upgrade(host):
-    async with served(harbour(), host) as (url, _scope):
+    async with served(harbour_websockets(), host) as (url, _scope):
         for origin in ("https://evil.example", "null"):
             with pytest.raises(ConnectionLost, match=r"HTTP 403.*origins="):
                 await open_websocket_channel(url, headers={"Origin": origin})
@@ -108,7 +247,7 @@ async def test_a_page_of_another_origin_is_rejected_before_the_upgrade(host):
                 b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" % port.encode()
             )
             assert b" 403 " in await peer.stream.receive_some()
-    async with served(harbour(), host, origins=["https://app.example"]) as (url, _scope):
+    async with served(harbour_websockets(), host, origins=["https://app.example"]) as (url, _scope):
         channel = await open_websocket_channel(url, headers={"Origin": "https://app.example"})
         await channel.aclose()
 
@@ -116,7 +255,7 @@ async def test_a_page_of_another_origin_is_rejected_before_the_upgrade(host):
 @pytest.mark.requirement("SEC-08", "HTTP-05")
 @pytest.mark.parametrize("host", HOSTS)
 async def test_the_token_is_accepted_over_both_transports(host):
-    async with served(harbour(), host, token="sesame") as (url, _scope):
+    async with served(harbour_websockets(), host, token="sesame") as (url, _scope):
         async with Client(await open_websocket_channel(url, token="sesame")) as client:
             assert text(await client.call_tool("who")) == "bearer"
         for wrong in ("sesam", None):
@@ -133,7 +272,7 @@ async def test_the_token_is_accepted_over_both_transports(host):
 @pytest.mark.parametrize("host", HOSTS)
 async def test_the_subprotocol_brings_a_browsers_token(host):
     async with (
-        served(harbour(), host, token="sesame") as (url, _scope),
+        served(harbour_websockets(), host, token="sesame") as (url, _scope),
         peer_of(url, ["mcp.token.c2VzYW1l", "mcp"]) as (_peer, answer),
     ):
         assert answer.subprotocol == "mcp"
@@ -141,7 +280,7 @@ async def test_the_subprotocol_brings_a_browsers_token(host):
 
 async def test_compression_is_not_agreed_on_by_our_own_listener():
     async with (
-        served(harbour(), "native") as (url, _),
+        served(harbour_websockets(), "native") as (url, _),
         peer_of(url, extensions=[PerMessageDeflate()]) as (_, answer),
     ):
         assert isinstance(answer, events.AcceptConnection)
@@ -150,7 +289,7 @@ async def test_compression_is_not_agreed_on_by_our_own_listener():
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_other_requests_and_paths_are_rejected_with_a_hint(host):
-    async with served(harbour(), host) as (url, _scope), httpx2.AsyncClient() as http:
+    async with served(harbour_websockets(), host) as (url, _scope), httpx2.AsyncClient() as http:
         site = url.replace("ws:", "http:")
         answer = await http.get(site)
         assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
@@ -161,10 +300,10 @@ async def test_other_requests_and_paths_are_rejected_with_a_hint(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_the_websocket_path_can_be_changed_or_disabled(host):
-    async with served(harbour(), host, ws_path="/socket") as (url, _scope):
+    async with served(harbour_websockets(), host, ws_path="/socket") as (url, _scope):
         channel = await open_websocket_channel(url.replace("/ws", "/socket"))
         await channel.aclose()
-    async with served(harbour(), host, has_websocket=False) as (url, _scope):
+    async with served(harbour_websockets(), host, has_websocket=False) as (url, _scope):
         with pytest.raises(ConnectionLost, match=r"HTTP 40[34]"):
             await open_websocket_channel(url)
         async with httpx2.AsyncClient() as http:
@@ -174,7 +313,10 @@ async def test_the_websocket_path_can_be_changed_or_disabled(host):
 @pytest.mark.parametrize("host", HOSTS)
 async def test_websocket_sessions_count_among_all_sessions(host):
     limits = Limits(http=HttpLimits(sessions_max=1), shutdown=ShutdownLimits(close_seconds=0.3))
-    async with served(harbour(limits=limits, protocol_versions=[LEGACY]), host) as (url, _scope):
+    async with served(harbour_websockets(limits=limits, protocol_versions=[LEGACY]), host) as (
+        url,
+        _scope,
+    ):
         endpoint = url.replace("ws:", "http:").replace("/ws", "/mcp")
         async with Client(url) as client:
             with pytest.raises(ConnectionLost, match=r"HTTP 503.*limits\.http\.sessions_max"):
@@ -191,7 +333,7 @@ async def test_websocket_sessions_count_among_all_sessions(host):
 @pytest.mark.parametrize("host", HOSTS)
 async def test_a_server_that_stops_tells_its_clients_so(host):
     codes = []
-    async with served(harbour(), host) as (url, scope):
+    async with served(harbour_websockets(), host) as (url, scope):
         with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
             async with peer_of(url) as (peer, _answer):
                 await peer.frame(0x1, b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
@@ -211,7 +353,7 @@ async def test_a_session_that_cannot_begin_ends_its_connection(host, monkeypatch
         return begin(server, channel, *args, **options)
 
     monkeypatch.setattr(ServerSessions, "begin_session", begin_session)
-    async with served(harbour(), host) as (url, _scope):
+    async with served(harbour_websockets(), host) as (url, _scope):
         with pytest.raises(ConnectionLost):
             async with Client(url):
                 pass
@@ -223,4 +365,4 @@ async def test_a_token_and_verify_are_one_too_many():
         return "anybody"
 
     with pytest.raises(ValueError, match="either token= or verify="):
-        await harbour().serve_http(port=0, token="x", verify=verify)
+        await harbour_websockets().serve_http(port=0, token="x", verify=verify)
