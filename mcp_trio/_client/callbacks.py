@@ -265,11 +265,11 @@ class ClientApplication:
             except Exception:
                 logger.exception("the callback for %s failed", name)
 
-    def accompany(self, session: Session) -> None:
+    def on_session_open(self, session: Session) -> None:
         """Do nothing: a client has no tasks of its own in a session."""
 
-    def depart(self) -> None:
-        """Do nothing; see `accompany`."""
+    def on_session_close(self) -> None:
+        """Do nothing; see `on_session_open`."""
 
     async def list_roots(self, _params: Any, _report: ReportProgress) -> ListRootsResult:
         """Answer `roots/list`.

@@ -282,7 +282,7 @@ class SubscriptionStream:
         """Send the request and wait for its acknowledgement; on any error cancel it."""
         self._is_acknowledged = self._has_left = False
         params = ListenParams(notifications=self.asked)
-        self._call = self._session.stand(LISTEN, params, self._receive)
+        self._call = self._session.open_subscription(LISTEN, params, self._receive)
         try:
             await self._wait_for_acknowledgement(seconds)
         except BaseException:
@@ -293,7 +293,7 @@ class SubscriptionStream:
 
     def _leave(self) -> None:
         self._has_left = True
-        self._session.leave(self._call)
+        self._session.close_subscription(self._call)
 
     async def _wait_for_acknowledgement(self, seconds: float | None) -> None:
         limit_seconds = self._limits.requests.idle_seconds if seconds is None else seconds

@@ -130,7 +130,7 @@ class SessionReplay:
 
     # Operations.
 
-    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
         """Return the number of the `in` record that was delivered."""
         return self.replayer.delivered
 
@@ -140,9 +140,9 @@ class SessionReplay:
         if record is not None and record.lane == lane.name and is_start(record):
             self.replayer.position.advance()
 
-    def sent(self, frame: bytes, lane: Lane | None) -> None:
+    def sent(self, message: bytes, lane: Lane | None) -> None:
         """Compare a message with its `out` record."""
-        self._compare("out", lane, frame)
+        self._compare("out", lane, message)
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Compare an effect with its `cmd` record."""

@@ -21,7 +21,7 @@ from mcp_trio._server.base_context import BaseContext
 from mcp_trio._server.introspection import called_function, name_of, returns_awaitable
 from mcp_trio._server.threads import Bridge
 from mcp_trio._session.effects import Effect, perform, perform_in_thread, perform_without_waiting
-from mcp_trio._session.handlers import INSIDE, Handling
+from mcp_trio._session.handlers import RUNNING_EFFECT, Handling
 from mcp_trio.errors import BlockedInReplay
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ CURRENT_CONTEXT: Final[ContextVar[CurrentContext | None]] = ContextVar(
 def active_context() -> CurrentContext | None:
     """Return the context of the running handler; None outside of handlers and inside of effects."""
     current_context = CURRENT_CONTEXT.get()
-    inside = INSIDE.get()
+    inside = RUNNING_EFFECT.get()
     if current_context is None or (
         inside is not None and inside.handling is current_context.handling
     ):

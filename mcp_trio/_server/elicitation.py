@@ -57,7 +57,7 @@ from mcp_trio._server.introspection import (
 )
 from mcp_trio._server.type_adapters import TypeReader, convert, json_schema, name_of
 from mcp_trio._server.validation_errors import line
-from mcp_trio._session.calls import Asked, ProgressCallback
+from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.effects import randomness
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all
@@ -484,7 +484,7 @@ class Ask(ABC, Generic[T_co]):
         """Return the capabilities that the request needs and the client did not announce."""
 
     @abstractmethod
-    def asked(self) -> Asked:
+    def asked(self) -> Question:
         """Return the method and params of the request.
 
         Raises:
@@ -595,11 +595,11 @@ class Elicitation(Ask[Answer[T]]):
         can = peer.can("elicitation.form") or not peer.can("elicitation.url")
         return {} if can and peer.can("elicitation") else {"elicitation": {"form": {}}}
 
-    def asked(self) -> Asked:
+    def asked(self) -> Question:
         """Return the request, as `Ask.asked` describes."""
         _reject_link(self.message)
         params = ElicitParams(message=self.message, mode="form", requested_schema=self._form.schema)
-        return Asked(method=_ELICIT, params=params, check=self.read)
+        return Question(method=_ELICIT, params=params, check=self.read)
 
     def read(self, result: ElicitResult) -> Answer[T]:
         """Return the user's answer, as `Ask.read` describes."""
@@ -633,13 +633,13 @@ class UrlElicitation(Ask[Answer[None]]):
         can = peer.protocol_version.has_url_elicitation and peer.can("elicitation.url")
         return {} if can else {"elicitation": {"url": {}}}
 
-    def asked(self) -> Asked:
+    def asked(self) -> Question:
         """Return the request, as `Ask.asked` describes."""
         _check_url(self.url)
         params = ElicitParams(
             message=self.message, mode="url", url=self.url, elicitation_id=self.elicitation_id
         )
-        return Asked(method=_ELICIT, params=params)
+        return Question(method=_ELICIT, params=params)
 
     def read(self, result: ElicitResult) -> Answer[None]:
         """Return the user's answer, as `Ask.read` describes."""
@@ -752,9 +752,9 @@ class Sampling(Ask[CreateMessageResult]):
             missing["context"] = {}
         return {} if peer.can("sampling") and not missing else {"sampling": missing}
 
-    def asked(self) -> Asked:
+    def asked(self) -> Question:
         """Return the request, as `Ask.asked` describes."""
-        return Asked(
+        return Question(
             method=_SAMPLE, params=self._params, check=self.read, on_progress=self.progress
         )
 
@@ -778,9 +778,9 @@ class Roots(Ask[list[Root]]):
         """Return the capability `roots` if it is missing, as `Ask.needs` describes."""
         return {} if peer.can("roots") else {"roots": {}}
 
-    def asked(self) -> Asked:
+    def asked(self) -> Question:
         """Return the request, as `Ask.asked` describes."""
-        return Asked(method=_LIST_ROOTS, params=EmptyParams())
+        return Question(method=_LIST_ROOTS, params=EmptyParams())
 
     def read(self, result: ListRootsResult) -> list[Root]:
         """Return the roots in the client's result."""

@@ -112,12 +112,12 @@ class ServedSession:
             self._limiter = trio.CapacityLimiter(self.registry.limits.requests.threads_max)
         return self._limiter
 
-    def accompany(self, session: Session) -> None:
+    def on_session_open(self, session: Session) -> None:
         """Start announcing changes to the client; called when the session opens."""
         self._session = session
-        self.announcer.accompany(session)
+        self.announcer.join(session)
 
-    def depart(self) -> None:
+    def on_session_close(self) -> None:
         """Stop announcing changes; called when the session closes."""
         self.announcer.leave()
 

@@ -60,7 +60,7 @@ class RejectedError(Exception):
         self.rejection = rejection
 
 
-class Asked(msgspec.Struct, eq=False):
+class Question(msgspec.Struct, eq=False):
     """A request with the exchange that answers it.
 
     Attributes:
@@ -106,7 +106,7 @@ class Asked(msgspec.Struct, eq=False):
         await self.answer(rejection.status, headers, rejection.body())
 
 
-def only(asked: Asked, method: str) -> None:
+def only(asked: Question, method: str) -> None:
     """Check the method of a request.
 
     Raises:
@@ -142,7 +142,7 @@ class McpEndpoint:
     def __attrs_post_init__(self) -> None:
         self._timer_queue = TimerQueue(self.runtime.server.limits.http.watch_after_seconds)
 
-    async def respond(self, asked: Asked) -> None:
+    async def respond(self, asked: Question) -> None:
         """Answer one request.
 
         Raises:
@@ -155,7 +155,7 @@ class McpEndpoint:
         routing_result = self.runtime.endpoint.route(asked.head, body)
         await _EFFECTS[type(routing_result)](self, asked, routing_result, body)
 
-    async def reject(self, asked: Asked, rejection: Rejection, _body: bytes) -> None:
+    async def reject(self, asked: Question, rejection: Rejection, _body: bytes) -> None:
         """Send a rejection; 421 in place of 404 if the session lives in another process.
 
         After a 404 the client would open a new session.
@@ -174,7 +174,7 @@ class McpEndpoint:
 
     # Sessions.
 
-    async def open(self, asked: Asked, opening: OpenSession, body: bytes) -> None:
+    async def open(self, asked: Question, opening: OpenSession, body: bytes) -> None:
         """Open a session; the answer to `initialize` carries its id in `Mcp-Session-Id`."""
         begun = begun_session(self.runtime, asked, opening.request.id)
         is_told = False
@@ -195,7 +195,7 @@ class McpEndpoint:
                 begun.close()
 
     def deliver(
-        self, asked: Asked, routing_result: SessionMessage, body: bytes
+        self, asked: Question, routing_result: SessionMessage, body: bytes
     ) -> Awaitable[object]:
         """Deliver a message to its session; return an awaitable that sends the response."""
         begun = self.runtime.sessions.used(routing_result.session)
@@ -214,7 +214,7 @@ class McpEndpoint:
         assert stream is not None
         return self._carry(asked, begun, stream, awaited[0], steps)
 
-    def _delivered(self, asked: Asked, deliver: Callable[[], T]) -> tuple[T, list[FirstStep]]:
+    def _delivered(self, asked: Question, deliver: Callable[[], T]) -> tuple[T, list[FirstStep]]:
         """Return what `deliver` returns, and the handlers that it started and the caller leads."""
         if asked.exchange.may_lead:
             return self.runtime.pool.collect(deliver)
@@ -222,7 +222,7 @@ class McpEndpoint:
 
     async def _carry(
         self,
-        asked: Asked,
+        asked: Question,
         begun: HttpSession,
         stream: AnswerStream,
         request_id: RequestId | None = None,
@@ -243,7 +243,7 @@ class McpEndpoint:
                 begun.channel.left(stream)
         return has_stayed
 
-    async def listen(self, asked: Asked, routing_result: OpenStream, _body: bytes) -> None:
+    async def listen(self, asked: Question, routing_result: OpenStream, _body: bytes) -> None:
         """Answer a GET with the session's own stream, or resume a stream that broke off."""
         begun = self.runtime.sessions.used(routing_result.session)
         stream = _listened_to(begun.channel, routing_result.last_event_id)
@@ -254,7 +254,7 @@ class McpEndpoint:
             begun.used_at = trio.current_time()
             begun.channel.left(stream)
 
-    async def end(self, asked: Asked, routing_result: EndSession, _body: bytes) -> None:
+    async def end(self, asked: Question, routing_result: EndSession, _body: bytes) -> None:
         """Close the session that the client has ended with DELETE."""
         begun = self.runtime.sessions.used(routing_result.session)
         begun.close()
@@ -263,7 +263,7 @@ class McpEndpoint:
 
     def _carrier(
         self,
-        asked: Asked,
+        asked: Question,
         begun: HttpSession,
         stream: AnswerStream,
         why_unanswered: Callable[[], Rejection | None] = lambda: None,
@@ -280,7 +280,7 @@ class McpEndpoint:
 
     # Stateless requests.
 
-    async def answer(self, asked: Asked, routing_result: StatelessMessage, _body: bytes) -> None:
+    async def answer(self, asked: Question, routing_result: StatelessMessage, _body: bytes) -> None:
         """Answer a stateless message; a request is cancelled when its client disconnects."""
         self.runtime.renew_stateless()
         channel, limits = self.runtime.stateless, self.runtime.server.limits
@@ -313,7 +313,11 @@ class McpEndpoint:
 
 
 def begun_session(
-    runtime: Runtime, asked: Asked, request_id: RequestId | None = None, *, transport: str = "http"
+    runtime: Runtime,
+    asked: Question,
+    request_id: RequestId | None = None,
+    *,
+    transport: str = "http",
 ) -> HttpSession:
     """Open a session for the principal of a request.
 
@@ -427,7 +431,7 @@ class SseEndpoints:
 
     runtime: Runtime
 
-    async def respond_stream(self, asked: Asked) -> None:
+    async def respond_stream(self, asked: Question) -> None:
         """Open a session, and send all its messages on one stream.
 
         Raises:
@@ -446,7 +450,7 @@ class SseEndpoints:
         finally:
             begun.channel.finish()
 
-    async def respond_post(self, asked: Asked) -> None:
+    async def respond_post(self, asked: Question) -> None:
         """Deliver a posted message to its session; the stream carries the answer.
 
         Raises:
@@ -465,7 +469,7 @@ class SseEndpoints:
         begun.channel.deliver(body, message)
         await asked.answer(202)
 
-    def _session(self, asked: Asked) -> HttpSession:
+    def _session(self, asked: Question) -> HttpSession:
         session_id = parse_qs(asked.head.query).get("session_id", [""])[0]
         known = self.runtime.sessions.known(session_id, transport="sse")
         if known is None or known.principal != asked.head.principal:
@@ -488,7 +492,7 @@ class WebSocketEndpoint:
     runtime: Runtime
     door: Door
 
-    async def respond(self, asked: Asked) -> None:
+    async def respond(self, asked: Question) -> None:
         """Reject a plain HTTP request to the endpoint.
 
         Raises:
@@ -527,7 +531,7 @@ class WebSocketEndpoint:
 _HEALTH: Final = "/health"
 _HEALTHY: Final = b'{"status":"ok"}'
 
-_Route: TypeAlias = Callable[[Asked], Awaitable[None]]
+_Route: TypeAlias = Callable[[Question], Awaitable[None]]
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -576,7 +580,7 @@ class HttpApp:
         """Answer one request; return early if its client disconnects."""
         head = exchange.head
         headers = self.host_check.cors_headers(head)
-        asked = Asked(exchange, head, headers, self.runtime.server.limits.messages.bytes_max)
+        asked = Question(exchange, head, headers, self.runtime.server.limits.messages.bytes_max)
         self._answering += 1
         try:
             try:
@@ -598,7 +602,7 @@ class HttpApp:
     # Functions that only choose the next coroutine return it without awaiting: each coroutine on
     # the stack makes every wait of the request slower.
 
-    def _respond(self, asked: Asked) -> Awaitable[None]:
+    def _respond(self, asked: Question) -> Awaitable[None]:
         preflight = self.host_check.preflight(asked.head) if is_preflight(asked.head) else None
         if preflight is not None:
             return asked.exchange.answer(204, preflight)
@@ -618,7 +622,7 @@ class HttpApp:
         return route
 
 
-async def _verified(asked: Asked, verify: Verify, route: _Route) -> None:
+async def _verified(asked: Question, verify: Verify, route: _Route) -> None:
     head = await verified(asked.head, verify)
     if isinstance(head, Rejection):
         raise RejectedError(head)
@@ -639,7 +643,7 @@ def _check_paths(paths: Sequence[str]) -> None:
             raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
 
 
-async def _tell_health(asked: Asked) -> None:
+async def _tell_health(asked: Question) -> None:
     """Answer a health check; a server that answers at all is healthy."""
     await asked.answer(200, [("Content-Type", JSON), ("Cache-Control", "no-store")], _HEALTHY)
 

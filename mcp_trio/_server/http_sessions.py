@@ -387,7 +387,7 @@ class Runtime:
         self._variables = copy_context()
         async with trio.open_nursery() as beside:
             beside.start_soon(self.sessions.expire)
-            beside.start_soon(self._handshake_timeouts.see_off)
+            beside.start_soon(self._handshake_timeouts.run)
             async with sheltered(self.close) as self.pool:
                 try:
                     self._begin_stateless(beside)
@@ -515,7 +515,7 @@ class Runtime:
                 return
             ended = trio.Event()
             session = self._start(channel, ended.set)
-            self._handshake_timeouts.welcome(channel).started(session)
+            self._handshake_timeouts.task_status_for(channel).started(session)
             self._connected[channel] = session
             try:
                 await ended.wait()

@@ -91,7 +91,7 @@ class PendingHandshake:
 
     channel: Channel
     session: Introduced
-    came_at: float
+    opened_at: float
 
     @property
     def is_waited_for(self) -> bool:
@@ -134,14 +134,14 @@ class HandshakeTimeouts:
     limits: Limits
     _waiting: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
 
-    def welcome(self, channel: Channel) -> Welcomed:
+    def task_status_for(self, channel: Channel) -> Welcomed:
         """Return the task status with which to serve a new connection."""
         return Welcomed(channel, self._wait_for)
 
     def _wait_for(self, pending_handshake: PendingHandshake) -> None:
         self._waiting.append(pending_handshake)
 
-    async def see_off(self) -> NoReturn:
+    async def run(self) -> NoReturn:
         """Close connections without a first request in `limits.requests.first_request_seconds`.
 
         A periodic check of all connections costs less than a timer for each connection.
@@ -152,9 +152,9 @@ class HandshakeTimeouts:
             since = trio.current_time() - seconds
             waiting = [each for each in self._waiting if each.is_waited_for]
             for each in waiting:
-                if each.came_at <= since:
+                if each.opened_at <= since:
                     each.send_away(seconds)
-            self._waiting = [each for each in waiting if each.came_at > since]
+            self._waiting = [each for each in waiting if each.opened_at > since]
 
 
 T = TypeVar("T")
@@ -205,17 +205,17 @@ async def serve_connections(
         raise foremost(group) from None
 
 
-async def seeing_off(
+async def serve_with_handshake_timeouts(
     serve: Serve, limits: Limits, hold: Callable[[Handle, Limits], Awaitable[None]]
 ) -> None:
     """Let `hold` serve its connections, and close those without a first request in time."""
     handshake_timeouts = HandshakeTimeouts(limits)
 
     async def handle(channel: Channel) -> None:
-        await serve(channel, task_status=handshake_timeouts.welcome(channel))
+        await serve(channel, task_status=handshake_timeouts.task_status_for(channel))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(handshake_timeouts.see_off)
+        nursery.start_soon(handshake_timeouts.run)
         await hold(handle, limits)
 
 
@@ -335,7 +335,7 @@ async def serve_websocket(
 
         async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
             task_status.started(bound.url)
-            await seeing_off(serve, server.limits, bound.serve)
+            await serve_with_handshake_timeouts(serve, server.limits, bound.serve)
 
         await serve_connections(
             server, listen, record=options.get("record"), task_status=task_status
@@ -473,7 +473,7 @@ def _listening(
 ) -> Callable[..., Awaitable[None]]:
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
         task_status.started(url)
-        await seeing_off(serve, limits, hold)
+        await serve_with_handshake_timeouts(serve, limits, hold)
 
     async def hold(handle: Handle, limits: Limits) -> None:
         host = SocketHost(transport=transport, authorize=authorize, handle=handle, limits=limits)

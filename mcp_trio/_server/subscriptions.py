@@ -193,26 +193,24 @@ class Announcer(ChangeListener):
     """
 
     subscribed: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
-    _accompanied: Session = attrs.field(init=False)
     _lane: Lane | None = attrs.field(default=None, init=False)
     _is_awake: bool = attrs.field(default=False, init=False)
 
-    def accompany(self, session: Session) -> None:
-        """Begin to listen for changes, as part of a session that begins."""
-        self._accompanied = session
+    def join(self, session: Session) -> None:
+        """Begin to listen for changes, when the session opens."""
         if session.sequencer.has_lanes:
             self._lane = Lane(ANNOUNCE_LANE)
-        self.join(session)
+        super().join(session)
 
     def _wake(self) -> None:
         super()._wake()
         if not self._is_awake:
             self._is_awake = True
-            self._accompanied.act(self._send_pending)
+            self.session.start_actor(self._send_pending)
 
     async def _send_pending(self) -> None:
         # A server must not send notifications before the client's `notifications/initialized`.
-        initialized, is_due = self._accompanied.initialized, True
+        initialized, is_due = self.session.initialized, True
         if not initialized.is_set():
             await initialized.wait()
             is_due = bool(self._pending)
@@ -387,7 +385,7 @@ class Subscriptions:
         self._open[subscription] = None
         if not self._has_ender:
             self._has_ender = True
-            self.session.act(self._end_with_session)
+            self.session.start_actor(self._end_with_session)
         try:
             return await subscription.run()
         finally:

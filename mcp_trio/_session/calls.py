@@ -40,7 +40,7 @@ def _accept(_result: Any) -> None:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Asked:
+class Question:
     """A question to the peer, sent as a request or in an `InputRequiredResult`.
 
     Attributes:
@@ -206,8 +206,10 @@ class Requests:
             raise self._timeout(request)
         return self.connection.decode_result(request, call.outcome())
 
-    def stand(self, method: str, params: ParamsToSend, on_notification: OnNotification) -> Call:
-        """Send a request that stays open, as `Session.stand` describes."""
+    def open_subscription(
+        self, method: str, params: ParamsToSend, on_notification: OnNotification
+    ) -> Call:
+        """Send a request that stays open, as `Session.open_subscription` describes."""
         self.check_open()
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
@@ -217,8 +219,8 @@ class Requests:
         self.send_queue.post_now(request.message)
         return call
 
-    def leave(self, call: Call) -> None:
-        """Abandon a request that stays open, as `Session.leave` describes."""
+    def close_subscription(self, call: Call) -> None:
+        """Abandon a request that stays open, as `Session.close_subscription` describes."""
         if not call.is_settled:
             self._abandon(call, None)
 
@@ -268,9 +270,9 @@ class Requests:
     def _abandon(self, call: Call, lane: Lane | None) -> None:
         del self._calls[call.request.id]
         reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
-        frame = self.connection.abandon(call.request, reason)
-        if frame is not None:
-            self.send_queue.post_now(frame, lane, about=call.about)
+        message = self.connection.abandon(call.request, reason)
+        if message is not None:
+            self.send_queue.post_now(message, lane, about=call.about)
 
     def _timeout(self, request: OutgoingRequest) -> RequestTimeout:
         budget = request.budget

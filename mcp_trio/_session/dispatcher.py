@@ -28,8 +28,8 @@ from mcp_trio._protocol.events import (
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import SessionTrigger
 from mcp_trio._protocol.requests import Admission, IncomingRequest, RequestId, invalid_state_error
-from mcp_trio._session.calls import Asked, Requests
-from mcp_trio._session.handlers import Answering, Application, Handling
+from mcp_trio._session.calls import Question, Requests
+from mcp_trio._session.handlers import Application, HandlerJob, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
 from mcp_trio._session.journal import Lane
 from mcp_trio._session.notifications import Deliveries
@@ -69,7 +69,7 @@ class Dispatcher:
     )
     _suspended: SuspendedHandlers | None = attrs.field(default=None, init=False)
     _seen_versions: frozenset[str] = attrs.field(default=frozenset(), init=False)
-    _standing: int = attrs.field(default=0, init=False)
+    _open_subscriptions: int = attrs.field(default=0, init=False)
     _idle: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -85,15 +85,16 @@ class Dispatcher:
     def _rounds_of(self, handling: Handling) -> Rounds | None:
         return None if handling.rounds is None else self.suspended_handlers.of(handling)
 
-    def take(self, frame: bytes | Oversized) -> None:
+    def take(self, message: bytes | Oversized) -> None:
         """Act upon one received message: decode it, record it, dispatch it. Never waits or raises.
 
-        Lanes are named after the number of its record; within a batch, after the message's name.
+        The lane of a request is named after the number of the message's record; within a JSON-RPC
+        batch, after that number and the position in the batch.
         """
         session = self.session
-        event = session.connection.receive(frame)
+        event = session.connection.receive(message)
         is_accepted = getattr(event, "counted", None) not in _NO_MESSAGES
-        number = session.sequencer.received(frame, embed=is_accepted)
+        number = session.sequencer.received(message, embed=is_accepted)
         self._actions[type(event)](self, event, number)
 
     def lose(self, lost: Lost) -> None:
@@ -102,7 +103,7 @@ class Dispatcher:
         self.session.sequencer.marked(LOST_MARK, body)
         self.requests.settle_lost(lost)
 
-    def _take_batch(self, event: BatchReceived, number: int | str) -> None:
+    def _take_json_rpc_batch(self, event: BatchReceived, number: int | str) -> None:
         """Act upon each message of a batch, which one record holds."""
         connection = self.session.connection
         for position, message in enumerate(event.messages):
@@ -129,7 +130,7 @@ class Dispatcher:
         handling = Handling(self.session, request, lane)
         self._handlings[request.id] = handling
         if can_ask:
-            handling.asker = self._ask
+            handling.ask_in_rounds = self._ask
         if request.method.is_subscription or self._admission.has_free_slot():
             self._start(handling)
             return
@@ -137,7 +138,9 @@ class Dispatcher:
         if rejection is None:
             self._admission.wait(request)
         else:
-            self._end(handling, self.session.connection.error(request, SERVER_BUSY, rejection))
+            self._finish_handling(
+                handling, self.session.connection.error(request, SERVER_BUSY, rejection)
+            )
 
     def _rejection(self, request: IncomingRequest) -> str | None:
         rejection, counts = self._admission.rejection(request), self.session.connection.counts
@@ -150,10 +153,10 @@ class Dispatcher:
     def _start(self, handling: Handling) -> None:
         """Start a handler; one that stays open until the session ends takes no slot."""
         if handling.request.method.is_subscription:
-            self._standing += 1
+            self._open_subscriptions += 1
         else:
             self._admission.enter()
-        self.tasks.run(Answering(handling, self))
+        self.tasks.start_job(HandlerJob(handling, self))
 
     def _start_next(self) -> None:
         """Give the slot of a finished handler to the request that has waited longest."""
@@ -173,11 +176,11 @@ class Dispatcher:
         rounds = self._rounds_of(handling)
         if rounds is not None and request in rounds.duplicates:
             rounds.duplicates.remove(request)
-            self._answer(request, None, None)
+            self._finish_request(request, None, None)
             return
         self._stop(handling)
         if self._admission.withdraw(request):
-            self._drop(request)
+            self._drop_waiting(request)
 
     def is_cancelled(self, lane: str) -> bool:
         """Return whether the handler of a lane is cancelled; used by replays."""
@@ -190,33 +193,33 @@ class Dispatcher:
         if rounds is None:
             handling.cancel()
         else:
-            rounds.give_up()
+            rounds.cancel_handler()
 
-    def _drop(self, request: IncomingRequest) -> None:
+    def _drop_waiting(self, request: IncomingRequest) -> None:
         """End a request that waited for a slot and was cancelled."""
         handling = self._handlings[request.id]
         if handling.request is request:
-            self._end(handling, None)
+            self._finish_handling(handling, None)
         else:
-            self._answer(request, None, None)
+            self._finish_request(request, None, None)
 
-    def finish(self, handling: Handling, frame: bytes | None) -> None:
+    def finish(self, handling: Handling, answer: bytes | None) -> None:
         """Finish a handler: send its answer, and give its slot to a request that waits."""
         rounds = self._rounds_of(handling)
         has_free_slot = rounds is None or rounds.is_open
-        is_answered = has_free_slot and self._end(handling, frame)
+        is_answered = has_free_slot and self._finish_handling(handling, answer)
         if rounds is not None:
-            self._end_rounds(rounds, frame if is_answered else None)
+            self._end_rounds(rounds, answer if is_answered else None)
         if handling.request.method.is_subscription:
-            self._standing -= 1
+            self._open_subscriptions -= 1
             self._idle.wake()
         elif has_free_slot:
             self._start_next()
 
-    def _end(self, handling: Handling, frame: bytes | None) -> bool:
-        """End a request in one step; return whether it was answered."""
+    def _finish_handling(self, handling: Handling, answer: bytes | None) -> bool:
+        """Finish the request of a handler; return whether it was answered."""
         lane = handling.lane
-        is_answered = self._answer(handling.request, frame, lane)
+        is_answered = self._finish_request(handling.request, answer, lane)
         if not is_answered:
             self._end_lane(handling)
         elif handling.final_message is not None:
@@ -227,47 +230,52 @@ class Dispatcher:
         if handling.lane is not None:
             self.session.sequencer.ended(handling.lane, unstarted=not handling.is_started)
 
-    def _answer(self, request: IncomingRequest, frame: bytes | None, lane: Lane | None) -> bool:
-        """Answer a request unless it was cancelled; the last one in flight is written at once."""
+    def _finish_request(
+        self, request: IncomingRequest, answer: bytes | None, lane: Lane | None
+    ) -> bool:
+        """Finish a request: send its answer, if it has one and was not cancelled.
+
+        The answer of the last request in flight is written at once.
+        """
         send_queue = self.session.send_queue
         self._handlings.pop(request.id, None)
         if not self._handlings:
             self._handlings.clear()  # An emptied dict keeps its memory otherwise.
-        is_last = len(self._handlings) <= self._standing
-        is_answered = self.session.connection.finish(request) and frame is not None
-        if frame is not None and is_answered:
+        is_last = len(self._handlings) <= self._open_subscriptions
+        is_answered = self.session.connection.finish(request) and answer is not None
+        if answer is not None and is_answered:
             post = send_queue.post_now if is_last else send_queue.post
-            post(frame, lane, about=request.id, is_answer=True)
+            post(answer, lane, about=request.id, is_answer=True)
         if is_last:
             self._idle.wake()
         return is_answered
 
-    # Incoming requests that are answered with questions.
+    # Requests of stateless clients that are answered with questions, and their retries.
 
-    async def _ask(self, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
+    async def _ask(self, handling: Handling, asked: Sequence[Question]) -> list[Any]:
         rounds = self._rounds_of(handling) or self.suspended_handlers.enter(Rounds(handling, self))
         return await rounds.ask(asked)
 
-    def suspend(self, rounds: Rounds, frame: bytes) -> None:
+    def suspend(self, rounds: Rounds, reply: bytes) -> None:
         """Answer with the questions, and free the slot of the handler, which is suspended."""
-        self._answer(rounds.handling.request, frame, rounds.lane)
-        self._answer_duplicates(rounds, frame)
+        self._finish_request(rounds.handling.request, reply, rounds.lane)
+        self._answer_duplicates(rounds, reply)
         self.suspended_handlers.update(rounds)
         self._start_next()
         if self.suspended_handlers.is_closed:
-            rounds.give_up()
+            rounds.cancel_handler()
 
     def _take_retry(self, request: IncomingRequest) -> None:
         try:
-            reply = self._reply_to(self.suspended_handlers.found(request), request)
+            reply = self._reply_to_retry(self.suspended_handlers.find_by_retry(request), request)
         except RequestError as error:
             reply = self.session.connection.error(request, error.code, error.message)
         if reply is not None:
-            self._answer(request, reply, None)
+            self._finish_request(request, reply, None)
 
-    def _reply_to(self, rounds: Rounds, retry: IncomingRequest) -> bytes | None:
+    def _reply_to_retry(self, rounds: Rounds, retry: IncomingRequest) -> bytes | None:
         """Return the immediate answer to a retry; None: its handler will answer."""
-        kept = rounds.kept_for(retry.params.request_state)
+        kept = rounds.reply_to(retry.params.request_state)
         if kept is not None:
             return reencoded_with_id(kept, retry.id)
         if rounds.stage is not Stage.SUSPENDED:
@@ -275,11 +283,11 @@ class Dispatcher:
             return None
         reply = rounds.read(retry)
         if reply is None:
-            self._take_up(rounds, retry)
+            self._admit_retry(rounds, retry)
         return reply
 
     def _queue_duplicate(self, rounds: Rounds, retry: IncomingRequest) -> None:
-        """Give a retry that arrives twice before its answer the same answer as the first."""
+        """Let a repeated retry wait for the answer of the first one."""
         queued_max = self.session.connection.limits.requests.queued_max
         if len(rounds.duplicates) >= queued_max:
             text = f"too many requests wait for one reply (limits.requests.queued_max={queued_max})"
@@ -287,8 +295,8 @@ class Dispatcher:
         self._handlings[retry.id] = rounds.handling
         rounds.duplicates.append(retry)
 
-    def _take_up(self, rounds: Rounds, retry: IncomingRequest) -> None:
-        """Make a retry with all answers the request of its handler, when there is a slot."""
+    def _admit_retry(self, rounds: Rounds, retry: IncomingRequest) -> None:
+        """Let a handler go on with a retry that has all answers, as soon as there is a slot."""
         has_free_slot = self._admission.has_free_slot()
         rejection = None if has_free_slot else self._rejection(retry)
         if rejection is not None:
@@ -308,7 +316,7 @@ class Dispatcher:
         self.suspended_handlers.update(rounds)
 
     def _end_rounds(self, rounds: Rounds, reply: bytes | None) -> None:
-        """End a handler that has asked; a suspended one has no request to end."""
+        """Finish a handler that has asked. Between two rounds it has no request to finish."""
         if not rounds.is_open:
             self._end_lane(rounds.handling)
         rounds.end(None if self.suspended_handlers.is_closed else reply)
@@ -320,9 +328,11 @@ class Dispatcher:
         duplicates, rounds.duplicates = rounds.duplicates, []
         error = invalid_state_error()
         for request in duplicates:
-            frame = self.session.connection.error(request, error.code, error.message)
-            frame = frame if reply is None else reencoded_with_id(reply, request.id)
-            self._answer(request, frame, None)
+            if reply is None:
+                answer = self.session.connection.error(request, error.code, error.message)
+            else:
+                answer = reencoded_with_id(reply, request.id)
+            self._finish_request(request, answer, None)
 
     def shut(self) -> None:
         """Take no more messages, and no retries."""
@@ -330,16 +340,16 @@ class Dispatcher:
 
     # The end.
 
-    async def standing_done(self) -> None:
+    async def subscriptions_done(self) -> None:
         """Wait until the requests that stay open until the session closes have ended."""
-        while self._standing:
+        while self._open_subscriptions:
             await self._idle.wait()
 
     @property
     def is_at_rest(self) -> bool:
         """Return whether no request is open and no client can come back for one."""
         has_rounds = self._suspended is not None and not self._suspended.is_empty
-        return not (self._handlings or self._standing or has_rounds)
+        return not (self._handlings or self._open_subscriptions or has_rounds)
 
     async def handlers_done(self) -> None:
         """Wait until no incoming request is open and no handler runs."""
@@ -349,11 +359,11 @@ class Dispatcher:
     def cancel_all(self) -> None:
         """Cancel every handler, and drop the requests that wait for a slot."""
         for request in self._admission.withdraw_all():
-            self._drop(request)
+            self._drop_waiting(request)
         for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
             self._stop(handling)
 
-    # Everything else.
+    # Other messages.
 
     def _note_peer(self, peer: Peer) -> None:
         """Record the facts about a stateless client, at its first request with a version."""
@@ -391,7 +401,7 @@ class Dispatcher:
 
     _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
         RequestReceived: _admit,
-        BatchReceived: _take_batch,
+        BatchReceived: _take_json_rpc_batch,
         NotificationReceived: _deliver,
         RequestCancelled: _cancel,
         ProgressReceived: _report,

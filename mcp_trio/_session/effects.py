@@ -32,7 +32,7 @@ from mcp_trio._journal.records import (
     ErrorBody,
     encode_body,
 )
-from mcp_trio._session.handlers import INSIDE, Handling, Inside
+from mcp_trio._session.handlers import RUNNING_EFFECT, Handling, RunningEffect
 from mcp_trio._session.journal import (
     LANE,
     Lane,
@@ -622,13 +622,13 @@ def _run_in_place(
 @contextmanager
 def _inside(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Generator[None]:
     """Enter a context in which the caller runs an effect, and has no lane of the handler."""
-    inside = INSIDE.set(Inside(handling, effect.name))
+    inside = RUNNING_EFFECT.set(RunningEffect(handling, effect.name))
     innermost = lane if handling.memory is None else lane or handling.memory.here()
     outer = None if innermost is None else LANE.set(innermost.outer)
     try:
         yield
     finally:
-        INSIDE.reset(inside)
+        RUNNING_EFFECT.reset(inside)
         if outer is not None:
             LANE.reset(outer)
 

@@ -18,7 +18,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest
-from mcp_trio._session.calls import Asked, ProgressCallback
+from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.journal import Lane, Memory, enter_lane, lane_in
 from mcp_trio._session.tasks import apart, bare
 from mcp_trio.errors import (
@@ -37,26 +37,29 @@ if TYPE_CHECKING:
     from mcp_trio._session.input_required import Rounds
     from mcp_trio._session.session import Session
 
+logger = logging.getLogger("mcp_trio")
+
 # A handler that only sends notifications would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
 
 # The recorded outcome of a notification that did not have to be sent.
 UNSENT_BODY: Final = b'"unsent"'
 
-
 InputResponse: TypeAlias = types.ElicitResult | types.CreateMessageResult | types.ListRootsResult
-Asker: TypeAlias = Callable[["Handling", Sequence[Asked]], Awaitable[list[Any]]]
+AskInRounds: TypeAlias = Callable[["Handling", Sequence[Question]], Awaitable[list[Any]]]
 
 
 @attrs.frozen(eq=False)
-class Inside:
+class RunningEffect:
     """The effect that the current task runs, and its handler."""
 
     handling: "Handling"
     effect: str
 
 
-INSIDE: Final[ContextVar[Inside | None]] = ContextVar("mcp_trio_inside", default=None)
+RUNNING_EFFECT: Final[ContextVar[RunningEffect | None]] = ContextVar(
+    "mcp_trio_inside", default=None
+)
 
 
 class Handling(msgspec.Struct, eq=False):
@@ -72,7 +75,8 @@ class Handling(msgspec.Struct, eq=False):
         request_state: The state in a retry, as the handler returned it.
         input_responses: The client's answers in a retry, by key.
         memory: The steps of a resumable handler.
-        asker: The function that sends questions in rounds; None if they are sent as requests.
+        ask_in_rounds: The function that sends questions in rounds; None if they are sent as
+            requests.
         rounds: The rounds of a handler that has asked and is suspended between them.
         questions: The number of questions that the client was asked.
         final_message: An encoded message that is sent after the answer.
@@ -87,7 +91,7 @@ class Handling(msgspec.Struct, eq=False):
     request_state: str | None = None
     input_responses: Mapping[str, InputResponse] = {}
     memory: Memory | None = None
-    asker: Asker | None = None
+    ask_in_rounds: AskInRounds | None = None
     rounds: "Rounds | None" = None
     questions: int = 0
     final_message: bytes | None = None
@@ -145,11 +149,11 @@ class Handling(msgspec.Struct, eq=False):
     async def notify_if(self, method: str, make: Callable[[], ParamsToSend | None]) -> None:
         """Send a notification with the params that `make` returns, if it does not return None."""
 
-        def frame() -> bytes | None:
+        def notification() -> bytes | None:
             params = make()
             return None if params is None else self._notification(method, params)
 
-        await self._send(frame)
+        await self._send(notification)
 
     def _notification(self, method: str, params: ParamsToSend | None) -> bytes:
         request = self.request if self.request.peer.protocol_version.is_stateless else None
@@ -189,7 +193,7 @@ class Handling(msgspec.Struct, eq=False):
             LocalProtocolError: The task does not descend from a handler, so that a replay could not
                 order its operations; or it runs an effect, which a replay does not run.
         """
-        inside = INSIDE.get()
+        inside = RUNNING_EFFECT.get()
         if inside is not None and inside.handling is self:
             raise LocalProtocolError(
                 f"the context cannot be used inside the effect {inside.effect!r}, because a replay"
@@ -219,20 +223,20 @@ class Handling(msgspec.Struct, eq=False):
         if self.rounds is not None:
             await self._between_rounds(self.rounds, lane)
         try:
-            frame = make() if self._may_send() else None
+            message = make() if self._may_send() else None
         except Exception:
             self._record_unsent(lane, "err")
             raise
-        if frame is None:
+        if message is None:
             self._record_unsent(lane, "res")
         else:
-            send_queue.post(frame, lane, about=self.request.id)
+            send_queue.post(message, lane, about=self.request.id)
 
     async def _between_rounds(self, rounds: "Rounds", lane: Lane | None) -> None:
         """Wait until the handler has an open request; in a replay it has one in its turn."""
         while not (rounds.is_open or self.is_cancelled or self.session.sequencer.decides_turns):
             try:
-                await rounds.opened()
+                await rounds.wait_until_open()
             except trio.Cancelled:
                 if lane is not None:
                     self.session.sequencer.resumed(lane, "cxl")
@@ -272,28 +276,32 @@ class Application(Protocol):
         """
         ...
 
-    def accompany(self, session: "Session") -> None:
+    def on_session_open(self, session: "Session") -> None:
         """Begin a session; called once, before the first message arrives. Must not raise.
 
-        Background tasks of the application start with `act`. The messages that such a task sends
-        have to wait for `initialized`, and for the turn of a lane of its own.
+        Background tasks of the application start with `Session.start_actor`. The messages that
+        such a task sends have to wait for `initialized`, and for the turn of a lane of its own.
         """
         ...
 
-    def depart(self) -> None:
+    def on_session_close(self) -> None:
         """End a session, whose actors are cancelled now. Must not raise."""
         ...
 
 
-logger = logging.getLogger("mcp_trio")
+class HandlerJob(msgspec.Struct, eq=False):
+    """The `Job` of the task pool that runs the handler of one request, and answers the request.
 
-
-class Answering(msgspec.Struct, eq=False):
-    """The `Job` of one request; `frame` is its answer, None if it was cancelled."""
+    Attributes:
+        handling: The request.
+        dispatcher: The dispatcher of the session, which finishes the request.
+        answer: The encoded response; None before the handler has returned, or if the request was
+            cancelled.
+    """
 
     handling: Handling
     dispatcher: "Dispatcher"
-    frame: bytes | None = None
+    answer: bytes | None = None
 
     @property
     def wants_own_task(self) -> bool:
@@ -311,46 +319,41 @@ class Answering(msgspec.Struct, eq=False):
             enter_lane(self.handling.lane)
 
     async def run(self, scope: trio.CancelScope) -> None:
-        """Run the handler, and encode its answer."""
+        """Run the handler in a cancel scope, and encode its answer."""
         handling = self.handling
-        lane, sequencer = handling.lane, handling.session.sequencer
-        if lane is not None and sequencer.decides_turns:
-            await sequencer.turn_to_start(lane)
+        session, lane = handling.session, handling.lane
+        if lane is not None and session.sequencer.decides_turns:
+            await session.sequencer.turn_to_start(lane)
         handling.enter(scope)
-        self.frame = await _answer(handling, self.dispatcher.application)
+        if session.send_queue.is_full_of_answers:
+            await session.send_queue.room_for_answers()
+        if not handling.is_cancelled:
+            handling.is_started = True
+            if lane is not None:
+                session.sequencer.started(lane)
+            session.connection.start(handling.request)
+            outcome = await _call_handler(handling, self.dispatcher.application)
+            if handling.rounds is not None:
+                await handling.rounds.wait_until_open()
+            if isinstance(outcome, Exception):
+                self.answer = _error_response(handling, outcome)
+            else:
+                self.answer = _response(handling, outcome)
         handling.leave()
 
     def fail(self, error: Exception) -> None:
         """Answer with an error."""
-        self.frame = _failure(self.handling, error)
+        self.answer = _error_response(self.handling, error)
 
     async def end(self) -> None:
         """Finish the request with the answer."""
         lane, sequencer = self.handling.lane, self.handling.session.sequencer
         if lane is not None and sequencer.decides_turns and await sequencer.turn(lane) == "cxl":
-            self.frame = None  # The recorded handler was cancelled at its end.
-        self.dispatcher.finish(self.handling, self.frame)
+            self.answer = None  # The recorded handler was cancelled at its end.
+        self.dispatcher.finish(self.handling, self.answer)
 
 
-async def _answer(handling: Handling, application: Application) -> bytes | None:
-    """Run a handler; return the one message that answers its request, or None if cancelled."""
-    if handling.session.send_queue.is_full_of_answers:
-        await handling.session.send_queue.room_for_answers()
-    if handling.is_cancelled:
-        return None
-    handling.is_started = True
-    if handling.lane is not None:
-        handling.session.sequencer.started(handling.lane)
-    handling.session.connection.start(handling.request)
-    outcome = await _outcome(handling, application)
-    if handling.rounds is not None:
-        await handling.rounds.opened()
-    if isinstance(outcome, Exception):
-        return _failure(handling, outcome)
-    return _encoded(handling, outcome)
-
-
-async def _outcome(
+async def _call_handler(
     handling: Handling, application: Application
 ) -> msgspec.Struct | msgspec.Raw | Exception:
     """Call the handler; return its result, or the error that it raised."""
@@ -361,23 +364,23 @@ async def _outcome(
     except BaseExceptionGroup as group:
         errors, rest = apart(group)
         if errors is not None:
-            _failure(handling, errors)
+            _error_response(handling, errors)
         raise rest from None
 
 
-def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
+def _response(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
     connection = handling.session.connection
     limits = connection.limits
     if isinstance(result, InputRequiredResult) and not handling.request.may_want_input:
         return _unsendable(handling, "this request cannot have an InputRequiredResult")
     try:
-        frame = connection.response(handling.request, result)
+        message = connection.response(handling.request, result)
     except (Unencodable, LocalProtocolError) as error:
         return _unsendable(handling, str(error))
-    if len(frame) > limits.messages.bytes_max:
-        text = f"{len(frame)} bytes exceed limits.messages.bytes_max={limits.messages.bytes_max}"
+    if len(message) > limits.messages.bytes_max:
+        text = f"{len(message)} bytes exceed limits.messages.bytes_max={limits.messages.bytes_max}"
         return _unsendable(handling, text)
-    return frame
+    return message
 
 
 def _unsendable(handling: Handling, reason: str) -> bytes:
@@ -386,7 +389,7 @@ def _unsendable(handling: Handling, reason: str) -> bytes:
     return handling.session.connection.error(handling.request, INTERNAL_ERROR, text)
 
 
-def _failure(handling: Handling, error: Exception) -> bytes:
+def _error_response(handling: Handling, error: Exception) -> bytes:
     request, encode = handling.request, handling.session.connection.error
     if isinstance(error, RequestError):
         try:

@@ -28,7 +28,7 @@ from mcp_trio._protocol.requests import (
     invalid_state_error,
     request_digest,
 )
-from mcp_trio._session.calls import Asked
+from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, command, perform_once
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.journal import (
@@ -85,8 +85,8 @@ async def run_resumably(
     """
     watch_lanes()
     memory.has_changed = functools.partial(_has_changed, handling)
-    handling.memory, suspended = memory, handling.asker
-    handling.asker = functools.partial(_ask_all, memory)
+    handling.memory, suspended = memory, handling.ask_in_rounds
+    handling.ask_in_rounds = functools.partial(_ask_all, memory)
     result, failure = None, None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_round, handling, memory)
@@ -98,7 +98,7 @@ async def run_resumably(
             failure = error
         finally:
             LANE.set(memory.lane.outer)
-            handling.memory, handling.asker = None, suspended
+            handling.memory, handling.ask_in_rounds = None, suspended
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -126,7 +126,7 @@ async def _end_round(handling: Handling, memory: Memory) -> None:
     memory.scope.cancel()
 
 
-async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
+async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Question]) -> list[Any]:
     steps = [memory.next_step(each.method, _params_of(each)) for each in asked]
     unanswered = {
         step_id: each for each, (step_id, step) in zip(asked, steps, strict=True) if step is None
@@ -141,7 +141,7 @@ async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Asked]) -
 
 
 async def _end_round_with(
-    handling: Handling, memory: Memory, asked: Mapping[StepId, Asked]
+    handling: Handling, memory: Memory, asked: Mapping[StepId, Question]
 ) -> NoReturn:
     """Add questions to the round, and wait for its end, which cancels the caller."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
@@ -186,7 +186,7 @@ def _is_shielded_from(scope: trio.CancelScope) -> bool:
         scope.deadline = deadline
 
 
-def asking(asked: Sequence[Asked]) -> Effect[None]:
+def asking(asked: Sequence[Question]) -> Effect[None]:
     """Return the effect in whose form unanswered questions are recorded."""
     if len(asked) == 1:
         return _question(asked[0])
@@ -195,7 +195,7 @@ def asking(asked: Sequence[Asked]) -> Effect[None]:
     return attrs.evolve(_question(asked[0]), name=ASK_ALL, arguments=arguments)
 
 
-def _question(asked: Asked, body: bytes = b"") -> Effect[Any]:
+def _question(asked: Question, body: bytes = b"") -> Effect[Any]:
     return Effect(
         name=asked.method,
         arguments=functools.partial(_params_of, asked),
@@ -208,7 +208,7 @@ def _nothing() -> None:
     pass  # The answer is known already.
 
 
-def _params_of(asked: Asked) -> bytes:
+def _params_of(asked: Question) -> bytes:
     return encode_body(EmptyParams() if asked.params is None else asked.params)
 
 
@@ -216,7 +216,7 @@ def _params_of(asked: Asked) -> bytes:
 class _Answer:
     """A codec with the raw answer of the client, which is decoded and checked in each round."""
 
-    asked: Asked
+    asked: Question
     body: bytes
 
     def converted(self, value: Any) -> tuple[Any, bytes]:  # noqa: ARG002
@@ -264,7 +264,7 @@ class Stage(enum.Enum):
 
 
 @attrs.define(eq=False)
-class _Question:
+class _OpenQuestion:
     """One question of a suspended handler.
 
     Attributes:
@@ -277,7 +277,7 @@ class _Question:
         is_taken: True if the handler goes on with the answer.
     """
 
-    asked: Asked
+    asked: Question
     request: types.InputRequest
     settled: trio.Event
     result: Any = None
@@ -313,12 +313,12 @@ class Rounds:
     retry: IncomingRequest | None = attrs.field(default=None, init=False)
     duplicates: list[IncomingRequest] = attrs.field(factory=list[IncomingRequest], init=False)
     binding: tuple[bytes, str | None] = attrs.field(init=False)
-    _kept: tuple[str, bytes] | None = attrs.field(default=None, init=False)
-    _open: dict[str, _Question] = attrs.field(factory=dict[str, _Question], init=False)
-    _sent: dict[str, _Question] = attrs.field(factory=dict[str, _Question], init=False)
+    _last_reply: tuple[str, bytes] | None = attrs.field(default=None, init=False)
+    _open: dict[str, _OpenQuestion] = attrs.field(factory=dict[str, _OpenQuestion], init=False)
+    _sent: dict[str, _OpenQuestion] = attrs.field(factory=dict[str, _OpenQuestion], init=False)
     _asked: int = attrs.field(default=0, init=False)
     _deadline: float = attrs.field(default=math.inf, init=False)
-    _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _keeper_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
     _change: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -343,28 +343,28 @@ class Rounds:
     @property
     def states(self) -> list[str]:
         """The `requestState`s with which a retry is accepted."""
-        kept = [] if self._kept is None else [self._kept[0]]
+        kept = [] if self._last_reply is None else [self._last_reply[0]]
         return [*kept, self.state] if self.state is not None and self.state not in kept else kept
 
     @property
-    def kept_bytes(self) -> int:
+    def reply_bytes(self) -> int:
         """The size of the kept reply, in bytes."""
-        return 0 if self._kept is None else len(self._kept[1])
+        return 0 if self._last_reply is None else len(self._last_reply[1])
 
-    def kept_for(self, state: str) -> bytes | None:
+    def reply_to(self, state: str) -> bytes | None:
         """Return the reply to an earlier retry with this state; None if there was none."""
-        is_kept = self._kept is not None and self._kept[0] == state
-        return self._kept[1] if self._kept is not None and is_kept else None
+        is_kept = self._last_reply is not None and self._last_reply[0] == state
+        return self._last_reply[1] if self._last_reply is not None and is_kept else None
 
     # The handler's side.
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         """Wait until the handler has a request again, or is cancelled."""
         while not (self.is_open or self.handling.is_cancelled):
             await self._opened.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def ask(self, asked: Sequence[Asked]) -> list[Any]:
+    async def ask(self, asked: Sequence[Question]) -> list[Any]:
         """Ask questions in one round, and return the client's answers.
 
         If this is cancelled, the client may have received the questions.
@@ -388,20 +388,20 @@ class Rounds:
         await self._wait(questions, lane)
         return [question.outcome() for question in questions]
 
-    def _questions(self, asked: Sequence[Asked]) -> tuple[list[_Question], int]:
+    def _questions(self, asked: Sequence[Question]) -> tuple[list[_OpenQuestion], int]:
         """Return the questions, and the size in bytes of the result that asks them."""
         settled, request = trio.Event(), self.handling.request
-        questions = [_Question(each, _input_request(each), settled) for each in asked]
+        questions = [_OpenQuestion(each, _input_request(each), settled) for each in asked]
         wanted = {str(number): question for number, question in enumerate(questions)}
-        frame = self.handling.session.connection.response(
+        reply = self.handling.session.connection.response(
             request, _wanted(wanted, SUSPENDED_PREFIX)
         )
         for question in questions:  # The handler may modify its params later, so they are encoded.
             params = downgraded(question.request.params, request.peer.protocol_version)
             question.request.params = msgspec.Raw(msgspec.json.encode(params))
-        return questions, len(frame)
+        return questions, len(reply)
 
-    def _enter(self, questions: Sequence[_Question], size_bytes: int) -> None:
+    def _enter(self, questions: Sequence[_OpenQuestion], size_bytes: int) -> None:
         """Add questions to the next round."""
         if self.handling.is_cancelled:
             raise _cannot_be_asked()
@@ -416,14 +416,14 @@ class Rounds:
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
         if not self._asked:
-            self.dispatcher.tasks.start(self.keep)
+            self.dispatcher.tasks.start(self.run_keeper)
         for question in questions:
             self._asked += 1
             self._open[f"q{self._asked}"] = question
         self.dispatcher.suspended_handlers.update(self)
         self._change.set()
 
-    async def _wait(self, questions: Sequence[_Question], lane: Lane | None) -> None:
+    async def _wait(self, questions: Sequence[_OpenQuestion], lane: Lane | None) -> None:
         sequencer = self.handling.session.sequencer
         kind = "cxl"
         try:
@@ -439,7 +439,7 @@ class Rounds:
         if kind == "err":
             raise _cannot_be_asked()
 
-    def _withdraw(self, questions: Sequence[_Question]) -> None:
+    def _withdraw(self, questions: Sequence[_OpenQuestion]) -> None:
         """Remove questions whose task no longer waits."""
         gone = [key for key, question in self._open.items() if question in questions]
         for key in gone:
@@ -448,9 +448,9 @@ class Rounds:
 
     # The keeper.
 
-    async def keep(self) -> None:
+    async def run_keeper(self) -> None:
         """Run the keeper's task until the handler is over and no reply is kept."""
-        with self._keeping:
+        with self._keeper_scope:
             while True:
                 await self._next_action_due()
                 await self._act()
@@ -496,19 +496,19 @@ class Rounds:
     def _suspend(self, state: str) -> None:
         handling, self._sent = self.handling, dict(self._open)
         connection = handling.session.connection
-        frame = connection.response(handling.request, _wanted(self._sent, state))
-        self._kept = None if self.state is None else (self.state, frame)
+        reply = connection.response(handling.request, _wanted(self._sent, state))
+        self._last_reply = None if self.state is None else (self.state, reply)
         self.state, self.stage = state, Stage.SUSPENDED
         self._deadline = trio.current_time() + connection.limits.requests.suspended_seconds
         self._opened = trio.Event()
-        self.dispatcher.suspend(self, frame)
+        self.dispatcher.suspend(self, reply)
 
     def _expire(self) -> None:
         """End the waiting for a retry, and drop the kept reply."""
         if self.stage is Stage.SUSPENDED:
-            self.give_up()
-        self.state = self._kept = None
-        self._keeping.cancel()
+            self.cancel_handler()
+        self.state = self._last_reply = None
+        self._keeper_scope.cancel()
         self.dispatcher.suspended_handlers.update(self)
 
     # The dispatcher's side.
@@ -544,7 +544,7 @@ class Rounds:
     def resume(self, retry: IncomingRequest) -> None:
         """Let the handler go on, with the retry as its request."""
         self.retry, self.stage, self._deadline = None, Stage.OPEN, math.inf
-        self.handling.request, self._kept = retry, None
+        self.handling.request, self._last_reply = retry, None
         self.handling.session.connection.start(retry)
         for key in self._sent:
             question = self._open.pop(key, None)
@@ -555,7 +555,7 @@ class Rounds:
         self._opened.set()
         self._change.set()
 
-    def give_up(self) -> None:
+    def cancel_handler(self) -> None:
         """Cancel the handler; a question in a shielded scope raises `ConnectionLost`."""
         self.handling.cancel()
         for question in self._open.values():
@@ -568,19 +568,19 @@ class Rounds:
         self._open = {}
         if reply is None or self.state is None:
             self.state = None
-            self.forget()
+            self.drop_reply()
             return
-        self._kept = (self.state, reply)
+        self._last_reply = (self.state, reply)
         seconds = self.handling.session.connection.limits.requests.suspended_seconds
         self._deadline = trio.current_time() + seconds
         self._change.set()
 
-    def forget(self) -> None:
+    def drop_reply(self) -> None:
         """Drop the kept reply; end the keeper if the handler is over."""
-        self._kept = None
+        self._last_reply = None
         if self.stage is Stage.OVER:
             self.state = None
-            self._keeping.cancel()
+            self._keeper_scope.cancel()
 
 
 def binding_of(request: IncomingRequest) -> tuple[bytes, str | None]:
@@ -592,17 +592,17 @@ def _cannot_be_asked() -> ConnectionLost:
     return ConnectionLost("the request is cancelled: its client cannot be asked any more")
 
 
-def _input_request(asked: Asked) -> types.InputRequest:
+def _input_request(asked: Question) -> types.InputRequest:
     params = types.EmptyParams() if asked.params is None else asked.params
     return types.InputRequest(method=asked.method, params=params)
 
 
-def _wanted(questions: Mapping[str, _Question], state: str) -> types.InputRequiredResult:
+def _wanted(questions: Mapping[str, _OpenQuestion], state: str) -> types.InputRequiredResult:
     requests = {key: question.request for key, question in questions.items()}
     return types.InputRequiredResult(input_requests=requests, request_state=state)
 
 
-def _result(key: str, question: _Question, response: msgspec.Raw) -> Any:
+def _result(key: str, question: _OpenQuestion, response: msgspec.Raw) -> Any:
     try:
         result = METHODS[question.asked.method].decode_result(response)
         question.asked.check(result)
@@ -659,11 +659,11 @@ class SuspendedHandlers:
         """Accept no more retries: cancel the suspended handlers and drop the kept replies."""
         self.is_closed = True
         for rounds in [*self._known]:
-            rounds.forget()
+            rounds.drop_reply()
             self._index(rounds)
         for rounds in self._waiting:
             if rounds.stage is Stage.SUSPENDED:
-                rounds.give_up()
+                rounds.cancel_handler()
 
     def of(self, handling: Handling) -> Rounds | None:
         """Return the rounds of a handler; None if it has not asked."""
@@ -688,7 +688,7 @@ class SuspendedHandlers:
             return "only resumable handlers may ask here (limits.requests.suspended_max=0)"
         return f"too many handlers wait for answers (limits.requests.suspended_max={handlers_max})"
 
-    def found(self, request: IncomingRequest) -> Rounds:
+    def find_by_retry(self, request: IncomingRequest) -> Rounds:
         """Return the rounds that a retry belongs to.
 
         Raises:
@@ -717,24 +717,24 @@ class SuspendedHandlers:
 
     def _drop_excess_replies(self) -> None:
         """Drop kept replies, the oldest first, until the limits are met."""
-        keeping = [rounds for rounds in self._known if rounds.kept_bytes]
-        size_bytes = sum(rounds.kept_bytes for rounds in keeping)
+        keeping = [rounds for rounds in self._known if rounds.reply_bytes]
+        size_bytes = sum(rounds.reply_bytes for rounds in keeping)
         over = len(keeping) - self.limits.requests.suspended_max
         for rounds in keeping:
             if over <= 0 and size_bytes <= self.limits.requests.replies_kept_bytes_max:
                 return
-            size_bytes -= rounds.kept_bytes
+            size_bytes -= rounds.reply_bytes
             over -= 1
-            rounds.forget()
+            rounds.drop_reply()
             self._index(rounds)
 
 
-async def ask_all(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
+async def ask_all(handling: Handling, questions: Sequence[Question]) -> list[Any]:
     """Ask all questions at once, and return the decoded answers in their order.
 
     A legacy client receives requests. If one fails, the others are cancelled; if several fail at
     once, the error of the first is raised. For a stateless client, or a resumable handler, the
-    `asker` of the handling sends the questions.
+    `ask_in_rounds` of the handling sends the questions.
 
     Raises:
         LocalProtocolError: The handler has asked more than `limits.requests.sent_per_handler_max`
@@ -746,14 +746,14 @@ async def ask_all(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
     if not questions:
         await trio.lowlevel.checkpoint()
         return []
-    if handling.asker is not None:
-        return await handling.asker(handling, questions)
+    if handling.ask_in_rounds is not None:
+        return await handling.ask_in_rounds(handling, questions)
     if len(questions) == 1:
         return [await _ask(handling, questions[0])]
     return await _ask_together(handling, questions)
 
 
-async def _ask_together(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
+async def _ask_together(handling: Handling, questions: Sequence[Question]) -> list[Any]:
     """Send a request for each question, each in a task of its own.
 
     Together they are one operation of the calling lane, so that the recording has the outcome of
@@ -781,7 +781,7 @@ async def _ask_together(handling: Handling, questions: Sequence[Asked]) -> list[
     return [*results.values()]
 
 
-async def _ask(handling: Handling, question: Asked) -> Any:
+async def _ask(handling: Handling, question: Question) -> Any:
     result = await handling.ask(question.method, question.params, on_progress=question.on_progress)
     question.check(result)
     return result

@@ -342,7 +342,7 @@ class Sequencer(Protocol):
         """Return the nanoseconds since the session began, the time of a record written now."""
         ...
 
-    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:
         """Note that the dispatcher has received a message; return the number of its record."""
         ...
 
@@ -350,7 +350,7 @@ class Sequencer(Protocol):
         """Note that a handler starts."""
         ...
 
-    def sent(self, frame: bytes, lane: Lane | None) -> None:
+    def sent(self, message: bytes, lane: Lane | None) -> None:
         """Note that a lane, or the dispatcher, has given a message to the writer."""
         ...
 
@@ -500,14 +500,14 @@ class Unrecorded(_Live):
         """Return 0: nothing has a time."""
         return 0
 
-    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002
         """Return 0: nothing is recorded."""
         return 0
 
     def started(self, lane: Lane) -> None:
         """Record nothing."""
 
-    def sent(self, frame: bytes, lane: Lane | None) -> None:
+    def sent(self, message: bytes, lane: Lane | None) -> None:
         """Record nothing."""
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
@@ -586,21 +586,23 @@ class Recording(_Live):
         """Return the time of the recorder's clock."""
         return self.recorder.clock_ns()
 
-    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
         if self._begun is not None:
             self._write_start(self._begun)
         envelope: dict[str, Any] | None = None
-        if isinstance(frame, Oversized):
-            envelope = {"discarded": frame.size}
-            frame = frame.prefix
+        if isinstance(message, Oversized):
+            envelope = {"discarded": message.size}
+            message = message.prefix
             embed = False
-        elif isinstance(frame, PrincipalMessage | DecodedMessage) and frame.principal is not None:
-            envelope = {"principal": frame.principal}
+        elif (
+            isinstance(message, PrincipalMessage | DecodedMessage) and message.principal is not None
+        ):
+            envelope = {"principal": message.principal}
         number = self.recorder.record(
-            "in", frame, envelope=envelope, embed=embed, channel=self.channel
+            "in", message, envelope=envelope, embed=embed, channel=self.channel
         )
-        self._count(frame)
+        self._count(message)
         return number
 
     def started(self, lane: Lane) -> None:
@@ -613,9 +615,9 @@ class Recording(_Live):
         if self.channel:
             self._write_start(lane)
 
-    def sent(self, frame: bytes, lane: Lane | None) -> None:
+    def sent(self, message: bytes, lane: Lane | None) -> None:
         """Record `out`."""
-        self._record("out", frame, lane)
+        self._record("out", message, lane)
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Record `cmd`."""

@@ -79,7 +79,7 @@ _NURSERY_POLL_SECONDS: Final = 1.0
 class Job(Protocol):
     """A handler that is run once: `run`, then `fail` if it raised, then `end`.
 
-    The implementation for requests is `Answering`. This module knows nothing of requests, and its
+    The implementation for requests is `HandlerJob`. This module knows nothing of requests, and its
     tests run jobs of their own.
     """
 
@@ -328,7 +328,7 @@ class TaskPool:
     _collected: list[FirstStep] | None = attrs.field(default=None, init=False)
     _poller: Poller = attrs.field(factory=Poller, init=False)
 
-    def start(self, job: Job, context: Context) -> None:
+    def start_job(self, job: Job, context: Context) -> None:
         """Start a job with a copy of these context variables: collect it, or run it in a task."""
         if self._collected is None or job.wants_own_task:
             self.run(job, context)
@@ -350,7 +350,7 @@ class TaskPool:
         finally:
             self._collected = None
 
-    def serve(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> Leader:
+    def start_leader(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> Leader:
         """Run a leader in the current context variables; see `Leader.driven`."""
         context = copy_context()
         leader = Leader(lead(), context)

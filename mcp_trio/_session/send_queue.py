@@ -54,7 +54,7 @@ class SendQueue:
     _queue: _Queue = attrs.field(factory=_Queue, init=False)
     _bytes: int = attrs.field(default=0, init=False)
     _answer_bytes: int = attrs.field(default=0, init=False)
-    _gone_bytes: int = attrs.field(default=0, init=False)
+    _sent_bytes: int = attrs.field(default=0, init=False)
     _is_sending: bool = attrs.field(default=False, init=False)
     _is_holding: bool = attrs.field(default=False, init=False)
     _is_lost: bool = attrs.field(default=False, init=False)
@@ -92,7 +92,7 @@ class SendQueue:
 
     def post(
         self,
-        frame: bytes,
+        message: bytes,
         lane: Lane | None = None,
         *,
         about: RequestId | None = None,
@@ -102,7 +102,7 @@ class SendQueue:
 
         `about` is the id of the peer's request that the message belongs to or answers.
         """
-        self._put(frame, lane, about, is_answer=is_answer)
+        self._put(message, lane, about, is_answer=is_answer)
         if self._is_holding:
             return
         if self._is_direct:
@@ -112,26 +112,26 @@ class SendQueue:
 
     def post_now(
         self,
-        frame: bytes,
+        message: bytes,
         lane: Lane | None = None,
         *,
         about: RequestId | None = None,
         is_answer: bool = False,
     ) -> None:
         """Record and queue a message, and write the queue at once if that needs no waiting."""
-        self._put(frame, lane, about, is_answer=is_answer)
+        self._put(message, lane, about, is_answer=is_answer)
         self.flush()
 
     def _put(
-        self, frame: bytes, lane: Lane | None, about: RequestId | None, *, is_answer: bool
+        self, message: bytes, lane: Lane | None, about: RequestId | None, *, is_answer: bool
     ) -> None:
-        self.sequencer.sent(frame, lane)
+        self.sequencer.sent(message, lane)
         if self._is_lost:
             return
         if self._is_addressed:
-            frame = RelatedMessage(frame, about, is_answer=is_answer)
-        self._queue.append((frame, is_answer))
-        size = len(frame) + _MESSAGE_OVERHEAD_BYTES
+            message = RelatedMessage(message, about, is_answer=is_answer)
+        self._queue.append((message, is_answer))
+        size = len(message) + _MESSAGE_OVERHEAD_BYTES
         self._bytes += size
         if is_answer:
             self._answer_bytes += size
@@ -191,19 +191,19 @@ class SendQueue:
             return
         self.sequencer.flush()
         try:
-            taken = self._send_nowait([frame for frame, _ in self._queue])
+            taken = self._send_nowait([message for message, _ in self._queue])
         except Exception:
             taken = 0  # `send` fails in the same way, and reports the error.
-        gone = self._queue[:taken]
+        sent = self._queue[:taken]
         del self._queue[:taken]
-        self._account(gone)
+        self._count_sent(sent)
         if self._queue or self._has_tail():
             self._wake_writer()
 
     def _wake_writer(self) -> None:
         if not (self._has_writer or self._is_lost):
             self._has_writer = True
-            self.tasks.act(self._write)
+            self.tasks.start_actor(self._write)
 
     async def _write(self) -> None:
         """Run the writer until the queue is empty."""
@@ -225,27 +225,27 @@ class SendQueue:
         self._is_sending = True
         if not self._has_watcher:
             self._has_watcher = True
-            self.tasks.act(self._watch)
+            self.tasks.start_actor(self._watch)
         self.sequencer.flush()
         try:
-            await self.channel.send([frame for frame, _ in batch])
+            await self.channel.send([message for message, _ in batch])
         except Exception as error:  # A transport may raise anything; it ends this session only.
             self._lose(error)
         else:
-            self._account(batch)
+            self._count_sent(batch)
         finally:
             self._is_sending = False
 
     def _has_tail(self) -> bool:
         return self._leaves_tails and bool(getattr(self.channel, "is_unfinished", False))
 
-    def _account(self, gone: _Queue) -> None:
+    def _count_sent(self, sent: _Queue) -> None:
         if self._is_lost:
             return
-        for frame, is_answer in gone:
-            size = len(frame) + _MESSAGE_OVERHEAD_BYTES
+        for message, is_answer in sent:
+            size = len(message) + _MESSAGE_OVERHEAD_BYTES
             self._bytes -= size
-            self._gone_bytes += size
+            self._sent_bytes += size
             if is_answer:
                 self._answer_bytes -= size
         self._written.wake()
@@ -272,7 +272,7 @@ class SendQueue:
         self._has_watcher = False
 
     def _progress(self) -> tuple[int, int]:
-        return self._gone_bytes, getattr(self.channel, "bytes_sent", 0)
+        return self._sent_bytes, getattr(self.channel, "bytes_sent", 0)
 
     def _lose(self, error: Exception) -> None:
         if not self._is_lost:
@@ -282,7 +282,7 @@ class SendQueue:
     def lose(self) -> None:
         """Drop the queue after a loss, and wake the tasks that wait for room."""
         self._is_lost = True
-        self.dropped |= {frame for frame, is_answer in self._queue if not is_answer}
+        self.dropped |= {message for message, is_answer in self._queue if not is_answer}
         self._queue.clear()
         self._bytes = self._answer_bytes = 0
         self._written.wake()

@@ -160,18 +160,18 @@ class Session:
         if self.sequencer.has_lanes:
             watch_lanes()
         self._tasks.open(pool, context)
-        self.application.accompany(self)
+        self.application.on_session_open(self)
         if self.connection.limits.requests.ping_interval_seconds is not None:
-            self._tasks.act(self._ping)
+            self._tasks.start_actor(self._ping)
         deliver_to = getattr(self.channel, "deliver_to", None)
         if deliver_to is None:
-            self._reader = self._tasks.lead(self._read)
+            self._reader = self._tasks.start_leader(self._read)
         else:
             deliver_to(self._take_delivered)
 
-    def act(self, actor: Actor) -> None:
+    def start_actor(self, actor: Actor) -> None:
         """Start a task of the application that lives with the session; its errors are logged."""
-        self._tasks.act(partial(_logged, actor))
+        self._tasks.start_actor(partial(_logged, actor))
 
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
         """Begin to close, from any task; only the first call counts.
@@ -210,7 +210,7 @@ class Session:
             await trio.lowlevel.checkpoint_if_cancelled()  # A cancelled session is only closed.
             await self._wind_down()
         finally:
-            self.application.depart()
+            self.application.on_session_close()
             await self._tasks.end_actors()
             await self._close()
 
@@ -222,7 +222,7 @@ class Session:
                 await self._deliveries.done()
         else:
             with trio.move_on_after(limits.shutdown.close_seconds):
-                await self._dispatcher.standing_done()
+                await self._dispatcher.subscriptions_done()
         await self._mark_drained()
         self._dispatcher.cancel_all()
         with trio.move_on_after(limits.shutdown.close_seconds) as scope:
@@ -310,9 +310,9 @@ class Session:
             else:
                 self._dispatcher.take(message)
 
-    def take(self, frame: bytes | Oversized) -> None:
+    def take(self, message: bytes | Oversized) -> None:
         """Act upon one received message; never waits, never raises."""
-        self._dispatcher.take(frame)
+        self._dispatcher.take(message)
 
     def is_cancelled(self, lane: str) -> bool:
         """Return whether the handler of a lane is cancelled."""
@@ -369,8 +369,10 @@ class Session:
             about=about,
         )
 
-    def stand(self, method: str, params: ParamsToSend, on_notification: OnNotification) -> Call:
-        """Send a request that is open until the peer ends it, the session ends, or we `leave` it.
+    def open_subscription(
+        self, method: str, params: ParamsToSend, on_notification: OnNotification
+    ) -> Call:
+        """Send a request that stays open until the peer, `close_subscription` or the session ends it.
 
         The request has no timeout. The returned call has its state (`is_settled`) and `outcome`.
         `on_notification` is called with each notification that belongs to the request, before the
@@ -382,11 +384,11 @@ class Session:
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
             ConnectionLost: The session is closing, or has ended.
         """
-        return self._requests.stand(method, params, on_notification)
+        return self._requests.open_subscription(method, params, on_notification)
 
-    def leave(self, call: Call) -> None:
+    def close_subscription(self, call: Call) -> None:
         """Abandon a request that stays open; if it is still open, the peer is notified once."""
-        self._requests.leave(call)
+        self._requests.close_subscription(call)
 
     # A client's handshake or discovery, and pings.
 
@@ -404,7 +406,7 @@ class Session:
         seconds = self.connection.limits.requests.initialize_seconds
         try:
             result = await self._offer(seconds)
-            frame = self.connection.accept_initialize(result)
+            message = self.connection.accept_initialize(result)
         except RequestTimeout:
             self.shut("closed")
             raise RequestTimeout(
@@ -415,7 +417,7 @@ class Session:
         except (MCPError, trio.Cancelled):
             self.shut("closed")
             raise
-        self.send_queue.post_now(frame)
+        self.send_queue.post_now(message)
         self.mark_negotiated()
         self.initialized.set()
 

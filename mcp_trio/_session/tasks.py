@@ -206,19 +206,19 @@ class Tasks:
         else:
             self._context.run(self._pool.nursery.start_soon, function, *arguments)
 
-    def run(self, job: Job) -> None:
+    def start_job(self, job: Job) -> None:
         """Start a handler: a leader collects it, or a task of the pool runs it."""
         if self._pool is None or self._context is None:
-            self._early = (*self._early, partial(self.run, job))
+            self._early = (*self._early, partial(self.start_job, job))
         else:
-            self._pool.start(job, self._context)
+            self._pool.start_job(job, self._context)
 
     def collect(self, deliver: Callable[[], None]) -> list[FirstStep]:
         """Call `deliver`, and return the handlers that it started and the calling leader leads."""
         assert self._pool is not None
         return self._pool.collect(deliver)[1]
 
-    def lead(self, actor: Actor) -> Leader:
+    def start_leader(self, actor: Actor) -> Leader:
         """Start an actor that leads handlers, after `open`."""
         assert self._pool is not None
         assert self._context is not None
@@ -229,11 +229,11 @@ class Tasks:
             finally:
                 self._depart(leader)
 
-        leader = self._context.run(self._pool.serve, run)
+        leader = self._context.run(self._pool.start_leader, run)
         self._actors = (*self._actors, leader)
         return leader
 
-    def act(self, actor: Actor) -> None:
+    def start_actor(self, actor: Actor) -> None:
         """Start an actor."""
         scope = trio.CancelScope()
         self._actors = (*self._actors, scope)

@@ -404,7 +404,7 @@ _FULL: Final = Rejected(503, "there are too many connections (limits.http.connec
 class ConnectionTasks(Protocol):
     """The leader/followers engine, as far as the listener uses it."""
 
-    def serve(self, served: Callable[[], Coroutine[Any, Any, None]], /) -> object:
+    def start_leader(self, leader: Callable[[], Coroutine[Any, Any, None]], /) -> object:
         """Run the coroutine, which may move to another task where it asks for that."""
         ...
 
@@ -446,7 +446,7 @@ async def serve_native(
             if tasks is None:
                 await host.serve(ends, client=client)
             else:
-                tasks.serve(partial(host.serve, ends, client=client, may_lead=True))
+                tasks.start_leader(partial(host.serve, ends, client=client, may_lead=True))
 
         nursery.start_soon(host.close_idle)
         await trio.serve_listeners(

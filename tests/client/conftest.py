@@ -83,10 +83,10 @@ class Bench:
     async def notified(self, method, _params):
         self.notifications.append(method.name)
 
-    def accompany(self, _session):
+    def on_session_open(self, _session):
         pass
 
-    def depart(self):
+    def on_session_close(self):
         pass
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from mcp_trio import Client, Context, Server, effect
-from mcp_trio._session.handlers import INSIDE
+from mcp_trio._session.handlers import RUNNING_EFFECT
 from mcp_trio._session.journal import LANE
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.recording import replay
@@ -37,7 +37,7 @@ SIGHTS = {
 
 def see(what):
     """Count the events in a lane, or in an effect of a lane."""
-    if LANE.get() or INSIDE.get():
+    if LANE.get() or RUNNING_EFFECT.get():
         seen[what] += 1
 
 

@@ -16,7 +16,7 @@ from mcp_trio._journal.records import MarkBody, OpenBody, decode_body, encode_bo
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import INITIALIZED, Role
 from mcp_trio._recorder.writer import Recorder
-from mcp_trio._session.calls import Asked
+from mcp_trio._session.calls import Question
 from mcp_trio._session.input_required import ask_all
 from mcp_trio._session.journal import Recording, Unrecorded
 from mcp_trio._session.session import Session
@@ -69,11 +69,11 @@ class Tools:
         if method.name in self.tools:
             await self.tools[method.name](params)
 
-    def accompany(self, session):
+    def on_session_open(self, session):
         if self.beside is not None:
-            session.act(functools.partial(self.beside, session))
+            session.start_actor(functools.partial(self.beside, session))
 
-    def depart(self):
+    def on_session_close(self):
         pass
 
 
@@ -356,7 +356,7 @@ def _accepted(**content):
 
 def _form(message, **options):
     params = s.ElicitParams(message=message, requested_schema={"type": "object", "properties": {}})
-    return Asked(method="elicitation/create", params=params, **options)
+    return Question(method="elicitation/create", params=params, **options)
 
 
 def _asking(*messages):

@@ -54,10 +54,10 @@ class Behaving:
     async def notified(self, method, params):
         pass
 
-    def accompany(self, session):
+    def on_session_open(self, session):
         pass
 
-    def depart(self):
+    def on_session_close(self):
         pass
 
     async def quick(self, handling):

@@ -53,7 +53,7 @@ def serve(warm):
 
     async def serve(*jobs, context=None):
         serving = Serving(warm, jobs, context)
-        warm.serve(serving)
+        warm.start_leader(serving)
         await settled()
         return serving
 
@@ -171,7 +171,7 @@ async def test_who_holds_a_scope_open_leads_nobody(warm, autojump_clock):
                 await lead(FirstStep(job, copy_context(), warm))
         tasks.append(trio.lowlevel.current_task())
 
-    warm.serve(serving)
+    warm.start_leader(serving)
     await slow.ended.wait()
     await settled()
     assert len(set(tasks)) == 1
@@ -198,7 +198,7 @@ async def test_who_serves_keeps_nothing_of_what_it_led(warm, waits):
 
     jobs = [Job(work)]
     gone = weakref.ref(jobs[0])
-    warm.serve(serving)
+    warm.start_leader(serving)
     await settled()
     gc.collect()
     assert gone() is None
@@ -215,7 +215,7 @@ async def test_what_is_no_exception_leaves(waits):
         async with trio.open_nursery() as nursery:
             warm = TaskPool(nursery)
             serving = Serving(warm, [Job(leave), Job(trio.sleep_forever)])
-            warm.serve(serving)
+            warm.start_leader(serving)
     assert serving.has_ended
 
 
@@ -228,7 +228,7 @@ async def test_what_goes_wrong_at_the_end_of_a_job_leaves_and_nothing_is_left_be
         async with trio.open_nursery() as nursery:
             warm = TaskPool(nursery)
             serving = Serving(warm, [Fragile(nothing)])
-            warm.serve(serving)
+            warm.start_leader(serving)
     assert serving.has_ended
 
 
@@ -245,7 +245,7 @@ async def test_who_serves_feels_cancellation_wherever_it_goes_on():
 
     async with trio.open_nursery() as nursery:
         warm = TaskPool(nursery)
-        warm.serve(serving)
+        warm.start_leader(serving)
         await settled()
         nursery.cancel_scope.cancel()
     assert seen == ["cancelled"]
@@ -262,7 +262,7 @@ async def test_an_error_that_meets_who_serves_in_a_wait_is_its_own(warm):
         except trio.TooSlowError as error:
             caught.append(error)
 
-    warm.serve(serving)
+    warm.start_leader(serving)
     await settled()
     assert len(caught) == 1
 
@@ -275,7 +275,7 @@ async def test_the_first_that_is_started_is_the_callers(warm):
 
     def deliver():
         for job in (alone, first, second):
-            warm.start(job, copy_context())
+            warm.start_job(job, copy_context())
         return "delivered"
 
     delivered, steps = warm.collect(deliver)
@@ -288,7 +288,7 @@ async def test_the_first_that_is_started_is_the_callers(warm):
     for step in steps:
         step.begin()
     later = Job(nothing)
-    warm.start(later, copy_context())
+    warm.start_job(later, copy_context())
     await settled()
     assert (first.ended.is_set(), later.ended.is_set()) == (True, True)
 
@@ -301,7 +301,7 @@ async def test_what_was_started_before_a_failure_is_begun(warm):
     job = Job(nothing)
 
     def deliver():
-        warm.start(job, copy_context())
+        warm.start_job(job, copy_context())
         raise KeyError("x")
 
     with pytest.raises(KeyError):
@@ -331,7 +331,7 @@ def test_whatever_waits_all_is_done_once_and_in_order(programs):
         jobs = [job(place, steps) for place, steps in enumerate(programs)]
         async with trio.open_nursery() as nursery:
             warm = TaskPool(nursery)
-            warm.serve(Serving(warm, jobs))
+            warm.start_leader(Serving(warm, jobs))
             await trio.sleep(10)
             warm.close()
         return jobs

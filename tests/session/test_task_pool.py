@@ -383,7 +383,7 @@ async def open_connections(warm):
         made = [Connection(warm, act, f"{number}") for number in range(count)]
         opened.extend(made)
         for connection in made:
-            warm.serve(connection)
+            warm.start_leader(connection)
         await settled()
         return made
 
@@ -454,7 +454,7 @@ async def test_what_is_there_before_it_rests_is_seen(poller, warm, open_connecti
     await open_connections(1)
     late = Connection(warm)
     late.say(b"xyz")
-    warm.serve(late)
+    warm.start_leader(late)
     late.theirs.close()
     await settled()
     assert (late.received, late.has_ended) == (b"xyz", True)
@@ -622,7 +622,7 @@ async def test_cancelled_all_that_rest_are_closed(poller):
         warm = TaskPool(nursery)
         connections = [Connection(warm) for _ in range(3)]
         for connection in connections:
-            warm.serve(partial(serve, connection))
+            warm.start_leader(partial(serve, connection))
         await settled()
         nursery.cancel_scope.cancel()
     assert [each.has_ended for each in connections] == [True] * 3
@@ -639,7 +639,7 @@ async def test_cancelled_who_comes_to_rest_at_last_is_closed_as_well(autojump_cl
         warm = TaskPool(nursery)
         connections = [Connection(warm, finish) for _ in range(2)]
         for connection in connections:
-            warm.serve(connection)
+            warm.start_leader(connection)
         await settled()
         connections[0].say(b"x")
         await settled()
@@ -654,7 +654,7 @@ async def test_cancelled_with_one_that_waits_all_are_closed():
         warm = TaskPool(nursery)
         connections = [Connection(warm, lambda _: trio.sleep_forever()) for _ in range(3)]
         for connection in connections:
-            warm.serve(connection)
+            warm.start_leader(connection)
         await settled()
         connections[1].say(b"x")
         await settled()
@@ -673,7 +673,7 @@ async def test_what_is_no_exception_leaves_and_closes_all():
             warm = TaskPool(nursery)
             connections = [Connection(warm, leave) for _ in range(3)]
             for connection in connections:
-                warm.serve(connection)
+                warm.start_leader(connection)
             await settled()
             connections[0].say(b"x")
             await trio.sleep_forever()
@@ -687,7 +687,7 @@ async def test_when_the_last_one_has_ended_nothing_is_left(warm):
     for _ in range(3):
         connections = [Connection(warm) for _ in range(3)]
         for connection in connections:
-            warm.serve(connection)
+            warm.start_leader(connection)
         await settled()
         for connection in connections:
             connection.theirs.close()
@@ -743,7 +743,7 @@ async def test_the_lookout_keeps_nothing_of_who_has_gone(warm, open_connections)
     await open_connections(2)
     connection = Connection(warm)
     gone = weakref.ref(connection)
-    warm.serve(connection)
+    warm.start_leader(connection)
     await settled()
     connection.theirs.close()
     await settled()
@@ -788,7 +788,7 @@ def test_whatever_comes_to_whom_is_read_once_and_in_order(batches):
             warm = TaskPool(nursery)
             connections = [Connection(warm, act) for _ in range(5)]
             for connection in connections:
-                warm.serve(connection)
+                warm.start_leader(connection)
             said = [b""] * 5
             for batch in batches:
                 for place, data in batch:
