@@ -372,7 +372,7 @@ class Session:
     def open_subscription(
         self, method: str, params: ParamsToSend, on_notification: OnNotification
     ) -> Call:
-        """Send a request that stays open until the peer, `close_subscription` or the session ends it.
+        """Send a request that the peer, `close_subscription` or the end of the session ends.
 
         The request has no timeout. The returned call has its state (`is_settled`) and `outcome`.
         `on_notification` is called with each notification that belongs to the request, before the

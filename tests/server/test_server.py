@@ -616,8 +616,8 @@ async def test_the_handshake_timeout_starts_when_the_session_has_opened(nursery,
         HandshakeTimeouts(Limits(requests=RequestLimits(first_request_seconds=80))),
         SomeWebSocket(),
     )
-    nursery.start_soon(handshake_timeouts.see_off)
-    welcomed = handshake_timeouts.welcome(channel)
+    nursery.start_soon(handshake_timeouts.run)
+    welcomed = handshake_timeouts.task_status_for(channel)
     await trio.sleep(1000)  # the bridge has no server yet
     welcomed.started(SilentSession())
     await trio.sleep(1000)
@@ -798,7 +798,7 @@ class SomeWebSocketHandshakeTimeouts:
 @pytest.fixture
 def handshake_timeouts(nursery):
     handshake_timeouts = HandshakeTimeouts(LIMITS)
-    nursery.start_soon(handshake_timeouts.see_off)
+    nursery.start_soon(handshake_timeouts.run)
     return handshake_timeouts
 
 
@@ -807,7 +807,7 @@ async def test_only_connections_without_a_first_request_are_closed(
 ):
     silent, busy = SomeSession(), SomeSession()
     for session in (silent, busy):
-        handshake_timeouts.welcome(object()).started(session)
+        handshake_timeouts.task_status_for(object()).started(session)
     await trio.sleep(75)
     assert not silent.shut_by
     busy.has_begun = True
@@ -820,7 +820,7 @@ async def test_only_connections_without_a_first_request_are_closed(
 
 async def test_a_websocket_is_closed_with_the_reason(handshake_timeouts, autojump_clock):
     channel, session = SomeWebSocketHandshakeTimeouts(), SomeSession()
-    handshake_timeouts.welcome(channel).started(session)
+    handshake_timeouts.task_status_for(channel).started(session)
     await trio.sleep(100)
     [(text, code)] = channel.failures
     assert "limits.requests.first_request_seconds" in text
@@ -830,8 +830,8 @@ async def test_a_websocket_is_closed_with_the_reason(handshake_timeouts, autojum
 
 async def test_connections_that_have_ended_are_forgotten(handshake_timeouts, autojump_clock):
     ended = SomeSession()
-    handshake_timeouts.welcome(object()).started(ended)
-    handshake_timeouts.welcome(object())
+    handshake_timeouts.task_status_for(object()).started(ended)
+    handshake_timeouts.task_status_for(object())
     ended.closing.set()
     await trio.sleep(1000)
     assert not ended.shut_by
@@ -864,9 +864,9 @@ async def test_closed_connections_are_forgotten_before_the_timeout(
     handshake_timeouts = HandshakeTimeouts(
         Limits(requests=RequestLimits(first_request_seconds=seconds))
     )
-    nursery.start_soon(handshake_timeouts.see_off)
+    nursery.start_soon(handshake_timeouts.run)
     session = SomeSession(has_begun=True)
-    handshake_timeouts.welcome(object()).started(session)
+    handshake_timeouts.task_status_for(object()).started(session)
     session.closing.set()
     await trio.sleep(60)
     assert not handshake_timeouts._waiting

@@ -12,15 +12,15 @@ from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio._session.calls import Asked
-from mcp_trio._session.handlers import INSIDE, Inside
+from mcp_trio._session.calls import Question
+from mcp_trio._session.handlers import RUNNING_EFFECT, RunningEffect
 from mcp_trio._session.input_required import ask_all, binding_of
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.types import CallToolParams, ClientCapabilities
 
-ROOTS = Asked(method="roots/list")
-SAMPLE = Asked(
+ROOTS = Question(method="roots/list")
+SAMPLE = Question(
     method="sampling/createMessage", params=s.CreateMessageParams(messages=[], max_tokens=3)
 )
 MESSAGE = {"role": "assistant", "content": {"type": "text", "text": "aye"}, "model": "m"}
@@ -433,7 +433,7 @@ async def test_questions_beyond_a_frame_are_not_asked(dock, rounds, small, recor
 
 async def test_an_effect_cannot_ask(rounds, fault):
     async def sail(handling):
-        INSIDE.set(Inside(handling, "fish"))
+        RUNNING_EFFECT.set(RunningEffect(handling, "fish"))
         await ask_all(handling, [rounds.form("Which boat?")])
 
     error = await fault(sail)

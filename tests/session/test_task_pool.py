@@ -83,7 +83,7 @@ def done(warm):
 
     async def done(work=at_once, context=None, **options):
         job = Job(work, **options)
-        warm.start(job, context or copy_context())
+        warm.start_job(job, context or copy_context())
         await trio.testing.wait_all_tasks_blocked()
         assert job.ended.is_set()
         return job
@@ -99,7 +99,7 @@ async def test_a_task_that_is_done_takes_the_next_job_in_the_scope_that_it_has(d
 async def test_what_runs_at_once_has_a_task_each(warm, autojump_clock):
     jobs = [Job(lambda: trio.sleep(1)) for _ in range(3)]
     for job in jobs:
-        warm.start(job, copy_context())
+        warm.start_job(job, copy_context())
     await trio.sleep(2)
     assert len({id(job.task) for job in jobs}) == 3
     assert all(job.ended.is_set() for job in jobs)
@@ -139,7 +139,7 @@ async def test_a_job_that_wants_a_task_of_its_own_shares_none(done):
 
 async def test_a_cancelled_scope_is_used_no_more(warm, done):
     job = Job(trio.sleep_forever)
-    warm.start(job, copy_context())
+    warm.start_job(job, copy_context())
     await trio.testing.wait_all_tasks_blocked()
     assert not job.ended.is_set()
     job.scope.cancel()
@@ -192,7 +192,7 @@ async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
     job = Fragile(run)
     with pytest.RaisesGroup(KeyError):
         async with trio.open_nursery() as nursery:
-            TaskPool(nursery).start(job, copy_context())
+            TaskPool(nursery).start_job(job, copy_context())
     assert job.ends == 1
 
 
@@ -222,13 +222,13 @@ async def test_what_rests_keeps_nothing_of_what_it_did(done):
 async def test_tasks_that_nobody_needs_end(warm, autojump_clock):
     before = tasks_living_task_pool()
     for _ in range(10):
-        warm.start(Job(lambda: trio.sleep(1)), copy_context())
+        warm.start_job(Job(lambda: trio.sleep(1)), copy_context())
     await trio.sleep(2)
     assert tasks_living_task_pool() == before + 11  # with who looks after them
     needed = []
     for _ in range(30):
         needed.append(Job(at_once))
-        warm.start(needed[-1], copy_context())
+        warm.start_job(needed[-1], copy_context())
         await trio.sleep(1)
     assert len({id(job.task) for job in needed}) == 1
     assert tasks_living_task_pool() == before + 2
@@ -239,7 +239,7 @@ async def test_tasks_that_nobody_needs_end(warm, autojump_clock):
 async def test_only_so_many_rest(warm, autojump_clock):
     before = tasks_living_task_pool()
     for _ in range(_IDLE_TASKS_MAX + 10):
-        warm.start(Job(lambda: trio.sleep(1)), copy_context())
+        warm.start_job(Job(lambda: trio.sleep(1)), copy_context())
     await trio.sleep(2)
     assert tasks_living_task_pool() == before + _IDLE_TASKS_MAX + 1
 
@@ -249,7 +249,7 @@ async def test_closed_nobody_rests_any_more(autojump_clock):
         warm = TaskPool(nursery)
         slow, quick = Job(lambda: trio.sleep(1)), Job(at_once)
         for job in (slow, quick):
-            warm.start(job, copy_context())
+            warm.start_job(job, copy_context())
         await quick.ended.wait()
         warm.close()
     assert slow.ended.is_set()
@@ -259,7 +259,7 @@ async def test_closed_nobody_rests_any_more(autojump_clock):
 async def test_the_end_of_the_nursery_ends_those_that_rest(autojump_clock):
     async with trio.open_nursery() as nursery:
         warm = TaskPool(nursery)
-        warm.start(Job(at_once), copy_context())
+        warm.start_job(Job(at_once), copy_context())
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert trio.current_time() < 2

@@ -15,7 +15,7 @@ from wsproto.extensions import PerMessageDeflate
 from mcp_trio import Client, ConnectionLost, Limits, RequestError
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._server.http_app import Asked, RejectedError
+from mcp_trio._server.http_app import Question, RejectedError
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio._transports.websocket import SocketEnded
@@ -143,7 +143,7 @@ async def test_a_session_that_its_client_ends_gives_its_place_back(open_site, au
 async def test_an_upgrade_that_its_host_has_not_seen_is_rejected(open_site):
     site = await open_site(harbour())
     exchange = ScriptedExchange.of("GET", "/ws")
-    asked = Asked(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
+    asked = Question(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
     with pytest.raises(RejectedError, match="not a WebSocket handshake"):
         await site.app.websocket.respond(asked)
 
