@@ -12,7 +12,7 @@ from rich.table import Table
 
 sys.path.append(str(Path(__file__).resolve().parent / "interop"))
 
-from interop_command import empty_table, show
+from interop_command import new_table, show
 
 LATE_SECONDS: Final = 5.0
 """After so long an answer to the client that means well is late."""
@@ -56,7 +56,7 @@ class Suffered:
 
 def table_of(place: str, results: Sequence[Suffered]) -> Table:
     """What each attack came to in one place."""
-    table = empty_table()
+    table = new_table()
     table.add_column(place, no_wrap=True)
     table.add_column("clients", justify="right")
     table.add_column("what they got")
@@ -102,5 +102,5 @@ def report(results: Sequence[Suffered], what: str, seconds: float) -> bool:
         show(table_of(place, there), complaints)
         print()
         found += complaints
-    print(f"{len(results)} {what}, {len(found)} complaints, {seconds:.0f} s")
+    print(f"{len(results)} {what}, {len(found)} problems, {seconds:.0f} s")
     return not found

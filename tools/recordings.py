@@ -279,7 +279,7 @@ def main() -> None:
         return
     begin = time.perf_counter()
     failures = [*hold_all_replayed(), *hold_others(), *hold_rejected(), *hold_files()]
-    print(f"held in {time.perf_counter() - begin:.1f} s, {len(failures)} complaints")
+    print(f"held in {time.perf_counter() - begin:.1f} s, {len(failures)} problems")
     for failure in failures:
         print(f"\n{failure}")
     sys.exit(1 if failures else 0)

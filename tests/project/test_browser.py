@@ -160,7 +160,7 @@ def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, c
     assert [*answered.complaints(), *rejected.complaints()] == []
     assert visiting.report([answered, rejected], 1.0)
     out = capsys.readouterr().out
-    assert "2 visits, 0 complaints, 1 s" in out
+    assert "2 visits, 0 problems, 1 s" in out
     assert out.count("read 403") == 2  # expected and observed
     assert "read 403, h2" in out
 

@@ -120,7 +120,7 @@ async def test_only_the_limit_for_it_finds_out_a_server_that_does_not_answer(
 def test_a_fault_that_there_is_not_shows_nothing(capsys, monkeypatch):
     monkeypatch.setattr(run_faults, "run", lambda _ways, faults: list(faults))
     assert run_faults.main(["--fault", "no such thing"]) == 1
-    assert "0 faults at servers, 1 complaints" in capsys.readouterr().out
+    assert "0 faults at servers, 1 problems" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("clients_do_well", "status"), [(True, 0), (False, 1)])

@@ -118,10 +118,10 @@ def test_servers_are_attacked_at_the_same_time_and_do_well(capsys):
     out = capsys.readouterr().out
     assert out.count("400 x3") == 2
     assert out.index("native") < out.index("hypercorn")
-    assert "2 attacks, 0 complaints" in out
+    assert "2 attacks, 0 problems" in out
 
 
 def test_an_attack_that_there_is_not_shows_nothing(capsys, monkeypatch):
     monkeypatch.setattr(run_attacks, "run", lambda _hosts, attacks: list(attacks))
     assert run_attacks.main(["--attack", "no such thing"]) == 1
-    assert "0 attacks, 1 complaints" in capsys.readouterr().out
+    assert "0 attacks, 1 problems" in capsys.readouterr().out

@@ -12,14 +12,11 @@ import peers
 import protocol_versions
 import pytest
 import run
-import server_location
 import sessions
 import trio
-import unsupported
-from checks import Unexpected
 from facts import FACTS, has
-from features import FEATURES
-from method_counts import ERROR_ANSWER, QUESTIONS, Row, Tally, rows, tally_of
+from method_counts import ERROR_ANSWER, FEATURES, QUESTIONS, Row, SessionCounts, count_session, rows
+from sdk_adapter import Unexpected
 
 from mcp_trio import Client, Context, MCPError, Server, UserRejected
 from mcp_trio._protocol.methods import METHODS, Role
@@ -98,10 +95,10 @@ def test_there_is_a_row_for_each_method_and_each_side_that_may_send_it(protocol_
 
 
 async def test_what_passed_is_counted_by_direction(recording):
-    tally = tally_of(recording)
-    assert tally.protocol_version == "2024-11-05"
-    assert tally.faults == []
-    assert {row: tally.seen(row) for row in rows(OLDEST) if tally.seen(row)} == {
+    session_counts = count_session(recording)
+    assert session_counts.protocol_version == "2024-11-05"
+    assert session_counts.failures == []
+    assert {row: session_counts.seen(row) for row in rows(OLDEST) if session_counts.seen(row)} == {
         Row("initialize", Role.CLIENT): 1,
         Row("notifications/initialized", Role.CLIENT): 1,
         Row("tools/call", Role.CLIENT): 2,
@@ -112,23 +109,23 @@ async def test_what_passed_is_counted_by_direction(recording):
     }
 
 
-async def test_a_handler_that_goes_on_after_its_cancellation_is_a_fault(recording):
-    faults = tally_of(without(recording, "cxl")).faults
-    assert [fault for fault in faults if "was cancelled, and went on" in fault]
+async def test_a_handler_that_goes_on_after_its_cancellation_is_a_failure(recording):
+    failures = count_session(without(recording, "cxl")).failures
+    assert [failure for failure in failures if "went on after its cancellation" in failure]
 
 
-async def test_a_cancellation_that_crosses_the_answer_stops_nothing_and_is_no_fault(recording):
+async def test_a_cancellation_that_crosses_the_answer_stops_nothing_and_is_no_failure(recording):
     cancelled = re.compile(r'("method":"notifications/cancelled","params":\{"requestId":)[^,}]+')
     answered = json.loads(recording.read_text().splitlines()[1])["f"]["id"]
     text, count = cancelled.subn(rf"\g<1>{json.dumps(answered)}", recording.read_text())
     assert count == 1
     recording.write_text(text)
-    faults = tally_of(without(recording, "cxl")).faults
-    assert not [fault for fault in faults if "was cancelled, and went on" in fault]
+    failures = count_session(without(recording, "cxl")).failures
+    assert not [failure for failure in failures if "went on after its cancellation" in failure]
 
 
-async def test_a_recording_without_an_end_is_a_fault(recording):
-    assert tally_of(without(recording, "end")).faults == ["the recording has no end"]
+async def test_a_recording_without_an_end_is_a_failure(recording):
+    assert count_session(without(recording, "end")).failures == ["the recording has no end"]
 
 
 @pytest.fixture
@@ -157,36 +154,36 @@ async def rounds(tmp_path):
 
 
 async def test_questions_in_results_are_counted_as_the_requests_that_they_stand_for(rounds):
-    tally = tally_of(rounds)
-    assert tally.protocol_version == NEWEST
-    asked = [tally.count(Row(name, Role.SERVER)) for name in QUESTIONS]
+    session_counts = count_session(rounds)
+    assert session_counts.protocol_version == NEWEST
+    asked = [session_counts.count(Row(name, Role.SERVER)) for name in QUESTIONS]
     assert [(count.sent, count.answered) for count in asked] == [(1, 0), (0, 0), (1, 1)]
-    seen = {row.name for row in rows(NEWEST) if tally.seen(row)}
+    seen = {row.name for row in rows(NEWEST) if session_counts.seen(row)}
     assert {"input required", "input responses", "request states", "forms"} <= seen
     assert not {"questions by URL", "subscription ids", "audio"} & seen
 
 
-async def test_what_we_say_and_the_protocol_version_does_not_know_is_a_fault(recording):
+async def test_what_we_say_and_the_protocol_version_does_not_know_is_a_failure(recording):
     lines = recording.read_text().splitlines(keepends=True)
     answer = next(place for place, line in enumerate(lines) if '"content"' in line)
     lines[answer] = lines[answer].replace('"content"', '"structuredContent":3,"content"', 1)
     recording.write_text("".join(lines))
-    assert f"we sent structured content at {OLDEST}" in tally_of(recording).faults
+    assert f"we sent structured content at {OLDEST}" in count_session(recording).failures
 
 
 def outcome(protocol_version=OLDEST, **changes):
-    tally = Tally(protocol_version=protocol_version)
+    session_counts = SessionCounts(protocol_version=protocol_version)
     for row in rows(protocol_version):
-        tally.count(row).sent = tally.count(row).answered = 1
+        session_counts.count(row).sent = session_counts.count(row).answered = 1
     complete = sessions.Outcome(
         peer=peers.SDKS[1],
         role="client",
         protocol_version=protocol_version,
         transport="stdio",
-        tally=tally,
+        session_counts=session_counts,
         checks=1,
         seconds=1.0,
-        faults=[],
+        failures=[],
     )
     return attrs.evolve(complete, **changes)
 
@@ -199,8 +196,8 @@ def test_a_complete_table_is_as_it_should_be(capsys):
 def test_an_empty_cell_is_named(capsys):
     found = outcome()
     # A request counts when it has been answered with a result.
-    found.tally.count(Row("roots/list", Role.SERVER)).answered = 0
-    found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
+    found.session_counts.count(Row("roots/list", Role.SERVER)).answered = 0
+    found.session_counts.count(Row("notifications/progress", Role.CLIENT)).sent = 0
     assert not run.report([outcome(), found], 1.0)
     out = capsys.readouterr().out
     title = f"Python 2 {peers.SDKS[1].version} as client at {OLDEST} over stdio"
@@ -212,34 +209,34 @@ def test_an_empty_cell_is_named(capsys):
 
 def test_an_empty_cell_with_an_excuse_is_as_it_should_be_and_tells_it(capsys):
     found = outcome(NEWEST)
-    found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
+    found.session_counts.count(Row("notifications/progress", Role.CLIENT)).sent = 0
     assert run.report([found], 1.0)
     out = capsys.readouterr().out
-    assert f"a: {unsupported.EXCUSES[0].reason}" in out
+    assert f"a: {run.EXCUSES[0].reason}" in out
     assert "0 empty, 1 excused" in out
 
 
 def test_an_excuse_is_for_its_own_cells_only():
     found = outcome(OLDEST)
-    found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
+    found.session_counts.count(Row("notifications/progress", Role.CLIENT)).sent = 0
     assert not run.report([found], 1.0)
 
 
 def test_every_excuse_is_about_rows_that_there_are():
-    for excuse in unsupported.EXCUSES:
+    for excuse in run.EXCUSES:
         for protocol_version in excuse.protocol_versions:
             named = {(row.name, row.sender.value) for row in rows(protocol_version)}
             assert {(name, excuse.sender) for name in excuse.rows} <= named
 
 
-def test_a_fault_and_another_protocol_version_are_named(capsys):
-    failed = outcome(transport="sse", faults=["the client exited with 1"])
+def test_a_failure_and_another_protocol_version_are_named(capsys):
+    failed = outcome(transport="sse", failures=["the client exited with 1"])
     other = outcome(role="server")
-    other.tally.protocol_version = "2025-06-18"
+    other.session_counts.protocol_version = "2025-06-18"
     assert not run.report([failed, other], 1.0)
     out = capsys.readouterr().out
     assert f"as client at {OLDEST} over sse: the client exited with 1" in out
-    assert f"as server at {OLDEST} over stdio: the session was at 2025-06-18" in out
+    assert f"as server at {OLDEST} over stdio: the session used 2025-06-18" in out
 
 
 @attrs.frozen
@@ -269,29 +266,29 @@ def make_peer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("client", "fault"),
+    ("client", "failure"),
     [
         ("raise SystemExit('no, thanks')", "the client exited with 1: \nno, thanks"),
-        ("pass", "the client told nothing of its checks"),
+        ("pass", "the client did not print its checks"),
     ],
 )
-def test_a_client_that_fails_or_does_nothing_is_a_fault(make_peer, tmp_path, client, fault):
-    found = sessions.hold(make_peer(client), "client", OLDEST, "stdio", tmp_path)
+def test_a_client_that_fails_or_does_nothing_is_a_failure(make_peer, tmp_path, client, failure):
+    found = sessions.run_session(make_peer(client), "client", OLDEST, "stdio", tmp_path)
     assert found.checks == 0
-    assert found.faults[0] == fault
-    assert found.faults[1].startswith("no recording: ")
+    assert found.failures[0] == failure
+    assert found.failures[1].startswith("no recording: ")
 
 
-def test_a_client_that_does_not_end_is_a_fault(make_peer, tmp_path, monkeypatch):
+def test_a_client_that_does_not_end_is_a_failure(make_peer, tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "SESSION_SECONDS", 0.05)
     sleepy = make_peer("import time; time.sleep(60)")
-    found = sessions.hold(sleepy, "client", OLDEST, "stdio", tmp_path)
-    assert found.faults[0].startswith("no end after 0.05 s")
+    found = sessions.run_session(sleepy, "client", OLDEST, "stdio", tmp_path)
+    assert found.failures[0].startswith("no end after 0.05 s")
 
 
 def serving(program, log):
     command = [sys.executable, "-c", f"import signal, time; {program}; time.sleep(60)"]
-    return server_location.reachable(command, "sse", log)
+    return interop_command.reachable_server(command, "sse", log)
 
 
 def test_a_client_is_told_the_url_at_which_a_server_serves(tmp_path):
@@ -300,44 +297,48 @@ def test_a_client_is_told_the_url_at_which_a_server_serves(tmp_path):
 
 
 def test_a_client_is_told_the_command_of_a_server_without_a_url(tmp_path):
-    with server_location.reachable(["python", "server.py"], "stdio", tmp_path / "log") as told:
+    with interop_command.reachable_server(
+        ["python", "server.py"], "stdio", tmp_path / "log"
+    ) as told:
         assert told == ["python", "server.py"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_server_that_does_not_serve_says_why(tmp_path):
     with (
-        pytest.raises(server_location.ServerFailed, match=r"does not serve: \nno, thanks$"),
+        pytest.raises(interop_command.ServerFailed, match=r"did not start: \nno, thanks$"),
         serving("raise SystemExit('no, thanks')", tmp_path / "log"),
     ):
         pytest.fail("it is not there")
 
 
-def test_a_server_that_does_not_stop_is_a_fault(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_location, "END_SECONDS", 0.05)
+def test_a_server_that_does_not_stop_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(interop_command, "STOP_SECONDS", 0.05)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('http://127.0.0.1:9', flush=True)"
     with (
-        pytest.raises(server_location.ServerFailed, match=r"^the server went on for 0.05 s"),
+        pytest.raises(
+            interop_command.ServerFailed, match=r"^the server did not stop within 0.05 s"
+        ),
         serving(deaf, tmp_path / "log"),
     ):
         pass
 
 
-def test_a_server_that_fails_is_a_fault_of_the_session(make_peer, tmp_path, monkeypatch):
+def test_a_server_that_fails_is_a_failure_of_the_session(make_peer, tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "OUR_SERVER", tmp_path / "no_server.py")
-    found = sessions.hold(make_peer("pass"), "client", NEWEST, "http", tmp_path)
-    assert found.faults[0].startswith("the server does not serve: ")
+    found = sessions.run_session(make_peer("pass"), "client", NEWEST, "http", tmp_path)
+    assert found.failures[0].startswith("the server did not start: ")
 
 
 def test_every_protocol_version_that_a_peer_speaks_goes_over_stdio_and_one_transport_of_the_web():
     for peer in peers.SDKS:
         for protocol_version in FACTS.protocol_versions:
             spoken = [
-                way for way in WITHOUT_SOCKETS if peer.speaks("client", protocol_version, way)
+                way for way in WITHOUT_SOCKETS if peer.supports("client", protocol_version, way)
             ]
             web = "sse" if protocol_version == OLDEST else "http"
             assert spoken == (["stdio", web] if protocol_version in peer.protocol_versions else [])
-    assert not peers.PEERS["TypeScript 2"].speaks("server", OLDEST, "sse")
+    assert not peers.PEERS["TypeScript 2"].supports("server", OLDEST, "sse")
 
 
 def test_a_missing_peer_names_the_command_to_run(capsys, monkeypatch, make_peer):
@@ -350,14 +351,14 @@ def test_a_missing_peer_names_the_command_to_run(capsys, monkeypatch, make_peer)
 
 
 def test_where_there_is_nothing_to_do_nothing_is_shown(capsys):
-    assert interop_command.sit(lambda _folder: [], lambda _outcomes, _seconds: True) == 1
-    assert capsys.readouterr().err == "there was nothing to do\n"
+    assert interop_command.run_command(lambda _folder: [], lambda _outcomes, _seconds: True) == 1
+    assert capsys.readouterr().err == "no sessions were selected\n"
 
 
 def test_a_peer_that_nobody_knows_is_rejected(capsys):
     with pytest.raises(SystemExit):
         run.main(["Fortran 77"])
-    assert "no peers: Fortran 77" in capsys.readouterr().err
+    assert "unknown peers: Fortran 77" in capsys.readouterr().err
 
 
 def test_every_peer_is_pinned_to_one_version():
@@ -375,9 +376,7 @@ def test_the_lock_of_npm_is_of_the_pins_and_names_no_registry():
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("protocol_version", [OLDEST, NEWEST])
-async def test_our_client_and_our_server_tell_the_story_to_each_other(
-    tmp_path, capsys, protocol_version
-):
+async def test_our_client_runs_the_scenario_with_our_server(tmp_path, capsys, protocol_version):
     recording = tmp_path / "story.mcprec.jsonl"
     command = [sys.executable, str(sessions.OUR_SERVER), "--stdio"]
     await our_client.main(command, str(recording), protocol_version)
@@ -386,31 +385,33 @@ async def test_our_client_and_our_server_tell_the_story_to_each_other(
         role="server",
         protocol_version=protocol_version,
         transport="stdio",
-        tally=tally_of(recording),
+        session_counts=count_session(recording),
         checks=1,
         seconds=1.0,
-        faults=[],
+        failures=[],
     )
-    assert run.empty_rows(told) == []
-    assert told.tally.faults == []
+    assert run.unexcused_rows(told) == []
+    assert told.session_counts.failures == []
     assert re.fullmatch(r"[0-9]+ checks\n", capsys.readouterr().out)
 
 
-async def test_the_story_fails_with_a_server_that_offers_nothing(tmp_path):
+async def test_the_scenario_fails_with_a_server_without_capabilities(tmp_path):
     program = "from mcp_trio import Server; Server('empty').run()"
     command = [sys.executable, "-c", program]
-    with pytest.raises(Unexpected, match=r"^shake_hands: tools.listChanged"):
+    with pytest.raises(Unexpected, match=r"^check_capabilities: tools.listChanged"):
         await our_client.main(command, str(tmp_path / "r.mcprec.jsonl"), OLDEST)
 
 
 def test_a_client_of_each_era_meets_a_server_of_each():
     assert set(protocol_versions.EXPECTED) == {
-        (client, server) for client in protocol_versions.ERAS for server in protocol_versions.ERAS
+        (client, server)
+        for client in protocol_versions.VERSION_MODES
+        for server in protocol_versions.VERSION_MODES
     }
 
 
-def party(name, era, program="pass"):
-    return protocol_versions.Party(name, era, (sys.executable, "-c", program))
+def side(name, mode, program="pass"):
+    return protocol_versions.Side(name, mode, (sys.executable, "-c", program))
 
 
 @pytest.mark.parametrize(
@@ -422,10 +423,10 @@ def party(name, era, program="pass"):
     ],
 )
 def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
-    client = party("mcp_trio", "legacy", program)
-    meeting = protocol_versions.meet(client, party("theirs", "both"), nullcontext([]))
-    assert meeting.observed == observed
-    assert protocol_versions.report([meeting], "stdio", 1.0) is (observed == "2025-11-25")
+    client = side("mcp_trio", "legacy", program)
+    pairing = protocol_versions.pair(client, side("theirs", "both"), nullcontext([]))
+    assert pairing.observed == observed
+    assert protocol_versions.report([pairing], "stdio", 1.0) is (observed == "2025-11-25")
     out = capsys.readouterr().out
     if observed == "rejected":
         told = "mcp_trio legacy at theirs both: rejected, not 2025-11-25: ValueError: no common"
@@ -433,30 +434,30 @@ def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
 
 
 def test_a_meeting_with_a_server_that_does_not_serve_is_no_rejection(tmp_path):
-    nowhere = server_location.reachable([sys.executable, "-c", ""], "http", tmp_path / "log")
-    meeting = protocol_versions.meet(party("mcp_trio", "both"), party("theirs", "both"), nowhere)
-    assert meeting.observed == "no server"
+    nowhere = interop_command.reachable_server([sys.executable, "-c", ""], "http", tmp_path / "log")
+    pairing = protocol_versions.pair(side("mcp_trio", "both"), side("theirs", "both"), nowhere)
+    assert pairing.observed == "no server"
 
 
 def test_a_meeting_that_does_not_end_is_no_rejection(monkeypatch):
     monkeypatch.setattr(protocol_versions, "SESSION_SECONDS", 0.05)
-    sleepy = party("mcp_trio", "stateless", "import time; time.sleep(60)")
+    sleepy = side("mcp_trio", "stateless", "import time; time.sleep(60)")
     assert (
-        protocol_versions.meet(sleepy, party("theirs", "legacy"), nullcontext([])).observed
+        protocol_versions.pair(sleepy, side("theirs", "legacy"), nullcontext([])).observed
         == "no end"
     )
 
 
 def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch, tmp_path):
     monkeypatch.setattr(
-        protocol_versions, "clients", lambda _: [party("mcp_trio", "legacy"), party("a", "both")]
+        protocol_versions, "clients", lambda _: [side("mcp_trio", "legacy"), side("a", "both")]
     )
     monkeypatch.setattr(
         protocol_versions,
         "servers",
-        lambda *_: [party("mcp_trio", "both"), party("b", "stateless")],
+        lambda *_: [side("mcp_trio", "both"), side("b", "stateless")],
     )
     met = [
-        (it.client.name, it.server.name) for it in protocol_versions.meet_all([], "stdio", tmp_path)
+        (it.client.name, it.server.name) for it in protocol_versions.pair_all([], "stdio", tmp_path)
     ]
     assert met == [("mcp_trio", "mcp_trio"), ("a", "mcp_trio"), ("mcp_trio", "b")]

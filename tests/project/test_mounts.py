@@ -1,4 +1,4 @@
-"""The tour of the mounts, and what the Inspector sees: what is wrong is told, and nothing else."""
+"""Mounts and the MCP Inspector: failures are reported, and nothing else."""
 
 import json
 import sys
@@ -31,74 +31,74 @@ def telling(**steps):
     return program(f"print({chr(10).join(lines)!r})")
 
 
-def visit(name, protocol_version, **told):
-    return mounts.Visit(mounts.Tourist(name, protocol_version, []), told=told)
+def client_tour(name, protocol_version, **outcomes):
+    return mounts.ClientTour(mounts.TourClient(name, protocol_version, []), outcomes=outcomes)
 
 
 ALL = dict.fromkeys(mounts.STEPS[:-1], "ok")
 
 
 @pytest.fixture
-def stay(monkeypatch, tmp_path):
+def tour_mount(monkeypatch, tmp_path):
     """`stay(steps, ...)` of a client at a server that ends with a status."""
 
-    def stay(steps, *, status=0, name="mcp_trio", protocol_version=LEGACY, server=SERVER):
-        tourist = mounts.Tourist(name, protocol_version, telling(**steps))
-        monkeypatch.setattr(mounts, "tourists", lambda: [tourist])
+    def tour_mount(steps, *, status=0, name="mcp_trio", protocol_version=LEGACY, server=SERVER):
+        client = mounts.TourClient(name, protocol_version, telling(**steps))
+        monkeypatch.setattr(mounts, "tour_clients", lambda: [client])
         command = program(server.replace("{status}", str(status)))
-        return mounts.stay(mounts.Mount(name="somewhere", command=command), tmp_path)
+        return mounts.tour_mount(mounts.Mount(name="somewhere", command=command), tmp_path)
 
-    return stay
+    return tour_mount
 
 
 @pytest.mark.real_time
-def test_what_the_clients_tell_is_taken_in_and_the_server_is_stopped(stay, capsys):
-    stayed = stay({**ALL, "begun": "ok", "stop": "OutcomeUnknown"})
-    assert mounts.report([stayed], 1.0)
+def test_clients_report_their_steps_and_the_server_is_stopped(tour_mount, capsys):
+    mount_tour = tour_mount({**ALL, "begun": "ok", "stop": "OutcomeUnknown"})
+    assert mounts.report([mount_tour], 1.0)
     out = capsys.readouterr().out
-    assert "1 mounts, 1 clients, 0 complaints, 1 s" in out
+    assert "1 mounts, 1 clients, 0 problems, 1 s" in out
     assert out.count(" ok") == len(ALL)
     assert " unknown" in out
 
 
 @pytest.mark.real_time
-def test_a_server_that_ends_as_it_should_not_is_told(stay, capsys):
-    assert not mounts.report([stay({**ALL, "stop": "ConnectionLost"}, status=3)], 1.0)
-    assert "somewhere: it ended with 3" in capsys.readouterr().out
+def test_an_unexpected_exit_status_is_reported(tour_mount, capsys):
+    assert not mounts.report([tour_mount({**ALL, "stop": "ConnectionLost"}, status=3)], 1.0)
+    assert "somewhere: the server exited with 3" in capsys.readouterr().out
 
 
 @pytest.mark.real_time
-def test_a_server_that_does_not_begin_is_told_and_its_clients_are_not(stay, capsys):
-    assert not mounts.report([stay({}, server="raise ValueError('no port')")], 1.0)
+def test_a_server_that_does_not_start_is_reported_without_its_clients(tour_mount, capsys):
+    assert not mounts.report([tour_mount({}, server="raise ValueError('no port')")], 1.0)
     out = capsys.readouterr().out
     assert "ValueError: no port" in out
-    assert ", 1 complaints," in out
+    assert ", 1 problems," in out
 
 
-def test_a_step_that_failed_or_was_not_taken_is_told():
-    tourist = visit(
+def test_a_step_that_failed_or_was_not_run_is_reported():
+    client = client_tour(
         "Python 2", LEGACY, **{**ALL, "ask": "Unexpected: no answer", "stop": "Rejected"}
     )
-    del tourist.told["resume"]
-    stayed = mounts.Stay(mount="somewhere", visits=[tourist], seconds=1.0, fault="")
-    assert list(mounts.complaints([stayed])) == [
+    del client.outcomes["resume"]
+    mount_tour = mounts.MountTour(mount="somewhere", client_tours=[client], seconds=1.0, failure="")
+    assert list(mounts.problems([mount_tour])) == [
         "Python 2 2025-11-25 at somewhere: ask: Unexpected: no answer",
-        "Python 2 2025-11-25 at somewhere: resume: it was not taken",
+        "Python 2 2025-11-25 at somewhere: resume: the step was not run",
     ]
 
 
-def test_where_no_client_tells_anything_each_step_is_missed():
-    silent = visit("mcp_trio", LEGACY)
-    stayed = mounts.Stay(mount="somewhere", visits=[silent], seconds=1.0, fault="")
-    assert len(list(mounts.complaints([stayed]))) == len(mounts.STEPS)
-    not_begun = attrs.evolve(stayed, fault="it does not serve")
-    assert list(mounts.complaints([not_begun])) == ["somewhere: it does not serve"]
+def test_a_silent_client_misses_each_step():
+    silent = client_tour("mcp_trio", LEGACY)
+    mount_tour = mounts.MountTour(mount="somewhere", client_tours=[silent], seconds=1.0, failure="")
+    assert len(list(mounts.problems([mount_tour]))) == len(mounts.STEPS)
+    not_begun = attrs.evolve(mount_tour, failure="it does not serve")
+    assert list(mounts.problems([not_begun])) == ["somewhere: it does not serve"]
 
 
-def test_a_mount_that_there_is_not_is_an_error(monkeypatch, tmp_path):
+def test_an_unknown_mount_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(mounts, "mounts", lambda: [mounts.Mount(name="native", command=[])])
-    with pytest.raises(SystemExit, match="no mounts: nowhere"):
-        mounts.stay_everywhere(["native", "nowhere"], tmp_path)
+    with pytest.raises(SystemExit, match="unknown mounts: nowhere"):
+        mounts.tour_mounts(["native", "nowhere"], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_a_mount_that_there_is_not_is_an_error(monkeypatch, tmp_path):
     [(OLDEST, mounts.NO_IDS), (LEGACY, None), (NEWEST, mounts.NO_STREAMS)],
 )
 def test_only_where_there_is_nothing_to_resume_is_that_left_out(protocol_version, excuse):
-    tourist = mounts.Tourist("mcp_trio", protocol_version, [])
-    assert {mounts.excuse_of(tourist, step) for step in mounts.STEPS if step != "resume"} == {None}
-    assert mounts.excuse_of(tourist, "resume") == excuse
-    assert bool(mounts.fault_of(mounts.Visit(tourist), "resume")) is (excuse is None)
+    client = mounts.TourClient("mcp_trio", protocol_version, [])
+    assert {mounts.excuse_of(client, step) for step in mounts.STEPS if step != "resume"} == {None}
+    assert mounts.excuse_of(client, "resume") == excuse
+    assert bool(mounts.failure_of(mounts.ClientTour(client), "resume")) is (excuse is None)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_only_where_there_is_nothing_to_resume_is_that_left_out(protocol_version
         ("TypeScript 2", "Error", True),
     ],
 )
-def test_how_the_call_in_flight_ends_is_our_affair_and_not_that_of_peers(name, end, is_right):
-    fault = mounts.fault_of(visit(name, LEGACY, stop=end), "stop")
-    assert bool(fault) is not is_right
+def test_only_our_clients_must_report_the_lost_call(name, end, is_right):
+    failure = mounts.failure_of(client_tour(name, LEGACY, stop=end), "stop")
+    assert bool(failure) is not is_right
 
 
 class Programs:
@@ -138,25 +138,25 @@ class Programs:
 
 
 @pytest.mark.parametrize(
-    ("code", "fault"),
+    ("code", "failure"),
     [
         ("print({!r})", ""),
-        ("print('nothing')", "it printed nothing\n"),
-        ("print('{{\"result\": {{}}}}')", 'it printed {"result": {}}\n'),
-        ("raise SystemExit('no server')", "it exited with 1: \nno server"),
+        ("print('nothing')", "the Inspector printed nothing\n"),
+        ("print('{{\"result\": {{}}}}')", 'the Inspector printed {"result": {}}\n'),
+        ("raise SystemExit('no server')", "the Inspector exited with 1: \nno server"),
     ],
 )
-def test_what_the_inspector_sees_is_compared(code, fault, monkeypatch, tmp_path):
-    [call] = [each for each in inspector.ERRANDS if each.name == "tools/call"]
+def test_the_inspectors_output_is_compared(code, failure, monkeypatch, tmp_path):
+    [call] = [each for each in inspector.REQUESTS if each.name == "tools/call"]
     result = {"content": [{"type": "text", "text": FACTS.simple_text}]}
     code = code.format(json.dumps({"result": result}))
     monkeypatch.setattr(inspector, "INSPECTOR", Programs(code))
-    sight = inspector.see(call, ("http", "legacy"), ["http://127.0.0.1:1/mcp"], tmp_path)
-    assert sight.fault == fault
+    result = inspector.run_request(call, ("http", "legacy"), ["http://127.0.0.1:1/mcp"], tmp_path)
+    assert result.failure == failure
 
 
 def test_an_inspector_that_does_not_end_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(inspector, "SECONDS_MAX", 0.05)
     monkeypatch.setattr(inspector, "INSPECTOR", Programs("import time; time.sleep(60)"))
-    sight = inspector.see(inspector.ERRANDS[0], ("sse", "legacy"), [], tmp_path)
-    assert sight.fault == "no end after 0.05 s"
+    result = inspector.run_request(inspector.REQUESTS[0], ("sse", "legacy"), [], tmp_path)
+    assert result.failure == "no end after 0.05 s"

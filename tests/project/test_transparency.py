@@ -1,23 +1,25 @@
-"""What is compared of two sessions, with and without a proxy between, and of its recording."""
+"""Comparison of sessions with and without the proxy, and of the proxy's recording."""
 
 import io
 
 import attrs
 import pytest
-import stories
+import request_scripts
 from environments import environment, prepare
 from facts import FACTS
 from method_counts import rows
 from peers import PEERS
 from scripted_host import ANSWERS
-from session_comparison import MASKS, Seen, differences, first_difference, unrecorded
+from transparency import MASKS, Observation, differences, first_difference, unrecorded
 
 from mcp_trio._journal.records import RecordEncoder
 from mcp_trio._protocol.methods import METHODS, Role
 
 pytestmark = pytest.mark.slow
 
-SEEN = Seen(said=b"{}\n", heard=b"[]\nhalf", got=b"{}\n", stderr=b"", status=0)
+OBSERVED = Observation(
+    sent=b"{}\n", received=b"[]\nhalf", server_received=b"{}\n", stderr=b"", status=0
+)
 
 
 def recording(*records):
@@ -38,44 +40,46 @@ OPEN = (
     None,
 )
 END = ("end", b'{"counts":{}}', None)
-PASSED = (("in", b"{}", None), ("out", b"[]", None), ("out", b"half", {"lf": False}))
+MESSAGES = (("in", b"{}", None), ("out", b"[]", None), ("out", b"half", {"lf": False}))
 
 
 def test_equal_sessions_do_not_differ():
-    assert differences(SEEN, SEEN) == []
+    assert differences(OBSERVED, OBSERVED) == []
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("said", b"x"),
-        ("heard", b"x"),
-        ("got", None),
+        ("sent", b"x"),
+        ("received", b"x"),
+        ("server_received", None),
         ("stderr", b"x"),
         ("status", 1),
-        ("fault", "x"),
+        ("failure", "x"),
     ],
 )
-def test_whatever_is_seen_otherwise_is_a_difference(name, value):
-    other = attrs.evolve(SEEN, **{name: value})
-    assert any(text.startswith(f"{name} differs") for text in differences(SEEN, other))
+def test_every_observed_difference_is_reported(name, value):
+    other = attrs.evolve(OBSERVED, **{name: value})
+    assert any(text.startswith(f"{name} differs") for text in differences(OBSERVED, other))
 
 
-def test_what_comes_to_the_server_has_to_be_what_was_said():
-    seen = attrs.evolve(SEEN, got=b"{}")
-    assert differences(seen, seen) == ["what came to the server is not what was said"]
-    seen = attrs.evolve(SEEN, got=None)
-    assert differences(seen, seen) == []
+def test_the_server_has_to_receive_what_was_sent():
+    observed = attrs.evolve(OBSERVED, server_received=b"{}")
+    assert differences(observed, observed) == ["the server received something else than was sent"]
+    observed = attrs.evolve(OBSERVED, server_received=None)
+    assert differences(observed, observed) == []
 
 
-def test_a_session_that_went_wrong_is_no_witness():
-    seen = attrs.evolve(SEEN, status=None, fault="Unexpected: no")
-    assert differences(seen, seen) == ["Unexpected: no", "the server did not end"]
+def test_a_failed_session_is_reported_even_without_differences():
+    observed = attrs.evolve(OBSERVED, status=None, failure="Unexpected: no")
+    assert differences(observed, observed) == ["Unexpected: no", "the server did not end"]
 
 
-def test_times_are_masked_and_nothing_beside_them():
+def test_only_times_are_masked():
     def at(time, more=""):
-        return attrs.evolve(SEEN, heard=f'{{"datetime": "2026-01-01T{time}+01:00"}}{more}'.encode())
+        return attrs.evolve(
+            OBSERVED, received=f'{{"datetime": "2026-01-01T{time}+01:00"}}{more}'.encode()
+        )
 
     assert differences(at("12:00:00"), at("12:00:01"), MASKS["time"]) == []
     assert differences(at("12:00:00"), at("12:00:01")) != []
@@ -83,25 +87,25 @@ def test_times_are_masked_and_nothing_beside_them():
 
 
 @pytest.mark.parametrize(
-    ("without", "through", "place"), [(b"abc", b"abd", 2), (b"ab", b"abc", 2), (b"", b"x", 0)]
+    ("without", "through", "position"), [(b"abc", b"abd", 2), (b"ab", b"abc", 2), (b"", b"x", 0)]
 )
-def test_the_first_difference_is_shown(without, through, place):
-    assert first_difference(without, through).startswith(f"at byte {place}, ")
+def test_the_first_difference_is_shown(without, through, position):
+    assert first_difference(without, through).startswith(f"at byte {position}, ")
 
 
 def test_a_recording_of_all_that_passed_is_right():
-    assert unrecorded(SEEN, recording(OPEN, *PASSED, END)) == []
+    assert unrecorded(OBSERVED, recording(OPEN, *MESSAGES, END)) == []
 
 
 def test_a_recording_without_end_or_of_other_bytes_is_wrong():
-    assert unrecorded(SEEN, recording(OPEN, *PASSED)) == ["the recording has no end"]
-    (text,) = unrecorded(SEEN, recording(OPEN, PASSED[0], PASSED[2], END))
+    assert unrecorded(OBSERVED, recording(OPEN, *MESSAGES)) == ["the recording has no end"]
+    (text,) = unrecorded(OBSERVED, recording(OPEN, MESSAGES[0], MESSAGES[2], END))
     assert text.startswith("out is recorded otherwise: at byte 0")
 
 
-def test_every_peer_has_a_story_and_a_long_line():
-    assert PEERS.keys() <= stories.STORIES.keys()
-    assert PEERS.keys() == stories.BIG.keys()
+def test_every_peer_has_a_script_and_a_long_line():
+    assert PEERS.keys() <= request_scripts.SCRIPTS.keys()
+    assert PEERS.keys() == request_scripts.BIG.keys()
 
 
 def test_a_server_sees_nothing_of_the_machine_but_programs(tmp_path):

@@ -23,7 +23,7 @@ def test_what_was_withstood_is_no_complaint(capsys):
     out = capsys.readouterr().out
     assert out.count("400 x2") == 2
     assert out.index("native") < out.index("hypercorn")
-    assert "2 attacks, 0 complaints, 1 s" in out
+    assert "2 attacks, 0 problems, 1 s" in out
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_must_not_be_is_told(what, complaint, capsys):
     assert not attack_report.report([result], "attacks", 1.0)
     out = capsys.readouterr().out
     assert f"an attack, native: {complaint}" in out
-    assert ", 1 complaints," in out
+    assert ", 1 problems," in out
 
 
 def test_the_other_client_may_have_to_wait_longer():

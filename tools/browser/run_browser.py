@@ -47,7 +47,7 @@ from browser_servers import (  # noqa: E402
     server_noting,
 )
 from install import ensure  # noqa: E402
-from interop_command import empty_table, show, sit  # noqa: E402
+from interop_command import new_table, run_command, show  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -211,7 +211,7 @@ def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
     """What came of each attempt at each host; red if it is not what should."""
-    table = empty_table()
+    table = new_table()
     for heading in ("page", "client", "transport", "era", "setting", "token", "expected", *HOSTS):
         table.add_column(heading, no_wrap=True)
     cells = {(outcome.attempt, outcome.host): _cell(outcome) for outcome in outcomes}
@@ -237,7 +237,7 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     for word, meaning in (*PAGES.items(), *SETTINGS.items()):
         print(f"{word}: {meaning}")
     show(None, found)
-    print(f"{len(outcomes)} visits, {len(found)} complaints, {seconds:.0f} s")
+    print(f"{len(outcomes)} visits, {len(found)} problems, {seconds:.0f} s")
     return not found
 
 
@@ -247,7 +247,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--screenshots", metavar="FOLDER", type=Path, help="of every page, at the end"
     )
-    return sit(partial(hold, pictures=parser.parse_args(arguments).screenshots), report)
+    return run_command(partial(hold, pictures=parser.parse_args(arguments).screenshots), report)
 
 
 if __name__ == "__main__":

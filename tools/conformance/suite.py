@@ -24,7 +24,7 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "interop"))
 
 from install import ensure  # noqa: E402
-from interop_command import empty_table, show  # noqa: E402
+from interop_command import new_table, show  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
 
 SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NODE)
@@ -116,7 +116,7 @@ RUNS: Final[Mapping[Leg, Callable[[str, Path, str], Column]]] = {
 
 def report(leg: str, sets: Mapping[str, Sequence[Scenario]], columns: Mapping[str, Column]) -> int:
     """Print a table of scenarios and revisions, and how many have failed that must not."""
-    table = empty_table()
+    table = new_table()
     for title in (leg, "", *sets):
         table.add_column(title)
     rows = {each.name: each for scenarios in sets.values() for each in scenarios}

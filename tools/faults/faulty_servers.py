@@ -24,7 +24,7 @@ from wsproto import events
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "interop", "bench")]
 
-from interop_command import empty_table, show
+from interop_command import new_table, show
 from load import NEWEST_LEGACY
 from observed_process import Held, descriptors_of, settled
 
@@ -370,7 +370,7 @@ def complaints(result: Result) -> Iterator[str]:
 
 def table_of(results: Sequence[Result]) -> Table:
     """What each client was told."""
-    table = empty_table()
+    table = new_table()
     for heading in ("a server that", "over", "what the caller is told"):
         table.add_column(heading)
     for heading in ("after s", "left\nfds", "left\ntasks"):
@@ -395,7 +395,7 @@ def report(results: Sequence[Result]) -> bool:
         for complaint in complaints(result)
     ]
     show(table_of(results), wrong)
-    print(f"{len(results)} faults at clients, {len(wrong)} complaints")
+    print(f"{len(results)} faults at clients, {len(wrong)} problems")
     return not wrong
 
 

@@ -27,8 +27,8 @@ sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "i
 from attack_report import Suffered, report
 from attack_target import allow_descriptors
 from http_wire import Link
+from interop_command import RunningServer, running_server
 from observed_process import PATIENCE_SECONDS, Watch, watched
-from server_location import Served, served
 
 HERE: Final = Path(__file__).resolve().parent
 HOSTS: Final = ("native", "hypercorn")
@@ -37,11 +37,13 @@ HOSTS: Final = ("native", "hypercorn")
 # The attacks
 
 
-async def attack_all(servers: Mapping[str, Served], attacks: Sequence[Attack]) -> list[Suffered]:
+async def attack_all(
+    servers: Mapping[str, RunningServer], attacks: Sequence[Attack]
+) -> list[Suffered]:
     """Attack the servers, by their hosts, all at the same time."""
     results: list[Suffered] = []
 
-    async def attack(host: str, server: Served) -> None:
+    async def attack(host: str, server: RunningServer) -> None:
         port = int(server.address.rpartition(":")[2])
         neighbour = [sys.executable, str(HERE / "well_behaved_caller.py"), str(port)]
         async with watched(server.process.pid, partial(_tasks_at, port), neighbour) as watch:
@@ -82,7 +84,8 @@ def run(hosts: Sequence[str], attacks: Sequence[Attack]) -> list[Suffered]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-")))
         servers = {
-            host: stack.enter_context(served(_command(host), folder / host)) for host in hosts
+            host: stack.enter_context(running_server(_command(host), folder / host))
+            for host in hosts
         }
         return trio.run(attack_all, servers, attacks)
 

@@ -1,7 +1,8 @@
-"""What a handler of the "everything" server may do meanwhile, whatever SDK it runs in.
+"""What a handler of the "everything" server can do, independent of the SDK.
 
-It asks the client by `ask`: in a session its questions are requests of the server; where there is
-none, the handler ends with what it wants to know, and runs again when that is answered.
+`ask` requests input from the client. In a session this sends a request; without sessions the
+handler
+ends with an `input_required` result, and runs again when the client retries with the answers.
 """
 
 import json
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from facts import FACTS
-from parties import Json, Report
+from sdk_adapter import Json, Report
 
 
 class Question(NamedTuple):
@@ -19,8 +20,8 @@ class Question(NamedTuple):
     params: Json
 
 
-class NeedsAnswers(Exception):  # noqa: N818  it is no fault
-    """A handler cannot go on without the answers to these; `answers` are those that it has."""
+class InputRequired(Exception):  # noqa: N818  it is no error
+    """The handler needs answers to `questions`; `answers` are those that it has already."""
 
     def __init__(self, questions: Mapping[str, Question], answers: Json) -> None:
         super().__init__()
@@ -28,56 +29,48 @@ class NeedsAnswers(Exception):  # noqa: N818  it is no fault
         self.answers = answers
 
     def result(self) -> Json:
-        """What the request is answered with."""
-        asked = {
+        """Return the `input_required` result."""
+        requests = {
             key: {"method": method, "params": params}
             for key, (method, params) in self.questions.items()
         }
         state = json.dumps(self.answers)
-        return {"resultType": "input_required", "inputRequests": asked, "requestState": state}
+        return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
 
 
 class Caller(Protocol):
-    """What an SDK lets a handler do meanwhile; what it gives up is cancelled at the client."""
+    """What an SDK's adapter offers to a handler; cancelling a request cancels it at the client."""
 
     protocol_version: str
 
-    async def log(self, level: str, data: object) -> None:
-        """Send a log message."""
+    async def log(self, level: str, data: object) -> None: ...
 
     async def progress(
         self, progress: float, total: float | None, message: str | None = None
-    ) -> None:
-        """Report on the request."""
+    ) -> None: ...
 
     async def ask(self, questions: Mapping[str, Question]) -> Json:
-        """The client's answers, by the keys of the questions.
-
-        Raises:
-            NeedsAnswers: They come with the next request.
-        """
+        """Return the client's answers by key, or raise `InputRequired`."""
 
     async def request(self, question: Question, report: Report | None = None) -> Json:
-        """The client's answer, in a session; `report` is called with its progress."""
+        """Send a request in a session; `report` receives its progress."""
 
-    async def notify(self, method: str, params: Json | None = None) -> None:
-        """Send a notification."""
+    async def notify(self, method: str, params: Json | None = None) -> None: ...
 
 
 class SessionCaller:
-    """Questions are requests, see `Caller.request`."""
+    """A caller in a session: each question is a request."""
 
     async def request(self, question: Question, report: Report | None = None) -> Json:
-        """See `Caller`."""
         raise NotImplementedError
 
     async def ask(self, questions: Mapping[str, Question]) -> Json:
-        """See `Caller`: one after the other."""
+        """Send the questions as requests, one after the other."""
         return {key: await self.request(question) for key, question in questions.items()}
 
 
-class RoundCaller:
-    """Questions are results, see `NeedsAnswers`; what was answered comes with `params`."""
+class InputRequiredCaller:
+    """A caller without sessions: questions are sent in `input_required` results."""
 
     def __init__(self, params: Json) -> None:
         self.answers = {
@@ -86,18 +79,14 @@ class RoundCaller:
         }
 
     async def request(self, question: Question, report: Report | None = None) -> Json:
-        """There is no such thing here.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Requests of the server do not exist without sessions."""
         raise NotImplementedError(question.method)
 
     async def ask(self, questions: Mapping[str, Question]) -> Json:
-        """See `Caller`."""
+        """Return the answers that came with the request, or raise `InputRequired`."""
         open_ = {key: asked for key, asked in questions.items() if key not in self.answers}
         if open_:
-            raise NeedsAnswers(open_, self.answers)
+            raise InputRequired(open_, self.answers)
         return {key: self.answers[key] for key in questions}
 
 
@@ -105,19 +94,18 @@ class RoundCaller:
 
 
 def to_model(prompt: str, **more: object) -> Question:
-    """A question to the client's model."""
+    """Return a sampling request."""
     message = {"role": "user", "content": {"type": "text", "text": prompt}}
     params = {"messages": [message], "maxTokens": FACTS.max_tokens, **more}
     return Question("sampling/createMessage", params)
 
 
 def to_user(message: str, **properties: Json) -> Question:
-    """A form for the client's user, in which everything has to be filled in."""
+    """Return an elicitation with a form whose fields are all required."""
     form = {"type": "object", "properties": properties, "required": list(properties)}
     params = {"mode": "form", "message": message, "requestedSchema": form}
     return Question("elicitation/create", params)
 
 
 def for_roots() -> Question:
-    """The question for the client's roots."""
     return Question("roots/list", {})

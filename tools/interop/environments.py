@@ -1,4 +1,4 @@
-"""Folders and environments for servers, without names of this machine or today's date."""
+"""Folders and environment variables for servers, the same on every machine and day."""
 
 import base64
 import os
@@ -27,12 +27,12 @@ def prepare(name: str, folder: Path) -> None:
 
 
 def arguments_of(name: str, folder: Path) -> Command:
-    """What a server is told on its command line."""
+    """Return a server's command-line arguments."""
     return [argument.format(folder=folder) for argument in _ARGUMENTS.get(name, ())]
 
 
 def environment(folder: Path) -> Mapping[str, str]:
-    """All the variables that a server gets."""
+    """Return all environment variables of a server."""
     git = shutil.which("git")
     path = os.defpath if git is None else f"{Path(git).parent}{os.pathsep}{os.defpath}"
     roles = ("AUTHOR", "COMMITTER")
@@ -48,7 +48,7 @@ def environment(folder: Path) -> Mapping[str, str]:
 
 
 def in_environment(folder: Path, command: Command) -> Command:
-    """A command that runs another with these variables and no others."""
+    """Return a command that runs another with only these variables."""
     return [
         "env",
         "-i",
@@ -57,8 +57,7 @@ def in_environment(folder: Path, command: Command) -> Command:
     ]
 
 
-def _leave_empty(_folder: Path) -> None:
-    """Most servers need nothing."""
+def _leave_empty(_folder: Path) -> None: ...
 
 
 def _fill_with_files(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an "everything" server says: servers send it, clients compare; JavaScript reads it, too."""
+"""The content of all "everything" servers, which clients check; Node reads `facts.json`, too."""
 
 import json
 from pathlib import Path
@@ -10,39 +10,33 @@ FACTS: Final = SimpleNamespace(
 )
 
 
-ERAS: Final = ("legacy", "both", "stateless")
-"""What of the two eras one side speaks: with a session, without, or either."""
+VERSION_MODES: Final = ("legacy", "both", "stateless")
+"""The protocol versions that one side supports: those with sessions, those without, or both."""
 
 
 TOUR: Final = "tour:"
-"""In front of a revision: a client takes the tour, see `mount_checks.py`."""
+"""Before a protocol version: the client runs `mount_checks.py` instead of the scenario."""
 
 
 HUB: Final = "hub"
-"""In front of a command: the server that it starts is told a URL, to which it dials."""
+"""Before a command: the client listens, and the command's server dials the client's URL."""
 
 
 def is_url(server: str) -> bool:
-    """Whether a server is told by its URL: otherwise by the command that starts it."""
+    """Return whether the server is given by its URL, and not by the command that starts it."""
     return server.startswith(("http://", "ws://"))
 
 
 def is_websocket(url: str) -> bool:
-    """Whether WebSocket is spoken at a URL."""
     return url.startswith("ws://")
 
 
 def is_sse(url: str) -> bool:
-    """Whether HTTP+SSE is spoken at a URL: otherwise Streamable HTTP."""
+    """Return whether the URL is of HTTP+SSE, and not of Streamable HTTP."""
     return url.endswith("/sse")
 
 
 def has(protocol_version: str, feature: str) -> bool:
-    """Whether a revision has something that not all have.
-
-    Raises:
-        KeyError: There is no such feature.
-        ValueError: There is no such revision.
-    """
+    """Return whether a protocol version has a feature that not all have."""
     first, last = map(FACTS.protocol_versions.index, FACTS.features[feature])
     return bool(first <= FACTS.protocol_versions.index(protocol_version) <= last)

@@ -1,7 +1,9 @@
-"""What the MCP Inspector's command line sees of our server: `python tools/interop/inspector.py`.
+"""Use our server with the MCP Inspector's command line: `python tools/interop/inspector.py`.
 
-It lists the tools and calls some, over each transport and in each era. Prints a table of what it
-took; the exit status is 1 if it complained, or saw something else, or is not installed.
+The Inspector lists the tools and calls some, over each transport, with legacy and stateless
+versions.
+Prints a table of durations; the exit status is 1 if a result was wrong, or if the Inspector is not
+installed.
 """
 
 import json
@@ -17,10 +19,9 @@ from typing import Any, Final
 
 import attrs
 from facts import FACTS
-from interop_command import empty_table, show, sit
+from interop_command import last_lines, new_table, reachable_server, run_command, show
 from peers import INSPECTOR, Command, MissingPeer, Transport, is_installed
 from rich.table import Table
-from server_location import last_lines, reachable
 from sessions import OUR_SERVER
 
 PACKAGE: Final = "@modelcontextprotocol/inspector"
@@ -31,19 +32,19 @@ SHOWN_CHARS: Final = 500
 
 Json = dict[str, Any]
 
-PLACES: Final[Sequence[tuple[Transport, str]]] = (
+CONNECTIONS: Final[Sequence[tuple[Transport, str]]] = (
     ("stdio", "legacy"),
     ("stdio", "modern"),
     ("http", "legacy"),
     ("http", "modern"),
     ("sse", "legacy"),
 )
-"""Where it meets our server, and what it is told to speak."""
+"""The Inspector's transport and its own name for legacy or stateless protocol versions."""
 
 
 @attrs.frozen
-class Errand:
-    """Something that it is to do: what it is told, and whether what it prints is right."""
+class Request:
+    """A request: the Inspector's options for it, and a check of the printed result."""
 
     name: str
     options: Sequence[str]
@@ -55,18 +56,18 @@ def _calls(tool: str, **arguments: str) -> list[str]:
     return ["--method", "tools/call", "--tool-name", tool, *given]
 
 
-ERRANDS: Final = (
-    Errand(
+REQUESTS: Final = (
+    Request(
         "tools/list",
         ["--method", "tools/list"],
         lambda it: "test_simple_text" in [tool["name"] for tool in it["tools"]],
     ),
-    Errand(
+    Request(
         "tools/call",
         _calls("test_simple_text"),
         lambda it: bool(it["content"] == [{"type": "text", "text": FACTS.simple_text}]),
     ),
-    Errand(
+    Request(
         "tools/call with arguments",
         _calls("test_structured_content", city="Oslo"),
         lambda it: bool(it["structuredContent"] == FACTS.structured),
@@ -75,20 +76,22 @@ ERRANDS: Final = (
 
 
 @attrs.frozen(kw_only=True)
-class Sight:
-    """What came of an errand; `fault` is what is wrong with that, or nothing."""
+class Result:
+    """The duration of a request, and what was wrong with its result, or an empty text."""
 
-    errand: str
-    place: tuple[Transport, str]
+    request: str
+    connection: tuple[Transport, str]
     seconds: float
-    fault: str
+    failure: str
 
 
-def see(errand: Errand, place: tuple[Transport, str], server: Command, home: Path) -> Sight:
-    """Send it on an errand to a server, which is a command or a URL."""
-    transport, era = place
-    how = ["--transport", transport, "--protocol-era", era, "--format", "json"]
-    command = [*INSPECTOR.start(PROGRAM), "--cli", *how, *errand.options, *server]
+def run_request(
+    request: Request, connection: tuple[Transport, str], server: Command, home: Path
+) -> Result:
+    """Let the Inspector send a request to a server, given as a command or a URL."""
+    transport, mode = connection
+    how = ["--transport", transport, "--protocol-era", mode, "--format", "json"]
+    command = [*INSPECTOR.start(PROGRAM), "--cli", *how, *request.options, *server]
     begin = time.monotonic()
     try:
         done = subprocess.run(
@@ -99,74 +102,77 @@ def see(errand: Errand, place: tuple[Transport, str], server: Command, home: Pat
             timeout=SECONDS_MAX,
             env={**os.environ, "HOME": str(home)},  # where it keeps settings
         )
-        fault = _fault_of(errand, done)
+        failure = _failure_of(request, done)
     except subprocess.TimeoutExpired:
-        fault = f"no end after {SECONDS_MAX:g} s"
-    return Sight(errand=errand.name, place=place, seconds=time.monotonic() - begin, fault=fault)
+        failure = f"no end after {SECONDS_MAX:g} s"
+    return Result(
+        request=request.name,
+        connection=connection,
+        seconds=time.monotonic() - begin,
+        failure=failure,
+    )
 
 
-def _fault_of(errand: Errand, done: "subprocess.CompletedProcess[str]") -> str:
+def _failure_of(request: Request, done: "subprocess.CompletedProcess[str]") -> str:
     if done.returncode:
-        return f"it exited with {done.returncode}: {last_lines(done.stderr + done.stdout)}"
+        return (
+            f"the Inspector exited with {done.returncode}: {last_lines(done.stderr + done.stdout)}"
+        )
     try:
-        is_right = errand.is_right(json.loads(done.stdout)["result"])
+        is_right = request.is_right(json.loads(done.stdout)["result"])
     except (ValueError, LookupError, TypeError):
         is_right = False
-    return "" if is_right else f"it printed {done.stdout[:SHOWN_CHARS]}"
+    return "" if is_right else f"the Inspector printed {done.stdout[:SHOWN_CHARS]}"
 
 
-def see_all(folder: Path) -> list[Sight]:
-    """Send it on every errand to every place.
-
-    Raises:
-        MissingPeer: It is not installed.
-        ServerFailed: Our server does not serve, or does not stop.
-    """
+def run_all(folder: Path) -> list[Result]:
+    """Send every request over every connection, two at a time."""
     if not is_installed(INSPECTOR):
         raise MissingPeer(f"{PACKAGE} {INSPECTOR.pins()[PACKAGE]}")
     with ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
         servers = dict(_servers(folder, stack))
-        sights = [
-            pool.submit(see, errand, place, servers[place[0]], folder)
-            for place in PLACES
-            for errand in ERRANDS
+        results = [
+            pool.submit(run_request, request, connection, servers[connection[0]], folder)
+            for connection in CONNECTIONS
+            for request in REQUESTS
         ]
-        return [sight.result() for sight in sights]
+        return [result.result() for result in results]
 
 
 def _servers(folder: Path, stack: ExitStack) -> Iterator[tuple[Transport, Command]]:
-    """Our servers, as it is told of them."""
+    """Start our servers; yield the arguments by which the Inspector reaches each."""
     ours = [sys.executable, str(OUR_SERVER)]
-    for transport in dict.fromkeys(transport for transport, _ in PLACES):
+    for transport in dict.fromkeys(transport for transport, _ in CONNECTIONS):
         how = ["--stdio"] if transport == "stdio" else ["--port", "0"]
         log = folder / f"{transport}.log"
-        yield transport, stack.enter_context(reachable([*ours, *how], transport, log))
+        yield transport, stack.enter_context(reachable_server([*ours, *how], transport, log))
 
 
-def table_of(sights: Sequence[Sight]) -> Table:
-    """How long each took, in seconds; red if it was not right."""
-    cells: Mapping[tuple[str, object], Sight] = {(it.errand, it.place): it for it in sights}
-    table = empty_table()
+def table_of(results: Sequence[Result]) -> Table:
+    """Return the table of durations in seconds; red ones had a wrong result."""
+    cells: Mapping[tuple[str, object], Result] = {(it.request, it.connection): it for it in results}
+    table = new_table()
     table.add_column(f"{PACKAGE} {INSPECTOR.pins()[PACKAGE]} --cli, s", no_wrap=True)
-    places = list(dict.fromkeys(sight.place for sight in sights))
-    for place in places:
-        table.add_column("\n".join(place), justify="right")
-    for errand in dict.fromkeys(sight.errand for sight in sights):
-        table.add_row(errand, *(_cell(cells[errand, place]) for place in places))
+    connections = list(dict.fromkeys(result.connection for result in results))
+    for connection in connections:
+        table.add_column("\n".join(connection), justify="right")
+    for request in dict.fromkeys(result.request for result in results):
+        table.add_row(request, *(_cell(cells[request, connection]) for connection in connections))
     return table
 
 
-def _cell(sight: Sight) -> str:
-    return f"[bold red]{sight.seconds:.1f}[/]" if sight.fault else f"{sight.seconds:.1f}"
+def _cell(result: Result) -> str:
+    return f"[bold red]{result.seconds:.1f}[/]" if result.failure else f"{result.seconds:.1f}"
 
 
-def report(sights: Sequence[Sight], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
-    found = [f"{it.errand} over {' '.join(it.place)}: {it.fault}" for it in sights if it.fault]
-    show(table_of(sights), found)
-    print(f"{len(sights)} errands, {len(found)} complaints, {seconds:.0f} s")
+def report(results: Sequence[Result], seconds: float) -> bool:
+    found = [
+        f"{it.request} over {' '.join(it.connection)}: {it.failure}" for it in results if it.failure
+    ]
+    show(table_of(results), found)
+    print(f"{len(results)} requests, {len(found)} problems, {seconds:.0f} s")
     return not found
 
 
 if __name__ == "__main__":
-    sys.exit(sit(see_all, report))
+    sys.exit(run_command(run_all, report))

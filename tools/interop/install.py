@@ -1,7 +1,7 @@
-"""Install the peers that are pinned: `python tools/interop/install.py`. What is there stays.
+"""Install the pinned peers, unless they are installed: `python tools/interop/install.py`.
 
-Each Python package that conflicts with another has an environment of its own, under `.nox/peers`;
-what comes from npm stands beside its package.json.
+Python packages are installed into environments under `.nox/peers`, npm packages beside their
+package.json.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ AT_ONCE: Final = 3
 
 
 def install_python(environment: PythonEnvironment) -> None:
-    """Make a virtual environment, by the pip of this one."""
+    """Make a virtual environment with the pip of this one."""
     venv.create(environment.folder, clear=True, symlinks=True)
     python = str(environment.folder / "bin" / "python")
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
@@ -47,7 +47,7 @@ def install_python(environment: PythonEnvironment) -> None:
 
 
 def install_npm(environment: NodeEnvironment) -> None:
-    """Install what package-lock.json says, with a Node of its own; packages run no scripts."""
+    """Install what package-lock.json pins, without running scripts of packages."""
     ensure(environment.node)
     # The wheel's `bin/npm` is a copy of a link, and looks for its files in the wrong place.
     npm = environment.bin().parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -63,7 +63,7 @@ INSTALLERS: Final[Mapping[type, Callable[[Any], None]]] = {
 
 
 def ensure(environment: Environment) -> None:
-    """Install an environment, unless it is as pinned; another process may be just about it."""
+    """Install an environment unless it is up to date; a lock keeps other processes out."""
     if is_installed(environment):
         return
     begin = time.monotonic()
@@ -78,7 +78,7 @@ def ensure(environment: Environment) -> None:
 
 
 def run(command: Command) -> None:
-    """Run a command, whose output matters only if it fails."""
+    """Run a command, and exit with its output if it fails."""
     environment = {**os.environ, "PATH": node_path()}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

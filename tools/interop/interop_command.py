@@ -1,14 +1,21 @@
-"""The frame of a command that holds sessions with peers: arguments, output, exit status."""
+"""What every interop command needs: arguments, servers, clients' progress lines and tables."""
 
 import argparse
+import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from peers import SDKS, MissingPeer, Peer
+import attrs
+import trio
+from facts import HUB
+from peers import SDKS, Command, MissingPeer, Peer, Transport
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +27,7 @@ _CONSOLE: Final = Console(width=140, highlight=False)
 
 
 def peer_parser(description: str, *, such_as: str) -> argparse.ArgumentParser:
-    """A parser of the names of peers, to which a command may add its own."""
+    """Return a parser of peer names, to which the command adds its own options."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("peers", nargs="*", metavar="PEER", help=f"only these, such as {such_as!r}")
     return parser
@@ -29,50 +36,170 @@ def peer_parser(description: str, *, such_as: str) -> argparse.ArgumentParser:
 def parse(
     parser: argparse.ArgumentParser, arguments: Sequence[str], known: Collection[str]
 ) -> argparse.Namespace:
-    """The options.
-
-    Raises:
-        SystemExit: There is a peer that is not known.
-    """
+    """Parse the arguments; exit with an error if a peer name is unknown."""
     options = parser.parse_args(arguments)
     if unknown := set(options.peers) - set(known):
-        parser.error(f"no peers: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown peers: {', '.join(sorted(unknown))}")
     return options
 
 
 def sdks(names: Collection[str]) -> list[Peer]:
-    """The official SDKs of these names; without any, all of them."""
+    """Return the official SDKs with these names, or all of them if no names are given."""
     return [peer for peer in SDKS if peer.name in names or not names]
 
 
-def sit(
-    hold: Callable[[Path], Sequence[Outcome]], report: Callable[[Sequence[Outcome], float], bool]
+def run_command(
+    run: Callable[[Path], Sequence[Outcome]], report: Callable[[Sequence[Outcome], float], bool]
 ) -> int:
-    """Hold sessions in a folder that is gone afterwards, and report; the exit status.
+    """Run sessions in a temporary folder, report the outcomes, and return the exit status.
 
-    It is 1 if there was nothing to hold: that shows nothing.
+    The status is also 1 if there was nothing to run, or if a peer is not installed.
     """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mcp_trio-interop-") as folder:
         try:
-            outcomes = hold(Path(folder).resolve())
+            outcomes = run(Path(folder).resolve())
         except MissingPeer as error:
             print(error, file=sys.stderr)
             return 1
     if not outcomes:
-        print("there was nothing to do", file=sys.stderr)
+        print("no sessions were selected", file=sys.stderr)
         return 1
     return 0 if report(outcomes, time.monotonic() - begin) else 1
 
 
-def empty_table() -> Table:
-    """A table, with lines where a person looks at it."""
+def new_table() -> Table:
+    """Return an empty table, with rules if the output is a terminal."""
     return Table(box=box.SIMPLE_HEAD if _CONSOLE.is_terminal else None, pad_edge=False)
 
 
-def show(table: Table | None, complaints: Iterable[str]) -> None:
-    """Print what was found, and what must not be."""
+def show(table: Table | None, problems: Iterable[str]) -> None:
+    """Print a table, then the problems in red."""
     if table is not None:
         _CONSOLE.print(table)
-    for complaint in complaints:
-        _CONSOLE.print(complaint, markup=False, style="red", soft_wrap=True)
+    for last_error in problems:
+        _CONSOLE.print(last_error, markup=False, style="red", soft_wrap=True)
+
+
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 15.0
+POLL_SECONDS: Final = 0.02
+LAST_LINES: Final = 12
+
+URLS: Final[Mapping[Transport, str]] = {
+    "http": "http://{}/mcp",
+    "sse": "http://{}/sse",
+    "websocket": "ws://{}/ws",
+}
+COMMAND_PREFIXES: Final[Mapping[Transport, Command]] = {"stdio": [], "dialled": [HUB]}
+
+
+class ServerFailed(Exception):  # noqa: N818  what happened, in a word
+    """The server did not start to serve, or did not stop."""
+
+
+@attrs.frozen
+class RunningServer:
+    """A running server process and its "host:port" address."""
+
+    process: "subprocess.Popen[bytes]"
+    address: str
+
+    @property
+    def origin(self) -> str:
+        return f"http://{self.address}"
+
+
+@contextmanager
+def running_server(command: Command, log: Path) -> Generator[RunningServer]:
+    """Run a server while the block runs, with its output in `log`."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        yield RunningServer(process, _address_of(process, log))
+    finally:
+        _stop(process, log)
+
+
+@contextmanager
+def reachable_server(command: Command, transport: Transport, log: Path) -> Generator[Command]:
+    """Run a server, if it has a URL, and yield the arguments by which a client reaches it.
+
+    Over stdio the client starts the server itself: the arguments are the server's command.
+    A server that dials gets the word "hub" before its command: the client then listens.
+    """
+    if transport in COMMAND_PREFIXES:
+        yield [*COMMAND_PREFIXES[transport], *command]
+        return
+    with running_server(command, log) as server:
+        yield [URLS[transport].format(server.address)]
+
+
+def _address_of(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """Wait until the server prints its first URL, and return the URL's host and port."""
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        text = log.read_text("utf-8", "replace")
+        if found := re.search(r"(?:http|ws)://([0-9.]+:[0-9]+)(?=[/\s])", text):
+            return found[1]
+        time.sleep(POLL_SECONDS)
+    raise ServerFailed(f"the server did not start: {last_lines(log.read_bytes())}")
+
+
+def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        tail = last_lines(log.read_bytes())
+        raise ServerFailed(f"the server did not stop within {STOP_SECONDS:g} s: {tail}") from None
+
+
+def last_lines(text: str | bytes) -> str:
+    decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return "\n".join(["", *decoded.splitlines()[-LAST_LINES:]])
+
+
+@attrs.define(kw_only=True)
+class Progress:
+    """The outcomes of a program's steps, as printed so far, and its last line on stderr."""
+
+    outcomes: dict[str, str] = attrs.field(factory=dict[str, str])
+    last_error: str = ""
+
+    def note(self, line: str) -> None:
+        """Store a printed line of the form "step: outcome"."""
+        step, _, outcome = line.partition(": ")
+        self.outcomes[step] = outcome
+
+    def note_error(self, line: str) -> None:
+        self.last_error = line or self.last_error
+
+
+async def run_program(
+    command: Sequence[str], note: Callable[[str], None], note_error: Callable[[str], None]
+) -> int:
+    """Run a program, pass on each line of its output, and return its exit status.
+
+    Cancellation kills the program.
+    """
+    run = partial(
+        trio.run_process, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
+    )
+    async with trio.open_nursery() as nursery:
+        process: trio.Process = await nursery.start(run)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        nursery.start_soon(read_lines, process.stdout, note)
+        nursery.start_soon(read_lines, process.stderr, note_error)
+    return await process.wait()
+
+
+async def read_lines(stream: trio.abc.ReceiveStream, note: Callable[[str], None]) -> None:
+    rest = b""
+    async for chunk in stream:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            note(line.decode("utf-8", "replace"))

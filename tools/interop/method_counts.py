@@ -1,24 +1,175 @@
-"""Counts of methods in a session, by direction and kind of answer.
+"""Counts of methods and protocol features in a recorded session, by direction.
 
-Counted in our recording of the session: not what a peer says that it did, but what went by. A
-question that travels in a result, see `input required`, counts as the request that it stands for.
+The counts come from our side's recording, not from what a peer claims. An input request in an
+`input_required` result counts as the server request that it replaces.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 import msgspec
-from facts import has
-from features import FEATURES, Passed
-from recorded_session import records_of
+from facts import FACTS, has
 
 from mcp_trio._journal.records import MarkBody, OpenBody, decode_body
-from mcp_trio._protocol.metadata import PROTOCOL_VERSION
+from mcp_trio._protocol.metadata import LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, METHODS, Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio.recording import Record, body_bytes
+from mcp_trio.recording import Damage, Record, body_bytes, read_recording
+
+
+def records_of(lines: Iterable[bytes]) -> tuple[list[Record], list[str]]:
+    """Return the records of a recording, and sentences about its damage or missing end."""
+    records: list[Record] = []
+    failures: list[str] = []
+    for item in read_recording(lines):
+        if isinstance(item, Damage):
+            failures.append(f"line {item.line} of the recording: {item.text}")
+        else:
+            records.append(item)
+    if not records or records[-1].kind != "end":
+        failures.append("the recording has no end")
+    return records, failures
+
+
+Json: TypeAlias = Mapping[str, Any]
+
+NOTHING: Final[Json] = MappingProxyType({})
+
+
+class Sent(NamedTuple):
+    """A request, a notification, or the result or error of a request."""
+
+    sender: Role
+    method: str
+    params: Json = NOTHING
+    result: Json = NOTHING
+    error: Json = NOTHING
+
+    @property
+    def meta(self) -> Json:
+        found: Json = (self.params or self.result).get("_meta") or {}
+        return found
+
+
+@attrs.frozen
+class Feature:
+    """A feature that one side uses; `since` names its protocol versions in `facts.json`."""
+
+    name: str
+    sender: Role
+    since: str
+    is_in: Callable[[Sent], bool]
+
+    def passes(self, sent: Sent) -> bool:
+        """Return whether the sent message uses the feature."""
+        return sent.sender is self.sender and self.is_in(sent)
+
+
+def _of(method: str, is_in: Callable[[Sent], object]) -> Callable[[Sent], bool]:
+    return lambda sent: sent.method == method and bool(is_in(sent))
+
+
+def _tools(member: str) -> Callable[[Sent], bool]:
+    return _of("tools/list", lambda it: any(member in tool for tool in it.result.get("tools", ())))
+
+
+def _content(kind: str) -> Callable[[Sent], bool]:
+    return _of("tools/call", lambda it: kind in _kinds(it.result.get("content", ())))
+
+
+def _kinds(content: Any) -> list[str]:
+    blocks: Iterable[Json] = content if isinstance(content, list) else [content] if content else ()
+    return [block["type"] for block in blocks]
+
+
+def _fields(sent: Sent) -> Iterable[Json]:
+    fields: Iterable[Json] = sent.params.get("requestedSchema", {}).get("properties", {}).values()
+    return fields
+
+
+_SAMPLING: Final = "sampling/createMessage"
+_ELICITATION: Final = "elicitation/create"
+
+FEATURES: Final = (
+    Feature("annotations of tools", Role.SERVER, "annotations", _tools("annotations")),
+    Feature("titles", Role.SERVER, "titles", _tools("title")),
+    Feature("icons", Role.SERVER, "icons", _tools("icons")),
+    Feature("output schemas", Role.SERVER, "structure", _tools("outputSchema")),
+    Feature(
+        "structured content",
+        Role.SERVER,
+        "structure",
+        _of("tools/call", lambda it: "structuredContent" in it.result),
+    ),
+    Feature("audio", Role.SERVER, "audio", _content("audio")),
+    Feature("resource links", Role.SERVER, "links", _content("resource_link")),
+    Feature(
+        "completions capability",
+        Role.SERVER,
+        "completions",
+        lambda it: "completions" in it.result.get("capabilities", {}),
+    ),
+    Feature(
+        "messages of progress",
+        Role.SERVER,
+        "progress_messages",
+        _of("notifications/progress", lambda it: "message" in it.params),
+    ),
+    Feature(
+        "context of completions",
+        Role.CLIENT,
+        "completion_context",
+        _of("completion/complete", lambda it: "context" in it.params),
+    ),
+    Feature("forms", Role.SERVER, "elicitation", _of(_ELICITATION, _fields)),
+    Feature(
+        "defaults of forms",
+        Role.SERVER,
+        "choices",
+        # A default of a boolean is older.
+        _of(_ELICITATION, lambda it: any(isinstance(f.get("default"), str) for f in _fields(it))),
+    ),
+    Feature(
+        "questions by URL",
+        Role.SERVER,
+        "urls",
+        _of(_ELICITATION, lambda it: it.params.get("mode") == "url"),
+    ),
+    Feature(
+        "errors that want a URL",
+        Role.SERVER,
+        "url_errors",
+        lambda it: it.error.get("code") == FACTS.url_required,
+    ),
+    Feature(
+        "tools for models",
+        Role.SERVER,
+        "model_tools",
+        _of(_SAMPLING, lambda it: "tools" in it.params),
+    ),
+    Feature(
+        "use of tools by models",
+        Role.CLIENT,
+        "model_tools",
+        _of(_SAMPLING, lambda it: "tool_use" in _kinds(it.result.get("content"))),
+    ),
+    Feature(
+        "input required",
+        Role.SERVER,
+        "rounds",
+        lambda it: it.result.get("resultType") == "input_required",
+    ),
+    Feature("input responses", Role.CLIENT, "rounds", lambda it: "inputResponses" in it.params),
+    Feature("request states", Role.CLIENT, "rounds", lambda it: "requestState" in it.params),
+    Feature("subscription ids", Role.SERVER, "rounds", lambda it: SUBSCRIPTION_ID in it.meta),
+    Feature("cache hints", Role.SERVER, "rounds", lambda it: "ttlMs" in it.result),
+    Feature("log levels of requests", Role.CLIENT, "rounds", lambda it: LOG_LEVEL in it.meta),
+    Feature("server info of results", Role.SERVER, "rounds", lambda it: SERVER_INFO in it.meta),
+)
+
 
 ERROR_ANSWER: Final = "(error answer)"
 
@@ -27,7 +178,7 @@ QUESTIONS: Final = ("sampling/createMessage", "roots/list", "elicitation/create"
 
 
 class Row(NamedTuple):
-    """A method, a feature or an error answer, and who sends it."""
+    """A method, a feature or an error answer, and the side that sends it."""
 
     name: str
     sender: Role
@@ -35,38 +186,37 @@ class Row(NamedTuple):
 
 @attrs.define
 class Count:
-    """How often a method was sent, and how many of these were answered with a result."""
+    """How many messages were sent, and how many requests among them got a result."""
 
     sent: int = 0
     answered: int = 0
 
 
 @attrs.define
-class Tally:
-    """What is known of a session from its recording.
+class SessionCounts:
+    """The counts of one recording.
 
-    `faults` are sentences about what must not be: flaws of the recording, handlers of ours that the
-    peer cancelled and that did not stop, words of ours that the revision does not know.
+    `failures` are sentences: damage of the recording, handlers of ours that went on after their
+    cancellation, and features of ours that the protocol version does not have.
     """
 
     protocol_version: str = ""
     counts: dict[Row, Count] = attrs.field(factory=dict)
-    faults: list[str] = attrs.field(factory=list)
+    failures: list[str] = attrs.field(factory=list)
 
     def count(self, row: Row) -> Count:
-        """The counts of a row."""
         return self.counts.setdefault(row, Count())
 
     def seen(self, row: Row) -> int:
-        """What fills the cell: what passed, and for most requests, what got its result."""
+        """Return the number of results for a request, and of messages for everything else."""
         count, method = self.count(row), METHODS.get(row.name)
-        # A request that stands gets none when nobody wants it any more.
+        # A cancelled subscription request gets no result.
         is_answered = method is not None and method.is_request and not method.is_subscription
         return count.answered if is_answered else count.sent
 
 
 def rows(protocol_version: str) -> list[Row]:
-    """Every method of a revision by each side that may send it, its features, and error answers."""
+    """Return the table's rows: methods by sender, features, and error answers."""
     facts = PROTOCOL_VERSIONS[protocol_version]
     methods = [
         Row(method.name, sender)
@@ -81,12 +231,8 @@ def rows(protocol_version: str) -> list[Row]:
     return [*methods, *features, *(Row(ERROR_ANSWER, sender) for sender in Role)]
 
 
-def tally_of(recording: Path) -> Tally:
-    """Count what passed in a session.
-
-    Raises:
-        RecordingError: The file is no recording.
-    """
+def count_session(recording: Path) -> SessionCounts:
+    """Count the messages of a recorded session."""
     with recording.open("rb") as lines:
         return _Counter().read(*records_of(lines))
 
@@ -101,7 +247,7 @@ class _Message(msgspec.Struct):
 
 class _Counter:
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.session_counts = SessionCounts()
         self.senders: Mapping[str, Role] = {}
         self.ours: Role | None = None
         # Requests without an answer by who sent them, and the lanes that those would have here.
@@ -111,17 +257,18 @@ class _Counter:
         self.questions: dict[str, str] = {}
         self.our_features: set[str] = set()
 
-    def read(self, records: Iterable[Record], faults: Iterable[str]) -> Tally:
+    def read(self, records: Iterable[Record], failures: Iterable[str]) -> SessionCounts:
         for record in records:
             _READERS.get(record.kind, _pass)(self, record)
-        self.tally.faults += [f"lane {lane} was cancelled, and went on" for lane in self.unstopped]
-        self.tally.faults += self.foreign_words()
-        self.tally.faults += faults
-        return self.tally
+        self.session_counts.failures += [
+            f"lane {lane} went on after its cancellation" for lane in self.unstopped
+        ]
+        self.session_counts.failures += self.unsupported_features()
+        self.session_counts.failures += failures
+        return self.session_counts
 
-    def foreign_words(self) -> list[str]:
-        """What we sent that the revision does not know."""
-        if not (protocol_version := self.tally.protocol_version):
+    def unsupported_features(self) -> list[str]:
+        if not (protocol_version := self.session_counts.protocol_version):
             return []
         known = {feature.name for feature in FEATURES if has(protocol_version, feature.since)}
         return [
@@ -136,17 +283,17 @@ class _Counter:
     def mark(self, record: Record) -> None:
         mark = decode_body(record, MarkBody)
         if mark.name == "negotiated":
-            self.tally.protocol_version = mark.value["revision"]
+            self.session_counts.protocol_version = mark.value["revision"]
 
-    def frame(self, record: Record) -> None:
+    def message(self, record: Record) -> None:
         sender = self.senders[record.kind]
         message = msgspec.json.decode(body_bytes(record) or b"{}", type=_Message)
         if message.method is None:
             self.answer(sender, message)
             return
         row = Row(message.method, sender)
-        self.tally.count(row).sent += 1
-        self.note(Passed(sender, message.method, params=message.params))
+        self.session_counts.count(row).sent += 1
+        self.note(Sent(sender, message.method, params=message.params))
         if message.id is not None:
             self.pending[sender, message.id] = row, f"r{record.number}"
             self.read_metadata(message.params)
@@ -157,41 +304,45 @@ class _Counter:
                 self.unstopped.add(cancelled[1])
 
     def read_metadata(self, params: Mapping[str, Any]) -> None:
-        """What a request without a session tells: the revision, and the answers to questions."""
+        """Read the protocol version and the input responses of a stateless request."""
         protocol_version = (params.get("_meta") or {}).get(PROTOCOL_VERSION)
-        self.tally.protocol_version = self.tally.protocol_version or protocol_version or ""
+        self.session_counts.protocol_version = (
+            self.session_counts.protocol_version or protocol_version or ""
+        )
         for key, response in (params.get("inputResponses") or {}).items():
             method = self.questions.pop(key)
-            self.tally.count(Row(method, Role.SERVER)).answered += 1
-            self.note(Passed(Role.CLIENT, method, result=response))
+            self.session_counts.count(Row(method, Role.SERVER)).answered += 1
+            self.note(Sent(Role.CLIENT, method, result=response))
 
     def answer(self, sender: Role, message: _Message) -> None:
         asker = next(role for role in Role if role is not sender)
         row, _ = self.pending.pop((asker, message.id), (None, ""))
         if row is None:
-            self.tally.faults.append(f"the {sender.value} answered {message.id!r}: no request")
+            self.session_counts.failures.append(
+                f"the {sender.value} answered {message.id!r}: no request"
+            )
         elif message.error is not None:
-            self.tally.count(Row(ERROR_ANSWER, sender)).sent += 1
-            self.note(Passed(sender, row.name, error=message.error))
+            self.session_counts.count(Row(ERROR_ANSWER, sender)).sent += 1
+            self.note(Sent(sender, row.name, error=message.error))
         else:
-            self.tally.count(row).answered += 1
-            self.note(Passed(sender, row.name, result=message.result or {}))
+            self.session_counts.count(row).answered += 1
+            self.note(Sent(sender, row.name, result=message.result or {}))
             self.ask((message.result or {}).get("inputRequests") or {})
 
     def ask(self, questions: Mapping[str, Mapping[str, Any]]) -> None:
-        """A result asks for more."""
+        """Count the input requests of an `input_required` result."""
         for key, question in questions.items():
             self.questions[key] = question["method"]
-            self.tally.count(Row(question["method"], Role.SERVER)).sent += 1
+            self.session_counts.count(Row(question["method"], Role.SERVER)).sent += 1
             params = question.get("params") or {}
-            self.note(Passed(Role.SERVER, question["method"], params=params))
+            self.note(Sent(Role.SERVER, question["method"], params=params))
 
-    def note(self, passed: Passed) -> None:
-        """Count the features of what was sent."""
+    def note(self, sent: Sent) -> None:
+        """Count the features of a sent message."""
         for feature in FEATURES:
-            if feature.passes(passed):
-                self.tally.count(Row(feature.name, feature.sender)).sent += 1
-                if passed.sender is self.ours:
+            if feature.passes(sent):
+                self.session_counts.count(Row(feature.name, feature.sender)).sent += 1
+                if sent.sender is self.ours:
                     self.our_features.add(feature.name)
 
     def stop(self, record: Record) -> None:
@@ -199,13 +350,13 @@ class _Counter:
 
 
 def _pass(_counter: _Counter, _record: Record) -> None:
-    """The other kinds are about handlers."""
+    """Ignore records of handlers."""
 
 
 _READERS: Final = {
     "open": _Counter.open,
     "mark": _Counter.mark,
-    "in": _Counter.frame,
-    "out": _Counter.frame,
+    "in": _Counter.message,
+    "out": _Counter.message,
     "cxl": _Counter.stop,
 }

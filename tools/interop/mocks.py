@@ -1,35 +1,131 @@
-"""Mock servers from recordings, tried by their original clients: `python tools/interop/mocks.py`.
+"""Use recordings as mock servers, with the recorded clients: `python tools/interop/mocks.py`.
 
-Sessions of the official Python SDK with published servers are recorded by the proxy, and
-`mcp-trio mock` plays the servers: clients of all the official SDKs, each in a process of its own,
-repeat the sessions, and tell the scenario to recordings that another SDK has left. Then the
-recorded inputs are driven at the published servers, and at an example of ours that was changed.
-What a client is told has to be what was recorded, and exactly what was changed may differ. Printed
-is what was compared; the exit status is 1 if something is otherwise, or a peer is missing.
+The proxy records sessions of the Python SDK with published servers. Clients of the official SDKs
+repeat
+them with `mcp-trio mock` in place of the server, and run the scenario with recordings that another
+SDK
+made. Then the recorded inputs are sent to the published servers, and to a changed example of ours.
+Clients have to receive exactly what was recorded, and only what was changed may differ. Prints what
+was
+compared; the exit status is 1 if there is another difference, or if a peer is not installed.
+
+A repeater (`python_repeater.py`, `typescript/repeater.mjs`) gets a script: the requests in order,
+and a
+result for each method that the server requests. It prints a transcript: the answers, with that to
+`initialize` first, the server's requests, the notifications, and the SDK's errors.
 """
 
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
+import msgspec
 from environments import arguments_of, in_environment, prepare
 from facts import FACTS
-from golden_sessions import SUFFIX
-from golden_sessions import hold as record
-from interop_command import empty_table, parse, peer_parser, sdks, show, sit
+from golden_sessions import SUFFIX, record_session
+from interop_command import new_table, parse, peer_parser, run_command, sdks, show
 from peers import HERE, HOME, PEERS, Command, Peer
 from rich.table import Table
-from session_script import differences, script_of, telling_of, things_in, unexpected
+from sdk_adapter import Json
 
+from mcp_trio._journal.conversation import (
+    Conversation,
+    RecordedMessage,
+    members,
+    token_of,
+    without_meta,
+)
+from mcp_trio._journal.diff import json_differences
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio.recording import InputsReport, drive
+
+_HANDSHAKE: Final = "initialize"
+_TOKEN: Final = "progressToken"
+
+
+def script_of(recorded: Conversation) -> Json:
+    """Return the script of a recording: `requests`, and `replies` by method."""
+    requests = recorded.of("client", "request")
+    replies = recorded.of("client", "result")
+    return {
+        "requests": [_request(message) for message in requests if message.method != _HANDSHAKE],
+        "replies": {message.method: members(message.body) for message in replies},
+    }
+
+
+def _request(message: RecordedMessage) -> Json:
+    params = {} if message.body is None else {"params": without_meta(message.body)}
+    return {"method": message.method, **params, "wantsProgress": token_of(message.body) is not None}
+
+
+def transcript_of(recorded: Conversation) -> Json:
+    """Return the transcript that a repeater of this recording should print."""
+    answers = [recorded.answers[message.index] for message in recorded.of("client", "request")]
+    return {
+        "answers": [{message.kind: members(message.body)} for message in answers],
+        "serverRequests": [_message(message) for message in recorded.of("server", "request")],
+        "notifications": [_message(message) for message in recorded.of("server", "notification")],
+        "errors": [],
+    }
+
+
+def _message(message: RecordedMessage) -> Json:
+    return {"method": message.method, "params": members(message.body)}
+
+
+def item_count(transcript: Json) -> int:
+    """Return how many items are compared."""
+    return sum(map(len, transcript.values()))
+
+
+def differences(recorded: Json, received: Json) -> list[str]:
+    """Return sentences about the differences of two transcripts.
+
+    The order of notifications and of server requests may differ: the SDKs handle them concurrently.
+    """
+    found = json_differences(_comparable(recorded), _comparable(received))
+    return [f"{path}: {_text(old)} became {_text(new)}" for path, old, new in found]
+
+
+def _comparable(transcript: Json) -> bytes:
+    """Return a transcript without progress tokens, and with sorted server messages."""
+    # The Python SDKs make a float of each number of a progress report.
+    plain = json.loads(json.dumps(transcript), parse_float=_number)
+    for kind in ("serverRequests", "notifications"):
+        plain[kind] = sorted(map(_without_tokens, plain[kind]))
+    return json.dumps(plain).encode()
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _without_tokens(message: Mapping[str, Any]) -> str:
+    params = message.get("params") or {}
+    rest = {name: value for name, value in params.items() if name not in {_TOKEN, "_meta"}}
+    return json.dumps([message["method"], rest], sort_keys=True)
+
+
+def _text(value: Any) -> str:
+    return "nothing" if value is msgspec.UNSET else repr(value)
+
+
+def unexpected(found: Iterable[object], expected: Iterable[str]) -> list[str]:
+    """Return sentences about unexpected and missing lines."""
+    came, due = set(map(str, found)), set(expected)
+    return [
+        *(f"not expected: {line}" for line in sorted(came - due)),
+        *(f"missing: {line}" for line in sorted(due - came)),
+    ]
+
 
 AT_ONCE: Final = 2
 SESSION_SECONDS: Final = 60.0
@@ -38,7 +134,7 @@ LAST_LINES: Final = 12
 MCP_TRIO: Final = (sys.executable, "-m", "mcp_trio")
 GOLDEN: Final = HOME / "recordings"
 
-# Who was recorded, and what these servers never say twice: the time of day.
+# The recorded servers, and the paths in which they send the time of day.
 RECORDED: Final[Sequence[str]] = ("everything", "memory", "filesystem")
 DRIVEN: Final[Mapping[str, Sequence[str]]] = {
     "everything": (
@@ -56,7 +152,7 @@ REPEATERS: Final[Mapping[str, str]] = {
     "TypeScript 1": "repeater.mjs",
 }
 
-# The scenario as it was told by another SDK; each says some of it in its own way.
+# The scenario's recording by another SDK, as SDKs differ in details.
 SCENARIOS: Final[Mapping[str, str]] = {
     "Python 1": "conformance-typescript-sdk",
     "Python 2": "conformance-typescript-sdk",
@@ -80,66 +176,64 @@ EXPECTED: Final = (
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How a session went: how much was compared, and what was wrong, in sentences."""
+    """The result of a session: how much was compared, and all problems, in sentences."""
 
     mode: str
     recording: str
     other: str
     compared: int
-    complaints: list[str]
+    problems: list[str]
     report: InputsReport | None = None
 
 
-Hold = Callable[[], Outcome]
+Start = Callable[[], Outcome]
 
 
 # A mocked server, and clients of the SDKs.
 
 
 def mock(recording: Path, *options: str) -> Command:
-    """The command that stands in for a recorded server."""
+    """Return the command of a mock server."""
     return [*MCP_TRIO, "mock", "--strict", *options, str(recording)]
 
 
 def repeat(recording: Path, peer: Peer) -> Outcome:
-    """Let a client repeat a session; it has to be told all that was recorded, and nothing else."""
+    """Let a client repeat a session with a mock server, and compare what it received."""
     recorded = load_conversation(recording)
     script = recording.with_name(f"{recording.name}.{peer.name}.json")
     script.write_text(json.dumps(script_of(recorded)), encoding="utf-8")
     repeater = attrs.evolve(peer, client=REPEATERS[peer.name])
-    output, complaints = printed(repeater.client_command(str(script), *mock(recording)))
-    telling = telling_of(recorded)
-    found = complaints or differences(telling, json.loads(output))
-    return _outcome("mock, repeated", recording, peer, things_in(telling), found)
+    output, problems = run_client(repeater.client_command(str(script), *mock(recording)))
+    transcript = transcript_of(recorded)
+    found = problems or differences(transcript, json.loads(output))
+    return _outcome("mock, repeated", recording, peer, item_count(transcript), found)
 
 
-def tell_scenario(peer: Peer) -> Outcome:
-    """Let a client tell the scenario to a mocked server, and check what that answers."""
+def run_scenario(peer: Peer) -> Outcome:
+    """Let a client run the scenario with a mock server."""
     recording = GOLDEN / f"{SCENARIOS[peer.name]}{SUFFIX}"
     # At once, this SDK loses all reports of progress (typescript-sdk#2580).
     options = ["--pace"] if peer.name == "TypeScript 1" else []
-    output, complaints = printed(
+    output, problems = run_client(
         peer.client_command(FACTS.protocol_version, *mock(recording, *options))
     )
     checks = re.search(r"^([0-9]+) checks$", output, re.MULTILINE)
     compared = int(checks[1]) if checks else 0
-    return _outcome("mock, scenario", recording, peer, compared, complaints)
+    return _outcome("mock, scenario", recording, peer, compared, problems)
 
 
-def _outcome(
-    mode: str, recording: Path, peer: Peer, compared: int, complaints: list[str]
-) -> Outcome:
+def _outcome(mode: str, recording: Path, peer: Peer, compared: int, problems: list[str]) -> Outcome:
     return Outcome(
         mode=mode,
         recording=recording.name.removesuffix(SUFFIX),
         other=f"{peer.name} {peer.version}",
         compared=compared,
-        complaints=complaints,
+        problems=problems,
     )
 
 
-def printed(command: Command) -> tuple[str, list[str]]:
-    """What a client prints, and what there is to complain of: its status, and what is on stderr."""
+def run_client(command: Command) -> tuple[str, list[str]]:
+    """Return a client's stdout, and its problems: exit status and stderr."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
@@ -154,27 +248,23 @@ def printed(command: Command) -> tuple[str, list[str]]:
 
 
 def drive_again(recording: Path, name: str, folder: Path) -> Outcome:
-    """Say to a published server once more what it was told; it has to answer the same."""
+    """Send the recorded inputs to the published server again; its answers must be the same."""
     prepare(name, folder)
     server = [*PEERS[name].server_command(), *arguments_of(name, folder)]
     report = drive(recording, in_environment(folder, server), ignore=DRIVEN[name])
-    return judged(recording, f"{name} {PEERS[name].version}", report, expected=())
+    return inputs_outcome(recording, f"{name} {PEERS[name].version}", report, expected=())
 
 
 def drive_changed(folder: Path) -> Outcome:
-    """Say to a changed example what the unchanged one was told; the changes have to be seen."""
+    """Send the recorded inputs to a changed example; exactly the changes must be found."""
     recording, changed = GOLDEN / f"{EXAMPLE_RECORDING}{SUFFIX}", folder / EXAMPLE.name
     changed.write_text(with_changes(EXAMPLE.read_text(encoding="utf-8")), encoding="utf-8")
     report = drive(recording, [*MCP_TRIO, "run", str(changed)])
-    return judged(recording, "weather, changed", report, expected=EXPECTED)
+    return inputs_outcome(recording, "weather, changed", report, expected=EXPECTED)
 
 
 def with_changes(source: str) -> str:
-    """The source of the example with all changes.
-
-    Raises:
-        SystemExit: A place to change is not there, or not the only one.
-    """
+    """Return the example's source with all changes."""
     for old, new in CHANGES.items():
         if source.count(old) != 1:
             raise SystemExit(f"{EXAMPLE.name} does not hold {old!r} once: change CHANGES as well")
@@ -182,19 +272,19 @@ def with_changes(source: str) -> str:
     return source
 
 
-def judged(
+def inputs_outcome(
     recording: Path, other: str, report: InputsReport, *, expected: Sequence[str]
 ) -> Outcome:
-    """The outcome of recorded inputs: all is answered, and exactly what is expected differs."""
+    """Return the outcome of driven inputs: all answered, and only the expected differences."""
     found = [f"{each.kind} {each.subject}: {each.path}" for each in report.differences]
     unanswered = report.requests - report.answered
-    silence = [f"{unanswered} requests were not answered"] if unanswered else []
+    unanswered_problem = [f"{unanswered} requests were not answered"] if unanswered else []
     return Outcome(
         mode="inputs",
         recording=recording.name.removesuffix(SUFFIX),
         other=other,
         compared=report.answered,
-        complaints=[*unexpected(found, expected), *silence],
+        problems=[*unexpected(found, expected), *unanswered_problem],
         report=report,
     )
 
@@ -202,30 +292,30 @@ def judged(
 # All of it.
 
 
-def hold_all(peers: Sequence[Peer], folder: Path) -> list[Outcome]:
-    """Record, then hold all other sessions, a few at once.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-    """
+def run_all(peers: Sequence[Peer], folder: Path) -> list[Outcome]:
+    """Record the sessions, then run all others, two at a time."""
     for peer in peers:
         peer.require()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        recordings = dict(zip(RECORDED, pool.map(partial(made, folder), RECORDED), strict=True))
-        sessions = [pool.submit(hold) for hold in _holds(peers, recordings, folder)]
+        recordings = dict(
+            zip(RECORDED, pool.map(partial(make_recording, folder), RECORDED), strict=True)
+        )
+        sessions = [pool.submit(start) for start in _sessions(peers, recordings, folder)]
         return [session.result() for session in sessions]
 
 
-def made(folder: Path, name: str) -> Path:
-    """A recording of the official Python SDK's session with a published server."""
+def make_recording(folder: Path, name: str) -> Path:
+    """Record the Python SDK's session with a published server."""
     session = f"{name}-python-sdk"
-    record(session, folder, world=folder / session)
+    record_session(session, folder, root=folder / session)
     return folder / f"{session}{SUFFIX}"
 
 
-def _holds(peers: Sequence[Peer], recordings: Mapping[str, Path], folder: Path) -> Iterator[Hold]:
+def _sessions(
+    peers: Sequence[Peer], recordings: Mapping[str, Path], folder: Path
+) -> Iterator[Start]:
     for peer in peers:
-        yield partial(tell_scenario, peer)
+        yield partial(run_scenario, peer)
     for recording in recordings.values():
         for peer in peers:
             yield partial(repeat, recording, peer)
@@ -235,44 +325,42 @@ def _holds(peers: Sequence[Peer], recordings: Mapping[str, Path], folder: Path) 
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
-    """What was compared in each session."""
-    table = empty_table()
+    table = new_table()
     for heading in ("mode", "recording", "with"):
         table.add_column(heading)
     for heading in ("compared", "as it should be?"):
         table.add_column(heading, justify="right")
     for outcome in outcomes:
-        verdict = "[bold red]no[/]" if outcome.complaints else "yes"
-        cells = outcome.mode, outcome.recording, outcome.other, str(outcome.compared), verdict
+        is_right = "[bold red]no[/]" if outcome.problems else "yes"
+        cells = outcome.mode, outcome.recording, outcome.other, str(outcome.compared), is_right
         table.add_row(*cells)
     return table
 
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
-    complaints = [
+    """Print the table and the problems; return whether there are no problems."""
+    problems = [
         f"{outcome.mode}, {outcome.recording} with {outcome.other}: {text}"
         for outcome in outcomes
-        for text in outcome.complaints
+        for text in outcome.problems
     ]
     for outcome in outcomes:
         if outcome.report is not None:
             print(f"{outcome.recording} driven at {outcome.other}:\n{outcome.report}\n")
-    show(table_of(outcomes), complaints)
+    show(table_of(outcomes), problems)
     compared = sum(outcome.compared for outcome in outcomes)
     print(
-        f"{len(outcomes)} sessions, {compared} comparisons, {len(complaints)} complaints,"
+        f"{len(outcomes)} sessions, {compared} comparisons, {len(problems)} problems,"
         f" {seconds:.0f} s"
     )
-    return not complaints
+    return not problems
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the sessions and report."""
     parser = peer_parser("Let recordings stand in for what was recorded.", such_as="Python 2")
     options = parse(parser, arguments, REPEATERS)
     peers = [peer for peer in sdks(options.peers) if peer.name in REPEATERS]
-    return sit(partial(hold_all, peers), report)
+    return run_command(partial(run_all, peers), report)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Checks of a server that is mounted in another application or behind a proxy.
+"""Checks of a server that is mounted in another application, for `mounts.py`.
 
-Told by the Python clients instead of the whole scenario; `typescript/tour.mjs` is the same in other
-words. Each step prints a line when it is over, as `mounts.py` reads them.
+Python clients run these few steps instead of the scenario, and print a line after each step;
+`typescript/tour.mjs` does the same.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,10 +9,8 @@ from typing import Final, TypeAlias
 
 import anyio
 import scenario
-import server_requests
-from checks import expect, expect_that, text_of
 from facts import FACTS, has
-from parties import Host, Session
+from sdk_adapter import Host, Session, expect, expect_that, text_of
 
 STEP_SECONDS: Final = 20.0
 SLOW_SECONDS: Final = 1.5
@@ -21,22 +19,17 @@ ENDLESS_SECONDS: Final = 60
 
 
 async def call(session: Session, _host: Host) -> None:
-    """A tool answers."""
     expect("text", text_of(await session.call_tool("test_simple_text")), FACTS.simple_text)
 
 
-async def be_asked(session: Session, host: Host) -> None:
-    """The user is asked, or the model where there are no questions for users."""
-    asked = (
-        server_requests.elicit
-        if has(session.protocol_version, "elicitation")
-        else server_requests.sample
-    )
-    await asked(session, host)
+async def ask_the_user(session: Session, host: Host) -> None:
+    """The server elicits, or samples where the protocol version has no elicitation."""
+    step = scenario.elicit if has(session.protocol_version, "elicitation") else scenario.sample
+    await step(session, host)
 
 
-async def come_back(session: Session, _host: Host) -> None:
-    """A call takes longer than the server lets a connection last: no report gets lost, or twice."""
+async def call_across_reconnects(session: Session, _host: Host) -> None:
+    """A call outlasts the server's connection limit; no report is lost or duplicated."""
     found: list[float] = []
 
     def report(progress: float, _total: float | None, _message: str | None) -> None:
@@ -47,15 +40,15 @@ async def come_back(session: Session, _host: Host) -> None:
     expect_that(f"{REPORTS_MIN} of {found}", len(found) >= REPORTS_MIN)
 
 
-async def be_stopped(session: Session, _host: Host) -> None:
-    """The server stops in the middle of a call, once it hears that this has begun."""
+async def call_until_stopped(session: Session, _host: Host) -> None:
+    """Print "begun" when a long call reports progress; the server is stopped during the call."""
     is_begun = False
 
     def report(_progress: float, _total: float | None, _message: str | None) -> None:
         nonlocal is_begun
         if not is_begun:
             is_begun = True
-            tell("begun", "ok")
+            print_step("begun", "ok")
 
     await session.call_tool("test_slow", {"seconds": ENDLESS_SECONDS}, report)
 
@@ -65,30 +58,25 @@ Step: TypeAlias = Callable[[Session, Host], Awaitable[None]]
 STEPS: Final[tuple[tuple[str, Step], ...]] = (
     ("list", scenario.list_the_tools),
     ("call", call),
-    ("ask", be_asked),
+    ("ask", ask_the_user),
     ("progress", scenario.report_progress),
-    ("resume", come_back),
+    ("resume", call_across_reconnects),
 )
 
 
 def can_resume(session: Session) -> bool:
-    """Whether the revision knows of streams that are resumed."""
+    """Return whether the protocol version has resumable streams."""
     return has(session.protocol_version, "streamable_http") and has(
         session.protocol_version, "sessions"
     )
 
 
-def tell(step: str, outcome: str) -> None:
-    """Say at once what came of a step."""
+def print_step(step: str, outcome: str) -> None:
     print(f"{step}: {' '.join(outcome.split())}", flush=True)
 
 
-async def take(session: Session, host: Host, protocol_version: str) -> None:
-    """Take all steps, of which one may fail, and then be stopped.
-
-    Raises:
-        Unexpected: The session is at another revision.
-    """
+async def run(session: Session, host: Host, protocol_version: str) -> None:
+    """Run all steps, going on after failures, then call until the server stops."""
     expect("protocol version", session.protocol_version, protocol_version)
     for name, step in STEPS:
         if name == "resume" and not can_resume(session):
@@ -97,12 +85,12 @@ async def take(session: Session, host: Host, protocol_version: str) -> None:
             with anyio.fail_after(STEP_SECONDS):
                 await step(session, host)
         except Exception as error:
-            tell(name, f"{type(error).__name__}: {error}")
+            print_step(name, f"{type(error).__name__}: {error}")
         else:
-            tell(name, "ok")
+            print_step(name, "ok")
     try:
-        await be_stopped(session, host)
+        await call_until_stopped(session, host)
     except Exception as error:
-        tell("stop", type(error).__name__)
+        print_step("stop", type(error).__name__)
     else:
-        tell("stop", "answered")
+        print_step("stop", "answered")

@@ -1,9 +1,8 @@
-"""Try every client with our server at every mount: `python tools/interop/mounts.py`.
+"""Mount our server in other applications, and use every client: `python tools/interop/mounts.py`.
 
-Each client runs `mount_checks.py` at each mount, all of them at once; then the server is
-stopped in the middle of a call of each. Prints a table of mounts, clients and steps; the exit
-status is 1 if a step failed without an excuse, a server did not stop as it should, or a peer is
-missing.
+At each mount all clients run `mount_checks.py` at once; then the server is stopped during a call of
+each. Prints a table of mounts, clients and steps; the exit status is 1 if a step failed without an
+excuse, a server did not stop as it should, or a peer is not installed.
 """
 
 import argparse
@@ -19,19 +18,27 @@ from urllib.request import urlopen
 import attrs
 import trio
 from facts import FACTS, TOUR, has
-from interop_command import empty_table, show, sit
+from interop_command import (
+    Progress,
+    RunningServer,
+    ServerFailed,
+    last_lines,
+    new_table,
+    run_command,
+    run_program,
+    running_server,
+    show,
+)
 from peers import HERE, LEGACY, PEERS, PYTHON_WEB, Command, MissingPeer, is_installed
-from progress_lines import Telling, hear
 from rich.table import Table
-from server_location import Served, ServerFailed, last_lines, served
 from sessions import OUR_CLIENT
 
 TOUR_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 15.0
 END_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.02
 STOPPED: Final = (0, 128 + 15)
-"""How a server may have ended when it was told to: hypercorn's own command has another manner."""
+"""Exit statuses after SIGTERM; hypercorn's own command ends by the signal."""
 
 ENDPOINTS: Final = {"mcp": "mcp", "sse": "sse", "websocket": "ws"}
 
@@ -50,7 +57,7 @@ EXCUSES: Final = (NO_STREAMS, NO_IDS)
 
 @attrs.frozen(kw_only=True)
 class Mount:
-    """Where the server is: the command that starts it, and what its URLs end with.
+    """A mounted server: the command that starts it, and the paths of its URLs.
 
     `beside` is a page of the application in which it is mounted.
     """
@@ -64,65 +71,58 @@ class Mount:
 
 
 @attrs.frozen
-class Tourist:
-    """A client, at a revision, over HTTP or over WebSocket."""
+class TourClient:
+    """A client, its protocol version, and whether it uses WebSocket."""
 
     name: str
     protocol_version: str
     command: Command
-    is_on_websocket: bool = False
+    has_websocket: bool = False
 
     @property
     def title(self) -> str:
-        """What it is called in the table."""
-        return f"{self.name} {self.protocol_version}{' ws' if self.is_on_websocket else ''}"
+        return f"{self.name} {self.protocol_version}{' ws' if self.has_websocket else ''}"
 
-    def url(self, mount: Mount, server: Served) -> str:
-        """Where it finds what it speaks."""
-        if self.is_on_websocket:
+    def url(self, mount: Mount, server: RunningServer) -> str:
+        if self.has_websocket:
             return f"ws://{server.address}{mount.websocket}"
         is_streamable = has(self.protocol_version, "streamable_http")
         return server.origin + (mount.mcp if is_streamable else mount.sse)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is no peer's."""
         return self.name == OURS
 
 
 @attrs.define
-class Visit(Telling):
-    """What came of a client at a mount."""
+class ClientTour(Progress):
+    """The outcomes of a client's steps at a mount."""
 
-    tourist: Tourist
+    client: TourClient
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has a call in flight, in the middle of which the server may stop."""
-        return "begun" in self.told
+        """Return whether the client has a call in flight."""
+        return "begun" in self.outcomes
 
     @property
     def has_ended(self) -> bool:
-        """Whether that call has ended, or the client."""
-        return "stop" in self.told
+        """Return whether that call, or the client, has ended."""
+        return "stop" in self.outcomes
 
 
 @attrs.frozen(kw_only=True)
-class Stay:
-    """What came of all clients at a mount, and how the server stopped: how soon, or its fault."""
+class MountTour:
+    """The results of all clients at a mount, and how the server stopped."""
 
     mount: str
-    visits: Sequence[Visit]
+    client_tours: Sequence[ClientTour]
     seconds: float
-    fault: str
+    failure: str
 
 
 def mounts() -> list[Mount]:
-    """All of them.
-
-    Raises:
-        MissingPeer: The frameworks are not installed.
-    """
+    """Return all mounts."""
     if not is_installed(PYTHON_WEB):
         raise MissingPeer(" and ".join(PYTHON_WEB.pins()))
     program = str(HERE / "python_mounted.py")
@@ -145,183 +145,178 @@ def mounts() -> list[Mount]:
     ]
 
 
-_GUESTS: Final = ("Python 1", "Python 2", "TypeScript 2")
+_PEERS: Final = ("Python 1", "Python 2", "TypeScript 2")
 
 
-def tourists() -> list[Tourist]:
-    """All clients.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-    """
+def tour_clients() -> list[TourClient]:
+    """Return all clients."""
     ours = [sys.executable, str(OUR_CLIENT)]
-    theirs = {name: PEERS[name].client_command() for name in _GUESTS}
+    theirs = {name: PEERS[name].client_command() for name in _PEERS}
     return [
-        *(Tourist(OURS, protocol_version, ours) for protocol_version in (NEW, OLD, OLDEST)),
+        *(TourClient(OURS, protocol_version, ours) for protocol_version in (NEW, OLD, OLDEST)),
         *(
-            Tourist(name, protocol_version, theirs[name])
+            TourClient(name, protocol_version, theirs[name])
             for name in ("Python 2", "TypeScript 2")
             for protocol_version in (NEW, OLD)
         ),
         *(
-            Tourist(OURS, protocol_version, ours, is_on_websocket=True)
+            TourClient(OURS, protocol_version, ours, has_websocket=True)
             for protocol_version in (NEW, OLD)
         ),
-        Tourist("Python 1", OLD, theirs["Python 1"], is_on_websocket=True),
-        Tourist("TypeScript 2", NEW, theirs["TypeScript 2"], is_on_websocket=True),
+        TourClient("Python 1", OLD, theirs["Python 1"], has_websocket=True),
+        TourClient("TypeScript 2", NEW, theirs["TypeScript 2"], has_websocket=True),
     ]
 
 
-def excuse_of(tourist: Tourist, step: str) -> str | None:
-    """Why a step is left out."""
+def excuse_of(client: TourClient, step: str) -> str | None:
     if step != "resume":
         return None
-    if not has(tourist.protocol_version, "sessions"):
+    if not has(client.protocol_version, "sessions"):
         return NO_STREAMS
-    return None if has(tourist.protocol_version, "streamable_http") else NO_IDS
+    return None if has(client.protocol_version, "streamable_http") else NO_IDS
 
 
-# A stay
+# Run all clients at a mount.
 
 
-def stay(mount: Mount, folder: Path) -> Stay:
-    """Let all clients tour a mount, and stop it in the middle of a call of each."""
-    visits = [Visit(tourist) for tourist in tourists()]
+def tour_mount(mount: Mount, folder: Path) -> MountTour:
+    """Run all clients at a mount, and stop the server during a call of each."""
+    client_tours = [ClientTour(client) for client in tour_clients()]
     log = folder / f"{mount.name}.log"
-    seconds, fault = 0.0, ""
+    seconds, failure = 0.0, ""
     try:
-        with served(list(mount.command), log) as server:
+        with running_server(list(mount.command), log) as server:
             if mount.beside is not None:
                 urlopen(server.origin + mount.beside).close()
-            seconds = trio.run(_tour, mount, server, visits)
+            seconds = trio.run(_tour_until_stopped, mount, server, client_tours)
             if server.process.poll() not in STOPPED:
-                fault = f"it ended with {server.process.poll()}: {last_lines(log.read_bytes())}"
+                tail = last_lines(log.read_bytes())
+                failure = f"the server exited with {server.process.poll()}: {tail}"
     except (ServerFailed, URLError) as error:
-        fault = str(error)
+        failure = str(error)
     if "Traceback" in log.read_text("utf-8", "replace"):
-        fault = fault or f"it complained: {last_lines(log.read_bytes())}"
-    return Stay(mount=mount.name, visits=visits, seconds=seconds, fault=fault)
+        failure = failure or f"the server logged a traceback: {last_lines(log.read_bytes())}"
+    return MountTour(mount=mount.name, client_tours=client_tours, seconds=seconds, failure=failure)
 
 
-async def _tour(mount: Mount, server: Served, visits: Sequence[Visit]) -> float:
-    """How many seconds the server took to stop, after all clients were on their last step."""
+async def _tour_until_stopped(
+    mount: Mount, server: RunningServer, client_tours: Sequence[ClientTour]
+) -> float:
+    """Return how many seconds the server took to stop, during a call of each client."""
     async with trio.open_nursery() as nursery:
-        for visit in visits:
-            nursery.start_soon(_visit, visit, visit.tourist.url(mount, server))
-        await _until(lambda: all(it.is_waiting or it.has_ended for it in visits), TOUR_SECONDS)
+        for client_tour in client_tours:
+            nursery.start_soon(_run_client, client_tour, client_tour.client.url(mount, server))
+        await _until(
+            lambda: all(it.is_waiting or it.has_ended for it in client_tours), TOUR_SECONDS
+        )
         begin = time.monotonic()
         server.process.terminate()
         await _until(lambda: server.process.poll() is not None, STOP_SECONDS)
         seconds = time.monotonic() - begin
-        # Peers may go on; who waits for a server that has stopped may do so for long.
-        await _until(lambda: all(it.has_ended for it in visits if it.tourist.is_ours), END_SECONDS)
+        # Only our own clients have to notice that the server has stopped.
+        await _until(
+            lambda: all(it.has_ended for it in client_tours if it.client.is_ours), END_SECONDS
+        )
         nursery.cancel_scope.cancel()
     return seconds
 
 
-async def _until(has_come: Callable[[], bool], seconds: float) -> None:
-    """Return when it has come, or does not come: processes tell nobody."""
+async def _until(condition: Callable[[], bool], seconds: float) -> None:
+    """Poll until the condition is true, for so many seconds."""
     with trio.move_on_after(seconds):
-        while not has_come():  # noqa: ASYNC110  # there is no event
-            await trio.sleep(LOOK_SECONDS)
+        while not condition():  # noqa: ASYNC110  # there is no event
+            await trio.sleep(POLL_SECONDS)
 
 
-async def _visit(visit: Visit, url: str) -> None:
-    """Run a client, and take in what it tells; it is killed if this is cancelled."""
-    tourist = visit.tourist
-    command = [*tourist.command, TOUR + tourist.protocol_version, url]
-    status = await hear(command, visit.note, visit.complain)
-    visit.told.setdefault("stop", f"exit {status}: {visit.complaint}")
+async def _run_client(client_tour: ClientTour, url: str) -> None:
+    """Run a client and store its outcomes; cancellation kills it."""
+    client = client_tour.client
+    command = [*client.command, TOUR + client.protocol_version, url]
+    status = await run_program(command, client_tour.note, client_tour.note_error)
+    client_tour.outcomes.setdefault("stop", f"exit {status}: {client_tour.last_error}")
 
 
-def stay_everywhere(names: Collection[str], folder: Path) -> list[Stay]:
-    """Tour all mounts of these names, or all, one after the other.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-        SystemExit: There is a mount that is not known.
-    """
+def tour_mounts(names: Collection[str], folder: Path) -> list[MountTour]:
+    """Run all clients at the named mounts, or at all, one mount after the other."""
     known = {mount.name: mount for mount in mounts()}
     if unknown := set(names) - set(known):
-        raise SystemExit(f"no mounts: {', '.join(sorted(unknown))}")
-    return [stay(known[name], folder) for name in names or known]
+        raise SystemExit(f"unknown mounts: {', '.join(sorted(unknown))}")
+    return [tour_mount(known[name], folder) for name in names or known]
 
 
-# What came of it
+# Report.
 
 
-def table_of(stays: Sequence[Stay]) -> Table:
-    """Each step of each client at each mount; of the last one, how the call in flight ended."""
-    table = empty_table()
+def table_of(mount_tours: Sequence[MountTour]) -> Table:
+    """Return the table of steps; the last one is how the call in flight ended."""
+    table = new_table()
     table.add_column("client", no_wrap=True)
     table.add_column("step")
-    for each in stays:
+    for each in mount_tours:
         table.add_column("\n".join(each.mount.split(maxsplit=1)))
-    for visits in zip(*(each.visits for each in stays), strict=True):
+    for client_tours in zip(*(each.client_tours for each in mount_tours), strict=True):
         for step in STEPS:
-            title = visits[0].tourist.title if step == STEPS[0] else ""
-            table.add_row(title, step, *(_cell(visit, step) for visit in visits))
+            title = client_tours[0].client.title if step == STEPS[0] else ""
+            table.add_row(title, step, *(_cell(client_tour, step) for client_tour in client_tours))
     table.add_section()
-    table.add_row("the server stopped after", "s", *(f"{each.seconds:.1f}" for each in stays))
+    table.add_row("the server stopped after", "s", *(f"{each.seconds:.1f}" for each in mount_tours))
     return table
 
 
-def _cell(visit: Visit, step: str) -> str:
-    """What came of a step, in a word."""
-    excuse = excuse_of(visit.tourist, step)
+def _cell(client_tour: ClientTour, step: str) -> str:
+    excuse = excuse_of(client_tour.client, step)
     if excuse is not None:
         return letter_of(excuse)
-    if fault_of(visit, step):
+    if failure_of(client_tour, step):
         return "[bold red]-[/]"
-    told = visit.told.get(step, "no end")
-    return ENDS.get(told, told)
+    outcomes = client_tour.outcomes.get(step, "no end")
+    return ENDS.get(outcomes, outcomes)
 
 
-def fault_of(visit: Visit, step: str) -> str:
-    """What is wrong with a step, or nothing; how a peer takes a server's end is its own affair."""
-    told = visit.told.get(step, "it was not taken")
+def failure_of(client_tour: ClientTour, step: str) -> str:
+    """Return what went wrong in a step, or an empty text."""
+    outcomes = client_tour.outcomes.get(step, "the step was not run")
     if step == "stop":
-        is_right = not visit.tourist.is_ours or told in ENDS
-        return "" if is_right else f"the call in flight ended with {told}"
-    return "" if told == "ok" or excuse_of(visit.tourist, step) else told
+        is_right = not client_tour.client.is_ours or outcomes in ENDS
+        return "" if is_right else f"the call in flight ended with {outcomes}"
+    return "" if outcomes == "ok" or excuse_of(client_tour.client, step) else outcomes
 
 
 def letter_of(excuse: str) -> str:
-    """What an excuse is called in the table."""
     return chr(ord("a") + EXCUSES.index(excuse))
 
 
-def complaints(stays: Sequence[Stay]) -> Iterator[str]:
-    """What must not be, in sentences."""
-    for each in stays:
-        if each.fault:
-            yield f"{each.mount}: {each.fault}"
-        if each.fault and not any(visit.told for visit in each.visits):
+def problems(mount_tours: Sequence[MountTour]) -> Iterator[str]:
+    for each in mount_tours:
+        if each.failure:
+            yield f"{each.mount}: {each.failure}"
+        if each.failure and not any(client_tour.outcomes for client_tour in each.client_tours):
             continue  # it has not begun
-        for visit in each.visits:
+        for client_tour in each.client_tours:
             for step in STEPS:
-                if fault := fault_of(visit, step):
-                    yield f"{visit.tourist.title} at {each.mount}: {step}: {fault}"
+                if failure := failure_of(client_tour, step):
+                    yield f"{client_tour.client.title} at {each.mount}: {step}: {failure}"
 
 
-def report(stays: Sequence[Stay], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
-    found = list(complaints(stays))
-    show(table_of(stays), ())
+def report(mount_tours: Sequence[MountTour], seconds: float) -> bool:
+    """Print the table, the excuses and the problems; return whether there are no problems."""
+    found = list(problems(mount_tours))
+    show(table_of(mount_tours), ())
     for excuse in EXCUSES:
         print(f"{letter_of(excuse)}: {excuse}")
     show(None, found)
-    visits = sum(len(each.visits) for each in stays)
-    print(f"{len(stays)} mounts, {visits} clients, {len(found)} complaints, {seconds:.0f} s")
+    client_tours = sum(len(each.client_tours) for each in mount_tours)
+    print(
+        f"{len(mount_tours)} mounts, {client_tours} clients, {len(found)} problems, {seconds:.0f} s"
+    )
     return not found
 
 
 def main(arguments: list[str]) -> int:
-    """Tour the mounts and report."""
-    parser = argparse.ArgumentParser(description="Mount our server everywhere, and tour it.")
+    parser = argparse.ArgumentParser(description="Use our server at every mount.")
     parser.add_argument("mounts", nargs="*", metavar="MOUNT", help="only these")
     names = parser.parse_args(arguments).mounts
-    return sit(partial(stay_everywhere, names), report)
+    return run_command(partial(tour_mounts, names), report)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The scenario, told by our client: `python our_client.py --record FILE REVISION SERVER…`."""
+"""The scenario on our client: `python our_client.py --record FILE VERSION SERVER…`."""
 
 import argparse
 import subprocess
@@ -11,8 +11,8 @@ import mount_checks
 import msgspec
 import scenario
 import trio
-from facts import ERAS, FACTS, HUB, TOUR, has, is_url
-from parties import (
+from facts import FACTS, HUB, TOUR, VERSION_MODES, has, is_url
+from sdk_adapter import (
     ELICITED,
     MESSAGE,
     UPDATED,
@@ -21,8 +21,8 @@ from parties import (
     OnReport,
     Rejected,
     Report,
+    no_subscription,
     subscribed,
-    unasked,
 )
 
 from mcp_trio import Client, Limits, RequestError, UserRejected
@@ -43,12 +43,12 @@ from mcp_trio.types import (
 
 
 def wire(value: object) -> Any:
-    """A typed value in the words of the wire."""
+    """Return a typed value as JSON."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 async def answer(request: Awaitable[object]) -> Any:
-    """The result of a request in the words of the wire, or its refusal."""
+    """Return the result of a request as JSON, or raise `Rejected`."""
     try:
         return wire(await request)
     except RequestError as error:
@@ -56,7 +56,7 @@ async def answer(request: Awaitable[object]) -> Any:
 
 
 class Session:
-    """See `parties.Session`."""
+    """The adapter of our client; see `sdk_adapter.Session`."""
 
     cancels_callbacks = True
 
@@ -106,26 +106,26 @@ class Session:
     async def unsubscribe(self, uri: str) -> None:
         await self.client.unsubscribe(uri)
 
-    def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
+    def subscription(self, uri: str) -> AbstractAsyncContextManager[None]:
         is_session = has(self.protocol_version, "sessions")
         return subscribed(self, uri) if is_session else self.listening(uri)
 
     @asynccontextmanager
     async def listening(self, uri: str) -> AsyncIterator[None]:
-        """Hear of updates of a resource by a subscription of one's own."""
+        """Receive updates of a resource by `subscriptions/listen`."""
         async with self.client.listen(uris=[uri]) as changes, trio.open_nursery() as nursery:
 
-            async def hear() -> None:
+            async def receive() -> None:
                 async for change in changes:
-                    self.host.hear(UPDATED, {"uri": change.uri})
+                    self.host.receive(UPDATED, {"uri": change.uri})
 
-            nursery.start_soon(hear)
+            nursery.start_soon(receive)
             yield
             nursery.cancel_scope.cancel()
 
-    def hearing_changes(self) -> AbstractAsyncContextManager[None]:
+    def list_changes(self) -> AbstractAsyncContextManager[None]:
         # At a stateless server the client itself subscribes, for its callback.
-        return unasked()
+        return no_subscription()
 
     async def list_prompts(self) -> list[Json]:
         prompts: list[Json] = await answer(self.client.list_prompts())
@@ -146,19 +146,19 @@ class Session:
         await self.client.notify_roots_changed()
 
 
-# A busy machine takes its time to start a server.
+# A busy machine starts servers slowly.
 PATIENCE_SECONDS: Final = 30.0
 
 PATIENT: Final = Limits(requests=RequestLimits(probe_seconds=PATIENCE_SECONDS))
-# A server that stops at the end of a tour does not come back.
+# A server that stops at the end of the mount checks does not come back.
 TOURING: Final = Limits(
     requests=RequestLimits(probe_seconds=PATIENCE_SECONDS),
     http=HttpLimits(reconnect_seconds_max=0.5),
 )
 
 
-def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
-    """A client whose callbacks are the host's; a stateless one finds out what the server speaks."""
+def client_for(host: Host, target: Any, mode: str, **options: Any) -> Client:
+    """Return a client whose callbacks call the host."""
 
     async def sample(params: CreateMessageParams, report: Report) -> CreateMessageResult:
         try:
@@ -171,20 +171,20 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
         return msgspec.convert(await host.elicit(wire(params)), ElicitResult)
 
     def elicited(elicitation_id: str) -> None:
-        host.hear(ELICITED, {"elicitationId": elicitation_id})
+        host.receive(ELICITED, {"elicitationId": elicitation_id})
 
     def log(params: LoggingMessageParams) -> None:
-        host.hear(MESSAGE, wire(params))
+        host.receive(MESSAGE, wire(params))
 
     def updated(params: ResourceUpdatedParams) -> None:
-        host.hear(UPDATED, wire(params))
+        host.receive(UPDATED, wire(params))
 
     def changed(kind: str) -> None:
-        host.hear(f"notifications/{kind}/list_changed", None)
+        host.receive(f"notifications/{kind}/list_changed", None)
 
     return Client(
         target,
-        protocol_versions=SPOKEN[wanted],
+        protocol_versions=PROTOCOL_VERSIONS_BY_MODE[mode],
         roots=lambda: host.roots,
         sampling=sample,
         sampling_tools=True,
@@ -199,9 +199,9 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
 
 
 SESSIONS: Final = tuple(name for name in FACTS.protocol_versions if has(name, "sessions"))
-SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
+PROTOCOL_VERSIONS_BY_MODE: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (name,) for name in SESSIONS},
-    # With a stateless revision the newest of the others is spoken, too: the client finds out.
+    # With a stateless version the client also offers the newest legacy one, and negotiates.
     **{name: (name, SESSIONS[-1]) for name in FACTS.protocol_versions if name not in SESSIONS},
     "legacy": SESSIONS,
     "both": FACTS.protocol_versions,
@@ -211,7 +211,7 @@ SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
 
 @asynccontextmanager
 async def dialled(command: list[str]) -> AsyncIterator[Channel]:
-    """What is opened by the server that a command starts, if it is told where to."""
+    """Start a server with a URL to which it dials, and yield the channel."""
     async with listen_websocket() as hub, trio.open_nursery() as nursery:
         start = partial(trio.run_process, [*command, hub.url], stdout=subprocess.DEVNULL)
         process = await nursery.start(partial(start, check=False))
@@ -221,10 +221,10 @@ async def dialled(command: list[str]) -> AsyncIterator[Channel]:
         process.terminate()
 
 
-async def main(server: list[str], record: str | None, wanted: str) -> None:
+async def main(server: list[str], record: str | None, mode: str) -> None:
     host = Host()
-    protocol_version = wanted.removeprefix(TOUR)
-    how: dict[str, Any] = {"limits": TOURING} if wanted != protocol_version else {}
+    protocol_version = mode.removeprefix(TOUR)
+    how: dict[str, Any] = {"limits": TOURING} if mode != protocol_version else {}
     async with AsyncExitStack() as stack:
         target: Any = server
         if server[0] == HUB:
@@ -235,20 +235,22 @@ async def main(server: list[str], record: str | None, wanted: str) -> None:
             how |= {"stderr": "inherit"}
         client = client_for(host, target, protocol_version, record=record, **how)
         await stack.enter_async_context(client)
-        if wanted in ERAS:
+        if mode in VERSION_MODES:
             await scenario.greet(Session(client, host))
-        elif wanted != protocol_version:
-            await mount_checks.take(Session(client, host), host, protocol_version)
+        elif mode != protocol_version:
+            await mount_checks.run(Session(client, host), host, protocol_version)
         else:
-            await scenario.tell(Session(client, host), host, wanted)
+            await scenario.run(Session(client, host), host, mode)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record")
     tours = (TOUR + protocol_version for protocol_version in FACTS.protocol_versions)
-    known = [*SPOKEN, *tours]
-    parser.add_argument("wanted", choices=known, help="a revision, a tour of one, or only an era")
+    known = [*PROTOCOL_VERSIONS_BY_MODE, *tours]
+    parser.add_argument(
+        "mode", choices=known, help="a protocol version, tour:VERSION, or a version mode"
+    )
     parser.add_argument("server", nargs=argparse.REMAINDER, help="a command, or a URL")
     options = parser.parse_args()
-    trio.run(main, options.server, options.record, options.wanted)
+    trio.run(main, options.server, options.record, options.mode)

@@ -1,4 +1,4 @@
-"""Our "everything" server, which dials: `python our_dialler.py --record PATH URL`."""
+"""Our "everything" server, dialling out: `python our_dialler.py --record PATH URL`."""
 
 import argparse
 import signal
@@ -13,7 +13,7 @@ from server import server
 
 
 async def main(url: str, record: str | None) -> None:
-    """Serve whoever is there, again and again, until it is told to stop."""
+    """Dial again and again, until SIGTERM."""
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dial, url, record)
@@ -22,7 +22,6 @@ async def main(url: str, record: str | None) -> None:
 
 
 async def dial(url: str, record: str | None) -> None:
-    """See `Server.dial`."""
     await server.dial(url, record=record)
 
 

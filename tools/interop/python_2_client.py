@@ -1,4 +1,4 @@
-"""The scenario, told by the official Python SDK 2: `python python_2_client.py REVISION SERVER…`."""
+"""The scenario on the official Python SDK 2: `python python_2_client.py VERSION SERVER…`."""
 
 import sys
 import warnings
@@ -10,16 +10,15 @@ import anyio
 import python_client
 from facts import FACTS, has, is_url
 from mcp import Client, MCPDeprecationWarning, MCPError, types
-from parties import Host, Json
 from pydantic import BaseModel
-from python_words import wire
+from sdk_adapter import Host, Json, wire
 
-# The newest revision has deprecated much of what this is about.
+# The newest protocol version deprecates some of the tested features.
 warnings.simplefilter("ignore", MCPDeprecationWarning)
 
 
 class Session(python_client.HandshakeSession):
-    """A session of this SDK, which has to know what was agreed on before it goes on."""
+    """A session of this SDK, which has to be given the handshake's result."""
 
     name = "python 2"
     version = "2"
@@ -32,7 +31,7 @@ class Session(python_client.HandshakeSession):
 
 
 class ClientSession(python_client.Session):
-    """What the SDK's client makes of a server: it finds out the era, and goes the rounds."""
+    """The SDK's client, which negotiates the version and answers input requests itself."""
 
     name = Session.name
     version = Session.version
@@ -56,25 +55,25 @@ class ClientSession(python_client.Session):
 
     @asynccontextmanager
     async def listening(self, **what: object) -> AsyncIterator[None]:
-        """Hear of something meanwhile."""
+        """Hold a subscription with `subscriptions/listen` while the block runs."""
         async with self.calls.listen(**what):
             yield
         # The SDK cancels in a task of its own, behind which the next request might overtake it.
         await self.list_resource_templates()
 
-    def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
+    def subscription(self, uri: str) -> AbstractAsyncContextManager[None]:
         return self.listening(resource_subscriptions=[uri])
 
-    def hearing_changes(self) -> AbstractAsyncContextManager[None]:
+    def list_changes(self) -> AbstractAsyncContextManager[None]:
         kinds = ("tools", "prompts", "resources")
         return self.listening(**{f"{kind}_list_changed": True for kind in kinds})
 
 
 @asynccontextmanager
-async def finding_out(
+async def connected_by_client(
     host: Host, mode: str, server: Sequence[str]
 ) -> AsyncIterator[python_client.Session]:
-    """A session by the SDK's client, in a mode of its own: `auto`, `legacy` or a revision."""
+    """Connect with the SDK's client, in its mode `auto` or `legacy`, or at a version."""
     target = server[0] if is_url(server[0]) else python_client.process_of(server)
     callbacks = python_client.Callbacks(host).by_name()
     info = types.Implementation(name=Session.name, version=Session.version)
@@ -92,13 +91,13 @@ MODES: Final[Mapping[str, str]] = {
 def connect(
     host: Host, wanted: str, server: Sequence[str]
 ) -> AbstractAsyncContextManager[python_client.Session]:
-    """A session in an era, or at a revision, with the server that a command starts, or at a URL."""
+    """Connect in a version mode or at a protocol version, by a command or a URL."""
     if wanted in MODES:
-        return finding_out(host, MODES[wanted], server)
+        return connected_by_client(host, MODES[wanted], server)
     if has(wanted, "sessions"):
-        return python_client.shaking_hands(Session, host, wanted, server)
-    return finding_out(host, "auto", server)
+        return python_client.connected_by_handshake(Session, host, wanted, server)
+    return connected_by_client(host, "auto", server)
 
 
 if __name__ == "__main__":
-    anyio.run(python_client.tell_scenario, connect, sys.argv[1], sys.argv[2:])
+    anyio.run(python_client.run_scenario, connect, sys.argv[1], sys.argv[2:])

@@ -1,4 +1,4 @@
-"""The "everything" server, by the official Python SDK 2: `python python_2_server.py [http]`."""
+"""The "everything" server on the official Python SDK 2: `python python_2_server.py [http]`."""
 
 import sys
 import warnings
@@ -24,9 +24,8 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
-from parties import Json, Rejected
 from pydantic import BaseModel
-from python_words import wire
+from sdk_adapter import Json, Rejected, wire
 
 PARAMS: Final[Mapping[str, type[BaseModel]]] = {
     "tools/list": types.PaginatedRequestParams,
@@ -61,7 +60,7 @@ BUS: Final = InMemorySubscriptionBus()
 
 
 class Caller(python_server.Caller):
-    """What this SDK lets a handler do in a session."""
+    """What a handler can do through this SDK in a session."""
 
     async def progress(
         self, progress: float, total: float | None, message: str | None = None
@@ -69,12 +68,12 @@ class Caller(python_server.Caller):
         await self.session.report_progress(progress, total, message)
 
 
-class RoundCaller(python_server.Talker, caller.RoundCaller):
-    """What this SDK lets a handler do where there is no session."""
+class InputRequiredCaller(python_server.Notifier, caller.InputRequiredCaller):
+    """What a handler can do through this SDK without a session."""
 
-    def __init__(self, params: Json, *talker: Any) -> None:
-        python_server.Talker.__init__(self, *talker)
-        caller.RoundCaller.__init__(self, params)
+    def __init__(self, params: Json, *session_facts: Any) -> None:
+        python_server.Notifier.__init__(self, *session_facts)
+        caller.InputRequiredCaller.__init__(self, params)
 
     progress = Caller.progress
 
@@ -83,31 +82,30 @@ class RoundCaller(python_server.Talker, caller.RoundCaller):
 
 
 def caller_of(context: ServerRequestContext, params: Json) -> caller.Caller:
-    """What the handler of a request may do."""
-    talker = context.session, context.protocol_version, context.request_id
+    session_facts = context.session, context.protocol_version, context.request_id
     is_session = has(context.protocol_version, "sessions")
-    return Caller(*talker) if is_session else RoundCaller(params, *talker)
+    return Caller(*session_facts) if is_session else InputRequiredCaller(params, *session_facts)
 
 
 def listener(everything: Everything) -> Any:
-    """A middleware that remembers each notification."""
+    """Return a middleware that keeps the method of each notification."""
 
     async def listen(context: ServerRequestContext, call_next: CallNext) -> HandlerResult:
         if context.request_id is None:
-            everything.heard.append(context.method)
+            everything.received.append(context.method)
         return await call_next(context)
 
     return listen
 
 
 def handler(everything: Everything, method: str) -> RequestHandler:
-    """The SDK's handler of a method."""
+    """Return the SDK's handler of a method."""
 
     async def handle(context: ServerRequestContext, params: BaseModel) -> Json:
-        words = wire(params)
+        params_json = wire(params)
         is_session = has(context.protocol_version, "sessions")
         try:
-            result = await everything.answer(method, words, caller_of(context, words))
+            result = await everything.answer(method, params_json, caller_of(context, params_json))
         except Rejected as error:
             raise MCPError(error.code, str(error), error.data) from error
         return result if is_session else {"resultType": "complete", **result}
@@ -116,14 +114,14 @@ def handler(everything: Everything, method: str) -> RequestHandler:
 
 
 class ChangingServer(Server):
-    """A server of this SDK that says of its lists that they change."""
+    """A server whose lists have `listChanged`."""
 
     def create_initialization_options(self, *_: Any) -> InitializationOptions:
         return super().create_initialization_options(python_server.CHANGES)
 
 
 def make_server() -> Server:
-    """The server, for one session, or for all that have none."""
+    """Return the server, for one session or for all stateless requests."""
     everything = Everything()
     server = ChangingServer(
         "everything",
@@ -138,6 +136,6 @@ def make_server() -> Server:
 
 
 if __name__ == "__main__":
-    # The newest revision has deprecated much of what this is about.
+    # The newest protocol version deprecates some of the tested features.
     warnings.simplefilter("ignore", MCPDeprecationWarning)
     python_server.serve(make_server(), sys.argv[1:])

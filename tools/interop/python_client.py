@@ -1,7 +1,8 @@
-"""A client by either official Python SDK, as far as the two are used alike.
+"""The common part of the clients on the official Python SDKs 1 and 2.
 
-`python_1_client` and `python_2_client` say what is different. They run in environments of their
-own, each with its version of `mcp`; what is imported of it here, both have.
+Each runs in an environment with its version of `mcp`; `python_1_client.py` and `python_2_client.py`
+hold
+the differences.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -10,17 +11,16 @@ from typing import Any, ClassVar
 
 import mount_checks
 import scenario
-from facts import ERAS, TOUR, has, is_sse, is_url, is_websocket
+from facts import TOUR, VERSION_MODES, has, is_sse, is_url, is_websocket
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from parties import Host, Json, OnReport, Rejected, subscribed, unasked
 from pydantic import BaseModel
-from python_words import wire
+from sdk_adapter import Host, Json, OnReport, Rejected, no_subscription, subscribed, wire
 
 
 class Callbacks:
-    """What the SDK calls, for the host."""
+    """The SDK's callbacks, which call the host."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -47,29 +47,26 @@ class Callbacks:
     async def list_roots(self, _context: Any) -> types.ListRootsResult:
         return types.ListRootsResult(roots=[types.Root(uri=uri) for uri in self.host.roots])
 
-    async def hear(self, message: object) -> None:
+    async def receive(self, message: object) -> None:
         if isinstance(message, Exception):
-            self.host.complain(message)
+            self.host.add_failure(message)
         elif isinstance(message, BaseModel):
             notification = wire(message)
-            self.host.hear(notification["method"], notification.get("params"))
+            self.host.receive(notification["method"], notification.get("params"))
 
     def by_name(self) -> dict[str, Any]:
-        """All of them, as the SDK calls them."""
+        """Return the callbacks as keyword arguments of the SDK's session."""
         return {
             "sampling_callback": self.sample,
             "sampling_capabilities": types.SamplingCapability.model_validate({"tools": {}}),
             "elicitation_callback": self.elicit,
             "list_roots_callback": self.list_roots,
-            "message_handler": self.hear,
+            "message_handler": self.receive,
         }
 
 
 class Session:
-    """See `parties.Session`; `name` and `version` are what the server is told of the client.
-
-    `calls` is what of the SDK takes the calls: its session, or its client.
-    """
+    """The adapter of an SDK session or client, which is `calls`; see `sdk_adapter.Session`."""
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -81,19 +78,18 @@ class Session:
     capabilities: Json
 
     async def answer(self, request: Awaitable[BaseModel]) -> Json:
-        """The result of a request in the words of the wire, or its refusal."""
+        """Return the result of a request as JSON, or raise `Rejected`."""
         try:
             return wire(await request)
         except self.rejection as error:
             raise Rejected(error.error.code, error.error.message) from error
 
     async def page(self, fetch: Callable[..., Awaitable[BaseModel]], cursor: str | None) -> Json:
-        """A page of a list."""
         params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
         return await self.answer(fetch(params=params))
 
     async def pages(self, fetch: Callable[..., Awaitable[BaseModel]], member: str) -> list[Json]:
-        """The items of all pages."""
+        """Return the items of all pages."""
         page = await self.page(fetch, None)
         items = page[member]
         while "nextCursor" in page:
@@ -124,7 +120,7 @@ class Session:
         )
 
     def options(self) -> Json:
-        """What else a call is given."""
+        """Return further arguments of a tool call."""
         return {}
 
     async def list_resources(self) -> list[Json]:
@@ -142,11 +138,11 @@ class Session:
     async def unsubscribe(self, uri: str) -> None:
         await self.answer(self.calls.unsubscribe_resource(uri))
 
-    def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
+    def subscription(self, uri: str) -> AbstractAsyncContextManager[None]:
         return subscribed(self, uri)
 
-    def hearing_changes(self) -> AbstractAsyncContextManager[None]:
-        return unasked()
+    def list_changes(self) -> AbstractAsyncContextManager[None]:
+        return no_subscription()
 
     async def list_prompts(self) -> list[Json]:
         return await self.pages(self.calls.list_prompts, "prompts")
@@ -171,32 +167,32 @@ class Session:
 
 
 class HandshakeSession(Session):
-    """A session that is made by a handshake, at a revision that is chosen here."""
+    """A session with a handshake at a chosen protocol version."""
 
     def __init__(self, host: Host, from_server: Any, to_server: Any) -> None:
         self.calls = ClientSession(from_server, to_server, **Callbacks(host).by_name())
 
     async def initialize(self, protocol_version: str) -> None:
-        """Shake hands at that revision: the SDK would offer a newer one."""
-        words = {
+        """Initialize at this protocol version, where the SDK would offer a newer one."""
+        params_json = {
             "protocolVersion": protocol_version,
             "capabilities": capabilities_at(protocol_version),
             "clientInfo": {"name": self.name, "version": self.version},
         }
-        params = types.InitializeRequestParams.model_validate(words)
+        params = types.InitializeRequestParams.model_validate(params_json)
         request = types.InitializeRequest(params=params)
         self.adopt(await self.calls.send_request(request, types.InitializeResult))
         await self.calls.send_notification(types.InitializedNotification())
 
     def adopt(self, server: types.InitializeResult) -> None:
-        """The server has agreed."""
+        """Store what the server has agreed to."""
         agreed = wire(server)
         self.protocol_version = agreed["protocolVersion"]
         self.capabilities = agreed["capabilities"]
 
 
 def capabilities_at(protocol_version: str) -> Json:
-    """What a client offers that can do everything."""
+    """Return all client capabilities of a protocol version."""
     offered: Json = {"sampling": {}, "roots": {"listChanged": True}}
     if has(protocol_version, "elicitation"):
         offered["elicitation"] = {}
@@ -208,12 +204,11 @@ def capabilities_at(protocol_version: str) -> Json:
 
 
 def process_of(command: Sequence[str]) -> StdioServerParameters:
-    """The server that a command starts, as the SDK is told of it."""
     return StdioServerParameters(command=command[0], args=list(command[1:]))
 
 
 def streams_to(server: Sequence[str]) -> AbstractAsyncContextManager[Any]:
-    """The SDK's streams to a server; there may be more behind the two."""
+    """Return the SDK's streams to a server."""
     if not is_url(server[0]):
         return stdio_client(process_of(server))
     (url,) = server
@@ -225,10 +220,10 @@ def streams_to(server: Sequence[str]) -> AbstractAsyncContextManager[Any]:
 
 
 @asynccontextmanager
-async def shaking_hands(
+async def connected_by_handshake(
     make: type[HandshakeSession], host: Host, protocol_version: str, server: Sequence[str]
 ) -> AsyncIterator[Session]:
-    """An SDK's session with the server that a command starts, or that is at a URL."""
+    """Connect to a server by a command or a URL, and initialize the session."""
     async with streams_to(server) as (from_server, to_server, *_):
         session = make(host, from_server, to_server)
         async with session.calls:
@@ -239,14 +234,14 @@ async def shaking_hands(
 Connect = Callable[[Host, str, Sequence[str]], AbstractAsyncContextManager[Session]]
 
 
-async def tell_scenario(connect: Connect, wanted: str, server: Sequence[str]) -> None:
-    """Tell the scenario to a server, at a revision; or take the tour there; or greet, in an era."""
+async def run_scenario(connect: Connect, mode: str, server: Sequence[str]) -> None:
+    """Run the scenario, the mount checks (with "tour:"), or only greet (with a version mode)."""
     host = Host()
-    protocol_version = wanted.removeprefix(TOUR)
+    protocol_version = mode.removeprefix(TOUR)
     async with connect(host, protocol_version, server) as session:
-        if wanted in ERAS:
+        if mode in VERSION_MODES:
             await scenario.greet(session)
-        elif wanted != protocol_version:
-            await mount_checks.take(session, host, protocol_version)
+        elif mode != protocol_version:
+            await mount_checks.run(session, host, protocol_version)
         else:
-            await scenario.tell(session, host, wanted)
+            await scenario.run(session, host, mode)

@@ -1,8 +1,10 @@
-"""The "everything" server, mounted in other applications, as `mounts.py` wants it.
+"""The "everything" server, mounted in other applications, for `mounts.py`.
 
-By hypercorn's own command, `hypercorn python_mounted.py:in_starlette()`, or without an application
-around it, `python python_mounted.py --server native`. Nothing here tells it that it begins or ends.
-It lets no connection last, so that whoever makes a long call in a session has to come back.
+Run by hypercorn's command, `hypercorn python_mounted.py:in_starlette()`, or without an application
+around
+it, `python python_mounted.py --server native`. No application forwards the lifespan to it. Its
+connections
+are short-lived, so that a long call in a session has to reconnect.
 """
 
 import argparse
@@ -32,12 +34,12 @@ server.limits = attrs.evolve(
 
 
 def alone() -> Any:
-    """The application, with nothing around it."""
+    """Return the application, unmounted."""
     return server.asgi()
 
 
 def in_starlette(path: str = "") -> Any:
-    """Mounted in Starlette, which tells those that it mounts nothing of its lifespan."""
+    """Return a Starlette application in which ours is mounted; Starlette forwards no lifespan."""
     from starlette.applications import Starlette
     from starlette.responses import PlainTextResponse
     from starlette.routing import Mount, Route
@@ -49,7 +51,7 @@ def in_starlette(path: str = "") -> Any:
 
 
 def beside_quart() -> Any:
-    """Beside an application of Quart-Trio, by what hypercorn has for that."""
+    """Return ours beside a Quart-Trio application, by hypercorn's dispatcher."""
     from hypercorn.middleware.dispatcher import TrioDispatcherMiddleware
     from quart_trio import QuartTrio
 

@@ -1,7 +1,6 @@
-"""A recorded session, said again: `python python_repeater.py SCRIPT SERVER COMMAND…`.
+"""Repeat a recorded session with a Python SDK: `python python_repeater.py SCRIPT SERVER COMMAND…`.
 
-By either official Python SDK: by the one of this environment. See `repeating` for the script, and
-for what is printed.
+The SDK is that of the environment. `mocks.py` describes the script, and what is printed.
 """
 
 import importlib
@@ -14,21 +13,20 @@ from typing import Any
 import anyio
 from facts import FACTS
 from mcp import types
-from parties import Host, Json, Report
 from pydantic import RootModel
-from python_client import shaking_hands
-from python_words import wire
-from steps import ROOTS_LIST
+from python_client import connected_by_handshake
+from request_scripts import ROOTS_LIST
+from sdk_adapter import Host, Json, Report, wire
 
 SDK = importlib.import_module(f"python_{version('mcp').partition('.')[0]}_client")
 
 
-class Whole(RootModel[Json]):
-    """A result as it came, whatever the SDK knows of it."""
+class RawResult(RootModel[Json]):
+    """A result as received, with all members."""
 
 
 class RepeatingHost(Host):
-    """A host that says what the recorded one did, and remembers what it was asked."""
+    """A host that gives the recorded answers, and keeps the server's requests."""
 
     def __init__(self, replies: Json) -> None:
         self.replies = replies
@@ -36,8 +34,7 @@ class RepeatingHost(Host):
 
     @property
     def roots(self) -> list[str]:
-        """What the server is told."""
-        self.asked.append({"method": ROOTS_LIST})
+        self.sampling_requests.append({"method": ROOTS_LIST})
         return [root["uri"] for root in self.replies[ROOTS_LIST]["roots"]]
 
     @roots.setter
@@ -46,23 +43,27 @@ class RepeatingHost(Host):
 
     async def sample(self, params: Json, _report: Report) -> Json:
         method = "sampling/createMessage"
-        self.asked.append({"method": method, "params": params})
+        self.sampling_requests.append({"method": method, "params": params})
         return self.replies[method]
 
 
 class Session(SDK.Session):
-    """A session of this SDK that keeps the answer to the handshake."""
+    """A session that keeps the result of the handshake."""
 
     def adopt(self, server: types.InitializeResult) -> None:
         self.answers = [{"result": wire(server)}]
         super().adopt(server)
 
     async def repeat(self, request: Json) -> None:
-        """Ask once more what was asked, and keep the answer."""
-        asked = types.Request[Any, str](method=request["method"], params=request.get("params"))
+        """Send a recorded request again, and keep its answer."""
+        sampling_requests = types.Request[Any, str](
+            method=request["method"], params=request.get("params")
+        )
         on_progress = hear_progress if request["wantsProgress"] else None
         try:
-            result = await self.calls.send_request(asked, Whole, progress_callback=on_progress)
+            result = await self.calls.send_request(
+                sampling_requests, RawResult, progress_callback=on_progress
+            )
         except self.rejection as error:
             self.answers.append({"error": wire(error.error)})
         else:
@@ -70,19 +71,24 @@ class Session(SDK.Session):
 
 
 async def hear_progress(_progress: float, _total: float | None, _message: str | None) -> None:
-    """The host hears of it as of any notification."""
+    """Ignore the report: the host receives it as a notification."""
 
 
 async def main(script: Json, command: list[str]) -> None:
     host = RepeatingHost(script["replies"])
-    async with shaking_hands(Session, host, FACTS.protocol_version, command) as session:
+    async with connected_by_handshake(Session, host, FACTS.protocol_version, command) as session:
         for request in script["requests"]:
             await session.repeat(request)
-        # What was said before its answer has been heard with it.
+        # Whatever the server sent before this answer has been received with it.
         await session.ping()
-    heard = [{"method": method, "params": params} for method, params in host.heard]
-    told = {"answers": session.answers, "asked": host.asked, "heard": heard, "faults": host.faults}
-    print(json.dumps(told))
+    notifications = [{"method": method, "params": params} for method, params in host.notifications]
+    transcript = {
+        "answers": session.answers,
+        "serverRequests": host.sampling_requests,
+        "notifications": notifications,
+        "errors": host.failures,
+    }
+    print(json.dumps(transcript))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""The "everything" server by either official Python SDK, as far as the two are used alike.
-
-`python_1_server` and `python_2_server` say what is different; see `python_client`.
-"""
+"""The common part of the "everything" servers on the official Python SDKs 1 and 2."""
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,9 +13,8 @@ from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.message import ServerMessageMetadata
-from parties import Json, Report
 from pydantic import BaseModel, TypeAdapter
-from python_words import wire
+from sdk_adapter import Json, Report, wire
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, Route
 
@@ -36,13 +32,13 @@ QUESTIONS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
 }
 
 
-class Talker:
-    """What the SDK lets a handler do that asks nothing; see `caller.Caller`."""
+class Notifier:
+    """What a handler can do through the SDK without requests; see `caller.Caller`."""
 
     def __init__(self, session: Any, protocol_version: str, request_id: types.RequestId) -> None:
         self.session = session
         self.protocol_version = protocol_version
-        # What is said of a request goes where its answer goes, if that is a way of its own.
+        # Messages about a request travel on the stream of its answer.
         self.request_id = request_id
 
     async def log(self, level: types.LoggingLevel, data: object) -> None:
@@ -53,17 +49,17 @@ class Talker:
         await self.session.send_notification(NOTIFICATION.validate_python(message))
 
 
-class Caller(Talker, SessionCaller):
-    """What the SDK lets a handler do in a session, of which `progress` is missing."""
+class Caller(Notifier, SessionCaller):
+    """What a handler can do through the SDK in a session, but for `progress`."""
 
     async def request(self, question: Question, report: Report | None = None) -> Json:
         async def on_progress(progress: float, total: float | None, _message: str | None) -> None:
             await report(progress, total)
 
         request_type, result_type = QUESTIONS[question.method]
-        words = {"method": question.method, "params": question.params or None}
+        message = {"method": question.method, "params": question.params or None}
         result = await self.session.send_request(
-            request_type.model_validate(words),
+            request_type.model_validate(message),
             result_type,
             metadata=ServerMessageMetadata(related_request_id=self.request_id),
             progress_callback=None if report is None else on_progress,
@@ -75,13 +71,12 @@ class Caller(Talker, SessionCaller):
 
 
 async def serve_stdio(server: Any, *_: BaseRoute) -> None:
-    """Serve one session over stdin and stdout."""
     async with stdio_server() as (from_client, to_client):
         await server.run(from_client, to_client, server.create_initialization_options())
 
 
 async def serve_http(server: Any, *more: BaseRoute) -> None:
-    """Serve over the transports of the web, at any port; prints the URL that all begin with."""
+    """Serve over HTTP and HTTP+SSE at a free port, and print the URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     manager = StreamableHTTPSessionManager(app=server)
@@ -91,7 +86,7 @@ async def serve_http(server: Any, *more: BaseRoute) -> None:
 
 
 class Events:
-    """The stream of a session over HTTP+SSE: an ASGI application, for as long as one listens."""
+    """The ASGI application that serves a session over HTTP+SSE."""
 
     def __init__(self, server: Any, transport: SseServerTransport) -> None:
         self.server = server
@@ -124,9 +119,6 @@ SERVE: Final[Mapping[str, Callable[..., Awaitable[None]]]] = {
 
 
 def serve(server: Any, arguments: list[str], *more: BaseRoute) -> None:
-    """Serve over what the command line names; over stdio if it names nothing.
-
-    `more` is what is on the web and not every SDK knows.
-    """
+    """Serve over the transport that the arguments name, or over stdio."""
     (transport,) = arguments or ["stdio"]
     anyio.run(SERVE[transport], server, *more)

@@ -1,8 +1,8 @@
-"""Talk with every peer, in both roles and at each revision: `python tools/interop/run.py`.
+"""Run the scenario with every SDK, in both roles: `python tools/interop/run.py`.
 
-Prints a table for each transport and revision of all methods and features, by direction, peer and
-role. The exit status is 1 if a cell is empty without an excuse, a session failed or was at another
-revision, or a peer is missing.
+For each transport and protocol version, print a table of all methods and features by direction,
+SDK and role. The exit status is 1 if a cell is empty without an excuse, a session failed or used
+another protocol version, or an SDK is not installed.
 """
 
 import sys
@@ -14,65 +14,99 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+import attrs
 from facts import FACTS
-from interop_command import empty_table, parse, peer_parser, sdks, show, sit
-from method_counts import Row, rows
-from peers import ROLES, SDKS, TRANSPORTS, Peer, Transport
+from interop_command import new_table, parse, peer_parser, run_command, sdks, show
+from method_counts import ERROR_ANSWER, Row, rows
+from peers import ROLES, SDKS, TRANSPORTS, Peer, Role, Transport
 from rich.table import Table
-from sessions import Outcome, hold
-from unsupported import EXCUSES, Excuse
+from sessions import Outcome, run_session
+
+STATELESS: Final = ("2026-07-28",)
+
+
+@attrs.frozen(kw_only=True)
+class Excuse:
+    """Why cells may be empty; None stands for every peer or every role."""
+
+    reason: str
+    rows: Sequence[str]
+    sender: str
+    protocol_versions: Sequence[str]
+    peer: str | None = None
+    role: Role | None = None
+
+    def covers(self, name: str, sender: str, protocol_version: str, peer: str, role: Role) -> bool:
+        return (
+            name in self.rows
+            and sender == self.sender
+            and protocol_version in self.protocol_versions
+            and self.peer in (None, peer)
+            and self.role in (None, role)
+        )
+
+
+EXCUSES: Final = (
+    Excuse(
+        reason="a client without a session gets no requests: it has none to answer or report on",
+        rows=(ERROR_ANSWER, "notifications/progress"),
+        sender="client",
+        protocol_versions=STATELESS,
+    ),
+    Excuse(
+        reason="a server without a session sends no requests that it could give up",
+        rows=("notifications/cancelled",),
+        sender="server",
+        protocol_versions=STATELESS,
+    ),
+)
+
 
 AT_ONCE: Final = 2
 ARROWS: Final = {"client": "→", "server": "←"}
 
 
-def hold_all(
+def run_all(
     peers: Sequence[Peer],
     protocol_versions: Sequence[str],
     transports: Sequence[Transport],
     folder: Path,
 ) -> list[Outcome]:
-    """Hold a session of each kind with each peer that speaks it, a few at once.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-    """
+    """Run a session of each kind with each peer that supports it, two at a time."""
     for peer in peers:
         peer.require()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         sessions = [
-            pool.submit(hold, peer, role, protocol_version, transport, folder)
+            pool.submit(run_session, peer, role, protocol_version, transport, folder)
             for transport in transports
             for protocol_version in protocol_versions
             for peer in peers
             for role in ROLES
-            if peer.speaks(role, protocol_version, transport)
+            if peer.supports(role, protocol_version, transport)
         ]
         return [session.result() for session in sessions]
 
 
 def excuse_of(row: Row, outcome: Outcome) -> Excuse | None:
-    """Why a cell may be empty."""
     cell = (row.name, row.sender.value, outcome.protocol_version, outcome.peer.name, outcome.role)
     return next((excuse for excuse in EXCUSES if excuse.covers(*cell)), None)
 
 
 def letter_of(excuse: Excuse) -> str:
-    """What an excuse is called in the table."""
     return chr(ord("a") + EXCUSES.index(excuse))
 
 
 def cell_of(row: Row, outcome: Outcome) -> str:
-    """How often something passed, or why it did not."""
-    if count := outcome.tally.seen(row):
+    """Return the count, the letter of the excuse, or a red "-"."""
+    if count := outcome.session_counts.seen(row):
         return str(count)
     excuse = excuse_of(row, outcome)
     return "[bold red]-[/]" if excuse is None else letter_of(excuse)
 
 
 def table_of(protocol_version: str, transport: str, outcomes: Sequence[Outcome]) -> Table:
-    """What passed in each session at a revision over a transport."""
-    table = empty_table()
+    """Return the table of one protocol version over one transport."""
+    table = new_table()
     table.add_column(
         f"{protocol_version}, {transport}\n\n→ by the client\n← by the server", no_wrap=True
     )
@@ -84,43 +118,44 @@ def table_of(protocol_version: str, transport: str, outcomes: Sequence[Outcome])
         cells = [cell_of(row, outcome) for outcome in outcomes]
         table.add_row(row.name, ARROWS[row.sender.value], *cells)
     table.add_section()
-    table.add_row("revision", "", *(outcome.tally.protocol_version or "-" for outcome in outcomes))
+    table.add_row(
+        "protocol version",
+        "",
+        *(outcome.session_counts.protocol_version or "-" for outcome in outcomes),
+    )
     table.add_row("checks by the client", "", *(str(outcome.checks) for outcome in outcomes))
     table.add_row("seconds", "", *(f"{outcome.seconds:.1f}" for outcome in outcomes))
     return table
 
 
-def complaints(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """What must not be, in sentences."""
+def problems(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a sentence for each failure, wrong protocol version, and list of empty cells."""
     for outcome in outcomes:
-        for fault in outcome.faults:
-            yield f"{outcome.title}: {fault}"
-        if outcome.tally.protocol_version != outcome.protocol_version:
-            spoken = outcome.tally.protocol_version or "no protocol version"
-            yield f"{outcome.title}: the session was at {spoken}"
-        if empty := empty_rows(outcome):
+        for failure in outcome.failures:
+            yield f"{outcome.title}: {failure}"
+        if outcome.session_counts.protocol_version != outcome.protocol_version:
+            spoken = outcome.session_counts.protocol_version or "no protocol version"
+            yield f"{outcome.title}: the session used {spoken}"
+        if empty := unexcused_rows(outcome):
             names = [f"{row.name} from the {row.sender.value}" for row in empty]
             yield f"{outcome.title}: no {', no '.join(names)}"
 
 
-def unseen_rows(outcome: Outcome) -> list[Row]:
-    """The rows that a session leaves empty."""
-    return [row for row in rows(outcome.protocol_version) if not outcome.tally.seen(row)]
-
-
 def empty_rows(outcome: Outcome) -> list[Row]:
-    """The rows that a session leaves empty without an excuse."""
-    return [row for row in unseen_rows(outcome) if excuse_of(row, outcome) is None]
+    return [row for row in rows(outcome.protocol_version) if not outcome.session_counts.seen(row)]
+
+
+def unexcused_rows(outcome: Outcome) -> list[Row]:
+    return [row for row in empty_rows(outcome) if excuse_of(row, outcome) is None]
 
 
 def used_excuses(outcomes: Sequence[Outcome]) -> list[Excuse]:
-    """The excuses that the tables need."""
-    found = {excuse_of(row, outcome) for outcome in outcomes for row in unseen_rows(outcome)}
+    found = {excuse_of(row, outcome) for outcome in outcomes for row in empty_rows(outcome)}
     return [excuse for excuse in EXCUSES if excuse in found]
 
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
+    """Print all tables and problems; return whether there are no problems."""
     for (protocol_version, transport), sessions in groupby(
         outcomes, attrgetter("protocol_version", "transport")
     ):
@@ -128,22 +163,21 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
         print()
     for excuse in used_excuses(outcomes):
         print(f"{letter_of(excuse)}: {excuse.reason}")
-    found = list(complaints(outcomes))
+    found = list(problems(outcomes))
     show(None, found)
     cells = sum(len(rows(outcome.protocol_version)) for outcome in outcomes)
-    empty = sum(len(empty_rows(outcome)) for outcome in outcomes)
-    excused = sum(len(unseen_rows(outcome)) for outcome in outcomes) - empty
+    empty = sum(len(unexcused_rows(outcome)) for outcome in outcomes)
+    excused = sum(len(empty_rows(outcome)) for outcome in outcomes) - empty
     checks = sum(outcome.checks for outcome in outcomes)
     print(
         f"{len(outcomes)} sessions, {cells} cells, {empty} empty, {excused} excused,"
-        f" {checks} checks, {len(found)} complaints, {seconds:.0f} s,"
+        f" {checks} checks, {len(found)} problems, {seconds:.0f} s,"
         f" {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     )
     return not found
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the sessions and report."""
     parser = peer_parser("Talk with every peer in both roles.", such_as="Python 2")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave the recordings there")
     parser.add_argument(
@@ -159,8 +193,8 @@ def main(arguments: list[str]) -> int:
         options.protocol_version or FACTS.protocol_versions,
     )
     transports = options.transport or TRANSPORTS
-    return sit(
-        lambda folder: hold_all(peers, protocol_versions, transports, options.keep or folder),
+    return run_command(
+        lambda folder: run_all(peers, protocol_versions, transports, options.keep or folder),
         report,
     )
 

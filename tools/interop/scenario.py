@@ -1,26 +1,217 @@
-"""What a client does with an "everything" server, and what it has to get: one story for all.
+"""The scenario that every Python client runs with an "everything" server.
 
-Every Python client tells it, ours and those of the SDKs, each through an adapter that turns what
-its SDK gives back into the words of the wire. Needs anyio, and nothing else that is installed.
+It uses every method and feature of the protocol version, and checks each result. Each client runs
+it
+through the adapter of its SDK, see `sdk_adapter.py`. Whether the server's questions travel as
+requests
+or in `input_required` results depends on the protocol version; questions and answers are the same.
 """
 
 import functools
 import json
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
-import server_requests
-from checks import Unexpected, checks, expect, expect_image, expect_rejection, expect_that, text_of
 from facts import FACTS, has
-from parties import UPDATED, Host, Rejected, Session
+from sdk_adapter import (
+    ELICITED,
+    UPDATED,
+    Host,
+    Json,
+    Rejected,
+    Session,
+    SlowModel,
+    Unexpected,
+    answers_with,
+    checks,
+    expect,
+    expect_image,
+    expect_rejection,
+    expect_that,
+    rejects,
+    reports_progress,
+    text_of,
+)
 
-STORY_SECONDS: Final = 60.0
+
+async def sample(session: Session, host: Host) -> None:
+    """The server requests sampling, and gets an answer, then a rejection."""
+    host.model = answers_with("Blue.")
+    answer = text_of(await session.call_tool("test_sampling", {"prompt": "Which colour?"}))
+    expect("the model's answer", answer, FACTS.model_said + "Blue.")
+    question = host.sampling_requests[-1]
+    content = {"role": "user", "content": {"type": "text", "text": "Which colour?"}}
+    expect("question", question["messages"], [content])
+    expect("maxTokens", question["maxTokens"], FACTS.max_tokens)
+    host.model = rejects
+    expect_that("refused", await has_failed(session.call_tool("test_sampling", {"prompt": "?"})))
+
+
+async def has_failed(call: Awaitable[Json]) -> bool:
+    """Return whether the tool failed, by an error result or a JSON-RPC error."""
+    try:
+        return bool((await call).get("isError"))
+    except Rejected:
+        return True
+
+
+async def sample_with_progress(session: Session, host: Host) -> None:
+    """The client reports progress on sampling; the server logs the reports."""
+    host.model = reports_progress
+    before = len(host.logged())
+    call = session.call_tool("test_sampling_with_progress", {"prompt": "How far?"})
+    expect("the model's answer", text_of(await call), FACTS.model_said + "At last.")
+    await host.wait_for(lambda: len(host.logged()) >= before + 3)
+    result = [{"progress": step, "total": 3} for step in (1, 2, 3)]
+    expect("reports", host.logged()[before:], result)
+
+
+async def cancel_sampling(session: Session, host: Host) -> None:
+    """The server cancels its sampling request, which cancels the model."""
+    host.model = model = SlowModel(host)
+    text_of(await session.call_tool("test_cancelled_sampling"))
+    if session.cancels_callbacks:
+        await host.wait_for(lambda: model.is_cancelled)
+        expect_that("the model was cancelled", model.is_cancelled)
+    await session.ping()
+
+
+async def list_the_roots(session: Session, host: Host) -> None:
+    """The server lists the roots, before and after they change."""
+    for roots in (host.roots, ["file:///work/three"]):
+        host.roots = roots
+        if has(session.protocol_version, "sessions"):
+            await session.roots_changed()
+        result = text_of(await session.call_tool("test_list_roots"))
+        expect("roots", result.splitlines(), roots)
+
+
+async def answer_ping(session: Session, _host: Host) -> None:
+    text_of(await session.call_tool("test_ping"))
+
+
+async def sample_with_tools(session: Session, host: Host) -> None:
+    """The model requests a tool, receives the tool's result, and then answers."""
+    host.model = answers_with("It is cold.")
+    before = len(host.sampling_requests)
+    answer = text_of(await session.call_tool("test_sampling_with_tools"))
+    expect("the model's answer", answer, FACTS.model_said + "It is cold.")
+    first, second = host.sampling_requests[before:]
+    expect("tools", [tool["name"] for tool in first["tools"]], [FACTS.weather_tool["name"]])
+    outcome = second["messages"][-1]["content"]
+    outcome = outcome[0] if isinstance(outcome, list) else outcome
+    expect("the tool's result", outcome["content"][0]["text"], FACTS.weather)
+
+
+async def elicit(session: Session, host: Host) -> None:
+    """The user fills in a form, declines, and cancels."""
+    for answer in (
+        {"action": "accept", "content": FACTS.form},
+        {"action": "decline"},
+        {"action": "cancel"},
+    ):
+        host.user = answer
+        result = await session.call_tool("test_elicitation", {"message": "Who are you?"})
+        expect("the user's answer", user_answer_in(result), answer)
+        question = host.elicited[-1]
+        expect("message", question["message"], "Who are you?")
+        expect("form", question["requestedSchema"]["properties"].keys(), FACTS.form.keys())
+
+
+def user_answer_in(result: Json) -> Any:
+    """Return the user's answer from a tool's text, without null members."""
+    answer = json.loads(text_of(result).removeprefix(FACTS.user_said))
+    return {member: value for member, value in answer.items() if value is not None}
+
+
+async def elicit_with_defaults(session: Session, host: Host) -> None:
+    """A form has default values, of which the user changes some."""
+    # The published JSON Schemas know of no answers that are fractions, though the text does.
+    content = {**FACTS.defaults, "name": "Ada", "score": 90, "status": "pending"}
+    host.user = {"action": "accept", "content": content}
+    result = user_answer_in(await session.call_tool("test_elicitation_sep1034_defaults"))
+    expect("the user's answer", result["content"], content)
+    form = host.elicited[-1]["requestedSchema"]["properties"]
+    expect("defaults", {name: form[name]["default"] for name in form}, FACTS.defaults)
+    expect("statuses", form["status"]["enum"], FACTS.statuses)
+
+
+async def elicit_choices(session: Session, host: Host) -> None:
+    """The user chooses one or several values, with and without titles."""
+    host.user = {"action": "accept", "content": FACTS.chosen}
+    result = user_answer_in(await session.call_tool("test_elicitation_sep1330_enums"))
+    expect("the user's answer", result["content"], FACTS.chosen)
+    form = host.elicited[-1]["requestedSchema"]["properties"]
+    expect("one name", form["untitledSingle"]["enum"], FACTS.options)
+    expect("names", form["untitledMulti"]["items"]["enum"], FACTS.options)
+    for what, titled in (
+        ("one title", form["titledSingle"]["oneOf"]),
+        ("titles", form["titledMulti"]["items"]["anyOf"]),
+    ):
+        found = [[option["const"], option["title"]] for option in titled]
+        expect(what, found, FACTS.titled_options)
+
+
+async def elicit_by_url(session: Session, host: Host) -> None:
+    """The user visits a URL, and the server notifies the client of the completion."""
+    host.user = {"action": "accept"}
+    result = user_answer_in(await session.call_tool("test_elicitation_url"))
+    expect("the user's answer", result, {"action": "accept"})
+    question = host.elicited[-1]
+    expect("question", (question["mode"], question["url"]), ("url", FACTS.url))
+    if has(session.protocol_version, "url_errors"):
+        await host.wait_for(lambda: host.has_received(ELICITED))
+        expect(
+            "completed",
+            dict(host.notifications)[ELICITED]["elicitationId"],
+            question["elicitationId"],
+        )
+
+
+async def require_a_url(session: Session, _host: Host) -> None:
+    """A call fails until the user has visited a URL."""
+    call = session.call_tool("test_url_required")
+    await expect_rejection("a URL is required", call, FACTS.url_required)
+
+
+async def answer_several(session: Session, host: Host) -> None:
+    """The server sends three requests at once."""
+    host.user = {"action": "accept", "content": {"name": "Ada"}}
+    host.model = answers_with("Hello")
+    result = await session.call_tool("test_input_required_result_multiple_inputs")
+    expect("answers", text_of(result), " ".join(["Hello", "Ada:", *host.roots]))
+
+
+async def answer_in_turn(session: Session, host: Host) -> None:
+    """The server sends a second request after the first answer."""
+    host.user = {"action": "accept", "content": {"name": "Ada", "color": "green"}}
+    before = len(host.elicited)
+    result = text_of(await session.call_tool("test_input_required_result_multi_round"))
+    expect("answers", result, "Ada likes green")
+    expect("questions", len(host.elicited) - before, 2)
+
+
+async def answer_a_prompt(session: Session, host: Host) -> None:
+    """A prompt requests input."""
+    host.user = {"action": "accept", "content": {"context": "the sea"}}
+    (message,) = await session.get_prompt(FACTS.asking_prompt)
+    expect("text", message["content"]["text"], "Context: the sea")
+
+
+async def answer_a_resource(session: Session, host: Host) -> None:
+    """A resource requests input."""
+    host.user = {"action": "accept", "content": {"context": "the sea"}}
+    (contents,) = await session.read_resource(FACTS.asking_uri)
+    expect("text", contents["text"], "Context: the sea")
+
+
+SCENARIO_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 0.35
 
 
-async def shake_hands(session: Session, _host: Host) -> None:
-    """The server offers everything that the revision knows of."""
+async def check_capabilities(session: Session, _host: Host) -> None:
+    """The server offers every capability of the protocol version."""
     offered = session.capabilities
     for kind in ("tools", "prompts", "resources"):
         expect_that(f"{kind}.listChanged", offered.get(kind, {}).get("listChanged"))
@@ -32,7 +223,7 @@ async def shake_hands(session: Session, _host: Host) -> None:
 
 
 async def settle(session: Session) -> None:
-    """Let what the server said before have arrived."""
+    """Make a request, so that all earlier notifications have arrived."""
     if has(session.protocol_version, "sessions"):
         await session.ping()
     else:
@@ -40,7 +231,7 @@ async def settle(session: Session) -> None:
 
 
 async def list_the_tools(session: Session, _host: Host) -> None:
-    """Tools come with their schemas, which arrive unchanged."""
+    """Tools are listed with unchanged schemas, annotations, titles and icons."""
     tools = {tool["name"]: tool for tool in await session.list_tools()}
     expect_that("has test_simple_text", "test_simple_text" in tools)
     for name, tool in tools.items():
@@ -57,7 +248,7 @@ async def list_the_tools(session: Session, _host: Host) -> None:
 
 
 async def call_tools(session: Session, _host: Host) -> None:
-    """Each kind of content comes through; a failure of a tool is a result."""
+    """Each kind of content arrives unchanged; a tool's failure is a result."""
     expect("text", text_of(await session.call_tool("test_simple_text")), FACTS.simple_text)
     expect_image((await session.call_tool("test_image_content"))["content"][0])
     embedded = (await session.call_tool("test_embedded_resource"))["content"][0]["resource"]
@@ -73,14 +264,13 @@ async def call_tools(session: Session, _host: Host) -> None:
     await expect_rejection("no tool", session.call_tool("no_tool"), FACTS.invalid_params)
 
 
-async def listen_to_audio(session: Session, _host: Host) -> None:
-    """A tool returns a sound."""
+async def call_audio_tool(session: Session, _host: Host) -> None:
     (part,) = (await session.call_tool("test_audio_content"))["content"]
     expect("audio", part, {"type": "audio", "data": FACTS.wav, "mimeType": "audio/wav"})
 
 
-async def call_for_structure(session: Session, _host: Host) -> None:
-    """A tool says what it returns, returns that, and says it in words as well."""
+async def call_structured_tool(session: Session, _host: Host) -> None:
+    """A tool has an output schema, and returns structured content with a text copy."""
     tools = {tool["name"]: tool for tool in await session.list_tools()}
     schema = tools["test_structured_content"]["outputSchema"]
     described = FACTS.structured_schema
@@ -92,7 +282,7 @@ async def call_for_structure(session: Session, _host: Host) -> None:
 
 
 async def follow_a_link(session: Session, _host: Host) -> None:
-    """A tool returns the way to a resource, which can be read."""
+    """A resource link of a tool can be read."""
     (link,) = (await session.call_tool("test_resource_link"))["content"]
     expect("link", (link["type"], link["uri"]), ("resource_link", FACTS.static_text_uri))
     (text,) = await session.read_resource(link["uri"])
@@ -100,7 +290,6 @@ async def follow_a_link(session: Session, _host: Host) -> None:
 
 
 async def call_mixed(session: Session) -> None:
-    """Content of three kinds keeps its order."""
     mixed = (await session.call_tool("test_multiple_content_types"))["content"]
     expect("kinds", [part["type"] for part in mixed], ["text", "image", "resource"])
     expect("text", mixed[0]["text"], FACTS.mixed_text)
@@ -109,7 +298,7 @@ async def call_mixed(session: Session) -> None:
 
 
 async def log(session: Session, host: Host) -> None:
-    """Messages come in order, and none that is less severe than wanted."""
+    """Log messages arrive in order, and none below the level."""
     await session.set_level("debug")
     text_of(await session.call_tool("test_tool_with_logging"))
     await host.wait_for(lambda: len(host.logged()) >= len(FACTS.logged))
@@ -122,7 +311,7 @@ async def log(session: Session, host: Host) -> None:
 
 
 async def report_progress(session: Session, host: Host) -> None:
-    """Reports reach the call that they are about."""
+    """Progress reports reach their call."""
     found: list[list[float | str | None]] = []
 
     def report(progress: float, total: float | None, message: str | None) -> None:
@@ -132,12 +321,12 @@ async def report_progress(session: Session, host: Host) -> None:
     text_of(await session.call_tool("test_tool_with_progress", report=report))
     await host.wait_for(lambda: len(found) >= len(FACTS.progress))
     has_messages = has(session.protocol_version, "progress_messages")
-    told = [[*numbers, message if has_messages else None] for *numbers, message in FACTS.progress]
-    expect("progress", found, told)
+    result = [[*numbers, message if has_messages else None] for *numbers, message in FACTS.progress]
+    expect("progress", found, result)
 
 
 async def cancel(session: Session, _host: Host) -> None:
-    """A call that is cancelled stops at the server, and the session goes on."""
+    """A cancelled call stops at the server, and the session continues."""
     found: list[float] = []
     with anyio.CancelScope() as scope:
 
@@ -152,11 +341,11 @@ async def cancel(session: Session, _host: Host) -> None:
     after = len(found)
     await anyio.sleep(QUIET_SECONDS)
     expect("reports after the cancellation", len(found) - after, 0)
-    await host_was_heard(session, "test_slow was stopped")
+    await expect_server_received(session, "test_slow was stopped")
 
 
 async def read_resources(session: Session, _host: Host) -> None:
-    """Resources are listed and read: texts, bytes, and those of a template."""
+    """Resources and templates are listed; text and binary contents are read."""
     listed = {resource["uri"] for resource in await session.list_resources()}
     there = {FACTS.static_text_uri, FACTS.static_binary_uri, FACTS.watched_uri}
     expect("resources", listed & there, there)
@@ -169,28 +358,28 @@ async def read_resources(session: Session, _host: Host) -> None:
     (data,) = await session.read_resource(FACTS.template.replace("{id}", "123"))
     expected = json.loads(json.dumps(FACTS.template_data).replace("{id}", "123"))
     expect("data", json.loads(data["text"]), expected)
-    # The TypeScript SDK 2 never says it by the code of sessions.
+    # The TypeScript SDK 2 never uses the error code of legacy versions.
     codes = [FACTS.invalid_params]
     codes += [FACTS.resource_not_found] if has(session.protocol_version, "sessions") else []
     await expect_rejection("no resource", session.read_resource("test://nothing"), *codes)
 
 
 async def watch_a_resource(session: Session, host: Host) -> None:
-    """Updates come from the subscription to its end."""
-    async with session.watching(FACTS.watched_uri):
+    """Updates arrive while subscribed, and not afterwards."""
+    async with session.subscription(FACTS.watched_uri):
         text_of(await session.call_tool("test_update_watched_resource"))
-        await host.wait_for(functools.partial(host.has_heard, UPDATED))
+        await host.wait_for(functools.partial(host.has_received, UPDATED))
         expect("updates", host.count(UPDATED), 1)
-        expect("update", dict(host.heard)[UPDATED]["uri"], FACTS.watched_uri)
+        expect("update", dict(host.notifications)[UPDATED]["uri"], FACTS.watched_uri)
     text_of(await session.call_tool("test_update_watched_resource"))
     await settle(session)
     await anyio.sleep(QUIET_SECONDS)
     expect("updates after the subscription", host.count(UPDATED), 1)
 
 
-async def hear_of_changes(session: Session, host: Host) -> None:
-    """A list that changes is announced, and then holds what is new."""
-    async with session.hearing_changes():
+async def notice_list_changes(session: Session, host: Host) -> None:
+    """A changed list is announced, and has the new item."""
+    async with session.list_changes():
         for kind, extra, items in (
             ("tool", FACTS.extra_tool, session.list_tools),
             ("prompt", FACTS.extra_prompt, session.list_prompts),
@@ -198,14 +387,14 @@ async def hear_of_changes(session: Session, host: Host) -> None:
         ):
             changed = f"notifications/{kind}s/list_changed"
             text_of(await session.call_tool(f"test_trigger_{kind}_change"))
-            await host.wait_for(functools.partial(host.has_heard, changed))
+            await host.wait_for(functools.partial(host.has_received, changed))
             expect(changed, host.count(changed), 1)
             names = [item.get("uri", item["name"]) for item in await items()]
             expect_that(f"{extra} has come", extra in names)
 
 
 async def get_prompts(session: Session, _host: Host) -> None:
-    """Prompts are listed and filled in."""
+    """Prompts are listed and rendered; wrong arguments are rejected."""
     listed = {prompt["name"]: prompt for prompt in await session.list_prompts()}
     arguments = listed["test_prompt_with_arguments"]["arguments"]
     needed = [(argument["name"], argument["required"]) for argument in arguments]
@@ -225,7 +414,6 @@ async def get_prompts(session: Session, _host: Host) -> None:
 
 
 async def get_rich_prompts(session: Session) -> None:
-    """Prompts hold resources and images, too."""
     uri = {"resourceUri": "test://given"}
     embedded, text = await session.get_prompt("test_prompt_with_embedded_resource", uri)
     expect("URI", embedded["content"]["resource"]["uri"], "test://given")
@@ -237,7 +425,7 @@ async def get_rich_prompts(session: Session) -> None:
 
 
 async def complete(session: Session, _host: Host) -> None:
-    """Arguments of prompts and of templates are completed."""
+    """Arguments of prompts and templates are completed."""
     prompt = {"type": "ref/prompt", "name": "test_prompt_with_arguments"}
     words = ["paris", "park", "party"]
     expect("words", await session.complete(prompt, "arg1", "par"), words)
@@ -247,90 +435,81 @@ async def complete(session: Session, _host: Host) -> None:
 
 
 async def complete_in_context(session: Session, _host: Host) -> None:
-    """What was chosen before bears on what is offered next."""
+    """Completion takes the other arguments into account."""
     prompt = {"type": "ref/prompt", "name": "test_prompt_with_arguments"}
     words = await session.complete(prompt, "arg2", "par", {"arg1": "park"})
     expect("words beside another", words, ["paris", "party"])
 
 
-async def be_heard(session: Session, host: Host) -> None:
-    """What the client told the server has arrived there, and nothing came that it did not know."""
+async def check_received_notifications(session: Session, host: Host) -> None:
+    """The server received the client's notifications; the SDK reported no errors."""
     if has(session.protocol_version, "sessions"):
         for method in ("initialized", "progress", "roots/list_changed"):
-            await host_was_heard(session, f"notifications/{method}")
-    expect("faults", host.faults, [])
+            await expect_server_received(session, f"notifications/{method}")
+    expect("failures", host.failures, [])
 
 
-async def host_was_heard(session: Session, what: str) -> None:
-    """The server has heard it, if it is one that tells."""
+async def expect_server_received(session: Session, what: str) -> None:
+    """Check the server's list of received notifications, if it has the tool `test_heard`."""
     if any(tool["name"] == "test_heard" for tool in await session.list_tools()):
-        heard = json.loads(text_of(await session.call_tool("test_heard")))
-        expect_that(f"{what} in {heard}", what in heard)
+        notifications = json.loads(text_of(await session.call_tool("test_heard")))
+        expect_that(f"{what} in {notifications}", what in notifications)
 
 
-Chapter: TypeAlias = Callable[[Session, Host], Awaitable[None]]
+ScenarioStep: TypeAlias = Callable[[Session, Host], Awaitable[None]]
 
-# Each with what the revision has to have for it.
-STORY: Final[tuple[tuple[Chapter, str | None], ...]] = (
-    (shake_hands, None),
+# Each step, and the feature that the protocol version needs for it.
+SCENARIO: Final[tuple[tuple[ScenarioStep, str | None], ...]] = (
+    (check_capabilities, None),
     (list_the_tools, None),
     (call_tools, None),
-    (listen_to_audio, "audio"),
-    (call_for_structure, "structure"),
+    (call_audio_tool, "audio"),
+    (call_structured_tool, "structure"),
     (follow_a_link, "links"),
     (log, None),
     (report_progress, None),
     (cancel, None),
-    (server_requests.sample, None),
-    (server_requests.sample_with_progress, "sessions"),
-    (server_requests.give_up_sampling, "sessions"),
-    (server_requests.sample_with_tools, "model_tools"),
-    (server_requests.list_the_roots, None),
-    (server_requests.be_pinged, "sessions"),
-    (server_requests.elicit, "elicitation"),
-    (server_requests.elicit_with_defaults, "choices"),
-    (server_requests.elicit_choices, "choices"),
-    (server_requests.elicit_by_url, "urls"),
-    (server_requests.be_sent_to_a_url, "url_errors"),
-    (server_requests.answer_several, "elicitation"),
-    (server_requests.answer_in_turn, "elicitation"),
-    (server_requests.answer_a_prompt, "rounds"),
-    (server_requests.answer_a_resource, "rounds"),
+    (sample, None),
+    (sample_with_progress, "sessions"),
+    (cancel_sampling, "sessions"),
+    (sample_with_tools, "model_tools"),
+    (list_the_roots, None),
+    (answer_ping, "sessions"),
+    (elicit, "elicitation"),
+    (elicit_with_defaults, "choices"),
+    (elicit_choices, "choices"),
+    (elicit_by_url, "urls"),
+    (require_a_url, "url_errors"),
+    (answer_several, "elicitation"),
+    (answer_in_turn, "elicitation"),
+    (answer_a_prompt, "rounds"),
+    (answer_a_resource, "rounds"),
     (read_resources, None),
     (watch_a_resource, None),
-    (hear_of_changes, None),
+    (notice_list_changes, None),
     (get_prompts, None),
     (complete, None),
     (complete_in_context, "completion_context"),
-    (be_heard, None),
+    (check_received_notifications, None),
 )
 
 
-async def tell(session: Session, host: Host, protocol_version: str) -> None:
-    """The whole story, in a session that is at that revision.
-
-    Raises:
-        Unexpected: In which chapter, and what.
-        TimeoutError: It took too long.
-    """
+async def run(session: Session, host: Host, protocol_version: str) -> None:
+    """Run all steps that the protocol version supports, and print how many checks were made."""
     expect("protocol version", session.protocol_version, protocol_version)
-    with anyio.fail_after(STORY_SECONDS):
-        for chapter, feature in STORY:
+    with anyio.fail_after(SCENARIO_SECONDS):
+        for step, feature in SCENARIO:
             if feature is not None and not has(protocol_version, feature):
                 continue
             try:
-                await chapter(session, host)
+                await step(session, host)
             except (Unexpected, Rejected) as error:
-                raise Unexpected(f"{chapter.__name__}: {error}") from error
+                raise Unexpected(f"{step.__name__}: {error}") from error
     print(f"{checks()} checks")
 
 
 async def greet(session: Session) -> None:
-    """Make one call, and say at which revision that was.
-
-    Raises:
-        Unexpected: It is not answered as it should be.
-    """
-    with anyio.fail_after(STORY_SECONDS):
+    """Call one tool, and print the negotiated protocol version."""
+    with anyio.fail_after(SCENARIO_SECONDS):
         expect("text", text_of(await session.call_tool("test_simple_text")), FACTS.simple_text)
     print(f"at {session.protocol_version}")

@@ -1,7 +1,8 @@
 """A host that sends the same bytes in every session.
 
-It waits for the answer before it goes on, and answers what it is asked at once: so the order of
-everything on the wire is settled. All bytes are kept, in both directions.
+It waits for each answer, and answers the server's requests at once, which fixes the order of
+everything.
+It keeps the bytes of both directions.
 """
 
 import json
@@ -11,10 +12,9 @@ from typing import Final
 
 import attrs
 import trio
-from checks import expect
 from facts import FACTS
-from parties import Json
-from steps import Heard, Step
+from request_scripts import Step, WaitFor
+from sdk_adapter import Json, expect
 
 # Each is one line that is no message; none of the servers dies of one.
 MALFORMED: Final = (
@@ -47,65 +47,55 @@ class ServerGone(Exception):  # noqa: N818  what happened, in a word
 
 @attrs.define(kw_only=True, eq=False)
 class ByteHost:
-    """The host's side of one session over the pipes of a process."""
+    """A host at the other end of a process's pipes."""
 
     process: trio.Process
     folder: Path
-    said: bytearray = attrs.field(factory=bytearray, init=False)
-    heard: bytearray = attrs.field(factory=bytearray, init=False)
-    _begun: bytearray = attrs.field(factory=bytearray, init=False)
+    sent: bytearray = attrs.field(factory=bytearray, init=False)
+    received: bytearray = attrs.field(factory=bytearray, init=False)
+    _partial_line: bytearray = attrs.field(factory=bytearray, init=False)
     _messages: list[Json] = attrs.field(factory=list, init=False)
     _requests: int = attrs.field(default=0, init=False)
 
-    async def say(self, data: bytes) -> None:
-        """Write bytes as they are; of what nobody reads nothing was said.
-
-        Raises:
-            ServerGone: Nobody reads.
-        """
+    async def send(self, data: bytes) -> None:
+        """Send bytes, and keep them if the server read them; raise `ServerGone` otherwise."""
         assert self.process.stdin is not None
         try:
             await self.process.stdin.send_all(data)
         except trio.BrokenResourceError as error:
             raise ServerGone from error
-        self.said += data
+        self.sent += data
 
-    async def do(self, step: Step | Heard) -> None:
-        """Make a request and wait for its answer, or wait for what the server says by itself.
-
-        Raises:
-            ServerGone: It does not come.
-            Unexpected: The request fails, or does not, as against what the step says.
-        """
-        if isinstance(step, Heard):
-            await self._message(lambda message: message.get("method") == step.method)
+    async def run_step(self, step: Step | WaitFor) -> None:
+        """Send a request and wait for its answer, or wait for a message of the server."""
+        if isinstance(step, WaitFor):
+            await self._wait_for_message(lambda message: message.get("method") == step.method)
             return
         self._requests += 1
         id_ = self._requests
-        await self._send({"id": id_, "method": step.method, "params": step.params})
-        answer = await self._message(lambda it: "method" not in it and it.get("id") == id_)
+        await self._send_message({"id": id_, "method": step.method, "params": step.params})
+        answer = await self._wait_for_message(lambda it: "method" not in it and it.get("id") == id_)
         has_failed = "result" not in answer or answer["result"].get("isError", False)
         expect(f"{step.method} fails: {answer!s:.300}", has_failed, step.fails)
 
-    async def shake_hands(self) -> None:
-        """Agree on the revision."""
-        await self.do(INITIALIZE)
-        await self._send({"method": "notifications/initialized"})
+    async def initialize(self) -> None:
+        await self.run_step(INITIALIZE)
+        await self._send_message({"method": "notifications/initialized"})
 
-    async def leave(self) -> None:
-        """Say no more, and hear the server out."""
+    async def close(self) -> None:
+        """Close stdin, and read to the end of stdout."""
         assert self.process.stdin is not None
         await self.process.stdin.aclose()
         while await self._receive():
             pass
 
-    async def _send(self, message: Json) -> None:
+    async def _send_message(self, message: Json) -> None:
         text = json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":"), ensure_ascii=False)
-        await self.say(text.encode() + b"\n")
+        await self.send(text.encode() + b"\n")
 
-    async def _message(self, is_meant: Callable[[Json], bool]) -> Json:
+    async def _wait_for_message(self, matches: Callable[[Json], bool]) -> Json:
         while True:
-            for message in filter(is_meant, self._messages):
+            for message in filter(matches, self._messages):
                 return message
             await self._read()
 
@@ -115,21 +105,21 @@ class ByteHost:
             raise ServerGone
         *ends, rest = chunk.split(b"\n")
         for end in ends:
-            line, self._begun = bytes(self._begun + end), bytearray()
-            await self._take(json.loads(line))
-        self._begun += rest
+            line, self._partial_line = bytes(self._partial_line + end), bytearray()
+            await self._receive_message(json.loads(line))
+        self._partial_line += rest
 
     async def _receive(self) -> bytes:
         assert self.process.stdout is not None
         chunk = bytes(await self.process.stdout.receive_some())
-        self.heard += chunk
+        self.received += chunk
         return chunk
 
-    async def _take(self, message: Json) -> None:
+    async def _receive_message(self, message: Json) -> None:
         self._messages.append(message)
         if "method" in message and "id" in message:
             result = ANSWERS[message["method"]](self.folder)
-            await self._send({"id": message["id"], "result": result})
+            await self._send_message({"id": message["id"], "result": result})
 
 
 ANSWERS: Final[Mapping[str, Callable[[Path], Json]]] = {

@@ -1,4 +1,4 @@
-"""Sessions with the peers, each recorded by our side and counted from that."""
+"""Run one recorded session with an SDK, and count its methods and features."""
 
 import re
 import shutil
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from method_counts import Tally, tally_of
+from interop_command import ServerFailed, last_lines, reachable_server
+from method_counts import SessionCounts, count_session
 from peers import HERE, HOME, Command, Peer, Role, Transport
-from server_location import ServerFailed, last_lines, reachable
 
 from mcp_trio.errors import RecordingError
 
@@ -32,60 +32,57 @@ SESSION_SECONDS: Final = 90.0
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How a session with a peer went: what passed, and what went wrong, in sentences."""
+    """The result of a session; `failures` are sentences."""
 
     peer: Peer
     role: Role
     protocol_version: str
     transport: Transport
-    tally: Tally
+    session_counts: SessionCounts
     checks: int
     seconds: float
-    faults: list[str]
+    failures: list[str]
 
     @property
     def title(self) -> str:
-        """Which session it was."""
         peer = f"{self.peer.name} {self.peer.version}"
         return f"{peer} as {self.role} at {self.protocol_version} over {self.transport}"
 
 
-def hold(
+def run_session(
     peer: Peer, role: Role, protocol_version: str, transport: Transport, folder: Path
 ) -> Outcome:
-    """Hold a session with a peer, whose recording is left in the folder.
-
-    Raises:
-        MissingPeer: The peer is not installed.
-    """
+    """Run a session with a peer, and leave our side's recording in the folder."""
     name = f"{peer.name.lower().replace(' ', '-')}-{role}-{protocol_version}-{transport}"
-    place = folder / name
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    session_folder = folder / name
+    shutil.rmtree(session_folder, ignore_errors=True)
+    session_folder.mkdir(parents=True)
     begin = time.monotonic()
-    client, server = _commands(peer, role, transport, place)
+    client, server = _commands(peer, role, transport, session_folder)
     try:
-        with reachable(server, transport, folder / f"{name}.log") as reached:
-            checks, faults = _told([*client, protocol_version, *reached])
+        with reachable_server(server, transport, folder / f"{name}.log") as reached:
+            checks, failures = _run_client([*client, protocol_version, *reached])
     except ServerFailed as error:
-        checks, faults = 0, [str(error)]
+        checks, failures = 0, [str(error)]
     seconds = time.monotonic() - begin
-    tally = _tally_in(place)
+    session_counts = _counts_in(session_folder)
     return Outcome(
         peer=peer,
         role=role,
         protocol_version=protocol_version,
         transport=transport,
-        tally=tally,
+        session_counts=session_counts,
         checks=checks,
         seconds=seconds,
-        faults=[*faults, *tally.faults],
+        failures=[*failures, *session_counts.failures],
     )
 
 
-def _commands(peer: Peer, role: Role, transport: Transport, place: Path) -> tuple[Command, Command]:
-    """The command of the client, which is told the revision and the server; and of the server."""
-    record = ["--record", f"{place}/"]
+def _commands(
+    peer: Peer, role: Role, transport: Transport, session_folder: Path
+) -> tuple[Command, Command]:
+    """Return the commands of the client (without protocol version and server) and of the server."""
+    record = ["--record", f"{session_folder}/"]
     if role == "client":
         return peer.client_command(), [sys.executable, *_our_server(transport), *record]
     ours = [sys.executable, str(OUR_CLIENT), *record]
@@ -93,7 +90,7 @@ def _commands(peer: Peer, role: Role, transport: Transport, place: Path) -> tupl
 
 
 def _our_server(transport: Transport) -> Command:
-    """Our program, and what it is told; `/ws` beside the others is toured by `mounts.py`."""
+    """Return the arguments that make Python run our server over a transport."""
     everything = str(OUR_SERVER)
     programs: Mapping[Transport, Command] = {
         "stdio": [everything, "--stdio"],
@@ -105,19 +102,19 @@ def _our_server(transport: Transport) -> Command:
     return programs[transport]
 
 
-def _tally_in(place: Path) -> Tally:
-    """What was recorded; a server of both eras records what has no session in a file of its own."""
-    found = sorted(place.glob("*.mcprec.jsonl"), key=lambda path: path.stat().st_size)
+def _counts_in(session_folder: Path) -> SessionCounts:
+    """Count the largest recording in the folder, which is that of the session."""
+    found = sorted(session_folder.glob("*.mcprec.jsonl"), key=lambda path: path.stat().st_size)
     if not found:
-        return Tally(faults=["no recording: there is none"])
+        return SessionCounts(failures=["no recording: there is none"])
     try:
-        return tally_of(found[-1])
+        return count_session(found[-1])
     except (OSError, RecordingError) as error:
-        return Tally(faults=[f"no recording: {error}"])
+        return SessionCounts(failures=[f"no recording: {error}"])
 
 
-def _told(command: Command) -> tuple[int, list[str]]:
-    """How much a client has checked, and what it complains of."""
+def _run_client(command: Command) -> tuple[int, list[str]]:
+    """Run a client; return how many checks it made, and its failures."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
@@ -127,4 +124,4 @@ def _told(command: Command) -> tuple[int, list[str]]:
     if done.returncode:
         return 0, [f"the client exited with {done.returncode}: {last_lines(done.stderr)}"]
     checks = re.search(r"^([0-9]+) checks$", done.stdout, re.MULTILINE)
-    return (int(checks[1]), []) if checks else (0, ["the client told nothing of its checks"])
+    return (int(checks[1]), []) if checks else (0, ["the client did not print its checks"])

@@ -1,100 +1,189 @@
-"""Hold the same sessions with and without the proxy: `python tools/interop/transparency.py`.
+"""Compare sessions with and without the recording proxy: `python tools/interop/transparency.py`.
 
-Every peer's server is told its story and a line of 4 MiB, then what is no message and half a line,
-and is killed. Servers that misbehave by themselves are scripted here. Printed is what passed; the
-exit status is 1 if the bytes of a direction, stderr or the exit status differ, if the proxy's
-recording is not exactly what passed, or if a peer is missing.
+Every published server receives its script and a line of 4 MiB; then malformed lines and half a
+line; then
+it is killed during its script. Servers that misbehave are scripted here. Prints the amounts of
+data; the
+exit status is 1 if the bytes of a direction, stderr or the exit status differ, if the recording
+differs
+from what was sent and received, or if a peer is not installed.
 """
 
 import functools
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import attrs
 import trio
-from checks import Unexpected
 from environments import arguments_of, environment, prepare
-from interop_command import empty_table, parse, peer_parser, show, sit
+from interop_command import new_table, parse, peer_parser, run_command, show
+from method_counts import records_of
 from peers import PEERS, Command
+from request_scripts import BIG, SCRIPTS, Step, WaitFor, ask
 from rich.table import Table
 from scripted_host import HALF_A_LINE, MALFORMED, ByteHost, ServerGone
-from session_comparison import MASKS, Seen, differences, unrecorded
-from steps import Heard, Step, ask
-from stories import BIG, STORIES
+from sdk_adapter import Unexpected
 
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import open_recording
+from mcp_trio.recording import Record, body_bytes, open_recording
+
+AROUND_BYTES: Final = 80
+
+# What differs between any two sessions with a server, without anybody between.
+CLOCK: Final = rb"\d\d?:\d\d:\d\d( [AP]M)?"
+DATE_TIME: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^\"\\]*"
+MASKS: Final[Mapping[str, tuple[bytes, ...]]] = {
+    "everything": (rb"created at " + CLOCK, rb'"blob":"[^"]*"'),
+    "filesystem": (rb"(created|modified|accessed): [^\\]*",),
+    "time": (DATE_TIME,),
+}
+
+
+@attrs.frozen(kw_only=True)
+class Observation:
+    """The bytes that the host sent and received, the server's stderr, and its exit status.
+
+    `server_received` is what arrived at the server; None if that was not observed. `status` is the
+    exit
+    status as in a shell, None for a server that did not end. `failure` is an error that the host
+    noticed.
+    """
+
+    sent: bytes
+    received: bytes
+    server_received: bytes | None
+    stderr: bytes
+    status: int | None
+    failure: str = ""
+
+
+def differences(
+    direct: Observation, proxied: Observation, masks: Sequence[bytes] = ()
+) -> list[str]:
+    """Return sentences about what differs with and without the proxy."""
+    found = [direct.failure] if direct.failure else []
+    if direct.status is None:
+        found.append("the server did not end")
+    for name in attrs.fields_dict(Observation):
+        without, through = (
+            masked(getattr(observed, name), masks) for observed in (direct, proxied)
+        )
+        if without != through:
+            found.append(f"{name} differs: {first_difference(without, through)}")
+    if proxied.server_received not in (None, proxied.sent):
+        found.append("the server received something else than was sent")
+    return found
+
+
+def masked(value: object, masks: Sequence[bytes]) -> bytes:
+    """Return a value as bytes, with the parts masked that differ between any two sessions."""
+    data = value if isinstance(value, bytes) else str(value).encode()
+    for mask in masks:
+        data = re.sub(mask, b"<masked>", data)
+    return data
+
+
+def first_difference(without: bytes, through: bytes) -> str:
+    """Return the bytes around the first difference."""
+    pairs = enumerate(itertools.zip_longest(without, through))
+    position = next((position for position, (a, b) in pairs if a != b), len(without))
+    start, end = max(0, position - AROUND_BYTES), position + AROUND_BYTES
+    return f"at byte {position}, {without[start:end]!r} became {through[start:end]!r}"
+
+
+def unrecorded(observed: Observation, lines: Iterable[bytes]) -> list[str]:
+    """Return sentences about how a recording differs from what was observed."""
+    records, found = records_of(lines)
+    for kind, expected in (("in", observed.sent), ("out", observed.received)):
+        if (recorded := stream_of(records, kind)) != expected:
+            found.append(f"{kind} is recorded otherwise: {first_difference(expected, recorded)}")
+    return found
+
+
+def stream_of(records: Iterable[Record], kind: str) -> bytes:
+    """Return the bytes of a direction, rebuilt from their records."""
+    return b"".join(
+        (body_bytes(record) or b"") + (b"\n" if (record.envelope or {}).get("lf", True) else b"")
+        for record in records
+        if record.kind == kind
+    )
+
 
 SESSION_SECONDS: Final = 60.0
 SESSIONS_AT_ONCE: Final = 2
 
 # With or without a proxy: at the end of its input it fails over an answer that it cannot write any
 # more, or has written already.
-UNSTEADY: Final = frozenset({("Python 1", "no messages")})
-UNSTEADY_TRIES: Final = 5
+FLAKY: Final = frozenset({("Python 1", "malformed lines")})
+FLAKY_TRIES: Final = 5
 
 PROXY: Final = (sys.executable, "-m", "mcp_trio", "record", "-o")
 
 # Keeps what comes to a server, and its process id: who kills it need not know who its parent is.
-KEPT: Final = ("sh", "-c", """tee "$0.in" | sh -c 'echo $$ > "$0.pid"; exec "$@"' "$0" "$@" """)
+KEEP_INPUT: Final = (
+    "sh",
+    "-c",
+    """tee "$0.in" | sh -c 'echo $$ > "$0.pid"; exec "$@"' "$0" "$@" """,
+)
 
 
-# What is said.
+# What the host sends.
 
 
-async def begin(name: str, host: ByteHost) -> None:
-    """The handshake, and what the server wants to know before anything else."""
-    await host.shake_hands()
-    for step in itertools.takewhile(lambda step: isinstance(step, Heard), _story(name, host)):
-        await host.do(step)
+async def start(name: str, host: ByteHost) -> None:
+    """Initialize, and answer what the server requests at its start."""
+    await host.initialize()
+    for step in itertools.takewhile(lambda step: isinstance(step, WaitFor), _script(name, host)):
+        await host.run_step(step)
 
 
-async def tell_story(name: str, host: ByteHost) -> None:
-    """All that a server offers, then a long line."""
-    await host.shake_hands()
-    for step in (*_story(name, host), BIG[name], ask("ping")):
-        await host.do(step)
+async def send_script(name: str, host: ByteHost) -> None:
+    """Send the script, then a line of 4 MiB."""
+    await host.initialize()
+    for step in (*_script(name, host), BIG[name], ask("ping")):
+        await host.run_step(step)
 
 
-async def misbehave(name: str, host: ByteHost) -> None:
-    """Lines that are no messages, and an end in the middle of one."""
-    await begin(name, host)
+async def send_malformed(name: str, host: ByteHost) -> None:
+    """Send malformed lines, each followed by a ping, and an incomplete line."""
+    await start(name, host)
     for line in MALFORMED:
-        await host.say(line + b"\n")
-        await host.do(ask("ping"))
-    await host.say(HALF_A_LINE)
+        await host.send(line + b"\n")
+        await host.run_step(ask("ping"))
+    await host.send(HALF_A_LINE)
 
 
-async def kill(name: str, host: ByteHost) -> None:
-    """A server that is gone from one moment to the next, in the middle of its story."""
-    await host.shake_hands()
-    for step in _story(name, host):
-        await host.do(step)
+async def send_script_and_kill(name: str, host: ByteHost) -> None:
+    """Send the script, then kill the server."""
+    await host.initialize()
+    for step in _script(name, host):
+        await host.run_step(step)
     os.kill(int(_beside(host.folder, "pid").read_text(encoding="utf-8")), signal.SIGKILL)
 
 
-async def say_once(_name: str, host: ByteHost) -> None:
-    """One message; whatever comes is no answer."""
-    await host.say(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+async def send_one(_name: str, host: ByteHost) -> None:
+    """Send one message, without waiting for an answer."""
+    await host.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
 
 
-def _story(name: str, host: ByteHost) -> Sequence[Step | Heard]:
-    return STORIES[name](host.folder)
+def _script(name: str, host: ByteHost) -> Sequence[Step | WaitFor]:
+    return SCRIPTS[name](host.folder)
 
 
-Tell = Callable[[str, ByteHost], Awaitable[None]]
+Drive = Callable[[str, ByteHost], Awaitable[None]]
 
-SESSIONS: Final[Mapping[str, Tell]] = {
-    "its story": tell_story,
-    "no messages": misbehave,
-    "killed": kill,
+SESSIONS: Final[Mapping[str, Drive]] = {
+    "script": send_script,
+    "malformed lines": send_malformed,
+    "killed": send_script_and_kill,
 }
 
 # Servers that misbehave as none of the others does; they read a line first.
@@ -108,55 +197,49 @@ SCRIPTED: Final[Mapping[str, str]] = {
     "dies amid a line": "write(b'{}\\n{\"half'); os.kill(os.getpid(), 9)",
     "exits amid a line": "write(b'{}\\r\\n\\xff{\"half'); sys.exit(3)",
     "4 MiB and no end of line": "write(b'x' * 4_194_304); sys.exit(4)",
-    "says what is no message": "write(b'\\0\\xff\\xfe]\\n\\n \\r\\n\\xef\\xbb\\xbf{}\\n' * 9)",
+    "malformed lines": "write(b'\\0\\xff\\xfe]\\n\\n \\r\\n\\xef\\xbb\\xbf{}\\n' * 9)",
     "floods stderr": "os.write(2, b'e' * 60_000); write(b'{}\\n'); sys.exit(5)",
 }
 
 
 @attrs.frozen(kw_only=True)
 class Case:
-    """A server, and what is done with it."""
+    """A server, and a function that drives a session with it."""
 
     peer: str
     session: str
     server: Command
-    tell: Tell
+    drive: Drive
 
     @property
     def title(self) -> str:
-        """Which case it is."""
         return f"{self.peer}, {self.session}"
 
     def command(self, folder: Path) -> Command:
-        """The server's command, in its folder."""
-        kept = [*KEPT, str(folder)] if self.peer in PEERS else []
+        kept = [*KEEP_INPUT, str(folder)] if self.peer in PEERS else []
         return [*kept, *self.server, *arguments_of(self.peer, folder)]
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How a case went: what was seen without the proxy, and all that is wrong, in sentences."""
+    """A case's observation without the proxy, and all problems, in sentences."""
 
     case: Case
-    seen: Seen
+    observed: Observation
     differences: list[str]
     unrecorded: list[str]
 
 
 def cases_of(names: Sequence[str]) -> list[Case]:
-    """All cases of some peers; without names of all peers, and the scripted ones.
-
-    Raises:
-        MissingPeer: A peer is not installed.
-    """
+    """Return the cases of these peers, or of all peers and the scripted servers."""
     cases = [
-        Case(peer=name, session=session, server=PEERS[name].server_command(), tell=tell)
+        Case(peer=name, session=session, server=PEERS[name].server_command(), drive=drive)
         for name in names or PEERS
-        for session, tell in SESSIONS.items()
+        for session, drive in SESSIONS.items()
     ]
     python = [sys.executable, "-S", "-E", "-c"]
     return cases + [
-        Case(peer="scripted", session=name, server=[*python, SCRIPT + code], tell=say_once)
+        Case(peer="scripted", session=name, server=[*python, SCRIPT + code], drive=send_one)
         for name, code in ({} if names else SCRIPTED).items()
     ]
 
@@ -164,37 +247,37 @@ def cases_of(names: Sequence[str]) -> list[Case]:
 # Holding a session.
 
 
-async def hold(case: Case, folder: Path) -> Outcome:
-    """Hold a session twice, the second time through the proxy; again, if its server is unsteady."""
-    tries = UNSTEADY_TRIES if (case.peer, case.session) in UNSTEADY else 1
-    outcome = await _hold_once(case, folder)
+async def run_case(case: Case, folder: Path) -> Outcome:
+    """Run a case without and with the proxy; try a flaky server again."""
+    tries = FLAKY_TRIES if (case.peer, case.session) in FLAKY else 1
+    outcome = await _run_once(case, folder)
     while outcome.differences and (tries := tries - 1):
-        outcome = await _hold_once(case, folder)
+        outcome = await _run_once(case, folder)
     return outcome
 
 
-async def _hold_once(case: Case, folder: Path) -> Outcome:
+async def _run_once(case: Case, folder: Path) -> Outcome:
     recording = _beside(folder, "mcprec.jsonl")
     recording.unlink(missing_ok=True)
-    direct = await see(case, folder)
-    proxied = await see(case, folder, through=[*PROXY, str(recording), "--"])
+    direct = await observe(case, folder)
+    proxied = await observe(case, folder, through=[*PROXY, str(recording), "--"])
     return Outcome(
         case=case,
-        seen=direct,
+        observed=direct,
         differences=differences(direct, proxied, MASKS.get(case.peer, ())),
         unrecorded=_unrecorded(proxied, recording),
     )
 
 
-def _unrecorded(seen: Seen, recording: Path) -> list[str]:
+def _unrecorded(observed: Observation, recording: Path) -> list[str]:
     try:
-        return unrecorded(seen, open_recording(recording))
+        return unrecorded(observed, open_recording(recording))
     except (OSError, RecordingError) as error:
         return [f"no recording: {error}"]
 
 
-async def see(case: Case, folder: Path, *, through: Sequence[str] = ()) -> Seen:
-    """Hold one session, with the folder as it is at the beginning of any."""
+async def observe(case: Case, folder: Path, *, through: Sequence[str] = ()) -> Observation:
+    """Run one session, in a freshly prepared folder."""
     prepare(case.peer, folder)
     with tempfile.TemporaryFile() as stderr:
         start = functools.partial(
@@ -206,24 +289,24 @@ async def see(case: Case, folder: Path, *, through: Sequence[str] = ()) -> Seen:
             cwd=folder,
             env=environment(folder),
         )
-        host, fault = ByteHost(process=await start(), folder=folder), ""
+        host, failure = ByteHost(process=await start(), folder=folder), ""
         with trio.move_on_after(SESSION_SECONDS):
             try:
-                await case.tell(case.peer, host)
+                await case.drive(case.peer, host)
             except (ServerGone, Unexpected) as error:
-                fault = f"{type(error).__name__}: {error}"
-            await host.leave()
+                failure = f"{type(error).__name__}: {error}"
+            await host.close()
             await host.process.wait()
         status = await _ended(host.process)
         stderr.seek(0)
         kept = _beside(folder, "in")
-        return Seen(
-            said=bytes(host.said),
-            heard=bytes(host.heard),
-            got=kept.read_bytes() if kept.exists() else None,
+        return Observation(
+            sent=bytes(host.sent),
+            received=bytes(host.received),
+            server_received=kept.read_bytes() if kept.exists() else None,
             stderr=stderr.read(),
             status=status,
-            fault=fault,
+            failure=failure,
         )
 
 
@@ -236,22 +319,22 @@ async def _ended(process: trio.Process) -> int | None:
 
 
 def _beside(folder: Path, suffix: str) -> Path:
-    """A file that belongs to a session, where its server does not see it."""
+    """Return the path of a file that belongs to a session, outside its server's folder."""
     return folder.with_name(f"{folder.name}.{suffix}")
 
 
-async def hold_all(cases: Sequence[Case], folder: Path) -> list[Outcome]:
-    """Hold all cases, a few at once; in their order."""
+async def run_all(cases: Sequence[Case], folder: Path) -> list[Outcome]:
+    """Run all cases, two at a time, and return their outcomes in order."""
     outcomes: dict[int, Outcome] = {}
-    turn = trio.CapacityLimiter(SESSIONS_AT_ONCE)
+    limiter = trio.CapacityLimiter(SESSIONS_AT_ONCE)
 
-    async def hold_one(number: int, case: Case) -> None:
-        async with turn:
-            outcomes[number] = await hold(case, folder / str(number))
+    async def run_one(number: int, case: Case) -> None:
+        async with limiter:
+            outcomes[number] = await run_case(case, folder / str(number))
 
     async with trio.open_nursery() as nursery:
         for number, case in enumerate(cases):
-            nursery.start_soon(hold_one, number, case)
+            nursery.start_soon(run_one, number, case)
     return [outcomes[number] for number in range(len(cases))]
 
 
@@ -259,45 +342,43 @@ async def hold_all(cases: Sequence[Case], folder: Path) -> list[Outcome]:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
-    """What passed in each session."""
-    table = empty_table()
+    table = new_table()
     for heading in ("peer", "version", "session"):
         table.add_column(heading)
     for heading in ("bytes in", "bytes out", "stderr", "exit", "same?", "recorded?"):
         table.add_column(heading, justify="right")
     for outcome in outcomes:
-        case, seen = outcome.case, outcome.seen
+        case, observed = outcome.case, outcome.observed
         version = PEERS[case.peer].version if case.peer in PEERS else ""
-        sizes = (len(seen.said), len(seen.heard), len(seen.stderr))
+        sizes = (len(observed.sent), len(observed.received), len(observed.stderr))
         wrongs = (outcome.differences, outcome.unrecorded)
         table.add_row(
             *(case.peer, version, case.session),
-            *map(str, (*sizes, seen.status)),
+            *map(str, (*sizes, observed.status)),
             *("[bold red]no[/]" if wrong else "yes" for wrong in wrongs),
         )
     return table
 
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
-    complaints = [
+    """Print the table and the problems; return whether there are no problems."""
+    problems = [
         f"{outcome.case.title}: {text}"
         for outcome in outcomes
         for text in (*outcome.differences, *outcome.unrecorded)
     ]
-    show(table_of(outcomes), complaints)
+    show(table_of(outcomes), problems)
     print(
-        f"{len(outcomes)} sessions, each with and without the proxy, {len(complaints)} complaints,"
+        f"{len(outcomes)} sessions, each with and without the proxy, {len(problems)} problems,"
         f" {seconds:.0f} s"
     )
-    return not complaints
+    return not problems
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the sessions and report."""
-    parser = peer_parser("See that nobody sees the proxy.", such_as="memory")
+    parser = peer_parser("Compare sessions with and without the proxy.", such_as="memory")
     names = parse(parser, arguments, PEERS).peers
-    return sit(lambda folder: trio.run(hold_all, cases_of(names), folder), report)
+    return run_command(lambda folder: trio.run(run_all, cases_of(names), folder), report)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Frames as `ws` cuts them, read by our ends: `python tools/interop/websocket_framing.py`.
+"""Send unusual WebSocket frames to our servers: `python tools/interop/websocket_framing.py`.
 
-It cuts messages into frames and characters into two, pings in between, sends too much, and hangs
-up: to our server at each of its hosts, and where that dials. Prints what came of it; the
-exit status is 1 if a trick went wrong, or was not played, or `ws` is not installed.
+`ws` splits messages and characters into frames, pings in between, sends too much, and disconnects:
+at each of our WebSocket servers, and where our server dials. Prints a table of cases and endpoints;
+the exit status is 1 if a case failed or was not run, or if `ws` is not installed.
 """
 
 import logging
@@ -14,9 +14,8 @@ from typing import Final, TypeAlias
 
 import attrs
 import trio
-from interop_command import empty_table, show, sit
+from interop_command import Progress, new_table, run_command, run_program, show
 from peers import TYPESCRIPT, MissingPeer, is_installed
-from progress_lines import Telling, hear
 from rich.table import Table
 
 from mcp_trio import Limits, Server
@@ -27,7 +26,7 @@ SECONDS_MAX: Final = 60.0
 FRAME_BYTES_MAX: Final = 2 * 1024 * 1024
 PING_SECONDS: Final = 0.1
 RIGHT: Final = "ok"
-TRICKS: Final = (
+CASES: Final = (
     "the handshake",
     "no compression",
     "1 MiB in frames of 4 KiB",
@@ -47,7 +46,6 @@ TRICKS: Final = (
 
 
 def make_server() -> Server:
-    """One that says what it hears."""
     limits = Limits(
         messages=MessageLimits(bytes_max=FRAME_BYTES_MAX),
         websocket=WebSocketLimits(ping_interval_seconds=PING_SECONDS, pong_seconds=SECONDS_MAX),
@@ -63,114 +61,108 @@ def make_server() -> Server:
 
 
 @attrs.define
-class Meeting(Telling):
-    """What came of `ws` and one of our ends: a step is a trick."""
+class EndpointResult(Progress):
+    """The outcomes of all cases at one endpoint."""
 
-    end: str
+    endpoint: str
 
-    def fault_of(self, trick: str) -> str:
-        """What is wrong with one, or nothing."""
-        told = self.told.get(trick, f"was not played: {self.complaint}")
-        return "" if told == RIGHT else told
+    def failure_of(self, case: str) -> str:
+        """Return what went wrong in a case, or an empty text."""
+        outcomes = self.outcomes.get(case, f"was not run: {self.last_error}")
+        return "" if outcomes == RIGHT else outcomes
 
 
 Serve: TypeAlias = Callable[..., Awaitable[None]]
-Meet: TypeAlias = Callable[[Meeting], Awaitable[None]]
+Run: TypeAlias = Callable[[EndpointResult], Awaitable[None]]
 
 
-def _met_at(serve: Callable[[Server], Serve]) -> Meet:
-    """`ws` connects to our server, served in that way."""
+def _served_by(serve: Callable[[Server], Serve]) -> Run:
+    """Return a function that lets `ws` connect to our server, served in this way."""
 
-    async def meet(meeting: Meeting) -> None:
+    async def run(result: EndpointResult) -> None:
         async with trio.open_nursery() as nursery:
             url: str = await nursery.start(serve(make_server()))
-            place = f"ws://{url.split('/')[2]}/ws"
-            await _play([place], meeting.note, meeting.complain)
+            url = f"ws://{url.split('/')[2]}/ws"
+            await _run_cases([url], result.note, result.note_error)
             nursery.cancel_scope.cancel()
 
-    return meet
+    return run
 
 
-async def _met_by_dialling(meeting: Meeting) -> None:
-    """Our server dials to where `ws` listens, which it says first."""
+async def _dialled(result: EndpointResult) -> None:
+    """Let our server dial the URL that `ws` prints first."""
     async with trio.open_nursery() as nursery:
 
         def note(line: str) -> None:
             if line.startswith("ws://"):
                 nursery.start_soon(make_server().dial, line)
             else:
-                meeting.note(line)
+                result.note(line)
 
-        await _play([], note, meeting.complain)
+        await _run_cases([], note, result.note_error)
         nursery.cancel_scope.cancel()
 
 
-async def _play(
-    place: Sequence[str], note: Callable[[str], None], complain: Callable[[str], None]
+async def _run_cases(
+    url: Sequence[str], note: Callable[[str], None], note_error: Callable[[str], None]
 ) -> None:
-    """Let `ws` play its tricks, and hear of them; it is killed if that takes too long."""
+    """Run the cases in `ws`, which is killed after a minute."""
     with trio.move_on_after(SECONDS_MAX):
-        await hear([*TYPESCRIPT.start(PROGRAM), *place], note, complain)
+        await run_program([*TYPESCRIPT.start(PROGRAM), *url], note, note_error)
 
 
-ENDS: Final[Mapping[str, Meet]] = {
-    "serve_websocket": _met_at(lambda server: partial(server.serve_websocket, port=0)),
-    "native": _met_at(lambda server: partial(server.serve_http, port=0, server="native")),
-    "hypercorn": _met_at(lambda server: partial(server.serve_http, port=0, server="hypercorn")),
-    "dial": _met_by_dialling,
+ENDPOINTS: Final[Mapping[str, Run]] = {
+    "serve_websocket": _served_by(lambda server: partial(server.serve_websocket, port=0)),
+    "native": _served_by(lambda server: partial(server.serve_http, port=0, server="native")),
+    "hypercorn": _served_by(lambda server: partial(server.serve_http, port=0, server="hypercorn")),
+    "dial": _dialled,
 }
 
 
-def meet_all(_folder: Path) -> list[Meeting]:
-    """Let `ws` play with each of our ends.
-
-    Raises:
-        MissingPeer: It is not installed.
-    """
+def run_all(_folder: Path) -> list[EndpointResult]:
+    """Run the cases at all endpoints at once."""
     if not is_installed(TYPESCRIPT):
         raise MissingPeer(f"ws {TYPESCRIPT.pins()['ws']}")
-    meetings = [Meeting(end) for end in ENDS]
+    results = [EndpointResult(endpoint) for endpoint in ENDPOINTS]
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            for meeting in meetings:
-                nursery.start_soon(ENDS[meeting.end], meeting)
+            for result in results:
+                nursery.start_soon(ENDPOINTS[result.endpoint], result)
 
     trio.run(main)
-    return meetings
+    return results
 
 
-def table_of(meetings: Sequence[Meeting]) -> Table:
-    """Each trick at each end."""
-    table = empty_table()
+def table_of(results: Sequence[EndpointResult]) -> Table:
+    table = new_table()
     table.add_column(f"ws {TYPESCRIPT.pins()['ws']}", no_wrap=True)
-    for meeting in meetings:
-        table.add_column(meeting.end)
-    for trick in TRICKS:
-        faults = (meeting.fault_of(trick) for meeting in meetings)
-        table.add_row(trick, *("[bold red]-[/]" if fault else RIGHT for fault in faults))
+    for result in results:
+        table.add_column(result.endpoint)
+    for case in CASES:
+        failures = (result.failure_of(case) for result in results)
+        table.add_row(case, *("[bold red]-[/]" if failure else RIGHT for failure in failures))
     return table
 
 
-def complaints(meetings: Sequence[Meeting]) -> Iterator[str]:
-    """What must not be, in sentences."""
-    for meeting in meetings:
-        for trick in TRICKS:
-            if fault := meeting.fault_of(trick):
-                yield f"{meeting.end}: {trick}: {fault}"
-        for trick in meeting.told.keys() - set(TRICKS):
-            yield f"{meeting.end}: {trick}: nobody asked for that"
+def problems(results: Sequence[EndpointResult]) -> Iterator[str]:
+    for result in results:
+        for case in CASES:
+            if failure := result.failure_of(case):
+                yield f"{result.endpoint}: {case}: {failure}"
+        for case in result.outcomes.keys() - set(CASES):
+            yield f"{result.endpoint}: {case}: unknown case"
 
 
-def report(meetings: Sequence[Meeting], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
-    found = list(complaints(meetings))
-    show(table_of(meetings), found)
-    print(f"{len(meetings)} ends, {len(TRICKS)} tricks, {len(found)} complaints, {seconds:.0f} s")
+def report(results: Sequence[EndpointResult], seconds: float) -> bool:
+    """Print the table and the problems; return whether there are no problems."""
+    found = list(problems(results))
+    show(table_of(results), found)
+    print(f"{len(results)} endpoints, {len(CASES)} cases, {len(found)} problems, {seconds:.0f} s")
     return not found
 
 
 if __name__ == "__main__":
-    # Of each trick there is a warning, which nobody needs to read.
+    # Each case logs a warning, which is expected.
     logging.basicConfig(level=logging.ERROR)
-    sys.exit(sit(meet_all, report))
+    sys.exit(run_command(run_all, report))

@@ -1,5 +1,5 @@
-// A recorded session, said again by the official TypeScript SDK: `node repeater.mjs SCRIPT SERVER…`.
-// See ../repeating.py for the script, and for what is printed.
+// Repeat a recorded session with the official TypeScript SDK: `node repeater.mjs SCRIPT SERVER…`.
+// ../mocks.py describes the script, and what is printed.
 
 import { readFileSync } from "node:fs";
 
@@ -12,9 +12,9 @@ const { requests, replies } = JSON.parse(readFileSync(script, "utf8"));
 const { protocol_version: protocolVersion } = JSON.parse(readFileSync(new URL("../facts.json", import.meta.url), "utf8"));
 
 const answers = [];
-const asked = [];
-const heard = [];
-const faults = [];
+const serverRequests = [];
+const notifications = [];
+const errors = [];
 
 const client = new Client(
   { name: "typescript", version: "1" },
@@ -22,24 +22,24 @@ const client = new Client(
 );
 for (const schema of [types.ListRootsRequestSchema, types.CreateMessageRequestSchema]) {
   client.setRequestHandler(schema, async ({ method, params }) => {
-    asked.push({ method, params });
+    serverRequests.push({ method, params });
     return replies[method];
   });
 }
 client.fallbackNotificationHandler = async ({ method, params }) => {
-  heard.push({ method, params });
+  notifications.push({ method, params });
 };
 client.onerror = ({ message }) => {
   // A report that arrives together with its answer goes to nobody else (typescript-sdk#2580).
   const [, lost] = message.match(/progress notification for an unknown token: (.*)/) ?? [];
-  if (lost === undefined) faults.push(message);
-  else heard.push(JSON.parse(lost));
+  if (lost === undefined) errors.push(message);
+  else notifications.push(JSON.parse(lost));
 };
 
-/** Ask once more what was asked, and keep the answer. */
+/** Send a recorded request again, and keep its answer. */
 async function repeat({ method, params, wantsProgress }) {
   const onprogress = (progress) =>
-    heard.push({ method: "notifications/progress", params: progress });
+    notifications.push({ method: "notifications/progress", params: progress });
   try {
     const options = wantsProgress ? { onprogress } : {};
     const result = await client.request({ method, params }, types.ResultSchema, options);
@@ -47,7 +47,7 @@ async function repeat({ method, params, wantsProgress }) {
   } catch (error) {
     if (!(error instanceof types.McpError)) throw error;
     const { code, data } = error;
-    // The SDK puts this before the words of the wire.
+    // The SDK puts this before the message that was sent.
     answers.push({ error: { code, message: error.message.replace(`MCP error ${code}: `, ""), data } });
   }
 }
@@ -75,7 +75,7 @@ answers.push({
   },
 });
 for (const request of requests) await repeat(request);
-// What was said before its answer has been heard with it.
+// Whatever the server sent before this answer has been received with it.
 await client.ping();
 await client.close();
-console.log(JSON.stringify({ answers, asked, heard, faults }));
+console.log(JSON.stringify({ answers, serverRequests, notifications, errors }));

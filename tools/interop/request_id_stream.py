@@ -1,7 +1,7 @@
-"""The ids of requests, seen from below the SDK.
+"""A message stream that notes request ids, for the Python SDK 1.
 
-The Python SDK 1 sends no cancellation when a request is given up, and does not tell which id it
-had: who wants to send one has to look at the stream.
+That SDK sends no cancellation when a request's task is cancelled, and does not expose the request's
+id.
 """
 
 from collections.abc import AsyncIterator
@@ -14,8 +14,8 @@ from mcp.shared.message import SessionMessage
 from mcp.shared.session import BaseSession
 
 
-class NotedStream:
-    """A stream of messages that remembers the id of the last request of each method."""
+class RequestIdStream:
+    """A stream that keeps the id of the last request of each method."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -35,7 +35,7 @@ class NotedStream:
 
     @asynccontextmanager
     async def cancelling(self, session: BaseSession, method: str) -> AsyncIterator[None]:
-        """A block whose cancellation cancels the last request of that method at the peer."""
+        """Cancel the last request of this method at the peer if the block is cancelled."""
         try:
             yield
         except anyio.get_cancelled_exc_class():

@@ -1,4 +1,4 @@
-"""Our client, which follows a story: `python our_story_client.py STORY FOLDER FILE SERVER…`."""
+"""Our client, running a request script: `our_script_client.py SCRIPT FOLDER FILE SERVER…`."""
 
 import sys
 from pathlib import Path
@@ -6,15 +6,14 @@ from pathlib import Path
 import trio
 from facts import FACTS
 from our_client import Session, client_for
-from steps import ListeningHost
-from stories import tell
+from request_scripts import ScriptHost, run_script
 
 
 async def main(name: str, folder: Path, recording: str, command: list[str]) -> None:
-    host = ListeningHost(folder)
+    host = ScriptHost(folder)
     options = {"record": recording, "stderr": "inherit"}
     async with client_for(host, command, FACTS.protocol_version, **options) as client:
-        await tell(name, folder, Session(client, host), host)
+        await run_script(name, folder, Session(client, host), host)
 
 
 if __name__ == "__main__":

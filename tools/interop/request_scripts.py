@@ -1,31 +1,150 @@
-"""What is said to each server: its story, told by clients and, word for word, by `byte_host`.
+"""The requests that clients send to each server, in order: one script per server.
 
-A server gets a folder to itself, whose content `worlds` prepares.
+Our client and the Python SDK run a script through their adapters; `scripted_host.py` writes its
+requests
+as bytes. `environments.py` prepares each server's folder.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import scenario
-import server_requests
 from facts import FACTS
-from parties import MESSAGE, UPDATED, Host, Session
-from steps import (
-    ROOTS_LIST,
-    Chapter,
-    Heard,
-    Step,
-    ask,
-    call,
-    complete,
-    failing,
-    get,
-    read,
-    reporting,
-    set_level,
-    watching,
-)
+from sdk_adapter import MESSAGE, UPDATED, Host, Json, Rejected, Session, expect
+
+ROOTS_LIST: Final = "roots/list"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A request; `fails` says that its answer is an error, or the failure of a tool."""
+
+    method: str
+    params: Json
+    fails: bool = False
+
+    async def __call__(self, session: Session, _host: Host) -> None:
+        """Send the request through an adapter, and check whether it fails."""
+        try:
+            result = await SENDERS[self.method](session, self.params)
+        except Rejected as error:
+            result = {"isError": True, "refusal": str(error)}
+        has_failed = isinstance(result, dict) and bool(result.get("isError"))
+        expect(f"{self.method} {self.params} fails: {result}", has_failed, self.fails)
+
+
+@dataclass(frozen=True)
+class WaitFor:
+    """Wait until the server has sent a notification or a request of this method."""
+
+    method: str
+
+    async def __call__(self, _session: Session, host: Host) -> None:
+        await host.wait_for(lambda: host.has_received(self.method))
+        expect(f"received {self.method}", host.has_received(self.method), expected=True)
+
+
+ScriptStep: TypeAlias = Callable[[Session, Host], Awaitable[None]]
+
+
+class ScriptHost(Host):
+    """A host whose root is the server's folder, and which notes each `roots/list` request."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.roots = [folder.as_uri()]
+
+    @property
+    def roots(self) -> list[str]:
+        self.receive(ROOTS_LIST, None)
+        return self._roots
+
+    @roots.setter
+    def roots(self, roots: list[str]) -> None:
+        self._roots = roots
+
+
+# How an adapter sends each method.
+
+
+async def _call_tool(session: Session, params: Json) -> Json:
+    report = None if "_meta" not in params else lambda _progress, _total, _message: None
+    return await session.call_tool(params["name"], params["arguments"], report)
+
+
+async def _complete(session: Session, params: Json) -> list[str]:
+    argument = params["argument"]
+    return await session.complete(params["ref"], argument["name"], argument["value"])
+
+
+SENDERS: Final[Mapping[str, Callable[[Session, Any], Awaitable[Any]]]] = {
+    "ping": lambda session, _: session.ping(),
+    "tools/list": lambda session, _: session.list_tools(),
+    "tools/call": _call_tool,
+    "resources/list": lambda session, _: session.list_resources(),
+    "resources/templates/list": lambda session, _: session.list_resource_templates(),
+    "resources/read": lambda session, params: session.read_resource(params["uri"]),
+    "resources/subscribe": lambda session, params: session.subscribe(params["uri"]),
+    "resources/unsubscribe": lambda session, params: session.unsubscribe(params["uri"]),
+    "prompts/list": lambda session, _: session.list_prompts(),
+    "prompts/get": lambda session, params: session.get_prompt(params["name"], params["arguments"]),
+    "completion/complete": _complete,
+    "logging/setLevel": lambda session, params: session.set_level(params["level"]),
+}
+
+
+# The steps, in fewer words.
+
+
+def ask(method: str) -> Step:
+    """Return a request without parameters."""
+    return Step(method, {})
+
+
+def call(tool: str, **arguments: Any) -> Step:
+    return Step("tools/call", {"name": tool, "arguments": arguments})
+
+
+def read(uri: str) -> Step:
+    return Step("resources/read", {"uri": uri})
+
+
+def get(prompt: str, **arguments: str) -> Step:
+    return Step("prompts/get", {"name": prompt, "arguments": arguments})
+
+
+def set_level(level: str) -> Step:
+    return Step("logging/setLevel", {"level": level})
+
+
+def complete(ref: str, name: str, value: str) -> Step:
+    """Return a completion of a prompt's or a template's argument."""
+    by_uri, by_name = {"type": "ref/resource", "uri": ref}, {"type": "ref/prompt", "name": ref}
+    params = {
+        "ref": by_uri if "://" in ref else by_name,
+        "argument": {"name": name, "value": value},
+    }
+    return Step("completion/complete", params)
+
+
+def failing(step: Step) -> Step:
+    """Return the step, expected to fail."""
+    return replace(step, fails=True)
+
+
+def reporting(step: Step) -> Step:
+    """Return the call with a progress token."""
+    meta = {"progressToken": step.params["name"]}
+    return replace(step, params={**step.params, "_meta": meta})
+
+
+def subscribed_to(uri: str, *steps: Step | WaitFor) -> tuple[Step | WaitFor, ...]:
+    """Return the steps, with a subscription to the resource around them."""
+    begin, end = (Step(f"resources/{what}", {"uri": uri}) for what in ("subscribe", "unsubscribe"))
+    return begin, *steps, end
+
 
 TOOLS_LIST_CHANGED: Final = "notifications/tools/list_changed"
 BIG_TEXT_CHARS: Final = 4 * 1024 * 1024
@@ -34,18 +153,18 @@ BIG_TEXT_CHARS: Final = 4 * 1024 * 1024
 # Published servers.
 
 
-def everything(_folder: Path) -> tuple[Step | Heard, ...]:
-    """`@modelcontextprotocol/server-everything`, as far as 2024-11-05 goes.
+def everything(_folder: Path) -> tuple[Step | WaitFor, ...]:
+    """Script for `@modelcontextprotocol/server-everything`, as far as 2024-11-05 goes.
 
-    Not `get-env`, which tells of the machine, and not `get-resource-links`: these came later.
+    `get-env` is left out, as it shows the machine, and `get-resource-links`, which is newer.
     """
     document = "demo://resource/static/document/extension.md"
     text, blob = (f"demo://resource/dynamic/{kind}/1" for kind in ("text", "blob"))
     template = "demo://resource/dynamic/text/{resourceId}"
     return (
         # The server asks some time after the handshake.
-        Heard(ROOTS_LIST),
-        Heard(MESSAGE),
+        WaitFor(ROOTS_LIST),
+        WaitFor(MESSAGE),
         ask("ping"),
         ask("tools/list"),
         call("echo", message="Grüße 👋"),
@@ -66,10 +185,10 @@ def everything(_folder: Path) -> tuple[Step | Heard, ...]:
         read(text),
         read(blob),
         failing(read("demo://no/such/resource")),
-        *watching(
+        *subscribed_to(
             document,
             call("toggle-subscriber-updates"),
-            Heard(UPDATED),
+            WaitFor(UPDATED),
             call("toggle-subscriber-updates"),
         ),
         ask("prompts/list"),
@@ -83,11 +202,11 @@ def everything(_folder: Path) -> tuple[Step | Heard, ...]:
     )
 
 
-def filesystem(folder: Path) -> tuple[Step | Heard, ...]:
+def filesystem(folder: Path) -> tuple[Step | WaitFor, ...]:
     """`@modelcontextprotocol/server-filesystem`."""
     poem, copy = str(folder / "poem.txt"), str(folder / "drafts" / "copy.txt")
     return (
-        Heard(ROOTS_LIST),
+        WaitFor(ROOTS_LIST),
         ask("ping"),
         ask("tools/list"),
         call("list_allowed_directories"),
@@ -111,7 +230,7 @@ def filesystem(folder: Path) -> tuple[Step | Heard, ...]:
     )
 
 
-def memory(_folder: Path) -> tuple[Step | Heard, ...]:
+def memory(_folder: Path) -> tuple[Step | WaitFor, ...]:
     """`@modelcontextprotocol/server-memory`."""
     ada = {"name": "Ada", "entityType": "person", "observations": ["wrote the first program"]}
     engine = {"name": "Engine", "entityType": "machine", "observations": []}
@@ -123,7 +242,7 @@ def memory(_folder: Path) -> tuple[Step | Heard, ...]:
         call("read_graph"),
         ask("resources/list"),
         ask("resources/templates/list"),
-        *watching(graph, call("create_entities", entities=[ada, engine]), Heard(UPDATED)),
+        *subscribed_to(graph, call("create_entities", entities=[ada, engine]), WaitFor(UPDATED)),
         call("create_relations", relations=[made_for]),
         call("add_observations", observations=[{"entityName": "Ada", "contents": [note]}]),
         call("search_nodes", query="Bernoulli"),
@@ -137,7 +256,7 @@ def memory(_folder: Path) -> tuple[Step | Heard, ...]:
     )
 
 
-def time(_folder: Path) -> tuple[Step | Heard, ...]:
+def time(_folder: Path) -> tuple[Step | WaitFor, ...]:
     """`mcp-server-time`."""
     zones = {"source_timezone": "Europe/Oslo", "target_timezone": "Asia/Tokyo"}
     return (
@@ -150,7 +269,7 @@ def time(_folder: Path) -> tuple[Step | Heard, ...]:
     )
 
 
-def git(folder: Path) -> tuple[Step | Heard, ...]:
+def git(folder: Path) -> tuple[Step | WaitFor, ...]:
     """`mcp-server-git`."""
     here = {"repo_path": str(folder)}
     return (
@@ -177,7 +296,7 @@ def git(folder: Path) -> tuple[Step | Heard, ...]:
 # Examples of ours.
 
 
-def weather(_folder: Path) -> tuple[Step | Heard, ...]:
+def weather(_folder: Path) -> tuple[Step | WaitFor, ...]:
     """`mcp_trio.examples.weather`."""
     return (
         ask("ping"),
@@ -198,7 +317,7 @@ def weather(_folder: Path) -> tuple[Step | Heard, ...]:
     )
 
 
-def sqlite(_folder: Path) -> tuple[Step | Heard, ...]:
+def sqlite(_folder: Path) -> tuple[Step | WaitFor, ...]:
     """`mcp_trio.examples.sqlite_explorer`, over its sample."""
     by_author = "SELECT title FROM book WHERE author = :author ORDER BY title"
     return (
@@ -225,8 +344,8 @@ def sqlite(_folder: Path) -> tuple[Step | Heard, ...]:
 # The servers that the SDKs make, beside this file.
 
 
-def sdk(_folder: Path) -> tuple[Step | Heard, ...]:
-    """The "everything" servers: what `scenario` tells them, as far as it needs no cancellation."""
+def sdk(_folder: Path) -> tuple[Step | WaitFor, ...]:
+    """Script for the SDKs' "everything" servers: the scenario without cancellation."""
     contact = {"name": "Ada", "contactMethod": "phone", "phone": "1"}
     given = {"arg1": "hello", "arg2": "wörld"}
     return (
@@ -250,9 +369,9 @@ def sdk(_folder: Path) -> tuple[Step | Heard, ...]:
         read(FACTS.static_binary_uri),
         read(FACTS.template.format(id="7")),
         failing(read("test://no-such-resource")),
-        *watching(FACTS.watched_uri, call("test_update_watched_resource"), Heard(UPDATED)),
+        *subscribed_to(FACTS.watched_uri, call("test_update_watched_resource"), WaitFor(UPDATED)),
         call("test_trigger_tool_change"),
-        Heard(TOOLS_LIST_CHANGED),
+        WaitFor(TOOLS_LIST_CHANGED),
         ask("prompts/list"),
         get("test_prompt_with_arguments", **given),
         failing(get("no_prompt")),
@@ -261,7 +380,7 @@ def sdk(_folder: Path) -> tuple[Step | Heard, ...]:
     )
 
 
-STORIES: Final[Mapping[str, Callable[[Path], Sequence[Step | Heard]]]] = {
+SCRIPTS: Final[Mapping[str, Callable[[Path], Sequence[Step | WaitFor]]]] = {
     "everything": everything,
     "filesystem": filesystem,
     "memory": memory,
@@ -276,15 +395,15 @@ STORIES: Final[Mapping[str, Callable[[Path], Sequence[Step | Heard]]]] = {
 }
 
 # Stories that take a client that can cancel: chapters of the scenario.
-CHAPTERS: Final[Mapping[str, Sequence[Chapter]]] = {
+SCENARIO_SCRIPTS: Final[Mapping[str, Sequence[ScriptStep]]] = {
     "asking": (
-        scenario.shake_hands,
+        scenario.check_capabilities,
         scenario.report_progress,
         scenario.cancel,
-        server_requests.sample,
-        server_requests.sample_with_progress,
-        server_requests.give_up_sampling,
-        server_requests.list_the_roots,
+        scenario.sample,
+        scenario.sample_with_progress,
+        scenario.cancel_sampling,
+        scenario.list_the_roots,
     ),
 }
 
@@ -302,12 +421,8 @@ BIG: Final[Mapping[str, Step]] = {
 }
 
 
-async def tell(name: str, folder: Path, session: Session, host: Host) -> None:
-    """Tell the story of that name, to a server that has that folder.
-
-    Raises:
-        Unexpected: The server did not do what it should.
-    """
-    chapters: Iterable[Chapter] = CHAPTERS.get(name) or STORIES[name](folder)
-    for chapter in chapters:
-        await chapter(session, host)
+async def run_script(name: str, folder: Path, session: Session, host: Host) -> None:
+    """Run the script of that name with a server that runs in the folder."""
+    steps: Iterable[ScriptStep] = SCENARIO_SCRIPTS.get(name) or SCRIPTS[name](folder)
+    for step in steps:
+        await step(session, host)

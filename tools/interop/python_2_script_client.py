@@ -1,4 +1,4 @@
-"""The Python SDK 2 client, which follows a story: `python_2_story_client.py STORY FOLDER …`."""
+"""The Python SDK 2 client, running a script: `python_2_script_client.py SCRIPT FOLDER SERVER…`."""
 
 import sys
 from pathlib import Path
@@ -6,14 +6,13 @@ from pathlib import Path
 import anyio
 from facts import FACTS
 from python_2_client import connect
-from steps import ListeningHost
-from stories import tell
+from request_scripts import ScriptHost, run_script
 
 
 async def main(name: str, folder: Path, command: list[str]) -> None:
-    host = ListeningHost(folder)
+    host = ScriptHost(folder)
     async with connect(host, FACTS.protocol_version, command) as session:
-        await tell(name, folder, session, host)
+        await run_script(name, folder, session, host)
 
 
 if __name__ == "__main__":
