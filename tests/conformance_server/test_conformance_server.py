@@ -12,8 +12,8 @@ import pytest
 import trio
 from facts import FACTS
 from our_client import Session, client_for
-from parties import Host
-from scenario import tell
+from scenario import run as run_scenario
+from sdk_adapter import Host
 
 from mcp_trio import Client, RequestError, ToolError, UserRejected
 from mcp_trio.recording import replay
@@ -464,7 +464,7 @@ async def tell_story(serve, autojump_clock):
         async with client_for(
             host, serve(protocol_version, record=record), protocol_version
         ) as client:
-            await tell(Session(client, host), host, protocol_version)
+            await run_scenario(Session(client, host), host, protocol_version)
 
     return tell_story
 
