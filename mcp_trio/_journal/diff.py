@@ -36,10 +36,6 @@ def _value(text: bytes) -> Any:
         return text
 
 
-def _is_same(a: object, b: object) -> bool:
-    return type(a) is type(b) and a == b
-
-
 def member_step(name: str) -> str:
     """Return the step of a JSON path that leads to the member of this name."""
     is_plain = _PLAIN_NAME.fullmatch(name)
@@ -82,7 +78,7 @@ def json_differences(left: bytes, right: bytes) -> list[JsonDifference]:
         if (type(a), type(b)) in _CONTAINER_PAIRS:
             inner = _CONTAINER_PAIRS[type(a), type(b)](path, a, b)
             pending += reversed(list(inner))
-        elif not _is_same(a, b):
+        elif type(a) is not type(b) or a != b:
             differences.append((path, a, b))
     return differences
 
@@ -153,7 +149,12 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
     """
     a, b = list(left), list(right)
     if role_of(a) == role_of(b):
-        return _without_random(_differences(_by_lane(a), _by_lane(b)), a)
+        random_records = _random_records(a)
+        return [
+            difference
+            for difference in _differences(_by_lane(a), _by_lane(b))
+            if difference.what != "changed" or not _is_random(difference, random_records)
+        ]
     return [
         difference
         for kind in ("in", "out")
@@ -178,13 +179,6 @@ def _direction_in_right(kind: str, left_role: str | None, right_role: str | None
     """Return the kind that messages of the left recording's `kind` have in the right recording."""
     are_opposite = (left_role == "client") is not (right_role == "client")
     return _OPPOSITE[kind] if are_opposite else kind
-
-
-def _without_random(found: list[Difference], left: Sequence[Record]) -> list[Difference]:
-    random_records = _random_records(left)
-    return [
-        each for each in found if each.what != "changed" or not _is_random(each, random_records)
-    ]
 
 
 def _is_random(difference: Difference, random_records: Collection[int]) -> bool:

@@ -10,7 +10,7 @@ The `open` record of a later segment is checked like every line, but not returne
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, Literal
 
 import msgspec
@@ -68,14 +68,15 @@ def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
     """Yield the records of a recording, each after the damage that was found in its line.
 
     `lines` end in LF, except where the recording was cut. A record of an unknown kind, or with
-    unknown keys, follows a `Damage` that says so: ignore the former, trust the latter.
+    unknown keys, follows a `Damage` that says so. Ignore records of unknown kinds; records with
+    unknown keys can be used.
 
     Raises:
         RecordingError: The lines are no recording, or one of another format version.
     """
     reader = _Reader()
-    pairs = pairwise(_with_end(lines))
-    for number, (line, following) in enumerate(pairs, 1):
+    lines_and_end: Iterator[bytes | None] = chain(lines, (None,))
+    for number, (line, following) in enumerate(pairwise(lines_and_end), 1):
         yield from reader.read(number, line or b"", is_last=following is None)
     if not reader.has_begun:
         raise RecordingError("not a recording: it is empty")
@@ -129,11 +130,6 @@ def first_loss(records: Iterable[Record]) -> int | None:
     return opened
 
 
-def _with_end(lines: Iterable[bytes]) -> Iterator[bytes | None]:
-    yield from lines
-    yield None
-
-
 class _Reader:
     def __init__(self) -> None:
         self.has_begun = False
@@ -146,7 +142,10 @@ class _Reader:
         if not self.has_begun:
             self._begin(record)
         if record is None:
-            yield _unreadable(line_number, is_last=is_last)
+            if is_last:
+                yield Damage(line_number, "torn", "the recording was cut in its last line")
+            else:
+                yield Damage(line_number, "damaged", "not a record")
             self._next_number = None
             self._digest.add(line)
             return
@@ -178,10 +177,10 @@ class _Reader:
             yield "unknown-kind", f"a record of kind {record.kind!r}"
         if isinstance(record, _TolerantRecord):
             yield "unknown-key", "a record with unknown keys"
-        yield from self._numbering(record)
-        yield from self._digesting(record, line)
+        yield from self._check_number(record)
+        yield from self._check_digest(record, line)
 
-    def _numbering(self, record: Record) -> Iterator[tuple[DamageKind, str]]:
+    def _check_number(self, record: Record) -> Iterator[tuple[DamageKind, str]]:
         expected, self._next_number = self._next_number, record.number + 1
         is_explained = self._is_in_gap or record.kind == "gap"
         if record.kind == "gap":
@@ -191,7 +190,7 @@ class _Reader:
         if record.number < expected or not is_explained:
             yield "numbering", f"record {record.number} where {expected} is expected"
 
-    def _digesting(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
+    def _check_digest(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
         if record.kind == "gap":
             self._digest.restart()
         elif record.digest is not None:
@@ -220,9 +219,3 @@ def _decode(line: bytes) -> Record | None:
     except (ValueError, RecursionError, RecordingError):
         return None
     return record
-
-
-def _unreadable(line_number: int, *, is_last: bool) -> Damage:
-    if is_last:
-        return Damage(line_number, "torn", "the recording was cut in its last line")
-    return Damage(line_number, "damaged", "not a record")

@@ -186,7 +186,8 @@ class Zones:
             steps for each in self._paths.values() for steps in each if steps[0] in _ANSWERS
         ]
         self._body_zones = {
-            kind: _hiding_all(zone, self._paths_of(kind)) for kind, zone in _BODIES.items()
+            kind: _hiding_all(zone, [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())])
+            for kind, zone in _BODIES.items()
         }
         self._message_zones = {key: self._message_zone(key) for key in ("", *PARAMS, *paths)}
         for key, each in self._paths.items():
@@ -220,9 +221,6 @@ class Zones:
         zones = everywhere if key == EVERYWHERE else [own]
         if all(_rule(zone, steps) is Rule.LEAVE for zone in zones):
             raise ValueError(f"cannot redact {'.'.join(steps)}: the protocol defines this member")
-
-    def _paths_of(self, kind: str) -> list[_Steps]:
-        return [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())]
 
 
 def _zone_key(body: bytes) -> _ZoneKey:

@@ -140,7 +140,11 @@ class EventParser:
         found: list[Event | Oversized] = []
         for end in ends:
             found += self._end_line(end)
-        return found + self._add_piece(rest)
+        self._line += rest
+        if len(self._line) > self._line_bytes_max:
+            found += self._oversized(self._without_mark(bytes(self._line)))
+            self._line[:] = b":"  # the remainder of the line is parsed as a comment
+        return found
 
     def _split(self, chunk: bytes) -> list[bytes]:
         if not chunk:
@@ -148,14 +152,6 @@ class EventParser:
         rest = chunk.removeprefix(b"\n") if self._is_after_cr else chunk
         self._is_after_cr = chunk.endswith(b"\r")
         return _with_lf(rest).split(b"\n")
-
-    def _add_piece(self, piece: bytes) -> list[Event | Oversized]:
-        self._line += piece
-        if len(self._line) <= self._line_bytes_max:
-            return []
-        found = self._oversized(self._without_mark(bytes(self._line)))
-        self._line[:] = b":"  # the remainder of the line is parsed as a comment
-        return found
 
     def _end_line(self, end: bytes) -> list[Event | Oversized]:
         if self._line:
@@ -175,7 +171,9 @@ class EventParser:
         name, value = _field(line)
         match name:
             case b"data" if not self._event.is_oversized:
-                return self._take_data(line, value)
+                if self._event.size_with(len(value)) > self._data_bytes_max:
+                    return self._oversized(line)
+                self._event.add(value)
             case b"event":
                 self._event.name = value.decode(errors="replace")
             case b"id" if b"\0" not in value:
@@ -184,12 +182,6 @@ class EventParser:
                 self._event.retry_ms = int(value)
             case _:  # a comment, whose name is empty, or an unknown field
                 pass
-        return []
-
-    def _take_data(self, line: bytes, value: bytes) -> list[Event | Oversized]:
-        if self._event.size_with(len(value)) > self._data_bytes_max:
-            return self._oversized(line)
-        self._event.add(value)
         return []
 
     def _oversized(self, line: bytes) -> list[Event | Oversized]:

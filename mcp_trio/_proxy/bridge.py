@@ -98,7 +98,7 @@ class BridgeHttpSession:
         """False: the bridge records by itself, and no other recording may follow."""
         return False
 
-    def shut(self, cause: str) -> None:  # noqa: ARG002  the bridge records its own cause
+    def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
         """Begin to close the session, since the client is done or its session expired."""
         self.closing.set()
         self._scope.cancel()

@@ -126,7 +126,8 @@ class ConnectionForwarder:
                     if await self._pass_requests():
                         status = ENDED
                         with trio.move_on_after(self.limits.shutdown.drain_seconds):
-                            await self._all_settled()
+                            while self._waiting:
+                                await self._settled.park()
                     nursery.cancel_scope.cancel()
         finally:
             self.closing.set()
@@ -134,7 +135,7 @@ class ConnectionForwarder:
                 await self._close()
         return status
 
-    def shut(self, cause: str) -> None:  # noqa: ARG002  the only cause here is a loss
+    def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
         """End both sides, since one of them is lost."""
         self.journal.shut("lost")
         self._scope.cancel()
@@ -252,10 +253,6 @@ class ConnectionForwarder:
     def _waiting(self) -> list[Id]:
         """The ids of the open requests that are no subscriptions."""
         return [request_id for request_id, method in self._open.items() if method != LISTEN]
-
-    async def _all_settled(self) -> None:
-        while self._waiting:
-            await self._settled.park()
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -457,10 +457,10 @@ class ProxiedExchange:
         if head.header(SESSION_ID) is not None:
             if is_over:
                 self.recordings.end(self.recording)
-        elif session_id is not None and response.is_success and self._is_opening():
+        elif session_id is not None and response.is_success and self._awaits_initialize():
             self.recording = self.recordings.name(self.recording, session_id)
 
-    def _is_opening(self) -> bool:
+    def _awaits_initialize(self) -> bool:
         return any(request.method == INITIALIZE for request in self._open.values())
 
     def _note(self, **facts: Any) -> None:

@@ -115,18 +115,15 @@ class FileSink:
         self._syncing: SyncingThread | None = None
         if self._is_regular:
             try:
-                self._take_over()
+                self._lock()
+                # An existing file may be readable by others.
+                os.fchmod(self._descriptor, 0o600)
+                os.ftruncate(self._descriptor, 0)
                 if sync_seconds is not None:
                     self._syncing = SyncingThread(self._descriptor, sync_seconds)
             except OSError:
                 self.close()
                 raise
-
-    def _take_over(self) -> None:
-        """Lock an existing file, restrict it to its owner and empty it."""
-        self._lock()
-        os.fchmod(self._descriptor, 0o600)
-        os.ftruncate(self._descriptor, 0)
 
     def _lock(self) -> None:
         try:

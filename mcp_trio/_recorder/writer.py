@@ -158,11 +158,6 @@ class Recorder:
         self._mark(SESSION_MARK, {"transport": transport}, channel=self.sessions)
         return self.sessions
 
-    def _end_session(self, counts: dict[str, int], *, channel: int) -> None:
-        self._sessions_ended += 1
-        self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
-        self.flush()
-
     def _mark(self, name: str, value: Any, *, channel: int) -> None:
         self.record("mark", encode_body(MarkBody(name=name, value=value)), channel=channel)
 
@@ -206,7 +201,8 @@ class Recorder:
         if self._mode is _Mode.DIRECT:
             self._flush_directly()
         elif self._mode is _Mode.PAUSED:
-            self._flush_while_paused()
+            if self._write_clock() - self._failed_at >= self.limits.recording.retry_seconds:
+                self._resume()
         elif self._mode is _Mode.THREADED:
             self._flush_through_thread()
 
@@ -221,7 +217,9 @@ class Recorder:
         if self._mode is _Mode.CLOSED:
             return
         if channel:
-            self._end_session(counts, channel=channel)
+            self._sessions_ended += 1
+            self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
+            self.flush()
             return
         self.flush()
         if self._mode is _Mode.PAUSED:
@@ -282,10 +280,6 @@ class Recorder:
             return
         self._opening = opening
         segments.begin_next(self._encoder.segment_line(body, self.clock_ns()))
-
-    def _flush_while_paused(self) -> None:
-        if self._write_clock() - self._failed_at >= self.limits.recording.retry_seconds:
-            self._resume()
 
     def _flush_through_thread(self) -> None:
         thread = self._thread

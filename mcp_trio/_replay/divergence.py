@@ -36,8 +36,8 @@ class Operation:
     """An operation that the replay performed, or wants to perform.
 
     Attributes:
-        kind: The kind of the record that it would have; None for an operation that is not known,
-            because its lane waits for a turn.
+        kind: The kind of the record that it would have; None if the lane still waits for its turn,
+            so that its next operation is unknown.
         lane: The lane that performs it; None for the dispatcher.
         ordinal: Its number in the lane.
         body: The body of its record.
@@ -167,9 +167,9 @@ def _kind_and_body(record: Record) -> tuple[str, bytes | None]:
 
 
 def skips(operation: Operation, record: Record) -> bool:
-    """Return whether a lane's operation cannot come before its record, so that it skipped that.
+    """Return whether a lane has skipped a record, because its operation can only come later.
 
-    A value is read in the same step as the next operation, and a response ends the lane.
+    A lane reads values in the step that leads to its next call, and sends a response at its end.
     """
     if is_immediate(record) and operation.kind not in {"val", "mark"}:
         return True

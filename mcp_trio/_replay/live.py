@@ -89,7 +89,7 @@ class RequestDriver:
         channel: The channel to the server.
         limits: The limits of the waits.
         lost: The reason why the server could not be driven to the end, if it could not.
-        unreached: The error, if the server did not even take the first request.
+        first_request_error: The error if the server could not be reached for the first request.
         late: The indexes of the requests whose answers did not come in time.
     """
 
@@ -97,7 +97,7 @@ class RequestDriver:
     channel: Channel
     limits: Limits
     lost: str | None = attrs.field(default=None, init=False)
-    unreached: ConnectionLost | None = attrs.field(default=None, init=False)
+    first_request_error: ConnectionLost | None = attrs.field(default=None, init=False)
     late: set[int] = attrs.field(factory=set[int], init=False)
     _peer: MessageChannel = attrs.field(init=False)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -136,7 +136,7 @@ class RequestDriver:
             else:
                 await self._wait_for(message)
                 self._put(self.matcher.due_answers(before=message.index))
-        # Whatever the server sends before it answers a ping belongs to the recorded requests.
+        # Messages that the server sends before it answers a ping belong to the recorded requests.
         self._put([_final_ping(self.matcher.recorded)])
         await self._wait_until(lambda: self._has_final_pong, self.limits.replay.unrequested_seconds)
 
@@ -146,39 +146,39 @@ class RequestDriver:
                 self._peer.put(message)
 
     async def _wait_for(self, message: RecordedMessage) -> None:
-        if self.matcher.never_comes(message):
+        if self.matcher.never_arrives(message):
             return
         if message.is_answer:
             await self._wait_for_answer(message)
             return
         key = notification_key(message)
-        if key not in self._discontinued and not await self._comes(message):
+        if key not in self._discontinued and not await self._arrives_in_time(message):
             self._discontinued.add(key)
 
     async def _wait_for_answer(self, message: RecordedMessage) -> None:
         received_before = self._received_count
-        if await self._comes(message):
+        if await self._arrives_in_time(message):
             self._silent_requests = 0
-        elif message.request_index is not None and self.matcher.may_come(message):
+        elif message.request_index is not None and self.matcher.may_arrive(message):
             self.late.add(message.request_index)
             is_silent = received_before == self._received_count
             self._silent_requests = self._silent_requests + 1 if is_silent else 0
             if self._silent_requests >= _SILENT_REQUESTS_MAX:
                 self._lose(f"it left {_SILENT_REQUESTS_MAX} requests unanswered and sent nothing")
 
-    async def _comes(self, message: RecordedMessage) -> bool:
+    async def _arrives_in_time(self, message: RecordedMessage) -> bool:
         """Return whether the live server sends a recorded message in time."""
         matcher, limits = self.matcher, self.limits
         seconds = min(limits.replay.unrequested_seconds, limits.requests.idle_seconds)
-        await self._wait_until(lambda: matcher.has_come(message), seconds)
-        if not matcher.has_come(message) and matcher.may_come(message):
-            # The server may wait for an answer that comes later in the recording.
+        await self._wait_until(lambda: matcher.has_arrived(message), seconds)
+        if not matcher.has_arrived(message) and matcher.may_arrive(message):
+            # The server may be waiting for an answer that the client sent later in the recording.
             def has_settled() -> bool:
                 self._put(matcher.due_answers())
-                return matcher.has_come(message) or not matcher.may_come(message)
+                return matcher.has_arrived(message) or not matcher.may_arrive(message)
 
             await self._wait_until(has_settled, limits.requests.idle_seconds - seconds)
-        return matcher.has_come(message)
+        return matcher.has_arrived(message)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         with trio.move_on_after(seconds):
@@ -201,7 +201,7 @@ class RequestDriver:
             error = message.error
             if isinstance(error, ConnectionLost) and not isinstance(error, OutcomeUnknown):
                 # The server did not take the request, and will take no other one either.
-                self.unreached = None if self.matcher.has_received else error
+                self.first_request_error = None if self.matcher.has_received else error
                 self._lose(str(error))
             self.matcher.lose(recorded_index(message.id), str(error))
         else:
@@ -401,8 +401,8 @@ _NAME_MEMBERS: Final = ("name", "uri")
 def compare(driver: RequestDriver, rules: IgnoreRules) -> InputsReport:
     """Compare the recorded conversation with the live one.
 
-    If the server was lost, that is one difference; the messages that it could not send any more are
-    no further ones.
+    The loss of the server counts as one difference; the messages that it then could not send are
+    not reported as missing.
     """
     matcher = driver.matcher
     comparison = _Comparison(matcher, rules, is_lost=driver.lost is not None)
@@ -480,12 +480,12 @@ class _Comparison:
                 request = self._matcher.recorded.messages[index]
                 subject = f"{method} for {_title(request.method, request.body)}"
             key = (method, index)
-            self._pair(recorded.get(key, []), live.get(key, []), subject)
+            self._compare_in_order(recorded.get(key, []), live.get(key, []), subject)
 
-    def _pair(
+    def _compare_in_order(
         self, recorded: Sequence[RecordedMessage], live: Sequence[Notification], subject: str
     ) -> None:
-        """Compare equal notifications with each other, and the others in their order."""
+        """Match equal notifications first; compare the remaining ones in their order."""
         left_over = [_content(each) for each in live]
         changed: list[tuple[RecordedMessage, bytes]] = []
         for message in recorded:
@@ -674,8 +674,8 @@ async def run_inputs(
     connected = await open_target(target, process=process, web=web, limits=limits)
     driver = RequestDriver(matcher=matcher, channel=connected.channel, limits=limits)
     await driver.run(connected.served)
-    if driver.unreached is not None:
-        raise driver.unreached
+    if driver.first_request_error is not None:
+        raise driver.first_request_error
     return compare(driver, rules)
 
 

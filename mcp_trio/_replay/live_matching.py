@@ -400,7 +400,7 @@ class ResponseMatcher:
         """Return whether the live server has sent anything."""
         return bool(self.answers or self.requests or self.notifications or self.unmatched)
 
-    def has_come(self, message: RecordedMessage) -> bool:
+    def has_arrived(self, message: RecordedMessage) -> bool:
         """Return whether the live server has sent a recorded message, or lost its request."""
         if message.is_answer:
             return (
@@ -413,13 +413,13 @@ class ResponseMatcher:
         live = self.notifications.get(notification_key(message), ())
         return len(live) >= self._notification_numbers[message.index]
 
-    def may_come(self, message: RecordedMessage) -> bool:
+    def may_arrive(self, message: RecordedMessage) -> bool:
         """Return whether a request is open that can result in a recorded message."""
         if message.is_answer:
             return message.request_index not in self.recorded.cancelled
         return bool(self._open_requests)
 
-    def never_comes(self, message: RecordedMessage) -> bool:
+    def never_arrives(self, message: RecordedMessage) -> bool:
         """Return whether a recorded message answers an unsent request, or is a final one."""
         is_unrequested = (
             message.is_answer

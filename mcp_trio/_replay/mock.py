@@ -418,7 +418,7 @@ class MockSession:
     def peer_capabilities(self) -> None:
         """None: a mock does not keep the client's capabilities."""
 
-    def shut(self, cause: str) -> None:  # noqa: ARG002  the interface of sessions
+    def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
         """Close the session; callable from any task."""
         self.closing.set()
         self._scope.cancel()

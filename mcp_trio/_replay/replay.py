@@ -42,7 +42,7 @@ class SilentChannel:
         """Discard the messages; return their number."""
         return len(messages)
 
-    async def send(self, messages: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
+    async def send(self, messages: Sequence[bytes]) -> None:  # noqa: ARG002  of `Channel`
         """Discard the messages."""
         await trio.lowlevel.checkpoint()
 

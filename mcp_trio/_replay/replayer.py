@@ -1,4 +1,4 @@
-"""The replayer: it leads the sessions of a recording from record to record.
+"""The replayer, which runs the sessions of a recording again, record by record.
 
 The journal is the schedule. Each session has a `SessionReplay` in the place of its recorder: the
 session calls it for every operation, and it compares the operation with the record at the
@@ -14,21 +14,21 @@ the next step:
   shield, because a result that came before a cancellation in the recording has to come before it in
   the replay. A lane whose record is already at the position continues without yielding.
 - An immediate record (a value that a lane reads, or a fact that it notes without waiting) takes no
-  turn: the lane finds it ahead of the position by its ordinal.
+  turn: the lane finds it by its ordinal, at the position or after it.
 - A lane whose start has no record starts before its first record, at the clock's time then, which
   is never later than its start in the recording.
 - For `cxl`, the lane waits for its cancellation without a shield. If nothing has cancelled it at
   the record's time, the clock advances to the lane's own deadline, provided that this is near.
 - A record of the dispatcher follows from an `in` in the same synchronous step. If one is still at
   the position when all tasks have settled, the replay did not make it.
-- `end` is made by the session when none of its tasks run any more.
+- The session itself makes `end`, when none of its tasks run any more.
 
 If all tasks have settled and the record at the position was not consumed, the replay diverges
 there. It also diverges if a request waits for a turn and the recording has no more records of its
 lane. Then `Abort` wakes all lanes; it is no `Exception`, so that `except Exception` in users' code
 does not stop it.
 
-Code takes no time in a replay, so time runs a little earlier than it did in the recording. A sleep
+Code takes no time in a replay, so each step comes a little earlier than in the recording. A sleep
 that was cancelled just before its end can therefore end in the replay, and its lane then comes to a
 call that it never made. The lane is cancelled at that call, without a shield, and no record is
 compared: the last record of a request is its end, not the end of a call. If the lane has entered a
@@ -497,9 +497,9 @@ class Replayer:
         self, record: Record, begin: Callable[[int], Awaitable[Session]]
     ) -> None:
         index = self.position.index
-        self._check_no_surplus()
+        self._diverge_at_unrecorded_requests()
         await self._advance_to(record)
-        self._check_no_surplus()
+        self._diverge_at_unrecorded_requests()
         if self.position.is_at_consumed:
             self.position.advance()
         elif self.position.index != index:
@@ -514,7 +514,7 @@ class Replayer:
     async def _perform(self, record: Record, index: int) -> None:
         """Deliver a record or give its lane the turn; diverge if the lane does not consume it."""
         if record.kind in _CALL_KINDS:
-            await self._cancel_overtaken(self._nearest_known(key_of(record)))
+            await self._cancel_overtaken(self._nearest_active(key_of(record)))
             if self.position.index != index:
                 return
         if record.kind == "in":
@@ -529,11 +529,11 @@ class Replayer:
             self._give_turn(record)
             await self.settle()
         if self.position.index == index:
-            await self._bring_cancellation(record)
+            await self._advance_to_cancellation(record)
         if self.position.index != index:
             return
         if not self.is_optional(index):
-            self.diverge(self._obstacle(record))
+            self.diverge(self._unrecorded_operation(record))
         self.position.advance()
 
     async def settle(self) -> None:
@@ -624,15 +624,13 @@ class Replayer:
         until = time + _ROUNDING_SECONDS
         while (deadline := self.clock.next_deadline) <= until:
             is_simultaneous = postpones and deadline >= time - _ROUNDING_SECONDS
-            if not (is_simultaneous and self._postpone(until)):
+            may_postpone = is_simultaneous and not self.trace.announces_change(
+                self.position.index, until
+            )
+            if not (may_postpone and self._postponed.postpone(self._quiet_tasks(), until)):
                 self.clock.advance(deadline)
             await self.settle()
         self.clock.advance(time)
-
-    def _postpone(self, until: float) -> bool:
-        if self.trace.announces_change(self.position.index, until):
-            return False
-        return self._postponed.postpone(self._quiet_tasks(), until)
 
     def _quiet_tasks(self) -> Iterator[trio.lowlevel.Task]:
         """Yield the tasks of handlers that make no more calls in the recording."""
@@ -653,7 +651,7 @@ class Replayer:
 
     # Cancellations.
 
-    async def _bring_cancellation(self, record: Record) -> None:
+    async def _advance_to_cancellation(self, record: Record) -> None:
         """Restore postponed deadlines, and advance to the deadline that cancels the lane."""
         time, lane = seconds_of(record), key_of(record)
         if self._postponed.restore():
@@ -675,7 +673,7 @@ class Replayer:
             unshield(self.lanes.tasks[lane])
             await self.settle()
 
-    def _nearest_known(self, lane: LaneKey) -> LaneKey:
+    def _nearest_active(self, lane: LaneKey) -> LaneKey:
         """Return the lane, or the nearest parent of it that has acted already."""
         while lane not in self.lanes.tasks and is_child(lane):
             lane = lane[0], lane[1].rpartition(".")[0]
@@ -728,7 +726,7 @@ class Replayer:
 
     # Operations that are not recorded.
 
-    def _obstacle(self, record: Record) -> Operation | None:
+    def _unrecorded_operation(self, record: Record) -> Operation | None:
         """Return the unrecorded operation that keeps a lane from its record, if one does."""
         lane = key_of(record)
         is_last = self.trace.last_index(lane) == self.position.index
@@ -740,7 +738,7 @@ class Replayer:
                 return self.additional_operation(child)
         return None
 
-    def _check_no_surplus(self) -> None:
+    def _diverge_at_unrecorded_requests(self) -> None:
         """Diverge if a request waits for a turn and has no more records.
 
         Where records are missing from the file, its operation may be among them: the request may

@@ -1,11 +1,11 @@
 """Sequencers of a replayed session, which compare its operations with the recording.
 
 `SessionReplay` compares every record. `OutboundReplay` compares only what is sent: it matches
-effects by lane and name, the n-th to the n-th, and immediate values likewise. Effects are still
-performed in the recorded order as far as the code performs them in that order: a lane's n-th
-command waits for the position of its n-th recorded one, and each outcome for its own position. The
-replay skips recorded effects that the code no longer performs. A lane whose message is next
-continues whatever it waits for.
+effects by lane and name, the n-th to the n-th, and likewise the values that handlers read without
+waiting. Effects keep the recorded order as far as the code still performs them in that order: a
+lane's n-th command waits for the position of its n-th recorded one, and each outcome for its own
+position. The replay skips recorded effects that the code no longer performs. When a message of a
+lane is next in the recording, the lane continues, even if it waits for an effect.
 """
 
 import math
@@ -82,7 +82,7 @@ class SessionReplay:
         """Wait until a handler may start."""
         await self._wait(lane, SuspendedLane(self._key(lane), lane.ordinal, at_start=True))
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  for outbound
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  used by `OutboundReplay`
         """Wait until the lane's next record is at the position; return its kind."""
         await self._wait(lane, SuspendedLane(self._key(lane), lane.ordinal))
         record = self.replayer.position.record
@@ -130,7 +130,7 @@ class SessionReplay:
 
     # Operations.
 
-    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  of `Sequencer`
         """Return the number of the `in` record that was delivered."""
         return self.replayer.delivered
 
@@ -162,11 +162,11 @@ class SessionReplay:
         key = self._key(lane)
         may_excuse = self._is_quiet(lane) or key in self.replayer.lanes.cancellable
         if kind == "cxl" and not self.replayer.is_over and may_excuse:
-            self._excuse(lane)
+            self._accept_early_cancellation(lane)
         else:
             self._compare(kind, lane, body)
 
-    def _excuse(self, lane: Lane) -> None:
+    def _accept_early_cancellation(self, lane: Lane) -> None:
         """Accept the cancellation of a call that is not recorded, if the lane only came early."""
         replayer, key = self.replayer, self._key(lane)
         arrived = replayer.lanes.arrivals.pop((key, lane.ordinal), None)
@@ -215,7 +215,7 @@ class SessionReplay:
     def flush(self) -> None:
         """Do nothing: nothing is written."""
 
-    def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  the records imply them
+    def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  of `Sequencer`
         """Consume the end of the session, which takes no turn."""
         replayer = self.replayer
         if replayer.is_over:
@@ -234,11 +234,11 @@ class SessionReplay:
         lane: Lane,
         name: str,
         arguments: bytes | None,
-        read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
+        read: Callable[[], Outcome],  # noqa: ARG002  of `Sequencer`
     ) -> Outcome:
         """Return the recorded value, if it was read by the same name and arguments."""
         index = self._immediate(lane)
-        if index is None and self._is_beyond_cancellation(lane):
+        if index is None and self._reads_after_cancellation(lane):
             return self._any_value(name)
         record = None if index is None else self.replayer.trace.journal[index]
         recorded = None if record is None else _without_value(record)
@@ -282,7 +282,7 @@ class SessionReplay:
         lane.next_ordinal()
         self.replayer.position.consume(index)
 
-    def _is_beyond_cancellation(self, lane: Lane) -> bool:
+    def _reads_after_cancellation(self, lane: Lane) -> bool:
         """Return whether a lane reads a value because its cancellation has not come yet.
 
         It cannot wait for the cancellation here, so it gets some value and waits at its next call.
@@ -507,13 +507,13 @@ class OutboundReplay(SessionReplay):
         lane: Lane,
         name: str,
         arguments: bytes | None,
-        read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
+        read: Callable[[], Outcome],  # noqa: ARG002  of `Sequencer`
     ) -> Outcome:
         """Return the recorded value of this name, whatever the arguments."""
         if self.replayer.is_over:
             raise Abort
         index = self._next_named((self._key(lane), "val", name))
-        if index is None and self._is_beyond_cancellation(lane):
+        if index is None and self._reads_after_cancellation(lane):
             return self._any_value(name)
         if index is None:
             body = value_body(name, arguments, b"null", is_error=False)

@@ -83,7 +83,7 @@ from mcp_trio.errors import BlockedInReplay, RecordingError, SweepUnavailable
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
 
-SCHEDULES: Final = 100
+DEFAULT_SCHEDULES: Final = 100
 
 # The number of schedules that run at the same time, each in a process.
 _PROCESSES_MAX: Final = os.cpu_count() or 1
@@ -186,7 +186,7 @@ class Outcomes:
     def add_command(self, lane: str, command: CommandBody) -> None:
         """Add an effect of a lane.
 
-        Timeouts and locks do not count: a lock that mends a race must not be a difference.
+        Timeouts and locks are left out, so that a lock that fixes a race is not a difference.
         """
         if command.name not in {LOCK, TIMEOUT}:
             self._of(lane).commands.setdefault(lane, []).append(encode_body(command))
@@ -231,8 +231,8 @@ class SweepTrace:
         """Return the outcomes with every redacted value replaced by the same digits.
 
         A redacted recording has tokens in the place of secrets. Without its key, a sweep makes
-        other tokens for the values that the handlers return. A token shorter than the redactor
-        looks for remains: it would be found in unrelated texts.
+        other tokens for the values that the handlers return. Tokens too short for the redactor to
+        search for are kept, because they would be found in unrelated texts, too.
         """
         if self.redactor is None:
             return outcomes
@@ -492,7 +492,7 @@ class SweepSequencer:
 
     # Messages.
 
-    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
+    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  of `Sequencer`
         """Return the number of the message's record, by which lanes get their recorded names."""
         return self.delivering
 
@@ -513,7 +513,7 @@ class SweepSequencer:
                 delay = self._delay("request", lane, fields.method, nth)
                 self.deliver_response(delay, encode_body(response))
 
-    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:  # noqa: ARG002  the same
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:  # noqa: ARG002  of `Sequencer`
         """Note the end of a request that was cancelled."""
         self._finish(lane)
 
@@ -561,7 +561,7 @@ class SweepSequencer:
             seconds = self._delay("effect", lane, command.name, nth)
         self._started[lane.name] = (seconds, outcome)
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  the same
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  of `Sequencer`
         """Wait for the end of an effect that was started; return the kind of its outcome.
 
         Without an effect, return "cxl" if the calling task is cancelled, else an empty text.
@@ -581,11 +581,11 @@ class SweepSequencer:
         """Return the outcome of the effect for which `turn` waited."""
         return self._ended.pop(lane.name).body
 
-    async def until_cancelled(self, lane: Lane) -> None:  # noqa: ARG002  the same
+    async def until_cancelled(self, lane: Lane) -> None:  # noqa: ARG002  of `Sequencer`
         """Wait for a cancellation that has come already."""
         await trio.sleep_forever()
 
-    async def turn_to_start(self, lane: Lane) -> None:  # noqa: ARG002  the same
+    async def turn_to_start(self, lane: Lane) -> None:  # noqa: ARG002  of `Sequencer`
         """Let other tasks run."""
         await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -596,7 +596,7 @@ class SweepSequencer:
         arguments: bytes | None,
         read: Callable[[], Outcome],
     ) -> Outcome:
-        """Return the recorded value; read deadlines, and clocks that were read more often."""
+        """Return the recorded value; call `read` for deadlines and after the last recorded one."""
         nth = self._count("value", lane, name)
         recorded = self.trace.values.get((lane.name, name), ())
         if arguments is None:
@@ -617,7 +617,7 @@ class SweepSequencer:
         """Return whether the fact is observed: deadlines pass at other times in a schedule."""
         return is_so
 
-    async def let_thread_run(self, name: str) -> None:  # noqa: ARG002  the same
+    async def let_thread_run(self, name: str) -> None:  # noqa: ARG002  of `Sequencer`
         """Wait until no other thread runs; then stop the clock."""
         await self._thread.acquire()
         self.clock.is_held = True
@@ -686,16 +686,16 @@ class InputDriver:
         delays = sum(map(len, trace.effects.values())) + sum(map(len, trace.responses.values()))
         longest_seconds = trace.longest_seconds * _DELAY_FACTOR * delays
         with trio.move_on_at(trace.seconds + longest_seconds + _EXTRA_SECONDS_MAX):
-            responses = 0
+            received = 0
             for each in trace.inputs:
-                await self._wait_answered(trace.answered[responses : each.responses_before])
-                responses = each.responses_before
+                await self._wait_answered(trace.answered[received : each.responses_before])
+                received = each.responses_before
                 if each.seconds > trio.current_time() + _BATCH_SECONDS:
                     await trio.sleep_until(each.seconds)
                 self._is_stalled = False
                 self.sequencer.delivering = each.number
                 self.session.take(each.data)
-            await self._wait_answered(trace.answered[responses:])
+            await self._wait_answered(trace.answered[received:])
 
     async def _wait_answered(self, lanes: Sequence[str]) -> None:
         for lane in lanes:
@@ -788,7 +788,7 @@ def sweep(
     path: str | os.PathLike[str],
     target: "str | Callable[[], Server]",
     *,
-    schedules: int = SCHEDULES,
+    schedules: int = DEFAULT_SCHEDULES,
     seed: int | None = None,
 ) -> SweepReport:
     """Run the handlers of a server under many schedules, and compare the outcomes of requests.
@@ -815,7 +815,7 @@ def sweep(
         return _sweep_in_process(path, target, schedules=schedules, seed=seed)
     trace, begin = load_sweep_trace(path), time.perf_counter()
     first, *others = _seeds(schedules, seed)
-    outcomes = [_checked(run_schedule(trace, target(), first, is_watched=True))]
+    outcomes = [_raise_if_blocked(run_schedule(trace, target(), first, is_watched=True))]
     outcomes += [run_schedule(trace, target(), each) for each in others]
     return _report(outcomes, begin)
 
@@ -824,7 +824,7 @@ def sweep_forked(
     path: str | os.PathLike[str],
     server: "Server",
     *,
-    schedules: int = SCHEDULES,
+    schedules: int = DEFAULT_SCHEDULES,
     seed: int | None = None,
 ) -> SweepReport:
     """Sweep `server` by forking this process, which must have a single thread, per schedule.
@@ -836,7 +836,7 @@ def sweep_forked(
         raise SweepUnavailable("this system cannot fork a process for each schedule")
     trace, begin = load_sweep_trace(path), time.perf_counter()
     first, *others = _seeds(schedules, seed)
-    outcomes = [_checked(_fork(trace, server, first, is_watched=True).outcome())]
+    outcomes = [_raise_if_blocked(_fork(trace, server, first, is_watched=True).outcome())]
     running: deque[_Fork] = deque()
     try:
         for each in others:
@@ -857,7 +857,7 @@ def _seeds(schedules: int, seed: int | None) -> Sequence[int]:
     return range(schedules) if seed is None else (seed,)
 
 
-def _checked(outcome: ScheduleOutcome) -> ScheduleOutcome:
+def _raise_if_blocked(outcome: ScheduleOutcome) -> ScheduleOutcome:
     for untracked_call in outcome.untracked_calls:
         if untracked_call.is_outside:
             raise BlockedInReplay(

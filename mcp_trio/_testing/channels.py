@@ -453,12 +453,9 @@ async def _receive_all(channel: Channel, received: list[Received]) -> None:
 def _without_piece(received: list[Received], messages: Sequence[bytes]) -> list[Received]:
     """Return the received messages without a last one that is only a piece."""
     last = len(received) - 1
-    is_piece = 0 <= last < len(messages) and messages[last].startswith(_bytes(received[last]))
+    piece = received[last] if 0 <= last < len(messages) else None
+    is_piece = isinstance(piece, bytes) and messages[last].startswith(piece)
     return received[:last] if is_piece else received
-
-
-def _bytes(message: Received) -> bytes:
-    return message if isinstance(message, bytes) else b"no piece"
 
 
 async def _send_until_closed(channel: Channel, messages: Sequence[bytes]) -> None:
