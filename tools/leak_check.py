@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from golden import HOME
 
-from mcp_trio._journal.secret_detection import SHAPES
+from mcp_trio._journal.secrets import SHAPES
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
 from mcp_trio.recording import open_recording
 

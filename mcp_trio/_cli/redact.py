@@ -133,7 +133,7 @@ def _limits() -> "Limits":
 
 def _redaction(rules: tuple[str, ...], names: tuple[str, ...], values: str | None) -> "Redaction":
     from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES
+    from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES
 
     paths: dict[str, list[str]] = {}
     for rule in rules:
@@ -266,7 +266,7 @@ def _scan(file: str) -> int:
 def _likely_secrets(records: "list[Record]", manifest: dict[str, object] | None) -> Iterator[Line]:
     from mcp_trio._journal.records import body_bytes
     from mcp_trio._journal.redaction import redactor_for_replay
-    from mcp_trio._journal.secret_detection import likely_secrets
+    from mcp_trio._journal.secrets import likely_secrets
 
     redactor = None if manifest is None else redactor_for_replay(manifest, records)
     for record in records[1:]:

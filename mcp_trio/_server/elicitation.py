@@ -35,7 +35,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import attrs
 import msgspec
 
-from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES, SecretNames
+from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES, SecretNames
 from mcp_trio._protocol.client_features import (
     FORMATS,
     check_form,

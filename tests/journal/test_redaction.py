@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 
 from mcp_trio import Client, Context, Limits, Server, ToolError
 from mcp_trio._cli.commands import commands
-from mcp_trio._journal.known_secrets import KnownSecrets, spelling_pattern
-from mcp_trio._journal.redaction import Redactor, mask_malformed, redactor_for_replay
-from mcp_trio._journal.redaction_zones import PARAMS
-from mcp_trio._journal.secret_detection import SecretNames, likely_secrets
+from mcp_trio._journal.redaction import PARAMS, Redactor, mask_malformed, redactor_for_replay
+from mcp_trio._journal.secrets import KnownSecrets, SecretNames, likely_secrets, spelling_pattern
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio.errors import RecordingError

@@ -81,8 +81,8 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             "project/test_proof.py::test_every_change_of_a_handler_is_found_where_and_as_what_it_is",
             examples=40,
         ),
-        Proof("replay/test_endings.py::test_a_divergence_ends_whatever_handlers_do"),
-        Proof("replay/test_def_handlers.py::test_threads_end_with_a_replay_that_diverges"),
+        Proof("replay/test_replay.py::test_a_divergence_ends_whatever_handlers_do"),
+        Proof("replay/test_threads.py::test_threads_end_with_a_replay_that_diverges"),
         control(
             "properties/test_p4_divergence.py::test_without_the_comparison_changes_are_not_detected"
         ),
@@ -143,12 +143,12 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         Proof(
             "properties/test_p8_planted_secret.py::test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replays"
         ),
-        Proof("journal/test_known_secrets.py::test_no_planted_secret_is_in_any_byte"),
+        Proof("journal/test_redaction.py::test_no_planted_secret_is_in_any_byte"),
         Proof(
             "journal/test_redaction.py::test_a_redacted_body_has_its_structure_and_redacts_to_itself"
         ),
-        Proof("journal/test_redaction_tokens.py::test_equal_stays_equal_and_different_different"),
-        Proof("journal/test_redaction_zones.py::test_protocol_fields_are_never_touched"),
+        Proof("journal/test_redaction.py::test_equal_stays_equal_and_different_different"),
+        Proof("journal/test_redaction.py::test_protocol_fields_are_never_touched"),
         control(
             "properties/test_p8_planted_secret.py::test_without_redaction_the_secret_is_in_the_file_in_every_form"
         ),

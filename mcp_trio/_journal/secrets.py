@@ -1,0 +1,798 @@
+"""Finding secrets in texts: values that are probably secret, and values that are known to be.
+
+Detection goes by name, by shape and by entropy. It finds secrets that no user has named, and
+sometimes values that are no secrets.
+
+A name is secret if its last words are those of a secret name, however they are joined:
+`github_token` is secret, `max_tokens` and `token_type` are not. A long secret name also counts as
+the end of a word: `PGPASSWORD`.
+
+In texts, secrets are found by a name beside them, in URLs, and by shape. The text may be anything:
+a query, the end of a log, source code, incomplete JSON. If the end of a secret is uncertain, more
+is taken rather than less.
+
+A known value is found verbatim; escaped for JSON (however often), for a URL or for HTML; in base64
+at any of its three alignments; and in part, if a long part of it is at the end or the beginning of
+a text, as when it was sent in two chunks. It is not found in three chunks or more, in other
+encodings (such as hexadecimal, or base64 with line breaks), in values computed from it, and in what
+was written before the value was known.
+"""
+
+import functools
+import json
+import math
+import re
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+from urllib.parse import quote, unquote
+
+import attrs
+import msgspec
+
+from mcp_trio._journal.diff import member_step
+
+# Names --------------------------------------------------------------------------------------------
+
+
+DEFAULT_SECRET_NAMES: Final = frozenset(
+    {
+        "access key",
+        "access keys",
+        "access token",
+        "access tokens",
+        "api key",
+        "api keys",
+        "auth",
+        "auth token",
+        "authorization",
+        "bearer",
+        "card number",
+        "client secret",
+        "connection string",
+        "cookie",
+        "cookies",
+        "credential",
+        "credentials",
+        "cvc",
+        "cvv",
+        "dsn",
+        "encryption key",
+        "iban",
+        "id token",
+        "jwt",
+        "otp",
+        "pass",
+        "passcode",
+        "passphrase",
+        "passphrases",
+        "passwd",
+        "password",
+        "passwords",
+        "private key",
+        "private keys",
+        "pwd",
+        "refresh token",
+        "refresh tokens",
+        "secret",
+        "secret key",
+        "secret keys",
+        "secrets",
+        "session id",
+        "signing key",
+        "ssn",
+        "token",
+    }
+)
+
+_NAMES_REMEMBERED_MAX: Final = 4096
+_NAME_CHARS_MAX: Final = 128
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
+_PIECE: Final = re.compile(r"[^\W\d_]+")
+
+# Words and separators. A value often has other characters.
+_NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
+
+# Members that name the value beside them, and the members with that value.
+NAME_MEMBERS: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
+VALUE_MEMBERS: Final = frozenset({"value", "Value"})
+
+# Words after a secret name that do not change its meaning.
+_NEUTRAL: Final = frozenset(
+    {"base", "confirmation", "encoded", "hash", "header", "hex", "pem", "plain", "raw", "repeat"}
+    | {"string", "text", "value"}
+)
+
+# A name of this length is unlikely to end another word by chance.
+_ENDING_CHARS_MIN: Final = 6
+
+# A name in the protocol that is no secret.
+_NO_SECRET: Final = ("progress", "token")
+
+
+class SecretNames:
+    """The names of members, headers and variables that hold secrets.
+
+    Raises:
+        ValueError: A name has no letter.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = frozenset(names)
+        for name in self.names:
+            if not _words(name):
+                raise ValueError(f"a secret name needs a letter: {name!r}")
+        self._endings = {_words(name) for name in names}
+        self._joined = {"".join(words) for words in self._endings}
+        self._long = tuple(each for each in self._joined if len(each) >= _ENDING_CHARS_MIN)
+        self._covers = functools.lru_cache(_NAMES_REMEMBERED_MAX)(self._covers_afresh)
+
+    def covers(self, name: str) -> bool:
+        """Return whether the value with this name is secret."""
+        return len(name) <= _NAME_CHARS_MAX and self._covers(name)
+
+    def lists(self, name: str) -> bool:
+        """Return whether this is one of the secret names itself, which is no secret.
+
+        A name with digits or signs beside the words may be a secret that begins like a name.
+        """
+        is_short = len(name) <= _NAME_CHARS_MAX
+        return is_short and _NAME.fullmatch(name) is not None and _words(name) in self._endings
+
+    def _covers_afresh(self, name: str) -> bool:
+        words = _words(name)
+        if words == _NO_SECRET:
+            return False
+        last = "".join(_PIECE.findall(name)[-1:]).lower()
+        if last in self._joined or last.endswith(self._long):
+            return True
+        while words[1:] and words[-1] in _NEUTRAL and words not in self._endings:
+            words = words[:-1]
+        return any(words[begin:] in self._endings for begin in range(len(words)))
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(name))
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
+    "private key": re.compile(
+        r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?P<secret>.+?)(?:-----END|\Z)", re.DOTALL
+    ),
+    "JSON Web Token": re.compile(r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
+    "AI service key": re.compile(r"\bsk-(?:proj-|ant-)?[\w-]{20,}"),
+    "payment service key": re.compile(r"\b[sr]k_(?:live|test)_\w{16,}"),
+    "GitHub token": re.compile(r"\b(?:gh[pousr]_\w{36,}|github_pat_\w{36,})"),
+    "GitLab token": re.compile(r"\bglpat-[\w-]{20,}"),
+    "AWS key": re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    "Google key": re.compile(r"\bAIza[\w-]{35}|\bya29\.[\w-]{20,}"),
+    "Slack token": re.compile(r"\bxox[abeprs]-[\w-]{10,}"),
+    "package registry token": re.compile(r"\b(?:npm_\w{36}|pypi-[\w-]{50,}|hf_\w{30,})"),
+}
+
+# Every shape contains one of these strings and has at least this length.
+_SIGNS: Final = (
+    *("PRIVATE KEY", "eyJ", "sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+    *("github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "ya29.", "xox", "npm_", "pypi-", "hf_"),
+)
+_SHAPED_CHARS_MIN: Final = 15
+
+
+def shaped(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the kind, begin and end of each value in a text that has the shape of a secret."""
+    if len(text) < _SHAPED_CHARS_MIN or not any(sign in text for sign in _SIGNS):
+        return
+    for kind, pattern in SHAPES.items():
+        for match in pattern.finditer(text):
+            yield kind, *match.span(match.lastgroup or 0)
+
+
+# Secrets in texts ---------------------------------------------------------------------------------
+
+
+Hide = Callable[[str], str]
+_Span = tuple[int, int]
+
+# A shorter text cannot hold a name and a secret.
+_TEXT_CHARS_MIN: Final = 4
+
+# A name, possibly after a percent escape, and the brackets and quotes that close it.
+_NAME_IN_TEXT: Final = r"(?<![\w.$-])(?:(?<=%)[0-9A-Fa-f]{2})?+(?P<name>[\w.$-]{2,128}+)"
+_CLOSED: Final = r"(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*+"
+_PLAIN: Final = r"[^\s&;\"'`<>\\]"
+# Excludes closing brackets and the end of a sentence.
+_END: Final = r"(?<![,.)\]}])"
+# A prefix before a quote, as in Python.
+_PREFIX: Final = r"[bBfFrRuU]"
+
+
+class _NamePattern:
+    """A pattern for a name and the secret after it.
+
+    The secret is matched only after a secret name, since texts may be long and full of names.
+    """
+
+    def __init__(self, head: str, secret: str, flags: re.RegexFlag = re.NOFLAG) -> None:
+        self._head = re.compile(head, flags)
+        self._full = re.compile(f"{head}(?P<secret>{secret})", flags)
+
+    def spans(self, text: str, names: SecretNames) -> Iterator[_Span]:
+        """Yield the spans of secrets, also within values that are none: `note = "password='…'"`."""
+        at = 0
+        while head := self._head.search(text, at):
+            is_secret = names.covers(head["name"])
+            full = self._full.match(text, head.start()) if is_secret else None
+            if full:
+                yield full.span("secret")
+            at = full.end() if full else head.end()
+
+
+# {"password": "…"}  password='…'  config["password"] = "…"
+_QUOTED: Final = _NamePattern(
+    rf"{_NAME_IN_TEXT}{_CLOSED}\s*+[:=]+>?\s*+{_PREFIX}{{0,2}}(?P<quote>\\*+[\"'`])",
+    r"(?:(?!(?<!\\)(?P=quote)).)+",
+    re.DOTALL,
+)
+# "otp": 4711
+_NUMBER: Final = _NamePattern(rf"{_NAME_IN_TEXT}\\*+[\"']\s*+:\s*+", r"-?[0-9]+(?:\.[0-9]+)?")
+# ?token=…  PASSWORD=…  user[password]=…
+_ASSIGNED: Final = _NamePattern(
+    rf"{_NAME_IN_TEXT}{_CLOSED}=(?!=)", rf"(?!{_PREFIX}{{1,2}}\\*+[\"'`]){_PLAIN}+{_END}"
+)
+# …%3Ftoken%3D…%26…
+_NESTED: Final = _NamePattern(rf"{_NAME_IN_TEXT}{_CLOSED}%3[dD]", rf"(?:(?!%26){_PLAIN})+{_END}")
+# A line of a settings file, or a header.
+_LINE: Final = _NamePattern(
+    rf"^[ \t>*#-]*+(?:(?:export|set)[ \t]+)?{_NAME_IN_TEXT}{_CLOSED}(?::[ \t]*|[ \t]+=[ \t]*)",
+    r"[^\s\"'\[{|&*>=:][^\r\n]*",
+    re.MULTILINE,
+)
+# The password: …
+_SENTENCE: Final = _NamePattern(rf"{_NAME_IN_TEXT}{_CLOSED}: +", rf"(?=\S*[0-9]){_PLAIN}+{_END}")
+# --password …
+_FLAG: Final = _NamePattern(
+    r"(?<!\S)(?P<name>--?[A-Za-z][\w-]*+)[ \t]+", r"[^\s\"'-]\S*|\"[^\"]+\"|'[^']+'"
+)
+# <password>…</password>
+_ELEMENT: Final = _NamePattern(rf"<(?:[\w-]+:)?{_NAME_IN_TEXT}(?:\s[^<>]*+)?>", r"[^<>]+(?=</)")
+# A field of a multipart form.
+_FIELD: Final = _NamePattern(
+    r"form-data;[^\r\n]*?\bname=\"?(?P<name>[^\"\r\n;]{1,128})[^\r\n]*\r?\n"
+    r"(?:[^\r\n]+\r?\n)*+\r?\n",
+    r"[^\r\n]+",
+)
+_CREDENTIALS: Final = re.compile(
+    r"\b(?:[Bb]earer|[Bb]asic) +(?P<secret>(?=\S*[0-9=]|\S{20})[A-Za-z0-9._~+/=-]{8,})"
+)
+_ADDRESS: Final = re.compile(r"://[^\s/:@]*:(?P<secret>[^\s/]+)@")
+
+# Patterns with and without a name, by a string that a text has to contain for them to match.
+_NAME_PATTERNS: Final[Mapping[str, tuple[_NamePattern, ...]]] = {
+    '"': (_QUOTED, _NUMBER),
+    "'": (_QUOTED, _NUMBER),
+    "`": (_QUOTED,),
+    "=": (_ASSIGNED, _LINE),
+    ":": (_LINE,),
+    ": ": (_SENTENCE,),
+    "%3": (_NESTED,),
+    "-": (_FLAG, _FIELD),
+    "</": (_ELEMENT,),
+}
+_OTHER_PATTERNS: Final = {"earer ": _CREDENTIALS, "asic ": _CREDENTIALS, "://": _ADDRESS}
+
+
+def may_hold_named_secret(text: str, names: SecretNames) -> bool:
+    """Return whether a text may hold a secret that `replace_named_secrets` finds."""
+    return len(text) >= _TEXT_CHARS_MIN and ("\\u" in text or any(_spans(text, names)))
+
+
+def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
+    """Return the text with each secret in it replaced by `hide`.
+
+    Secrets that overlap are replaced as one, but `hide` is called for each.
+    """
+    pieces: list[str] = []
+    copied = 0
+    for begin, end, parts in _joined(sorted(_spans(text, names))):
+        for part in parts:
+            _hidden(text[slice(*part)], hide)
+        pieces += (text[copied:begin], _hidden(text[begin:end], hide))
+        copied = end
+    return "".join((*pieces, text[copied:])) if pieces else text
+
+
+def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
+    for sign, ways in _NAME_PATTERNS.items():
+        if sign in text:
+            for way in ways:
+                yield from way.spans(text, names)
+    for sign, pattern in _OTHER_PATTERNS.items():
+        if sign in text:
+            yield from (match.span("secret") for match in pattern.finditer(text))
+    yield from ((begin, end) for _, begin, end in shaped(text))
+
+
+def _joined(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
+    """Yield spans that overlap as one span with its parts; other spans have no parts."""
+    parts: list[_Span] = []
+    begin = end = -1
+    for span in spans:
+        if span[0] >= end:
+            if parts:
+                yield begin, end, [part for part in parts if part != (begin, end)]
+            parts, begin, end = [], *span
+        parts.append(span)
+        end = max(end, span[1])
+    if parts:
+        yield begin, end, [part for part in parts if part != (begin, end)]
+
+
+def _hidden(secret: str, hide: Hide) -> str:
+    """Return the replacement of a secret, quoted or percent-encoded as the secret is."""
+    if secret[0] == secret[-1] and secret[0] in "\"'" and secret[1:-1]:
+        return secret[0] + _hidden(secret[1:-1], hide) + secret[0]
+    plain = unquote(secret)
+    return hide(secret) if plain == secret else quote(hide(plain), safe="")
+
+
+# Longer runs are usually data such as an image, shorter ones words.
+_RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,128}={0,2}(?![\w+/=-])")
+_ENTROPY_BITS_MIN: Final = 4.2
+_CLASSES: Final = tuple(map(re.compile, ("[a-z]", "[A-Z]", "[0-9]")))
+
+# Members of the protocol with bytes in base64; the data of a log message may be text.
+_BINARY: Final = (".data", ".blob")
+_LOGGED: Final = "$.params.data"
+
+# Request states are random or sealed, and useless after the session.
+_STATES: Final = frozenset({"$.result.requestState", "$.params.requestState"})
+_RANDOM_STATE: Final = "parked."
+
+_NAMES: Final = SecretNames(DEFAULT_SECRET_NAMES)
+
+
+class LikelySecret(msgspec.Struct, frozen=True):
+    """A value that may be a secret: its path in a JSON text, the reason, and the value."""
+
+    path: str
+    kind: str
+    value: str
+
+
+def likely_secrets(body: bytes) -> list[LikelySecret]:
+    """Return the values in a body that may be secrets; a body that is not JSON is one text."""
+    try:
+        value = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        value = body.decode(errors="replace")
+    return [
+        LikelySecret(path, kind, found)
+        for path, name, text in _texts(value)
+        for found, kind in _found(path, name, text).items()
+    ]
+
+
+def _texts(value: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield path, name and text of each string and number."""
+    open_values: list[tuple[str, str, Any]] = [("$", "", value)]
+    while open_values:
+        path, name, each = open_values.pop()
+        if isinstance(each, dict):
+            members = cast("dict[str, Any]", each).items()
+            rows = [(path + member_step(key), key, inner) for key, inner in members]
+            open_values += reversed(rows)
+        elif isinstance(each, list):
+            items = cast("list[Any]", each)  # type: ignore[redundant-cast]  # pyright needs it
+            rows = [(f"{path}[{at}]", name, item) for at, item in enumerate(items)]
+            open_values += reversed(rows)
+        elif isinstance(each, str | int | float) and not isinstance(each, bool):
+            yield path, name, str(each)
+
+
+def _found(path: str, name: str, text: str) -> dict[str, str]:
+    """Return the values found in a text, each with the first reason."""
+    found = {text[begin:end]: kind for kind, begin, end in shaped(text)}
+
+    def note(value: str) -> str:
+        found.setdefault(value, "secret name")
+        return value
+
+    if text and _NAMES.covers(name):
+        note(text)
+    replace_named_secrets(text, _NAMES, note)
+    if not found and not _is_random_by_design(path, text):
+        found = {run: "high entropy" for run in _RUN.findall(text) if _has_high_entropy(run)}
+    return found
+
+
+def _is_random_by_design(path: str, text: str) -> bool:
+    is_state = path in _STATES or text.startswith(_RANDOM_STATE)
+    return is_state or (path.endswith(_BINARY) and path != _LOGGED)
+
+
+def _has_high_entropy(run: str) -> bool:
+    if not all(each.search(run) for each in _CLASSES):
+        return False
+    shares = [number / len(run) for number in Counter(run).values()]
+    return -sum(share * math.log2(share) for share in shares) >= _ENTROPY_BITS_MIN
+
+
+# Spellings of known secrets -----------------------------------------------------------------------
+
+
+_NEVER_ESCAPED: Final = re.compile(r"[A-Za-z0-9_.-]")
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
+_LETTERS: Final = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+_REMEMBERED_MAX: Final = 1024
+
+# The last of several backslashes matches all others, except the one of an escape. So there is only
+# one way to divide them, and a long row does not cause backtracking.
+_BACKSLASH: Final = r"\\"
+_LAST_BACKSLASH: Final = r"\\+(?:(?!\\)|(?=\\[bfnrtu]))"
+
+
+def spelling_pattern(value: str) -> re.Pattern[str]:
+    """Return a pattern for all spellings of a value; each of its characters is a group."""
+    pairs = zip(value, (*value[1:], ""), strict=True)
+    return re.compile(
+        "".join(f"({_spellings(each, following == each)})" for each, following in pairs)
+    )
+
+
+def respelled(match: re.Match[str], value: str, token: str) -> list[tuple[str, str]]:
+    """Return each character as the text spells it, and the token's character in that spelling."""
+    pieces = [
+        (written, written if before == after else _spelled_like(after, written))
+        for written, before, after in zip(match.groups(), value, token, strict=False)
+    ]
+    pieces.append(("", token[len(value) :]))
+    return pieces
+
+
+@functools.lru_cache(_REMEMBERED_MAX)
+def _spellings(character: str, is_repeated: bool) -> str:  # noqa: FBT001  the cache's key
+    if _NEVER_ESCAPED.fullmatch(character):
+        return re.escape(character)
+    percent = "".join(rf"%(?:25)*{byte:02x}" for byte in character.encode())
+    units = character.encode("utf-16-be")
+    escaped = "".join(rf"\\+u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    code = ord(character)
+    ways = [rf"(?i:{percent}|{escaped}|&#0*{code};|&#x0*{code:x};)"]
+    if character in _ENTITIES:
+        ways.append(_ENTITIES[character])
+    if character in _LETTERS:
+        ways.append(rf"\\+{_LETTERS[character]}")
+    if character == " ":
+        ways.append(r"\+")
+    if character == "\\":
+        ways.append(_BACKSLASH if is_repeated else _LAST_BACKSLASH)
+    else:
+        ways.append(rf"\\*{re.escape(character)}" if character.isascii() else character)
+    return f"(?:{'|'.join(ways)})"
+
+
+def _spelled_like(character: str, model: str) -> str:
+    """Return a character in the spelling of another one."""
+    kind = model.lstrip("\\")[:2]
+    if _NEVER_ESCAPED.fullmatch(character) or len(model) == 1:
+        return character
+    if kind[:1] == "%":
+        written = quote(character, safe="")
+        written = written.lower() if any(map(str.islower, model)) else written
+        return written.replace("%", "%25" if model.startswith("%25") else "%")
+    if kind[:1] == "u":
+        units = re.findall("....", character.encode("utf-16-be").hex())
+        slashes = re.findall(r"\\+(?=u)", model)
+        return "".join(f"{each}u{unit}" for each, unit in zip(slashes, units, strict=False))
+    if kind == "&#":
+        return f"&#{ord(character)};"
+    return character
+
+
+# A shorter plain word or number is found only as a word: "test" is not found in "latest".
+_PLAIN_CHARS_MIN: Final = 8
+_PART_CHARS_MIN: Final = 8
+# Longer values are divided into pieces of this length.
+_PIECE_CHARS_MAX: Final = 1024
+_BASE64_BYTES_MIN: Final = 6
+_PROBE_CHARS_MIN: Final = 3
+
+# Characters that no escape and no text encoding changes.
+_STEADY: Final = re.compile(r"[A-Za-z0-9_.-]+")
+
+# Escapes in JSON of characters that need none, and the same in JSON within a string.
+_NEEDLESS: Final = re.compile(rb"\\(?:u00(?P<code>[2-7][0-9A-Fa-f])|(?P<itself>.))", re.DOTALL)
+_NEEDLESS_INSIDE: Final = re.compile(rb"\\\\+(?:u00[2-7]|/)")
+
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+")
+_BASE64_RUNS: Final = bytes(
+    each if _BASE64.fullmatch(chr(each)) else ord(" ") for each in range(256)
+)
+_BASE64_PROBES_FEW: Final = 32
+_TO_URL_SAFE: Final = str.maketrans("+/", "-_")
+_FROM_URL_SAFE: Final = str.maketrans("-_", "+/")
+
+# How many characters around base64 decide which alphabet it uses.
+_AROUND_CHARS: Final = 64
+
+# By the number of bytes before a secret: its first base64 character without bits of these bytes.
+_FIRST_OWN: Final = {0: 0, 1: 2, 2: 3}
+
+
+@attrs.frozen
+class _Encoded:
+    """Secret bytes in base64 after `offset` other bytes; `own` are the characters of them alone."""
+
+    own: str
+    secret: bytes
+    token: bytes
+    offset: int
+
+
+@attrs.define(eq=False)
+class KnownSecret:
+    """A known secret, or a piece of a long one, and its token."""
+
+    value: str
+    token: str
+    is_word: bool
+    encoded: Collection[_Encoded]
+    _pattern: re.Pattern[str] | None = None
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern of its spellings, compiled on first use since most are never needed."""
+        if self._pattern is None:
+            self._pattern = spelling_pattern(self.value)
+        return self._pattern
+
+
+class KnownSecrets:
+    """The known secrets of a recording, and their tokens."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, str] = {}
+        self._all: list[KnownSecret] = []
+        self._without_probe: list[KnownSecret] = []
+        self._by_probe: dict[bytes, list[KnownSecret]] = {}
+        self._by_base64: dict[bytes, list[KnownSecret]] = {}
+        self._base64_chars_min = math.inf
+
+    def __len__(self) -> int:
+        """Return the number of known secrets."""
+        return len(self._tokens)
+
+    def add(self, value: str, token: str, *, is_certain: bool) -> None:
+        """Add a value; a short plain word is later found only as a word, unless it `is_certain`."""
+        if value in self._tokens:
+            return
+        self._tokens[value] = token
+        is_plain = value.isalpha() or value.isdigit()
+        is_word = is_plain and len(value) < _PLAIN_CHARS_MIN and not is_certain
+        for piece, its_token in _pieces(value, token):
+            followed = KnownSecret(piece, its_token, is_word, _encoded(piece, its_token))
+            self._all.append(followed)
+            self._probe(followed)
+
+    def token_of(self, value: str) -> str | None:
+        """Return the token of a text that is a known secret; None for any other."""
+        return self._tokens.get(value)
+
+    def found_in(self, body: bytes) -> Collection[KnownSecret]:
+        """Return the secrets that may be in a JSON text; no others are in it."""
+        if not self._all:
+            return ()
+        if b"\\u" in body or b"\\/" in body:
+            body = _NEEDLESS.sub(_unescaped, body)
+            if _NEEDLESS_INSIDE.search(body):
+                return self._all
+        found = [each for probe, each in self._by_probe.items() if probe in body]
+        if self._may_hold_base64(body):
+            found += [each for probe, each in self._by_base64.items() if probe in body]
+        if not found:
+            return self._without_probe
+        return dict.fromkeys(
+            followed for each in (*found, self._without_probe) for followed in each
+        )
+
+    def replaced(self, text: str, found: Collection[KnownSecret]) -> str:
+        """Return the text with the token of each of these secrets in its place."""
+        edits: list[_Edit] = []
+        for _, followed, is_token in self._longest_first(text, found):
+            edits += _kept(text, followed) if is_token else _edits(text, followed, edits)
+        if edits:
+            text = _edited(text, edits)
+        for followed in found:
+            if _PART_CHARS_MIN < len(followed.value) == len(followed.token):
+                text = _without_parts(text, followed.value, followed.token)
+        for followed in found:
+            for encoded in followed.encoded:
+                if encoded.own in text:
+                    text = _recoded(text, encoded)
+        return text
+
+    def _longest_first(
+        self, text: str, found: Collection[KnownSecret]
+    ) -> list[tuple[int, KnownSecret, bool]]:
+        """Return the secrets to look for, and the tokens in the text, by descending length.
+
+        Tokens are included so that no shorter secret is replaced within one.
+        """
+        rows = [(len(each.value), each, False) for each in found]
+        rows += [(len(each.token), each, True) for each in self._all if each.token in text]
+        return sorted(rows, key=lambda row: row[0], reverse=True)
+
+    def _probe(self, followed: KnownSecret) -> None:
+        value = followed.value
+        ends = {value[:_PART_CHARS_MIN], value[-_PART_CHARS_MIN:]}
+        probes = {max(_STEADY.findall(end), key=len, default="") for end in ends}
+        if min(map(len, probes)) < min(_PROBE_CHARS_MIN, len(value)):
+            self._without_probe.append(followed)
+            return
+        for probe in probes:
+            self._by_probe.setdefault(probe.encode(), []).append(followed)
+        for encoded in followed.encoded:
+            self._by_base64.setdefault(encoded.own.encode(), []).append(followed)
+            self._base64_chars_min = min(self._base64_chars_min, len(encoded.own))
+
+    def _may_hold_base64(self, body: bytes) -> bool:
+        """Return whether a run of base64 characters is long enough for one of the secrets."""
+        if len(self._by_base64) <= _BASE64_PROBES_FEW:
+            return True
+        runs = body.translate(_BASE64_RUNS).split()
+        return max(map(len, runs), default=0) >= self._base64_chars_min
+
+
+_Edit = tuple[int, int, str]
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    if match["code"]:
+        code = int(match["code"], 16)
+        return match[0] if chr(code) in '"\\' else bytes([code])
+    return b"/" if match["itself"] == b"/" else match[0]
+
+
+def _pieces(value: str, token: str) -> Iterator[tuple[str, str]]:
+    """Yield a value and its token; for a long value, the pieces that cover it."""
+    if len(value) <= _PIECE_CHARS_MAX or len(value) != len(token):
+        yield value, token
+        return
+    begins = range(0, len(value) - _PIECE_CHARS_MAX, _PIECE_CHARS_MAX)
+    for begin in (*begins, len(value) - _PIECE_CHARS_MAX):
+        piece = slice(begin, begin + _PIECE_CHARS_MAX)
+        yield value[piece], token[piece]
+
+
+def _encoded(value: str, token: str) -> list[_Encoded]:
+    """Return the value in base64, also as part of a JSON text."""
+    found: dict[str, _Encoded] = {}
+    for write in (str, _in_json, _in_ascii_json):
+        secret = write(value).encode()
+        token_bytes = write(token).encode().ljust(len(secret), b"0")[: len(secret)]
+        for offset, begin in _FIRST_OWN.items() if len(secret) >= _BASE64_BYTES_MIN else ():
+            shown = b64encode(bytes(offset) + secret + bytes(2)).decode()
+            own = shown[begin : (offset + len(secret)) * 8 // 6]
+            for each in (own, own.translate(_TO_URL_SAFE)):
+                found.setdefault(each, _Encoded(each, secret, token_bytes, offset))
+    return list(found.values())
+
+
+def _in_json(text: str) -> str:
+    return msgspec.json.encode(text).decode()[1:-1]
+
+
+def _in_ascii_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _kept(text: str, followed: KnownSecret) -> list[_Edit]:
+    token = re.escape(followed.token)
+    return [(*match.span(), match[0]) for match in re.finditer(token, text)]
+
+
+def _edits(text: str, followed: KnownSecret, others: Collection[_Edit]) -> list[_Edit]:
+    """Return the edits that replace a secret, except within the other edits."""
+    edits: list[_Edit] = []
+    for match in followed.pattern.finditer(text):
+        begin, end = match.span()
+        is_allowed = not followed.is_word or _stands_alone(match)
+        if not is_allowed or (begin == 0 and text.startswith("://", end)):
+            continue
+        pieces = respelled(match, followed.value, followed.token)
+        if any(_overlap((begin, end), other) for other in others):
+            for written, again in pieces:
+                span = (begin, begin := begin + len(written))
+                if written and not any(_overlap(span, other) for other in others):
+                    edits.append((*span, again))
+        else:
+            edits.append((begin, end, "".join(again for _, again in pieces)))
+    return edits
+
+
+def _stands_alone(match: re.Match[str]) -> bool:
+    before = match.string[match.start() - 1 : match.start()]
+    return not before.isalnum() and not match.string[match.end() : match.end() + 1].isalnum()
+
+
+def _overlap(span: tuple[int, int], other: _Edit) -> bool:
+    return span[0] < other[1] and other[0] < span[1]
+
+
+def _edited(text: str, edits: Iterable[_Edit]) -> str:
+    pieces: list[str] = []
+    copied = 0
+    for begin, end, again in sorted(edits):
+        pieces += (text[copied:begin], again)
+        copied = max(copied, end)
+    return "".join((*pieces, text[copied:]))
+
+
+def _without_parts(text: str, value: str, token: str) -> str:
+    """Return the text without a part of the secret at its end and its beginning.
+
+    Characters that could belong to both parts, as in `123412`, belong to the longer one.
+    """
+    first, last = token[len(token) - _begun(text, value) :], token[: _ended(text, value)]
+    shared = max(len(first) + len(last) - len(text), 0)
+    if len(first) > len(last):
+        last = last[shared:]
+    else:
+        first = first[: len(first) - shared]
+    return first + text[len(first) : len(text) - len(last)] + last
+
+
+def _begun(text: str, value: str) -> int:
+    """Return how many characters of the secret's end the text begins with; 0 if only a few."""
+    if value[-_PART_CHARS_MIN:] not in text:
+        return 0
+    return next((size for size in _part_sizes(value) if text.startswith(value[-size:])), 0)
+
+
+def _ended(text: str, value: str) -> int:
+    """Return how many characters of the secret's beginning the text ends with; 0 if only a few."""
+    if value[:_PART_CHARS_MIN] not in text:
+        return 0
+    return next((size for size in _part_sizes(value) if text.endswith(value[:size])), 0)
+
+
+def _part_sizes(value: str) -> range:
+    return range(len(value) - 1, _PART_CHARS_MIN - 1, -1)
+
+
+def _recoded(text: str, encoded: _Encoded) -> str:
+    """Return the text with the token in place of the secret in base64."""
+    pieces: list[str] = []
+    copied = 0
+    at = text.find(encoded.own)
+    while at >= 0:
+        begin = at - _FIRST_OWN[encoded.offset]
+        group = _recoded_group(text, begin, encoded) if begin >= copied else ""
+        if group:
+            pieces += (text[copied:begin], group)
+            copied = begin + len(group)
+        at = text.find(encoded.own, at + 1)
+    return "".join((*pieces, text[copied:]))
+
+
+def _recoded_group(text: str, begin: int, encoded: _Encoded) -> str:
+    """Return the base64 at `begin` with the token; empty if the secret is not in it."""
+    end = encoded.offset + len(encoded.secret)
+    run = _BASE64.match(text, begin, begin - (-end // 3) * 4)
+    group = run[0] if run else ""
+    try:
+        shown = b64decode(group.translate(_FROM_URL_SAFE) + "=" * (-len(group) % 4))
+    except ValueError:
+        return ""
+    if shown[encoded.offset : end] != encoded.secret:
+        return ""
+    changed = shown[: encoded.offset] + encoded.token + shown[end:]
+    again = b64encode(changed).decode()[: len(group)]
+    around = text[max(begin - _AROUND_CHARS, 0) : begin + len(group) + _AROUND_CHARS]
+    is_url_safe = ("-" in around or "_" in around) and not ("+" in around or "/" in around)
+    return again.translate(_TO_URL_SAFE) if is_url_safe else again
