@@ -709,11 +709,11 @@ class Colour(enum.Enum):
     RED = "red"
 
 
-class BoatEffectsResults(msgspec.Struct):
+class Vessel(msgspec.Struct):
     name: str
 
 
-class Ship(BoatEffectsResults):
+class Ship(Vessel):
     masts: int
 
 
@@ -779,14 +779,14 @@ UTC = dt.UTC
         (str, "ada\n\0"),
         (bytes, b"\xff"),
         (Colour, Colour.RED),
-        (BoatEffectsResults, BoatEffectsResults("Ada")),
+        (Vessel, Vessel("Ada")),
         (Ship | None, Ship("Ada", 3)),
         (Crew, Crew({"b", "a"}, dt.date(2026, 1, 2))),
         (Load, Load(tons=1.5, codes=[1])),
         (Known, {"name": "Ada"}),
         (tuple[int, ...], (1, 2)),
-        (dict[int, BoatEffectsResults], {1: BoatEffectsResults("Ada")}),
-        (list[BoatEffectsResults | str], [BoatEffectsResults("Ada"), "Grace"]),
+        (dict[int, Vessel], {1: Vessel("Ada")}),
+        (list[Vessel | str], [Vessel("Ada"), "Grace"]),
         (dict[str, typing.Any], {"a": [1, {"b": None}]}),
         (tuple[object, ...], (1, "a")),
         (typing.Annotated[dict, msgspec.Meta(extra_json_schema={})], {"a": 1}),
@@ -797,7 +797,7 @@ UTC = dt.UTC
         (typing.Any, {"a": [1, 2.5, None, True]}),
         (None, ["no annotation"]),
         (None, None),
-        ("list[Boat]", [BoatEffectsResults("by name")]),
+        ("list[Vessel]", [Vessel("by name")]),
     ],
 )
 def test_a_result_that_json_preserves_is_returned_equal(hint, value):
@@ -822,7 +822,7 @@ def test_the_users_converter_is_used():
         (tuple[int, ...], [1], (1,)),
         (list[int], (1,), [1]),
         (frozenset[int], {1}, frozenset({1})),
-        (BoatEffectsResults, {"name": "Ada"}, BoatEffectsResults("Ada")),
+        (Vessel, {"name": "Ada"}, Vessel("Ada")),
         (Crew, {"names": ["a"], "since": "2026-01-02"}, Crew({"a"}, dt.date(2026, 1, 2))),
     ],
 )
@@ -835,11 +835,11 @@ def test_an_effect_returns_the_annotated_type(hint, value, result):
     [
         (None, (1, 2), "annotate what the function returns"),
         (None, {1: 2}, "annotate"),
-        (None, BoatEffectsResults("Ada"), "annotate"),
+        (None, Vessel("Ada"), "annotate"),
         (typing.Any, Crew({"a"}, dt.date(2026, 1, 2)), "annotate"),
         (None, math.nan, "annotate"),
         (None, b"bytes", "annotate"),
-        (BoatEffectsResults, Ship("Ada", 3), "would lose something"),
+        (Vessel, Ship("Ada", 3), "would lose something"),
         (dict[str, typing.Any], {"at": dt.date(2026, 1, 2)}, "would lose something"),
         (dict[str, object] | None, {"it": (1, 2)}, "would lose something"),
         (list, [math.nan], "would lose something"),
