@@ -30,8 +30,8 @@ from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, decoded_headers, encoded
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode, close_reason
+from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
-from mcp_trio._transports.inboxes import ReceivedQueue
 from mcp_trio._transports.websocket import SocketEnded, Upgrade, Upgraded
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 

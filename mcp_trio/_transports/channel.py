@@ -1,4 +1,4 @@
-"""`Channel`: the interface of transports.
+"""`Channel`: the interface of transports, and a queue for what they receive.
 
 A transport is any class with the three methods of `Channel`; nothing is inherited or registered.
 How a connection is opened is up to the transport: it returns a channel that is ready for use.
@@ -41,7 +41,10 @@ Seven more members are used where they exist:
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
+
+import attrs
+import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost
@@ -103,3 +106,78 @@ def text_with_cause(error: BaseException) -> str:
     if not isinstance(cause, OSError) or str(cause) in text:
         return text
     return f"{text} ({cause})"
+
+
+# The approximate memory of an item beside its bytes. It counts towards the bound, so that a flood
+# of tiny items is bounded, too.
+_ITEM_BYTES: Final = 128
+
+
+@attrs.define(eq=False)
+class ReceivedQueue:
+    """A queue of received messages that is bounded by bytes: many producers, one consumer.
+
+    `put` never waits, so that cancellation cannot lose a message between reading and queueing. A
+    producer awaits `room` after `put` and before it reads on: the queue exceeds `bytes_max` by at
+    most one message for each producer.
+    """
+
+    bytes_max: int
+    _items: list[Received] = attrs.field(factory=list[Received], init=False)
+    _bytes: int = attrs.field(default=0, init=False)
+    _is_ended: bool = attrs.field(default=False, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    _filled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _emptied: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    def put(self, item: Received) -> None:
+        """Append an item; after `end`, drop it."""
+        if self._is_ended:
+            return
+        self._items.append(item)
+        self._bytes += _size(item)
+        self._filled.unpark_all()
+
+    async def room(self) -> None:
+        """Wait until the queue holds fewer than `bytes_max` bytes, or is closed."""
+        while self._bytes >= self.bytes_max and not self._is_closed:
+            await self._emptied.park()
+
+    async def take(self) -> list[Received]:
+        """Remove and return all items, at least one; return an empty list at the end.
+
+        The end is returned without yielding to another task: a caller that learns from it that its
+        session is lost must find that session ended already. Cancellation loses no item.
+
+        Raises:
+            trio.ClosedResourceError: The queue is closed, also while this waits.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._items:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        while not (self._items or self._is_ended or self._is_closed):
+            await self._filled.park()
+        if self._is_closed:
+            raise trio.ClosedResourceError("this side of the channel was closed")
+        items, self._items = self._items, []
+        self._bytes = 0
+        self._emptied.unpark_all()
+        return items
+
+    def end(self) -> None:
+        """Accept no more items; `take` still returns those that are queued."""
+        self._is_ended = True
+        self._filled.unpark_all()
+
+    def close(self) -> None:
+        """Drop all items, and end every wait in `take` and `room`."""
+        self._is_closed = True
+        self._items.clear()
+        self._filled.unpark_all()
+        self._emptied.unpark_all()
+
+
+def _size(item: Received) -> int:
+    if isinstance(item, bytes):
+        return len(item) + _ITEM_BYTES
+    return _ITEM_BYTES if isinstance(item, Lost) else len(item.prefix) + _ITEM_BYTES

@@ -48,7 +48,7 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._protocol.versions import STATELESS_CODES
-from mcp_trio._transports.channel import Received
+from mcp_trio._transports.channel import Received, ReceivedQueue
 from mcp_trio._transports.concurrency import ErrorGroup, contained
 from mcp_trio._transports.connections import OnState, RandomSource, ReportedState, State
 from mcp_trio._transports.http_client_requests import (
@@ -63,7 +63,6 @@ from mcp_trio._transports.http_client_requests import (
     parsed_url,
     session_id_of,
 )
-from mcp_trio._transports.inboxes import ReceivedQueue
 from mcp_trio.errors import METHOD_NOT_FOUND, ConnectionLost, LocalProtocolError, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 

@@ -12,9 +12,9 @@ the channel then delivers `notifications/cancelled` to the session, as other tra
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 import msgspec
@@ -38,10 +38,75 @@ from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._transports.channel import Received
+from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import AnswerStream, Sent
-from mcp_trio._transports.inboxes import RequestInbox, Take
 from mcp_trio.limits import Limits
 from mcp_trio.types import CancelledParams
+
+Take: TypeAlias = Callable[[Sequence[Received]], None]
+"""The session's synchronous receiver; an empty sequence means that the channel has ended."""
+
+
+@attrs.define(eq=False)
+class RequestInbox:
+    """The receiving side of an HTTP server's channel, filled by the exchanges of its clients.
+
+    A session that has called `deliver_to` gets each message synchronously, within `put`. Otherwise
+    the message is kept until `receive` or `deliver_to` is called.
+    """
+
+    _take: Take | None = attrs.field(default=None, init=False)
+    _waiting: tuple[Received, ...] = attrs.field(default=(), init=False)
+    _has_eof: bool = attrs.field(default=False, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+
+    def deliver_to(self, take: Take) -> None:
+        """Pass the messages that are kept, and all later ones, to `take`."""
+        self._take = take
+        waiting, self._waiting = self._waiting, ()
+        if waiting:
+            take(waiting)
+        if self._has_eof:
+            take([])
+
+    def put(self, message: bytes) -> None:
+        """Pass one message to the session, or keep it; a closed inbox drops it."""
+        if self._is_closed:
+            return
+        if self._take is not None:
+            self._take([message])
+        else:
+            self._waiting = (*self._waiting, message)
+            self._news.wake()
+
+    def end(self) -> None:
+        """Report the end of input to the session."""
+        self._has_eof = True
+        self._news.wake()
+        if self._take is not None:
+            self._take([])
+
+    def close(self) -> None:
+        """Drop all later messages, and report the end of input to the session."""
+        self._is_closed = True
+        self.end()
+
+    async def receive(self) -> Sequence[Received]:
+        """Return the messages that are kept, at least one; an empty sequence at the end of input.
+
+        Cancellation loses no message.
+
+        Raises:
+            trio.ClosedResourceError: The inbox is closed.
+        """
+        await trio.lowlevel.checkpoint()
+        while not (self._waiting or self._has_eof or self._is_closed):
+            await self._news.wait()
+        if self._is_closed:
+            raise trio.ClosedResourceError
+        taken, self._waiting = self._waiting, ()
+        return taken
 
 
 @attrs.define(eq=False)

@@ -49,7 +49,7 @@ from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.websocket import CloseCode, close_reason
-from mcp_trio._transports.inboxes import ReceivedQueue
+from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.socket_bytes import SocketEnds, Wire, WireStream
 from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.limits import MIB, Limits

@@ -17,11 +17,11 @@ import trio.testing
 from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio._jsonrpc.lines import one_line
 from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.connections import ReportedState
 from mcp_trio._transports.http_client import ToolHeaders, agreed_version, outgoing_message
 from mcp_trio._transports.http_client_requests import body_pieces
 from mcp_trio._transports.http_libraries import errors_of, library_of
-from mcp_trio._transports.inboxes import ReceivedQueue
 from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, MIB, MessageLimits
 from mcp_trio.transports import Lost, Oversized, open_http_channel

@@ -20,11 +20,11 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.http_sessions import (
     DuplicateIdError,
+    RequestInbox,
     SessionChannel,
     StatelessChannel,
     TooManyStreamsError,
 )
-from mcp_trio._transports.inboxes import RequestInbox
 from mcp_trio.errors import Unencodable
 from mcp_trio.limits import HttpLimits, MessageLimits
 from mcp_trio.transports import RelatedMessage
