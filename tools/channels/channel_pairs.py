@@ -486,7 +486,16 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "WebSocket": Transport(begin=_websocket),
     "WebSocket, native": Transport(begin=partial(_websocket_at, "native")),
     # Hypercorn switches tasks several times for each of 20,000 messages.
-    "WebSocket, ASGI": Transport(begin=partial(_websocket_at, "hypercorn"), timeout_seconds=60),
+    "WebSocket, ASGI": Transport(
+        begin=partial(_websocket_at, "hypercorn"),
+        excuses={
+            (
+                "an_oversized_message_is_reported",
+                0,
+            ): "hypercorn closes the connection with 1009 before the application sees the message"
+        },
+        timeout_seconds=60,
+    ),
     "Unix": Transport(begin=_unix),
     "TCP": Transport(begin=_tcp),
     "named pipes": Transport(
