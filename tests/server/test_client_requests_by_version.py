@@ -135,7 +135,7 @@ async def test_a_client_without_the_capability_is_never_asked(
 
 @pytest.mark.requirement("SAMP-06", "SAMP-07", "SAMP-08", "SAMP-09", "SAMP-16", "SAMP-24")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_handler_asks_a_model_and_only_what_it_says(talk, protocol_version):
+async def test_a_handler_samples_a_model(talk, protocol_version):
     async def ask(ctx):
         image = types.ImageContent(data="AP8=", mime_type="image/png")
         first = await ctx.sample(["Why?", image], max_tokens=9, system_prompt="Be brief.")
@@ -173,9 +173,7 @@ async def test_a_handler_asks_a_model_and_only_what_it_says(talk, protocol_versi
         {"stopReason": 3},
     ],
 )
-async def test_what_is_no_message_of_a_model_never_reaches_the_handler(
-    talk, protocol_version, change
-):
+async def test_an_invalid_sampling_result_never_reaches_the_handler(talk, protocol_version, change):
     async def ask(ctx):
         try:
             return await ctx.sample("Why?")
@@ -325,9 +323,7 @@ async def test_a_handler_receives_the_action_of_its_user(talk, protocol_version,
         {"action": "perhaps"},
     ],
 )
-async def test_a_form_that_is_filled_in_wrong_never_reaches_the_handler(
-    talk, protocol_version, result
-):
+async def test_an_invalid_form_response_never_reaches_the_handler(talk, protocol_version, result):
     async def ask(ctx):
         try:
             return (await ctx.elicit("Which ship?", Mooring)).data

@@ -101,7 +101,7 @@ async def test_a_function_is_an_effect(server, record):
     assert told() == [command("find", name="Ada"), ("res", {"name": "Ada", "metres": 3})]
 
 
-async def test_without_a_recording_it_is_the_same(server, serve):
+async def test_an_effect_returns_the_same_without_a_recording(server, serve):
     @server.tool
     async def boat(ctx: Context) -> str:
         return repr(await ctx.effect(find, "Ada"))
@@ -249,7 +249,7 @@ async def test_wrong_arguments_are_pythons_type_error(server, serve, record, is_
 # By the decorator.
 
 
-async def test_a_decorated_function_finds_its_handler(server, record):
+async def test_a_decorated_function_is_an_effect_of_the_running_handler(server, record):
     @server.tool
     async def boat() -> str:
         return f"{await look_up('Ada')} {weigh('Ada')}"
@@ -263,14 +263,14 @@ async def test_a_decorated_function_finds_its_handler(server, record):
     ]
 
 
-async def test_outside_of_a_handler_it_is_the_function():
+async def test_outside_a_handler_an_effect_calls_the_function():
     assert weigh("Ada") == 6
     assert await look_up("Ada") == Boat("Ada", 3)
     assert look_up.__name__ == "look_up"
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-async def test_an_effect_inside_of_an_effect_is_the_function(server, serve, record, is_recorded):
+async def test_an_effect_inside_an_effect_calls_the_function(server, serve, record, is_recorded):
     @effect
     async def outer() -> list[float]:
         async with trio.open_nursery() as nursery:
@@ -872,12 +872,12 @@ def test_an_annotation_that_cannot_be_read_is_rejected_with_the_functions_name(h
         codec(hint)
 
 
-def test_a_recorded_result_of_another_form_is_rejected():
+def test_a_recorded_result_of_another_type_is_rejected():
     with pytest.raises(TypeError, match="is not what it is annotated with"):
         codec(int).decoded(b'"three"')
 
 
-def test_how_results_are_kept_is_found_out_once_for_each_function():
+def test_the_conversion_of_results_is_determined_once_for_each_function():
     results = EffectResults(None, JsonWriter(), Limits())
     function = returning(int)
     assert results.of(function) is results.of(function)
@@ -892,7 +892,7 @@ class Slotted:
 
 
 @pytest.mark.parametrize("function", [Slotted(), print, int])
-def test_anything_that_can_be_called_has_results(function):
+def test_any_callable_can_be_an_effect(function):
     it = EffectResults(None, JsonWriter(), Limits()).of(function)
     assert it.converted(3) == (3, b"3")
 

@@ -1112,7 +1112,7 @@ async def test_a_client_receives_changes_by_its_callbacks(server_change_notifica
 
 @pytest.mark.requirement("RES-11", "RES-12")
 @pytest.mark.parametrize("uri", ["harbour://tide", "harbour://oslo/tide"])
-async def test_a_subscribed_client_is_notified_until_it_unsubscribes_change_notifications(
+async def test_a_client_receives_updates_until_it_unsubscribes(
     server_change_notifications, serve, uri
 ):
     asker, other = (

@@ -253,7 +253,7 @@ def test_the_return_value_of_a_resource_becomes_text_or_a_blob(value, contents):
 
 
 @pytest.mark.parametrize("value", ["hi", b"hi", Image(b"hi"), {"a": 1}])
-def test_the_declared_mime_type_of_a_resource_wins(value):
+def test_the_declared_mime_type_of_a_resource_has_precedence(value):
     (contents,) = resource_result("x:1", "text/markdown", value).contents
     assert contents.mime_type == "text/markdown"
 
@@ -475,7 +475,7 @@ async def test_structured_content_other_than_objects_needs_the_newest_version(
         (Port | types.CallToolResult, Port("Oslo")),
     ],
 )
-async def test_data_is_of_its_schema(serve, hint, value):
+async def test_structured_content_matches_its_schema(serve, hint, value):
     asker = await serve(returning(hint, value), protocol_version=E)
     result = await called(asker)
     assert SchemaValidator(await listed(asker)).check(result["structuredContent"]) == []
@@ -538,7 +538,7 @@ async def test_structured_content_can_be_left_out(serve):
     assert "structuredContent" not in await called(asker)
 
 
-async def test_structured_content_can_be_insisted_on(serve):
+async def test_structured_content_can_be_required(serve):
     asker = await serve(returning(str, "Oslo", structured=True), protocol_version=E)
     assert await listed(asker) == {"type": "string"}
     assert await called(asker) == {
@@ -548,7 +548,9 @@ async def test_structured_content_can_be_insisted_on(serve):
 
 
 @pytest.mark.parametrize("hint", [Any, complex, "Unknown"])
-async def test_who_insists_is_told_what_is_missing(serve, hint, caplog):
+async def test_a_tool_that_requires_structured_content_without_a_schema_cannot_be_listed(
+    serve, hint, caplog
+):
     asker = await serve(returning(hint, structured=True), protocol_version=E)
     assert (await asker.error("tools/list"))["code"] == -32603
     assert "'it' cannot be listed" in caplog.text
@@ -586,13 +588,13 @@ async def test_given_schemas_are_listed_as_they_are(serve, protocol_version):
 
 
 @pytest.mark.requirement("TOOL-26", "TOOL-27")
-async def test_a_given_schema_of_no_object_is_for_the_newest_protocol_version_alone(serve):
+async def test_a_given_non_object_schema_is_only_for_the_newest_protocol_version(serve):
     server = returning(list, [1], output_schema={"type": "array"})
     assert await listed(await serve(server, protocol_version=E)) == {"type": "array"}
     assert await listed(await serve(server, protocol_version=D)) is None
 
 
-def test_a_given_schema_and_none_at_all_are_not_both_to_be_had():
+def test_a_given_schema_with_structured_content_disabled_is_rejected():
     with pytest.raises(ValueError, match="structured=False"):
         returning(dict, output_schema=GIVEN, structured=False)
 
@@ -656,7 +658,7 @@ async def test_a_complete_result_keeps_its_content_and_may_hold_any_data(serve):
 
 @pytest.mark.requirement("TRAP-71")
 @pytest.mark.parametrize("data", [msgspec.UNSET, {"why": "fog"}])
-async def test_a_failure_need_not_be_of_the_schema(serve, data):
+async def test_an_error_result_need_not_match_the_schema(serve, data):
     text = types.TextContent(text="fog")
     whole = types.CallToolResult(content=[text], structured_content=data, is_error=True)
     asker = await serve(returning(Port, whole), protocol_version=E)
@@ -666,7 +668,7 @@ async def test_a_failure_need_not_be_of_the_schema(serve, data):
 
 
 @pytest.mark.requirement("TOOL-37")
-async def test_a_result_that_asks_for_input_is_no_data():
+async def test_an_input_required_result_is_not_structured_content():
     from mcp_trio._server.results import JsonWriter, prompt_result, resource_result, tool_result
 
     asks = types.InputRequiredResult(request_state="s")

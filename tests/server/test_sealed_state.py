@@ -130,7 +130,9 @@ def test_a_state_is_valid_only_for_its_own_request(other):
 
 
 @given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
-def test_no_two_bindings_are_one_text(server, principal, other_server, other_principal):
+def test_different_bindings_have_different_encodings(
+    server, principal, other_server, other_principal
+):
     binding = attrs.evolve(BINDING, principal=principal)
     other = attrs.evolve(BINDING, principal=other_principal)
 
@@ -163,14 +165,14 @@ def test_a_state_of_another_version_of_its_handler_is_rejected():
     assert opened(sealed(), version="2") is None
 
 
-def test_a_state_that_is_larger_than_allowed_is_rejected_unseen():
+def test_a_state_over_the_size_limit_is_rejected_before_decryption():
     text = sealed(text="x" * 2000)
 
     assert opened(text, by=sealer(requests=RequestLimits(state_bytes_max=len(text)))) is not None
     assert opened(text, by=sealer(requests=RequestLimits(state_bytes_max=len(text) - 1))) is None
 
 
-def test_a_state_that_holds_more_than_is_read_here_is_rejected():
+def test_a_state_over_the_plaintext_limit_is_rejected():
     text = sealed(text="x" * 2000)
 
     assert opened(text, by=sealer(requests=RequestLimits(state_plain_bytes_max=1000))) is None
@@ -220,7 +222,7 @@ def test_keys_are_changed_without_losing_a_state():
     assert opened(text, by=sealer(KEY, NEW_KEY)) is not None
 
 
-def test_every_key_that_is_drawn_is_another_one():
+def test_generated_keys_differ():
     text = Sealer(server="shop", keys=KeyRing.random(), limits=DEFAULT_LIMITS).seal(
         state(), BINDING, now=NOW, nonce=NONCE
     )
@@ -274,7 +276,7 @@ def test_a_digest_differs_with_anything_that_a_retry_repeats():
     assert len(digests) == 6
 
 
-def test_numbers_without_end_count_as_they_are_spelled():
+def test_infinite_numbers_are_digested_by_their_spelling():
     digests = {
         request_digest("tools/call", params(b'{"a":%s}' % each)) for each in (b"1e999", b"2e999")
     }
@@ -282,7 +284,7 @@ def test_numbers_without_end_count_as_they_are_spelled():
     assert len(digests) == 2
 
 
-def test_there_is_one_error_for_a_state():
+def test_every_invalid_state_has_the_same_error():
     assert (invalid_state_error().code, invalid_state_error().message) == (
         -32602,
         "the request state is not valid",
@@ -338,7 +340,7 @@ async def test_a_full_store_drops_expired_states_and_otherwise_rejects():
     assert not await store.take("b", seconds=10)
 
 
-async def test_a_store_has_room_again_for_replies_when_others_are_over():
+async def test_expired_replies_make_room_in_a_store():
     clock = Clock()
     store = MemoryStore(reply_bytes_max=8, now=clock)
     for key in "ab":
@@ -354,7 +356,7 @@ async def test_a_store_has_room_again_for_replies_when_others_are_over():
     assert kept == [None, b"1", b"1234567", None]
 
 
-async def test_a_reply_that_is_larger_than_all_room_is_not_kept():
+async def test_a_reply_larger_than_the_store_is_not_kept():
     store = MemoryStore(reply_bytes_max=8, now=Clock())
     await store.keep("a", b"123456789", seconds=10)
     assert await store.kept("a") is None
@@ -453,7 +455,7 @@ def retry(result, **answers):
 
 
 @pytest.mark.requirement("STATE-01")
-async def test_what_one_request_says_of_its_client_holds_for_no_other(stateless):
+async def test_client_metadata_of_one_request_does_not_apply_to_another(stateless):
     asker = await stateless()
     said = {CLIENT_INFO: CAPTAIN, CLIENT_CAPABILITIES: {"roots": {}}, LOG_LEVEL: "debug"}
     first = (await tool(asker, "who", said))["result"]
@@ -485,7 +487,7 @@ async def test_each_round_of_a_resumable_handler_may_come_on_a_connection_of_its
 
 
 @pytest.mark.requirement("STATE-03", "STATE-06")
-async def test_the_next_page_may_be_asked_for_on_another_connection(stateless):
+async def test_the_next_page_may_be_requested_on_another_connection(stateless):
     one, another = await stateless(), await stateless()
     page = await one.result("tools/list")
     await one.wire.aclose()
@@ -496,7 +498,7 @@ async def test_the_next_page_may_be_asked_for_on_another_connection(stateless):
 
 @pytest.mark.requirement("STATE-05")
 @pytest.mark.parametrize("name", ["sail", "row"])
-async def test_a_request_that_names_no_state_goes_on_with_none(stateless, name):
+async def test_a_request_without_a_state_starts_anew(stateless, name):
     asker = await stateless()
     first = (await tool(asker, name))["result"]
     again = (await tool(asker, name, inputResponses={"q1": accepted("reed")}))["result"]
@@ -506,7 +508,7 @@ async def test_a_request_that_names_no_state_goes_on_with_none(stateless, name):
 
 
 @pytest.mark.requirement("STATE-07")
-async def test_who_was_let_in_once_is_looked_at_again_each_time(stateless):
+async def test_a_handler_checks_the_client_at_every_request(stateless):
     asker = await stateless()
     assert "result" in await tool(asker, "vault", {CLIENT_INFO: CAPTAIN})
     for meta in ({CLIENT_INFO: UNKNOWN_PEER}, {}):
@@ -517,9 +519,7 @@ async def test_who_was_let_in_once_is_looked_at_again_each_time(stateless):
 
 @pytest.mark.requirement("STATE-10")
 @pytest.mark.parametrize("how", ["unknown", "expired"])
-async def test_a_handle_that_is_not_good_is_a_tools_error_that_says_so(
-    stateless, server_state_of_requests, how
-):
+async def test_an_invalid_handle_is_an_error_of_the_tool(stateless, server_state_of_requests, how):
     trips = {}
 
     @server_state_of_requests.tool
@@ -546,7 +546,7 @@ async def test_a_handle_that_is_not_good_is_a_tools_error_that_says_so(
 
 
 @pytest.mark.requirement("MRTR-21")
-async def test_a_token_that_nothing_protects_is_good_for_nothing_when_it_was_changed(stateless):
+async def test_a_changed_token_of_a_suspended_handler_is_rejected(stateless):
     """It says nothing, and so has nothing to be kept whole: it only is found, or not."""
     asker = await stateless()
     first = (await tool(asker, "sail"))["result"]
@@ -560,7 +560,7 @@ async def test_a_token_that_nothing_protects_is_good_for_nothing_when_it_was_cha
     assert last["content"][0]["text"] == "1 reed"
 
 
-async def test_a_handler_that_wants_to_go_on_later_does_so_at_a_legacy_client(
+async def test_a_handler_that_defers_its_answer_continues_with_a_legacy_client(
     serve, autojump_clock
 ):
     times = []
@@ -579,7 +579,7 @@ async def test_a_handler_that_wants_to_go_on_later_does_so_at_a_legacy_client(
 
 @pytest.mark.parametrize("protocol_version", ALL_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_who_asks_nothing_is_answered_at_once(serve, protocol_version, resumable):
+async def test_a_handler_that_asks_nothing_responds_at_once(serve, protocol_version, resumable):
     server = Server("harbour")
 
     @server.tool(resumable=resumable)

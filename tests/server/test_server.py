@@ -391,7 +391,7 @@ def test_the_lifespan_itself_has_no_name_for_an_effect():
         bool(ReplayLifespan())
 
 
-def test_it_can_be_shown():
+def test_a_stand_in_has_a_repr():
     assert repr(ReplayLifespan().db.pool) == "<ctx.lifespan.db.pool, which a replay does not have>"
     assert not hasattr(ReplayLifespan(), "__wrapped__")
 

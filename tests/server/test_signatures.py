@@ -322,7 +322,7 @@ def test_the_arguments_bound_by_a_partial_are_hidden_or_defaults():
     assert called(functools.partial(two, days=5), {"city": "Oslo"}) == ("Oslo", 5)
 
 
-def test_the_docstring_is_that_of_the_function_behind():
+def test_the_docstring_is_that_of_the_wrapped_function():
     assert signature_of(Weather().method).docstring.description == "A method."
     assert signature_of(Weather()).docstring.description == "A callable."
 
@@ -412,7 +412,7 @@ def test_bound_values_are_the_decoded_objects_and_not_copies():
     assert found.bind(arguments, None)["trip"] is arguments.trip
 
 
-def test_registering_builds_nothing():
+def test_registering_does_not_resolve_annotations():
     def handler(a: "Nowhere", b: "list["):  # noqa: F821, F722
         pass
 
@@ -424,7 +424,7 @@ def test_registering_costs_next_to_nothing():
     assert min(timeit.repeat(lambda: signature_of(forecast), number=100, repeat=5)) / 100 < 50e-6
 
 
-def test_reading_arguments_loads_nothing_new():
+def test_decoding_arguments_imports_no_module():
     code = """
 import pathlib, sys
 from mcp_trio._server.signatures import Signature
@@ -833,7 +833,7 @@ def test_arguments_that_are_no_object_are_rejected(sent, got):
 @pytest.mark.parametrize(
     "raw", [b'{"city":"\xff"}', b'{"city":"\\ud800"}', b'{"city":', b'{"\xff":1}']
 )
-def test_text_that_is_no_json_is_an_arguments_error_too(raw):
+def test_invalid_json_text_is_an_arguments_error(raw):
     with pytest.raises(ArgumentsError):
         signature_of(lambda city: city).decode(raw)
 

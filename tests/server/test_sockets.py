@@ -389,7 +389,7 @@ async def test_a_server_dials_again_and_again_in_one_lifespan():
     assert states[2][1] == "the peer closed the connection"
 
 
-async def test_it_reports_the_url_and_ends_in_bounded_time_when_cancelled():
+async def test_dial_reports_the_url_and_ends_in_bounded_time_when_cancelled():
     seen = Story()
     async with nursery_for_a_while() as nursery:
         hub = await open_hub(nursery)
@@ -408,7 +408,7 @@ async def test_it_reports_the_url_and_ends_in_bounded_time_when_cancelled():
     assert seen == ["begins", "waits", "cancelled", "ends"]
 
 
-async def test_a_hub_that_is_not_there_yet_is_waited_for():
+async def test_a_server_dials_until_its_hub_listens():
     states, reasons = Story(), []
 
     def note(state, why):
@@ -428,7 +428,7 @@ async def test_a_hub_that_is_not_there_yet_is_waited_for():
         assert f"cannot connect to {url}" in reasons[1]
 
 
-async def test_one_file_holds_all_sessions_as_one_story_that_replays(tmp_path):
+async def test_one_recording_contains_all_sessions_and_replays(tmp_path):
     file = tmp_path / "story.mcprec.jsonl"
     async with nursery_for_a_while() as nursery:
         hub = await open_hub(nursery)
@@ -445,7 +445,7 @@ async def test_one_file_holds_all_sessions_as_one_story_that_replays(tmp_path):
     assert report.is_complete
 
 
-async def test_a_hub_that_knows_nobody_without_a_token_is_not_asked_again():
+async def test_a_hub_that_rejects_the_handshake_is_not_dialled_again():
     states = []
     async with nursery_for_a_while() as nursery:
         serve = functools.partial(Server("hub").serve_websocket, port=0, token="sesame")
@@ -459,7 +459,7 @@ async def test_a_hub_that_knows_nobody_without_a_token_is_not_asked_again():
     assert "HTTP 401" in states[1][1]
 
 
-async def test_a_hub_that_closes_with_a_rejection_is_not_asked_again():
+async def test_a_hub_that_closes_with_a_rejection_is_not_dialled_again():
     from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 
     async def handle(channel):
@@ -488,7 +488,7 @@ async def test_a_hub_that_closes_with_a_rejection_is_not_asked_again():
         ("ws://127.0.0.1", {"token": "ö"}, ValueError),
     ],
 )
-async def test_what_cannot_be_dialled_is_rejected(url, options, kind):
+async def test_an_invalid_url_or_option_of_dial_is_rejected(url, options, kind):
     seen = Story()
     with pytest.raises(kind):
         await worker(seen).dial(url, **options)

@@ -125,7 +125,7 @@ async def test_resources_that_do_not_exist_are_omitted_from_a_subscription(serve
 
 @pytest.mark.requirement("SUB-01")
 @pytest.mark.parametrize("params", [{}, {"notifications": None}, {"notifications": []}])
-async def test_without_a_filter_there_is_no_subscription(server, stateless, params):
+async def test_a_subscription_without_a_filter_is_rejected(server, stateless, params):
     asker = await stateless(server)
     assert (await asker.error("subscriptions/listen", params))["code"] == -32602
 
@@ -331,7 +331,7 @@ async def test_a_client_that_disconnects_does_not_delay_the_end(server, nursery,
 # What it costs.
 
 
-async def test_subscriptions_have_a_limit_that_the_rejection_names(stateless):
+async def test_the_rejection_of_too_many_subscriptions_names_the_limit(stateless):
     asker = await stateless(
         Server("harbour", offers=EVERYTHING, limits=Limits(requests=RequestLimits(listens_max=2)))
     )
@@ -344,7 +344,7 @@ async def test_subscriptions_have_a_limit_that_the_rejection_names(stateless):
     await listen(asker)
 
 
-async def test_their_resources_have_a_limit_together(stateless):
+async def test_the_resources_of_all_subscriptions_together_are_limited(stateless):
     server = Server("harbour", limits=Limits(requests=RequestLimits(subscriptions_max=3)))
     server.resource("x:{n}")(lambda n: n)
     asker = await stateless(server)
@@ -466,7 +466,7 @@ async def test_a_server_comes_back_to_a_hub_that_was_away():
 
 
 @pytest.mark.real_time
-async def test_only_who_has_the_token_is_taken():
+async def test_a_hub_accepts_only_servers_with_the_token():
     async with listen_websocket(token="sesame") as hub:
         for wrong in (None, "x"):
             with pytest.raises(ConnectionLost, match="HTTP 401"):
@@ -492,7 +492,7 @@ async def test_a_lock_file_leads_a_server_to_its_hub(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-async def test_a_hub_is_told_that_a_server_stops():
+async def test_a_hub_is_notified_that_a_server_stops():
     with trio.fail_after(SECONDS):
         async with listen_websocket() as hub:
             async with trio.open_nursery() as nursery:
@@ -516,7 +516,9 @@ async def test_a_server_dials_with_tls(certificate):
             nursery.cancel_scope.cancel()
 
 
-async def test_a_hub_whom_nobody_vouches_for_is_dialled_again_and_told_why(certificate):
+async def test_a_hub_with_an_untrusted_certificate_is_dialled_again_and_the_reason_reported(
+    certificate,
+):
     states, retrying = [], trio.Event()
 
     def note(state, why):
@@ -533,7 +535,7 @@ async def test_a_hub_whom_nobody_vouches_for_is_dialled_again_and_told_why(certi
     assert "certificate" in states[1][1]
 
 
-async def test_what_the_block_raises_leaves_it_bare(tmp_path):
+async def test_an_error_of_the_block_is_raised_without_a_group(tmp_path):
     path = tmp_path / "hub.lock"
     with pytest.raises(LookupError):
         async with listen_websocket(lock_path=path):
@@ -541,7 +543,7 @@ async def test_what_the_block_raises_leaves_it_bare(tmp_path):
     assert not path.exists()
 
 
-async def test_who_was_not_taken_is_told_that_the_hub_stops():
+async def test_a_server_that_was_not_received_is_notified_that_the_hub_stops():
     with trio.fail_after(SECONDS):
         async with listen_websocket() as hub:
             channel = await open_websocket_channel(hub.url)
@@ -559,7 +561,7 @@ async def test_options_that_contradict_each_other_are_rejected():
 
 
 @pytest.mark.real_time
-async def test_who_has_gone_before_it_was_taken_keeps_no_place():
+async def test_a_server_that_disconnects_before_it_is_received_is_not_counted():
     async def opened():
         while True:
             try:
@@ -576,7 +578,7 @@ async def test_who_has_gone_before_it_was_taken_keeps_no_place():
                 await (await opened()).aclose()
 
 
-async def test_whoever_takes_in_another_task_is_done_when_the_hub_stops():
+async def test_receiving_in_another_task_ends_when_the_hub_stops():
     async def take(hub):
         async for channel in hub:
             await channel.aclose()

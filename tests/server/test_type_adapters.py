@@ -248,7 +248,7 @@ def encoded(sent):
 
 @pytest.mark.parametrize(("wrap", "wrap_json", "wrap_value"), NESTED)
 @pytest.mark.parametrize(("hint", "sent", "value", "rejected"), TYPES)
-def test_every_type_arrives_as_itself(hint, sent, value, rejected, wrap, wrap_json, wrap_value):
+def test_every_type_is_decoded_as_itself(hint, sent, value, rejected, wrap, wrap_json, wrap_value):
     found = signature(wrap(hint))
     jsonschema.Draft202012Validator.check_schema(found.schema)
     schema = jsonschema.Draft202012Validator(found.schema)
@@ -264,7 +264,7 @@ def test_every_type_arrives_as_itself(hint, sent, value, rejected, wrap, wrap_js
 
 @pytest.mark.requirement("TOOL-16")
 @pytest.mark.parametrize(("hint", "sent", "value", "rejected"), TYPES)
-def test_every_type_is_a_result_that_reads_as_an_argument_again(hint, sent, value, rejected):
+def test_every_type_can_be_returned_and_decoded_again(hint, sent, value, rejected):
     (content,) = tool_result([[value]], JsonWriter()).content
     found = signature(list[list[hint]])
     read = found.decode(b'{"it":' + content.text.encode() + b"}").it
@@ -296,7 +296,7 @@ def test_fields_that_no_constructor_takes_are_not_offered():
     }
 
 
-def test_a_class_that_holds_itself_is_one_definition():
+def test_a_recursive_class_is_one_definition():
     schema = signature(Folder).schema
     assert schema["properties"]["it"] == {"$ref": "#/$defs/Folder"}
     assert schema["$defs"]["Folder"]["properties"]["folders"] == {
@@ -323,7 +323,7 @@ def test_classes_of_the_same_name_are_two_definitions():
     assert len(refs) == 2
 
 
-def test_a_description_of_the_parameter_stands_beside_its_type():
+def test_the_description_of_a_parameter_is_kept_beside_its_type():
     def handler(where: pathlib.Path, folder: Folder, either: int | pathlib.Path = 3):
         """Short.
 
@@ -505,7 +505,7 @@ def test_a_constraint_becomes_the_meta_of_msgspec(hint, translated):
 @pytest.mark.parametrize(
     "hint", [int, None, Any, Literal["a", 1], list, list[int], int | str, tuple[()], dt.date]
 )
-def test_what_has_no_constraint_stays_itself(hint):
+def test_a_type_without_constraints_is_unchanged(hint):
     assert readable(hint) is hint
 
 
@@ -557,7 +557,7 @@ def test_what_has_no_constraint_stays_itself(hint):
         ),
     ],
 )
-def test_what_msgspec_cannot_say_is_checked_after_it(hint, good, bad, line):
+def test_constraints_that_msgspec_lacks_are_checked_after_decoding(hint, good, bad, line):
     assert convert(good, readable(hint)) is not ...
     with pytest.raises(msgspec.ValidationError) as caught:
         convert([bad], readable(list[hint]))
@@ -576,7 +576,7 @@ def test_what_msgspec_cannot_say_is_checked_after_it(hint, good, bad, line):
         Annotated[Any, at.Ge(1)],
     ],
 )
-def test_a_constraint_that_nobody_could_check_is_rejected(hint):
+def test_a_constraint_that_cannot_be_checked_is_rejected(hint):
     with pytest.raises(TypeError, match=r"the constraint .* (is not supported|does not fit \w+)$"):
         readable(hint)
 
@@ -633,7 +633,7 @@ class NumberTree:
     leaves: Annotated[int, Meta(ge=0)] = 0
 
 
-def test_a_class_that_msgspec_can_read_stays_itself():
+def test_a_class_that_msgspec_supports_is_unchanged():
     assert readable(NumberTree) is NumberTree
 
 

@@ -50,7 +50,7 @@ def test_expansion_follows_the_examples_of_the_rfc(template, uri):
     assert parse(template).expand(VALUES) == uri
 
 
-def test_what_is_encoded_already_stays_in_a_reserved_expansion():
+def test_reserved_expansion_keeps_percent_encoded_characters():
     assert parse("{+a}").expand({"a": "50%25 of 100%"}) == "50%25%20of%20100%25"
 
 
@@ -104,7 +104,7 @@ def test_what_is_encoded_already_stays_in_a_reserved_expansion():
         ("x{#f}", "x", {}),
     ],
 )
-def test_a_uri_is_matched_definitely(template, uri, values):
+def test_a_match_has_the_values_of_the_variables(template, uri, values):
     assert parse(template).match(uri) == values
 
 
@@ -134,7 +134,7 @@ def test_a_uri_is_matched_definitely(template, uri, values):
         ("x{;p}", "x;p=a%2Fb"),
     ],
 )
-def test_a_value_that_could_leave_its_place_is_rejected(template, uri):
+def test_a_value_that_could_escape_its_path_segment_is_rejected(template, uri):
     with pytest.raises(TraversalError, match="could leave its place"):
         parse(template).match(uri)
 
@@ -265,7 +265,7 @@ def templates(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(text=templates(), data=st.data())
-def test_whatever_matches_an_expansion_expands_to_the_same_again(text, data):
+def test_matching_and_expanding_again_gives_the_same_uri(text, data):
     try:
         template = parse(text)
     except TemplateError:
@@ -319,7 +319,7 @@ def is_outside(value):
 )
 @settings(max_examples=50, deadline=None)
 @given(pieces=st.lists(climbs, max_size=6), data=st.data())
-def test_no_value_that_a_handler_gets_leads_out_of_its_place(text, pieces, data):
+def test_no_matched_value_escapes_its_path_segment(text, pieces, data):
     template = parse(text)
     hostile = "".join(pieces)
     literal = text.partition("{")[0]

@@ -24,7 +24,7 @@ from tests.server.http.test_http_serve import answered, stateless
 from tests.server.rounds import NOT_VALID, TRUE, text_of
 
 
-async def test_a_server_that_answers_is_well(open_site, autojump_clock):
+async def test_the_health_endpoint_responds_with_ok(open_site, autojump_clock):
     site = await open_site(harbour())
     answer = await site.ask("GET", path="/health")
     assert (answer.status, answer.json) == (200, {"status": "ok"})
@@ -32,14 +32,14 @@ async def test_a_server_that_answers_is_well(open_site, autojump_clock):
 
 
 @pytest.mark.parametrize("path", ["/", "/mcp/x", "/MCP", "/health/x"])
-async def test_who_is_lost_is_told_where_the_endpoint_is(open_site, path, autojump_clock):
+async def test_the_404_response_names_the_endpoint(open_site, path, autojump_clock):
     rejected = await (await open_site(harbour())).ask("POST", hello("2025-11-25"), path=path)
     assert rejected.status == 404
     assert "/mcp" in rejected.json["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/there", "/there/", "/there?x=1"])
-async def test_the_endpoint_may_be_elsewhere(open_site, path, autojump_clock):
+async def test_the_path_of_the_endpoint_can_be_changed(open_site, path, autojump_clock):
     site = await open_site(harbour(), path="/there")
     assert (await site.ask("POST", hello("2025-11-25"), path=path)).status == 200
     assert (await site.ask("POST", hello("2025-11-25"), path="/mcp")).status == 404
@@ -47,7 +47,7 @@ async def test_the_endpoint_may_be_elsewhere(open_site, path, autojump_clock):
 
 @pytest.mark.requirement("HTTP-02", "HTTP-03", "MHTTP-05", "MHTTP-06", "SEC-10", "TRAP-45")
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "OPTIONS"])
-async def test_a_page_of_somebody_else_is_not_let_in(open_site, method, autojump_clock):
+async def test_a_page_of_another_origin_is_rejected(open_site, method, autojump_clock):
     site = await open_site(harbour())
     rejected = await site.ask(method, hello("2025-11-25"), Origin="http://evil.example")
     assert (rejected.status, "id" in rejected.json) == (403, False)
@@ -56,7 +56,7 @@ async def test_a_page_of_somebody_else_is_not_let_in(open_site, method, autojump
     assert own.status == 200
 
 
-async def test_browsers_are_told_what_they_may_if_that_is_wished(open_site, autojump_clock):
+async def test_cors_headers_are_sent_if_allowed(open_site, autojump_clock):
     page = "http://app.example"
     site = await open_site(harbour(), origins=[page], allows_cors=True)
     asked = await site.ask("OPTIONS", Origin=page, Access_Control_Request_Method="POST")
@@ -72,14 +72,14 @@ async def test_browsers_are_told_what_they_may_if_that_is_wished(open_site, auto
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/messages"])
-async def test_a_body_has_a_size(open_site, path, autojump_clock):
+async def test_a_body_over_the_limit_is_rejected(open_site, path, autojump_clock):
     site = await open_site(harbour(limits=Limits(messages=MessageLimits(bytes_max=100))))
     rejected = await site.ask("POST", b" " * 101, path=path)
     assert rejected.status == 413
     assert "limits.messages.bytes_max" in rejected.json["error"]["message"]
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_request_is_nobodys_fault(
+async def test_a_client_that_disconnects_during_its_request_gets_no_response(
     open_site, autojump_clock
 ):
     site = await open_site(harbour())
@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_request_is_nobodys_faul
     assert len(site.runtime.sessions) == 0
 
 
-async def test_the_lifespan_is_entered_once_round_all_sessions(autojump_clock):
+async def test_the_lifespan_is_entered_once_around_all_sessions(autojump_clock):
     told = []
 
     @contextlib.asynccontextmanager
@@ -149,7 +149,7 @@ async def test_a_runtime_does_not_wait_for_a_handler_that_shields_itself(open_si
     assert trio.current_time() - began <= 30
 
 
-async def test_a_cancelled_runtime_winds_down(autojump_clock, ended):
+async def test_a_cancelled_runtime_cancels_its_handlers_and_ends(autojump_clock, ended):
     async with site_of(harbour(ended)) as site:
         client = await site.open()
         asked = client.begin(call("wait", {"seconds": 60}))
@@ -159,14 +159,14 @@ async def test_a_cancelled_runtime_winds_down(autojump_clock, ended):
     assert asked.is_stream
 
 
-async def test_sessions_that_would_replace_each_other_on_disk_are_not_served(tmp_path):
+async def test_a_single_recording_file_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="record to a folder"):
         await harbour().serve_http(port=0, record=tmp_path / "one.jsonl")
     with pytest.raises(ValueError, match="record to a folder"):
         harbour().asgi(record=tmp_path / "one.jsonl")
 
 
-async def test_whether_a_server_is_well_may_be_asked_by_anybody(open_site, autojump_clock):
+async def test_the_health_endpoint_needs_no_authorization(open_site, autojump_clock):
     async def verify(_head):
         return None
 
@@ -179,7 +179,7 @@ async def test_whether_a_server_is_well_may_be_asked_by_anybody(open_site, autoj
 
 
 @pytest.mark.requirement("SEC-08", "HTTP-04", "MHTTP-07", "SSE-06")
-def test_a_server_is_reached_by_stdio_or_from_its_own_machine_only():
+def test_the_defaults_are_stdio_and_the_loopback_address():
     assert inspect.signature(Server.run).parameters["transport"].default == "stdio"
     assert inspect.signature(Server.serve_http).parameters["host"].default == "127.0.0.1"
     assert Address().host == "127.0.0.1"
@@ -207,7 +207,7 @@ async def test_a_taken_address_is_an_error(nursery):
 
 @pytest.mark.requirement("HTTP-57", "TRAP-35", "TRAP-36")
 @pytest.mark.parametrize("protocol_version", ["2025-06-18", "2025-11-25"])
-async def test_a_session_knows_its_protocol_version_without_the_head(
+async def test_the_protocol_version_header_may_be_missing_in_a_session(
     open_site, protocol_version, autojump_clock
 ):
     server = Server("x")
@@ -226,7 +226,7 @@ async def test_a_session_knows_its_protocol_version_without_the_head(
 
 
 @pytest.mark.parametrize("path", ["/ws", "/ws/", "/sse", "/messages", "/health"])
-async def test_two_things_at_one_path_are_rejected(path):
+async def test_two_endpoints_at_one_path_are_rejected(path):
     with (
         trio.fail_after(5),
         pytest.raises(ValueError, match=r"two endpoints cannot have the path /"),
@@ -235,12 +235,12 @@ async def test_two_things_at_one_path_are_rejected(path):
 
 
 @pytest.mark.parametrize("option", ["path", "ws_path"])
-async def test_a_path_begins_with_a_slash(option):
+async def test_a_path_without_a_leading_slash_is_rejected(option):
     with trio.fail_after(5), pytest.raises(ValueError, match="begins with a slash: 'there'"):
         await Server("x").serve_http(port=0, **{option: "there"})
 
 
-def test_what_is_not_there_hides_nothing():
+def test_a_disabled_endpoint_leaves_its_path_free():
     assert Server("x").asgi(path="/ws", has_websocket=False)
     assert Server("x").asgi(path="/sse", has_sse=False)
 
@@ -274,20 +274,22 @@ async def site(nursery):
 
 @pytest.mark.parametrize("protocol_version", [LEGACY, STATELESS])
 @pytest.mark.parametrize("place", ["ws://{}/deep/down/ws", "http://{}/deep/down/mcp"])
-async def test_a_mounted_application_serves_both_transports_and_eras(site, place, protocol_version):
+async def test_a_mounted_application_serves_both_transports_to_stateless_and_legacy_clients(
+    site, place, protocol_version
+):
     async with Client(place.format(site), protocol_versions=[protocol_version]) as client:
         assert client.protocol_version == protocol_version
         assert (await client.call_tool("tide")).content[0].text == "high"
 
 
-async def test_what_is_beside_it_stays_the_applications(site):
+async def test_other_paths_belong_to_the_surrounding_application(site):
     async with httpx2.AsyncClient() as http:
         assert (await http.get(f"http://{site}/")).text == "home"
     with pytest.raises(ConnectionLost, match=r"HTTP 40[34]"):
         await open_websocket_channel(f"ws://{site}/ws")
 
 
-async def test_a_page_of_another_origin_is_rejected_there_too(site):
+async def test_a_mounted_application_rejects_a_page_of_another_origin(site):
     with pytest.raises(ConnectionLost, match="403"):
         await open_websocket_channel(
             f"ws://{site}/deep/down/ws", headers={"Origin": "https://evil.example"}
@@ -317,9 +319,7 @@ def app(told):
 greeted = functools.partial(answered, method="POST", path="/mcp", message=hello("2025-11-25"))
 
 
-async def test_a_client_that_leaves_before_it_has_begun_leaves_it_to_the_next(
-    app, told, autojump_clock
-):
+async def test_an_application_starts_although_its_first_client_has_left(app, told, autojump_clock):
     with trio.move_on_after(1) as patience:
         await greeted(app)
     assert patience.cancelled_caught
@@ -329,7 +329,7 @@ async def test_a_client_that_leaves_before_it_has_begun_leaves_it_to_the_next(
     assert told == ["begins", "ends"]
 
 
-async def test_what_is_closed_before_it_has_begun_ends(app, told, autojump_clock):
+async def test_an_application_closed_during_its_start_ends_its_lifespan(app, told, autojump_clock):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(greeted, app)
         await trio.sleep(1)
@@ -370,7 +370,7 @@ def harbour_principals():
 
 
 @pytest.mark.parametrize("tool", ["who", "who_in_a_thread"])
-async def test_a_handler_knows_who_calls_in_either_era(open_site, tool):
+async def test_stateless_and_legacy_handlers_get_the_principal(open_site, tool):
     site = await open_site(harbour_principals(), verify=verify)
     for token, name in TOKENS.items():
         client = await site.open(Authorization=token)
@@ -381,7 +381,7 @@ async def test_a_handler_knows_who_calls_in_either_era(open_site, tool):
 
 @pytest.mark.requirement("STATE-07")
 @pytest.mark.parametrize("host", ["native", "hypercorn"])
-async def test_each_request_on_a_connection_proves_anew_who_sends_it(nursery, host):
+async def test_each_request_on_a_connection_is_verified_again(nursery, host):
     serve = functools.partial(harbour_principals().serve_http, port=0, server=host, verify=verify)
     url = await nursery.start(serve)
     asked, connections = stateless(call("who")), []
@@ -404,14 +404,14 @@ async def test_each_request_on_a_connection_proves_anew_who_sends_it(nursery, ho
     nursery.cancel_scope.cancel()
 
 
-async def test_nobody_is_anybody_where_nobody_verifies(open_site, autojump_clock):
+async def test_without_verify_there_is_no_principal(open_site, autojump_clock):
     site = await open_site(harbour_principals())
     client = await site.open(Authorization=ANNA)
     assert text((await client.ask(call("who"))).json) == "None"
     assert text((await site.ask_stateless(call("who"), Authorization=ANNA)).json) == "None"
 
 
-async def test_the_oldest_transport_knows_it_too(open_site, autojump_clock):
+async def test_handlers_over_http_with_sse_get_the_principal(open_site, autojump_clock):
     site = await open_site(harbour_principals(), verify=verify)
     stream = site.begin("GET", path="/sse", accept="text/event-stream", Authorization=ANNA)
     path = "/" + (await stream.event()).data.decode()
@@ -423,7 +423,7 @@ async def test_the_oldest_transport_knows_it_too(open_site, autojump_clock):
 
 @pytest.mark.requirement("MRTR-19", "MRTR-22", "STATE-09", "TRAP-96")
 @pytest.mark.parametrize("tool", ["suspended", "sealed"])
-async def test_a_state_is_good_for_nobody_but_who_got_it(open_site, tool, autojump_clock):
+async def test_a_state_is_valid_only_for_its_principal(open_site, tool, autojump_clock):
     site = await open_site(harbour_principals(), verify=verify)
     asked = await site.ask_stateless(call(tool), meta=FORMS, Authorization=ANNA)
     state = asked.json["result"]["requestState"]
@@ -457,7 +457,7 @@ def recorded(options, folder):
     return sorted(folder.iterdir())
 
 
-def test_a_recording_says_who_it_was_and_replays_so(tmp_path):
+def test_the_principal_is_recorded_and_replayed(tmp_path):
     files = recorded(tmp_path, tmp_path)
     assert len(files) == 3
     for file in files:
@@ -468,7 +468,7 @@ def test_a_recording_says_who_it_was_and_replays_so(tmp_path):
     assert "Bearer" not in everything
 
 
-def test_a_name_that_is_secret_is_redacted_there_as_anywhere(tmp_path):
+def test_a_secret_principal_is_redacted(tmp_path):
     redaction = Redaction(secrets=["anna"])
     files = recorded(RecordOptions(tmp_path, redaction=redaction), tmp_path)
     for file in files:
@@ -478,7 +478,7 @@ def test_a_name_that_is_secret_is_redacted_there_as_anywhere(tmp_path):
     assert '"x":{"principal":"bert"}' in everything
 
 
-def test_a_name_can_be_redacted_afterwards(tmp_path):
+def test_a_principal_can_be_redacted_in_a_finished_recording(tmp_path):
     files = recorded(tmp_path, tmp_path)
     assert any(b"anna" in file.read_bytes() for file in files)
     for file in files:

@@ -83,7 +83,7 @@ async def test_the_listener_runs_the_first_step_of_a_handler_itself(host):
 
 @pytest.mark.requirement("SUB-14", "MHTTP-18")
 @pytest.mark.parametrize("host", HOSTS)
-async def test_each_stream_ends_in_its_protocols_way_when_the_server_is_cancelled(host):
+async def test_a_cancelled_server_ends_each_stream_as_its_protocol_requires(host):
     wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "a")
     async with served(harbour(), server=host) as (url, http, scope):
         answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
@@ -138,7 +138,7 @@ async def test_a_server_listens_on_loopback_by_default():
         assert rejected.status_code == 403
 
 
-async def test_an_address_that_is_taken_is_an_error():
+async def test_an_address_in_use_is_an_error():
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(OSError, match="in use"),
@@ -147,7 +147,7 @@ async def test_an_address_that_is_taken_is_an_error():
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="has no IPv6")
-async def test_an_ipv6_address_is_written_as_urls_have_it():
+async def test_an_ipv6_address_is_in_brackets_in_the_url():
     async with served(harbour(), host="::1") as (url, http, _scope):
         assert url.startswith("http://[::1]:")
         assert (await http.get(url.replace("/mcp", "/health"))).status_code == 200
@@ -271,7 +271,7 @@ def test_one_application_is_used_in_two_trio_runs():
     assert [word for word in told if word == "in"] == ["in", "in"]
 
 
-async def test_many_first_requests_begin_it_once():
+async def test_simultaneous_first_requests_start_an_application_once():
     told = []
     app = counted(told).asgi()
     async with trio.open_nursery() as nursery:
@@ -373,7 +373,7 @@ def running(program):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_process_serves_until_a_signal_comes(number):
+def test_a_process_serves_until_a_signal_arrives(number):
     with running(PROGRAM) as (process, url):
         assert text(httpx2.post(url, **stateless(call("tide"))).json()) == "high"
         process.send_signal(number)
@@ -394,7 +394,7 @@ def test_a_second_signal_ends_a_process_at_once():
 
 
 @pytest.mark.real_time
-def test_a_process_whose_lifespan_fails_says_why_and_no_more():
+def test_a_process_whose_lifespan_fails_prints_only_the_error():
     done = subprocess.run(
         [sys.executable, "-c", FAULTY],
         capture_output=True,
@@ -472,7 +472,7 @@ def replayed(files):
     return sorted(report.requests for report in reports)
 
 
-def test_a_recording_ends_at_rest_before_it_is_full_and_another_begins(recorded):
+def test_a_long_recording_ends_between_requests_and_another_begins(recorded):
     async def talk(site):
         await hailed(site, 30)
 
@@ -483,7 +483,7 @@ def test_a_recording_ends_at_rest_before_it_is_full_and_another_begins(recorded)
     assert sum(replayed(files)) == 30
 
 
-def test_while_a_request_runs_it_goes_on_in_further_files(recorded):
+def test_a_recording_continues_in_further_files_while_a_request_runs(recorded):
     async def talk(site):
         waiting = site.begin_stateless(call("wait"))
         await hailed(site, 20)
@@ -496,7 +496,7 @@ def test_while_a_request_runs_it_goes_on_in_further_files(recorded):
     assert replayed(files) == [1, 21]
 
 
-def test_who_has_asked_is_waited_for(recorded):
+def test_a_recording_does_not_end_between_the_rounds_of_a_request(recorded):
     async def talk(site):
         asked = await site.ask_stateless(call("steer"), meta=FORMS)
         state = asked.json["result"]["requestState"]
@@ -510,7 +510,7 @@ def test_who_has_asked_is_waited_for(recorded):
     assert replayed(files) == [21]
 
 
-def test_so_is_who_listens(recorded):
+def test_a_recording_does_not_end_during_a_subscription(recorded):
     async def talk(site):
         wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         listening = site.begin_stateless(wish)
@@ -524,7 +524,7 @@ def test_so_is_who_listens(recorded):
     assert replayed(recorded(talk)) == [1, 21]
 
 
-def test_where_no_other_can_begin_it_goes_on(recorded, monkeypatch, caplog):
+def test_a_recording_continues_if_the_next_cannot_begin(recorded, monkeypatch, caplog):
     begin = ServerSessions.begin_session
 
     def fail(*_, **__):
@@ -542,7 +542,7 @@ def test_where_no_other_can_begin_it_goes_on(recorded, monkeypatch, caplog):
     assert caplog.text.count("RecordingError: the disk is full") == 1
 
 
-def test_nobody_takes_the_end_of_a_recording_for_a_defect(recorded, caplog):
+def test_the_end_of_a_long_recording_is_not_logged_as_a_loss(recorded, caplog):
     async def talk(site):
         await hailed(site, 30)
         await trio.sleep(1000)
@@ -618,7 +618,7 @@ async def lose_stateless(site):
     await trio.sleep(0.1)
 
 
-async def test_another_session_takes_its_place(open_site, caplog, autojump_clock):
+async def test_a_lost_stateless_session_is_replaced(open_site, caplog, autojump_clock):
     site = await open_site(harbour(limits=LIMITS))
     await lose_stateless(site)
     rejected = await site.ask_stateless(call("tide"))
@@ -629,7 +629,7 @@ async def test_another_session_takes_its_place(open_site, caplog, autojump_clock
     assert "stateless requests was lost" in caplog.text
 
 
-async def test_requests_in_flight_end_with_it_and_nothing_else_does(
+async def test_a_lost_stateless_session_ends_only_its_own_requests(
     open_site, ended, autojump_clock
 ):
     site = await open_site(harbour(ended, limits=LIMITS))
@@ -645,7 +645,7 @@ async def test_requests_in_flight_end_with_it_and_nothing_else_does(
     assert ended == ["cancelled", "done"]
 
 
-async def test_a_legacy_session_that_is_lost_costs_the_others_nothing(open_site, autojump_clock):
+async def test_a_lost_legacy_session_does_not_affect_the_others(open_site, autojump_clock):
     site = await open_site(harbour(limits=LIMITS))
     client, other = await site.open(), await site.open()
     await site.runtime.sessions.used(client.id).channel.aclose()
@@ -655,7 +655,9 @@ async def test_a_legacy_session_that_is_lost_costs_the_others_nothing(open_site,
     assert text((await site.ask_stateless(call("tide"))).json) == "high"
 
 
-async def test_it_begins_again_and_again_but_ever_more_slowly(open_site, autojump_clock):
+async def test_a_stateless_session_lost_repeatedly_restarts_after_growing_pauses(
+    open_site, autojump_clock
+):
     site = await open_site(harbour(limits=LIMITS))
     pauses = []
     for _ in range(4):
@@ -667,7 +669,7 @@ async def test_it_begins_again_and_again_but_ever_more_slowly(open_site, autojum
     assert pauses == [1, 2, 4, 4]
 
 
-async def test_a_runtime_that_closes_begins_none(open_site, caplog, autojump_clock):
+async def test_a_closing_runtime_does_not_replace_a_lost_session(open_site, caplog, autojump_clock):
     site = await open_site(harbour(limits=LIMITS))
     await lose_stateless(site)
     site.runtime.close()
@@ -680,7 +682,7 @@ async def test_a_runtime_that_closes_begins_none(open_site, caplog, autojump_clo
     assert (await other.ask_stateless(call("tide"))).status == 503
 
 
-async def test_one_that_cannot_be_recorded_is_tried_again(
+async def test_a_stateless_session_that_cannot_be_recorded_is_started_again(
     open_site, tmp_path, caplog, autojump_clock
 ):
     folder = tmp_path / "here"
@@ -698,7 +700,7 @@ async def test_one_that_cannot_be_recorded_is_tried_again(
     assert text((await site.ask_stateless(call("tide"))).json) == "high"
 
 
-async def test_while_it_is_lost_a_long_recording_is_no_reason_for_another(
+async def test_a_lost_session_with_a_long_recording_is_replaced_once(
     open_site, tmp_path, caplog, autojump_clock
 ):
     options = RecordOptions(tmp_path, segment_bytes_max=1)
@@ -717,6 +719,6 @@ async def test_while_it_is_lost_a_long_recording_is_no_reason_for_another(
     ("lived", "pauses"),
     [([0, 0, 0, 0], [1, 2, 4, 4]), ([0, 3.9, 4, 0], [1, 2, 1, 2]), ([9, 9], [1, 1])],
 )
-def test_pauses_grow_until_something_lives_for_a_while(lived, pauses):
+def test_pauses_grow_until_a_session_lasts_long_enough(lived, pauses):
     restarts = Restarts(LIMITS)
     assert [restarts.pause_seconds(seconds) for seconds in lived] == pauses

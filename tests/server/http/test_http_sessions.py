@@ -51,7 +51,7 @@ async def test_a_session_that_is_never_used_ends_soon(bounded, autojump_clock):
 
 
 @pytest.mark.parametrize("used_by", ["initialized", "a call", "a stream"])
-async def test_one_word_makes_it_a_used_one(bounded, used_by, autojump_clock):
+async def test_a_single_message_or_stream_makes_a_session_used(bounded, used_by, autojump_clock):
     site = await bounded(**SOON)
     client = await site.open(ready=False)
     if used_by == "a stream":
@@ -67,7 +67,7 @@ async def test_one_word_makes_it_a_used_one(bounded, used_by, autojump_clock):
     assert len(site.runtime.sessions) == 0
 
 
-async def test_a_client_that_still_waits_for_its_first_answer_is_not_gone(bounded, autojump_clock):
+async def test_a_session_with_a_pending_first_response_is_kept(bounded, autojump_clock):
     site = await bounded(**SOON)
     slow = site.begin("GET", path="/sse", accept="text/event-stream")
     path = "/" + (await slow.event()).data.decode()
@@ -76,7 +76,7 @@ async def test_a_client_that_still_waits_for_its_first_answer_is_not_gone(bounde
     assert (await slow.message())["result"]["protocolVersion"] == "2024-11-05"
 
 
-async def test_unused_sessions_make_room_from_the_oldest(bounded, autojump_clock):
+async def test_the_oldest_unused_session_makes_room_for_a_new_one(bounded, autojump_clock):
     site = await bounded(sessions_max=3)
     used = await site.open()
     oldest, unused = await site.open(ready=False), await site.open(ready=False)
@@ -90,14 +90,14 @@ async def test_unused_sessions_make_room_from_the_oldest(bounded, autojump_clock
     assert len(site.runtime.sessions) == 3
 
 
-async def test_a_session_that_is_just_beginning_makes_no_room(bounded, autojump_clock):
+async def test_a_session_that_is_still_starting_is_not_removed_for_room(bounded, autojump_clock):
     site = await bounded(sessions_max=1)
     site.begin("GET", path="/sse", accept="text/event-stream")
     await trio.sleep(1)
     assert (await site.ask("POST", hello("2025-11-25"))).status == 503
 
 
-async def test_many_that_are_never_used_block_nobody(bounded, autojump_clock):
+async def test_many_unused_sessions_do_not_block_other_clients(bounded, autojump_clock):
     site = await bounded(sessions_max=20)
     for _ in range(60):
         await site.open(ready=False)
@@ -106,7 +106,7 @@ async def test_many_that_are_never_used_block_nobody(bounded, autojump_clock):
     assert len(site.runtime.sessions) == 20
 
 
-async def test_nothing_holds_a_session_that_has_ended(bounded, autojump_clock):
+async def test_an_ended_session_is_not_referenced(bounded, autojump_clock):
     site = await bounded(**SOON)
     client = await site.open()
     (session,) = map(weakref.ref, site.runtime.sessions)
@@ -141,7 +141,7 @@ async def test_a_resuming_client_takes_over_the_stream_of_its_old_connection(
 
 
 @pytest.mark.requirement("HTTP-25", "HTTP-42")
-async def test_a_connection_that_takes_nothing_more_holds_nobody_up(opened, autojump_clock):
+async def test_a_stalled_connection_does_not_block_the_resumed_stream(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("log"))
     first = await asked.event()
@@ -159,7 +159,7 @@ async def test_a_connection_that_takes_nothing_more_holds_nobody_up(opened, auto
 
 
 @pytest.mark.requirement("HTTP-36", "HTTP-42")
-async def test_the_get_stream_is_taken_over_too_but_only_with_an_event(opened, autojump_clock):
+async def test_the_get_stream_is_taken_over_only_with_a_last_event_id(opened, autojump_clock):
     client = await opened()
     listening = client.listen()
     first = await listening.event()
@@ -189,7 +189,7 @@ async def test_a_response_that_was_taken_over_keeps_no_messages(opened, autojump
 
 @pytest.mark.requirement("HTTP-25", "HTTP-42")
 @pytest.mark.parametrize("host", ["native", "hypercorn"])
-async def test_over_sockets_the_old_connection_is_broken_off(nursery, host, caplog):
+async def test_over_sockets_the_old_connection_is_aborted(nursery, host, caplog):
     server, may_end = Server("harbour"), trio.Event()
 
     @server.tool
@@ -222,7 +222,7 @@ async def test_over_sockets_the_old_connection_is_broken_off(nursery, host, capl
 
 
 @pytest.mark.requirement("HTTP-25", "HTTP-42", "HTTP-43", "TRAP-38", "TRAP-39")
-async def test_a_client_that_left_comes_back_for_its_answer(opened, ended, autojump_clock):
+async def test_a_client_that_disconnected_resumes_its_response(opened, ended, autojump_clock):
     client = await opened()
     listening = client.listen()
     asked, other = client.begin(call("log", id=1)), client.begin(call("log", {"seconds": 9}, id=2))
@@ -242,7 +242,7 @@ async def test_a_client_that_left_comes_back_for_its_answer(opened, ended, autoj
 
 
 @pytest.mark.requirement("HTTP-25", "HTTP-32", "TRAP-38")
-async def test_an_answer_that_came_while_nobody_was_there_is_kept(opened, ended, autojump_clock):
+async def test_a_response_to_a_disconnected_client_is_kept(opened, ended, autojump_clock):
     client = await opened()
     asked = client.begin(call("wait", {"seconds": 5}))
     first = await asked.event()
@@ -256,7 +256,7 @@ async def test_an_answer_that_came_while_nobody_was_there_is_kept(opened, ended,
     assert has_heard_nothing(listening)
 
 
-async def test_what_was_sent_but_has_not_arrived_can_be_asked_for(opened, autojump_clock):
+async def test_events_that_were_sent_but_lost_can_be_resumed(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("log"))
     first = await asked.event()
@@ -265,7 +265,7 @@ async def test_what_was_sent_but_has_not_arrived_can_be_asked_for(opened, autoju
     assert (notes(said), text(said[-1])) == (["one", "two"], "logged")
 
 
-async def test_an_ended_stream_with_nothing_more_is_not_listened_to(opened, autojump_clock):
+async def test_resuming_an_ended_stream_after_its_last_event_is_rejected(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("log"))
     first = await asked.event()
@@ -294,14 +294,14 @@ async def test_the_get_stream_is_resumed_too(opened, autojump_clock):
 
 
 @pytest.mark.parametrize("event_id", ["9-1", "1-99", "x", "3"])
-async def test_an_event_that_nobody_knows_cannot_be_resumed(opened, event_id, autojump_clock):
+async def test_an_unknown_event_cannot_be_resumed(opened, event_id, autojump_clock):
     client = await opened()
     rejected = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=event_id)
     assert rejected.status == 400
     assert "event" in rejected.json["error"]["message"]
 
 
-async def test_what_is_kept_is_bounded(opened, autojump_clock):
+async def test_the_events_kept_for_resumption_are_bounded(opened, autojump_clock):
     client = await opened(limits={"http": HttpLimits(events_kept_max=8)})
     asked = client.begin(call("log"))
     first = await asked.event()
@@ -314,7 +314,7 @@ async def test_what_is_kept_is_bounded(opened, autojump_clock):
     assert not streams
 
 
-async def test_a_client_that_does_not_read_is_given_up_and_may_come_back(opened, autojump_clock):
+async def test_a_client_that_does_not_read_is_disconnected_and_can_resume(opened, autojump_clock):
     client = await opened(limits={"http": HttpLimits(unsent_bytes_max=2000)})
     asked = client.begin(call("flood", {"count": 3}))
     first = await asked.event()
@@ -346,7 +346,7 @@ async def all_events(exchange):
 
 
 @pytest.mark.requirement("HTTP-15", "HTTP-17", "HTTP-42", "TRAP-38")
-async def test_a_long_stream_is_broken_off_and_goes_on_elsewhere(opened, autojump_clock):
+async def test_a_long_stream_is_closed_and_can_be_resumed(opened, autojump_clock):
     client = await opened(limits=SHORT)
     begun = trio.current_time()
     *before, last = await all_events(client.begin(call("log", {"seconds": 5})))
@@ -358,7 +358,7 @@ async def test_a_long_stream_is_broken_off_and_goes_on_elsewhere(opened, autojum
     assert trio.current_time() - begun == pytest.approx(5)
 
 
-async def test_a_stream_is_broken_off_as_often_as_it_takes(opened, autojump_clock):
+async def test_a_stream_may_be_closed_and_resumed_repeatedly(opened, autojump_clock):
     client = await opened(limits=SHORT)
     *_, last = await all_events(client.begin(call("wait", {"seconds": 8})))
     (again,) = await all_events(client.listen(last.id))
@@ -367,7 +367,7 @@ async def test_a_stream_is_broken_off_as_often_as_it_takes(opened, autojump_cloc
     assert [text(each) for each in await client.listen(again.id).rest()] == ["waited"]
 
 
-async def test_what_came_while_nobody_was_there_is_not_lost(opened, autojump_clock):
+async def test_messages_sent_between_two_connections_are_not_lost(opened, autojump_clock):
     client = await opened(limits=SHORT)
     *_, last = await all_events(client.begin(call("log", {"seconds": 5})))
     await trio.sleep(9)
@@ -376,7 +376,7 @@ async def test_what_came_while_nobody_was_there_is_not_lost(opened, autojump_clo
 
 
 @pytest.mark.requirement("HTTP-34")
-async def test_the_get_stream_is_broken_off_too(opened, autojump_clock):
+async def test_a_long_get_stream_is_closed_and_can_be_resumed(opened, autojump_clock):
     client = await opened(limits=SHORT)
     *_, last = await all_events(client.listen())
     assert (last.data, last.retry_ms) == (b"", 700)
@@ -386,7 +386,7 @@ async def test_the_get_stream_is_broken_off_too(opened, autojump_clock):
 
 
 @pytest.mark.parametrize("protocol_version", ["2025-03-26", "2025-06-18"])
-async def test_clients_that_know_nothing_of_it_keep_their_stream(
+async def test_clients_of_versions_without_polling_keep_their_stream(
     opened, protocol_version, autojump_clock
 ):
     asked = (await opened(protocol_version, limits=SHORT)).begin(call("log", {"seconds": 9}))
@@ -394,7 +394,7 @@ async def test_clients_that_know_nothing_of_it_keep_their_stream(
     assert (notes(said), text(said[-1])) == (["one", "two"], "logged")
 
 
-async def test_stateless_streams_are_whole(opened, autojump_clock):
+async def test_stateless_streams_are_not_closed_early(opened, autojump_clock):
     site = (await opened(limits=SHORT)).site
     asked = site.begin_stateless(call("wait", {"seconds": 9}))
     assert [text(each) for each in await asked.rest()] == ["waited"]
@@ -508,7 +508,7 @@ TOOLS = ("notifications/tools/list_changed", None)
 
 
 @pytest.mark.parametrize("make", EVENT_STORES)
-def test_what_followed_an_event_on_its_stream_is_given_again(make):
+def test_a_store_returns_the_events_after_an_id_on_its_stream(make):
     store = make()
     one, two = store.open_stream(), store.open_stream()
     ids = [
@@ -523,7 +523,7 @@ def test_what_followed_an_event_on_its_stream_is_given_again(make):
 
 
 @pytest.mark.parametrize("make", EVENT_STORES)
-def test_events_of_a_closed_stream_can_be_asked_for_and_none_are_added(make):
+def test_a_closed_stream_can_be_read_but_takes_no_events(make):
     store = make()
     stream = store.open_stream()
     first, second = store.keep(stream, b"a"), store.keep(stream, b"b")
@@ -536,7 +536,7 @@ def test_events_of_a_closed_stream_can_be_asked_for_and_none_are_added(make):
 
 
 @pytest.mark.parametrize("make", EVENT_STORES)
-def test_a_stream_that_comes_whole_is_like_one_that_was_closed(make):
+def test_an_appended_ended_stream_behaves_like_a_closed_stream(make):
     store = make()
     earlier = store.keep(store.open_stream(), b"x")
     first, second, third = store.append_ended_stream([b"a", b"b"])
@@ -550,7 +550,7 @@ def test_a_stream_that_comes_whole_is_like_one_that_was_closed(make):
 
 
 @pytest.mark.parametrize("make", EVENT_STORES)
-def test_nothing_is_known_of_an_id_that_was_never_given(make):
+def test_an_event_id_that_was_never_issued_is_unknown(make):
     store = make()
     store.keep(store.open_stream(), b"a")
     for event_id in ("7-7", "e9", "", "x"):
@@ -573,7 +573,7 @@ async def test_a_session_is_known_until_it_has_ended(make, autojump_clock):
 
 
 @pytest.mark.parametrize("make", CHANGES)
-async def test_a_change_is_heard_by_all_others_in_its_order(make, autojump_clock):
+async def test_all_other_members_receive_the_changes_in_order(make, autojump_clock):
     changes, heard = make(), {"a": [], "b": [], "c": []}
     async with (
         changes.joined(heard["a"].append) as tell,
@@ -588,7 +588,7 @@ async def test_a_change_is_heard_by_all_others_in_its_order(make, autojump_clock
 
 
 @pytest.mark.parametrize("make", CHANGES)
-async def test_who_has_left_hears_nothing(make, autojump_clock):
+async def test_a_member_that_has_left_receives_no_changes(make, autojump_clock):
     changes, heard = make(), []
     async with changes.joined([].append) as tell:
         async with changes.joined(heard.append):
@@ -628,7 +628,7 @@ async def test_each_session_has_a_store_of_its_own(open_site, autojump_clock):
 
 @pytest.mark.requirement("HTTP-51")
 @pytest.mark.parametrize("make", SESSION_STORES)
-async def test_a_session_of_another_machine_is_misdirected_here_and_not_ended(
+async def test_a_session_of_another_instance_is_misdirected_and_not_ended(
     open_site, make, autojump_clock
 ):
     async def verify(head):
@@ -660,7 +660,7 @@ async def test_a_session_of_another_machine_is_misdirected_here_and_not_ended(
     assert [each.status for each in await statuses("anna")] == [404] * 3
 
 
-async def test_a_session_that_ends_here_is_not_looked_for_elsewhere(open_site, autojump_clock):
+async def test_an_ended_session_is_removed_from_the_shared_store(open_site, autojump_clock):
     stores = HttpStores()
     site = await open_site(harbour(), stores=stores)
     client = await site.open()
@@ -671,7 +671,7 @@ async def test_a_session_that_ends_here_is_not_looked_for_elsewhere(open_site, a
 
 
 @pytest.mark.parametrize("make", CHANGES)
-async def test_what_changes_at_one_application_is_told_to_the_clients_of_another(
+async def test_clients_of_another_application_are_notified_of_a_change(
     open_site, make, autojump_clock
 ):
     stores = HttpStores(changes=make())
@@ -707,7 +707,7 @@ async def opened(site, protocol_version="2024-11-05", **headers):
 
 
 @pytest.mark.requirement("SSE-01", "SSE-02", "SSE-04", "SSE-08", "TRAP-43")
-async def test_answers_take_the_stream(open_site, autojump_clock):
+async def test_responses_are_sent_on_the_sse_stream(open_site, autojump_clock):
     site = await open_site(harbour())
     stream, path = await opened(site)
     assert stream.headers["content-type"] == "text/event-stream"
@@ -745,13 +745,13 @@ async def test_the_stream_ends_when_the_server_closes(open_site, autojump_clock)
 
 
 @pytest.mark.parametrize("path", ["/messages", "/messages?session_id=none", "/messages?x=1"])
-async def test_a_session_that_is_not_there_is_not_found(open_site, path, autojump_clock):
+async def test_an_unknown_session_is_not_found(open_site, path, autojump_clock):
     site = await open_site(harbour())
     assert (await site.ask("POST", call("tide"), path=path)).status == 404
 
 
 @pytest.mark.requirement("HTTP-32")
-async def test_the_sessions_of_one_form_are_none_of_the_other(open_site, autojump_clock):
+async def test_sse_and_streamable_http_sessions_do_not_mix(open_site, autojump_clock):
     site = await open_site(harbour())
     _stream, path = await opened(site)
     client = await site.open()
@@ -762,7 +762,7 @@ async def test_the_sessions_of_one_form_are_none_of_the_other(open_site, autojum
 
 
 @pytest.mark.requirement("SSE-07", "HTTP-61")
-async def test_a_stream_belongs_to_who_began_it(open_site, autojump_clock):
+async def test_a_stream_belongs_to_the_principal_that_opened_it(open_site, autojump_clock):
     async def verify(head):
         return head.header("authorization")
 
@@ -774,7 +774,7 @@ async def test_a_stream_belongs_to_who_began_it(open_site, autojump_clock):
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/sse"), ("GET", "/messages")])
-async def test_each_endpoint_has_one_method(open_site, method, path, autojump_clock):
+async def test_each_sse_endpoint_allows_one_method(open_site, method, path, autojump_clock):
     site = await open_site(harbour())
     rejected = await site.ask(method, path=path)
     assert (rejected.status, rejected.headers["allow"]) == (
@@ -783,7 +783,7 @@ async def test_each_endpoint_has_one_method(open_site, method, path, autojump_cl
     )
 
 
-async def test_what_is_no_message_is_a_bad_request(open_site, autojump_clock):
+async def test_an_invalid_message_is_a_bad_request(open_site, autojump_clock):
     site = await open_site(harbour())
     _stream, path = await opened(site)
     rejected = await site.ask("POST", b"{", path=path)
@@ -792,13 +792,13 @@ async def test_what_is_no_message_is_a_bad_request(open_site, autojump_clock):
 
 @pytest.mark.requirement("SSE-05", "TRAP-44")
 @pytest.mark.parametrize(("method", "path"), [("GET", "/sse"), ("POST", "/messages")])
-async def test_a_page_of_somebody_else_is_not_let_in(open_site, method, path, autojump_clock):
+async def test_a_page_of_another_origin_is_rejected(open_site, method, path, autojump_clock):
     site = await open_site(harbour())
     rejected = await site.ask(method, path=path, Origin="http://evil.example")
     assert rejected.status == 403
     assert len(site.runtime.sessions) == 0
 
 
-async def test_the_two_endpoints_may_be_left_out(open_site, autojump_clock):
+async def test_the_sse_endpoints_can_be_disabled(open_site, autojump_clock):
     site = await open_site(harbour(), has_sse=False)
     assert (await site.ask("GET", path="/sse")).status == 404

@@ -29,7 +29,7 @@ async def has_come_to_rest():
     return tasks_living()
 
 
-async def test_sessions_that_rest_have_no_tasks(open_site, autojump_clock):
+async def test_idle_sessions_have_no_tasks(open_site, autojump_clock):
     site = await open_site(harbour())
     await site.open()
     before = await has_come_to_rest()
@@ -41,7 +41,7 @@ async def test_sessions_that_rest_have_no_tasks(open_site, autojump_clock):
     assert await has_come_to_rest() <= before
 
 
-async def test_a_session_that_was_used_rests_again(open_site, autojump_clock):
+async def test_a_session_is_idle_again_after_its_requests(open_site, autojump_clock):
     server = harbour()
     heard = []
 
@@ -65,7 +65,7 @@ async def test_a_session_that_was_used_rests_again(open_site, autojump_clock):
     assert (await listening.message())["method"] == "notifications/tools/list_changed"
 
 
-async def test_a_resting_session_takes_little_memory(open_site, autojump_clock):
+async def test_an_idle_session_takes_little_memory(open_site, autojump_clock):
     site = await open_site(harbour())
     for _ in range(SESSIONS):
         await use_one(site)
@@ -89,7 +89,7 @@ async def use_one(site):
     await client.ask(call("tide"))
 
 
-async def test_ended_sessions_leave_nothing_to_the_server(open_site, autojump_clock):
+async def test_ended_sessions_leave_nothing_in_the_server(open_site, autojump_clock):
     site = await open_site(harbour())
     before = await has_come_to_rest()
     for _ in range(SESSIONS):
@@ -104,7 +104,7 @@ async def test_ended_sessions_leave_nothing_to_the_server(open_site, autojump_cl
 
 
 @pytest.mark.parametrize("is_awake", [False, True])
-async def test_a_resting_session_ends_with_its_recording_complete(
+async def test_an_idle_session_ends_with_a_complete_recording(
     open_site, tmp_path, is_awake, autojump_clock
 ):
     site = await open_site(harbour(), record=tmp_path)
@@ -146,7 +146,7 @@ async def test_a_handler_that_ends_the_process_ends_every_session_in_order(tmp_p
 
 
 @pytest.mark.parametrize("leads", [False, True])
-async def test_strict_recordings_watch_the_handlers_of_each_session(
+async def test_a_strict_recording_detects_untracked_calls_in_each_session(
     open_site, tmp_path, autojump_clock
 ):
     server = Server("harbour")

@@ -29,7 +29,7 @@ def leads(request):
     return request.param
 
 
-async def test_who_answers_leads_what_waits_for_nothing_and_nothing_else(open_site, leads):
+async def test_only_the_first_step_of_a_handler_runs_in_the_task_of_the_exchange(open_site, leads):
     server, answering, handling = Server("harbour"), [], []
 
     async def verify(_head):
@@ -81,7 +81,7 @@ async def test_a_rejected_handshake_leaves_no_session(open_site, autojump_clock)
     assert len(site.runtime.sessions) == 0
 
 
-async def test_nobody_keeps_a_session_whose_id_has_not_arrived(open_site, autojump_clock):
+async def test_a_session_whose_id_could_not_be_sent_is_dropped(open_site, autojump_clock):
     site = await open_site(harbour())
     asked = site.exchange("POST", hello("2025-11-25"))
     asked.is_hasty = True
@@ -90,7 +90,7 @@ async def test_nobody_keeps_a_session_whose_id_has_not_arrived(open_site, autoju
     assert len(site.runtime.sessions) == 0
 
 
-async def test_there_are_only_so_many_sessions(open_site, autojump_clock):
+async def test_the_number_of_sessions_is_limited(open_site, autojump_clock):
     site = await open_site(harbour(limits=Limits(http=HttpLimits(sessions_max=2))))
     first = await site.open()
     await site.open()
@@ -106,7 +106,7 @@ async def test_there_are_only_so_many_sessions(open_site, autojump_clock):
 
 @pytest.mark.requirement("HTTP-12", "HTTP-01")
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_an_answer_that_comes_at_once_is_json(opened, protocol_version, autojump_clock):
+async def test_an_immediate_response_is_json(opened, protocol_version, autojump_clock):
     answer = await (await opened(protocol_version)).ask(call("tide"))
     assert (answer.status, text(answer.json)) == (200, "high")
 
@@ -122,7 +122,7 @@ async def test_an_answer_that_comes_at_once_is_json(opened, protocol_version, au
     ],
     ids=["notification", "result", "error"],
 )
-async def test_what_is_not_to_be_answered_is_accepted_without_a_word(
+async def test_notifications_and_responses_are_accepted_without_content(
     opened, protocol_version, message, autojump_clock
 ):
     answer = await (await opened(protocol_version)).ask(message)
@@ -132,7 +132,7 @@ async def test_what_is_not_to_be_answered_is_accepted_without_a_word(
 
 @pytest.mark.requirement("HTTP-12", "HTTP-19", "HTTP-20", "HTTP-21", "HTTP-24")
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_an_answer_that_takes_time_is_a_stream(opened, protocol_version, autojump_clock):
+async def test_a_slow_response_is_a_stream(opened, protocol_version, autojump_clock):
     asked = (await opened(protocol_version)).begin(call("log"))
     await asked.begun()
     assert asked.is_stream
@@ -142,7 +142,7 @@ async def test_an_answer_that_takes_time_is_a_stream(opened, protocol_version, a
     assert text(messages[-1]) == "logged"
 
 
-async def test_a_quiet_answer_that_takes_time_is_a_stream_that_lives(opened, autojump_clock):
+async def test_a_slow_response_is_kept_alive_by_comments(opened, autojump_clock):
     asked = (await opened(limits={"http": HttpLimits(sse_keep_alive_seconds=2)})).begin(
         call("wait", {"seconds": 9})
     )
@@ -152,7 +152,7 @@ async def test_a_quiet_answer_that_takes_time_is_a_stream_that_lives(opened, aut
 
 @pytest.mark.requirement("HTTP-14", "HTTP-39", "TRAP-37")
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_a_stream_begins_with_an_empty_event_where_clients_know_it(
+async def test_a_stream_begins_with_an_empty_event_since_2025_11_25(
     opened, protocol_version, autojump_clock
 ):
     asked = (await opened(protocol_version)).begin(call("log"))
@@ -166,21 +166,23 @@ async def test_a_stream_begins_with_an_empty_event_where_clients_know_it(
 
 
 @pytest.mark.parametrize("streams_answers", [True, False])
-async def test_answers_are_streams_if_that_is_wished(opened, streams_answers, autojump_clock):
+async def test_streams_answers_makes_every_response_a_stream(
+    opened, streams_answers, autojump_clock
+):
     client = await opened(streams_answers=streams_answers)
     assert (await client.ask(call("tide"))).is_stream == streams_answers
     assert not (await client.ask(call("tide"), accept=JSON)).is_stream
 
 
 @pytest.mark.requirement("TRAP-31")
-async def test_a_client_that_takes_events_only_gets_events(opened, autojump_clock):
+async def test_a_client_that_accepts_only_sse_gets_sse(opened, autojump_clock):
     asked = await (await opened()).ask(call("tide"), accept=EVENTS)
     assert asked.is_stream
     assert [text(each) for each in await asked.rest()] == ["high"]
 
 
 @pytest.mark.requirement("TRAP-31")
-async def test_a_client_that_takes_json_only_gets_the_answer_only(opened, autojump_clock):
+async def test_a_client_that_accepts_only_json_gets_only_the_response(opened, autojump_clock):
     client = await opened()
     answer = await client.ask(call("log"), accept=JSON)
     assert text(answer.json) == "logged"
@@ -200,7 +202,7 @@ async def test_each_request_has_a_stream_of_its_own(opened, autojump_clock):
     assert len(set(ids)) == len(ids)
 
 
-async def test_an_id_is_not_used_twice_at_once(opened, autojump_clock):
+async def test_an_id_in_use_is_rejected(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("wait", id=5))
     await trio.testing.wait_all_tasks_blocked()
@@ -210,7 +212,7 @@ async def test_an_id_is_not_used_twice_at_once(opened, autojump_clock):
     assert text((await client.ask(call("tide", id="5"))).json) == "high"
 
 
-async def test_there_are_only_so_many_requests_at_once(opened, autojump_clock):
+async def test_the_number_of_concurrent_requests_is_limited(opened, autojump_clock):
     client = await opened(limits={"http": HttpLimits(streams_max=2)})
     asked = [client.begin(call("wait", id=n)) for n in (1, 2)]
     await trio.testing.wait_all_tasks_blocked()
@@ -241,7 +243,7 @@ async def test_a_request_that_the_client_cancels_is_not_answered(
     assert [event.data for event in listening._events] == [b""]
 
 
-async def test_a_cancellation_that_is_none_ends_nothing(opened, autojump_clock):
+async def test_an_invalid_cancellation_ends_no_request(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("wait", id=5))
     for params in ({"requestId": 6}, {"requestId": []}, None):
@@ -264,13 +266,13 @@ async def test_a_batch_is_answered_on_one_stream(opened, autojump_clock):
 
 
 @pytest.mark.requirement("TRAP-02")
-async def test_a_batch_is_answered_by_an_array_where_no_stream_is_taken(opened, autojump_clock):
+async def test_a_batch_is_answered_by_an_array_if_sse_is_not_accepted(opened, autojump_clock):
     client = await opened("2025-03-26")
     answer = await client.ask([call("log", id=1), call("tide", id=2)], accept=JSON)
     assert [(each["id"], text(each)) for each in answer.json] == [(2, "high"), (1, "logged")]
 
 
-async def test_a_batch_may_cancel_too(opened, autojump_clock):
+async def test_a_batch_may_contain_a_cancellation(opened, autojump_clock):
     client = await opened("2025-03-26")
     asked = client.begin(call("wait", {"seconds": 60}, id=5))
     await trio.sleep(1)
@@ -280,7 +282,7 @@ async def test_a_batch_may_cancel_too(opened, autojump_clock):
 
 
 @pytest.mark.requirement("HTTP-11", "HTTP-32")
-async def test_nothing_of_a_batch_is_taken_if_a_part_is_no_message(opened, autojump_clock):
+async def test_a_batch_with_an_invalid_message_is_rejected_completely(opened, autojump_clock):
     client = await opened("2025-03-26")
     listening = client.listen()
     assert (await client.ask([call("tide"), 1])).status == 400
@@ -294,7 +296,9 @@ async def test_nothing_of_a_batch_is_taken_if_a_part_is_no_message(opened, autoj
 
 
 @pytest.mark.requirement("HTTP-29", "HTTP-30", "HTTP-31", "HTTP-36", "TRAP-41")
-async def test_what_belongs_to_no_request_waits_for_a_get_and_comes_once(opened, autojump_clock):
+async def test_messages_of_no_request_wait_for_the_get_stream_and_are_sent_once(
+    opened, autojump_clock
+):
     client = await opened()
     asked = await client.ask(call("ebb"))
     assert asked.json["id"] == 1
@@ -333,7 +337,7 @@ async def test_a_stream_of_events_ends_with_its_session(opened, autojump_clock):
 
 
 @pytest.mark.requirement("HTTP-21", "HTTP-20", "HTTP-10")
-async def test_a_question_takes_the_stream_of_its_request(opened, autojump_clock):
+async def test_a_request_of_a_handler_uses_the_stream_of_its_call(opened, autojump_clock):
     client = await opened(capabilities={"sampling": {}})
     listening = client.listen()
     asked = client.begin(call("ask"))
@@ -355,7 +359,7 @@ async def test_a_question_takes_the_stream_of_its_request(opened, autojump_clock
 
 @pytest.mark.requirement("HTTP-50", "HTTP-51", "HTTP-23")
 @pytest.mark.parametrize("accept", [BOTH, JSON])
-async def test_a_session_ends_by_delete_with_all_that_runs_in_it(
+async def test_delete_ends_a_session_and_its_running_handlers(
     opened, accept, ended, autojump_clock
 ):
     client = await opened()
@@ -376,7 +380,7 @@ async def test_a_session_ends_by_delete_with_all_that_runs_in_it(
 
 
 @pytest.mark.requirement("HTTP-50", "HTTP-51")
-async def test_a_session_ends_when_nobody_has_come_for_too_long(opened, autojump_clock):
+async def test_an_idle_session_ends_after_the_timeout(opened, autojump_clock):
     client = await opened(limits={"http": HttpLimits(session_idle_seconds=100)})
     for _ in range(3):
         await trio.sleep(80)
@@ -386,7 +390,7 @@ async def test_a_session_ends_when_nobody_has_come_for_too_long(opened, autojump
 
 
 @pytest.mark.parametrize("way", ["listens", "waits"])
-async def test_a_session_does_not_end_under_a_client_that_is_there(opened, way, autojump_clock):
+async def test_a_session_with_an_open_stream_or_request_is_not_idle(opened, way, autojump_clock):
     client = await opened(limits={"http": HttpLimits(session_idle_seconds=100)})
     message = call("wait", {"seconds": 1000})
     there = client.listen() if way == "listens" else client.begin(message)
@@ -398,7 +402,7 @@ async def test_a_session_does_not_end_under_a_client_that_is_there(opened, way, 
     assert (await client.ask(call("tide", id=2))).status == 200
 
 
-async def test_a_session_is_old_from_when_its_client_has_left(opened, autojump_clock):
+async def test_the_idle_time_starts_when_the_client_disconnects(opened, autojump_clock):
     client = await opened(limits={"http": HttpLimits(session_idle_seconds=100)})
     listening = client.listen()
     await trio.sleep(1000)
@@ -409,7 +413,7 @@ async def test_a_session_is_old_from_when_its_client_has_left(opened, autojump_c
 
 
 @pytest.mark.requirement("HTTP-59", "HTTP-61", "HTTP-05")
-async def test_a_session_belongs_to_who_began_it(open_site, autojump_clock):
+async def test_a_session_belongs_to_the_principal_that_opened_it(open_site, autojump_clock):
     async def verify(head):
         return head.header("authorization")
 
@@ -424,7 +428,7 @@ async def test_a_session_belongs_to_who_began_it(open_site, autojump_clock):
     assert (await client.ask(call("tide"))).status == 200
 
 
-async def test_nothing_is_kept_of_an_answer_that_nobody_can_come_back_for(opened, autojump_clock):
+async def test_a_json_response_is_not_kept_for_resumption(opened, autojump_clock):
     client = await opened()
     (begun,) = client.site.runtime.sessions
     kept = begun.channel._kept

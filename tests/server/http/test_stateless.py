@@ -54,7 +54,7 @@ async def test_a_request_is_answered_under_its_own_id(site_of, id_, autojump_clo
     assert len(site.runtime.sessions) == 0
 
 
-async def test_clients_number_their_requests_as_they_like(site_of, autojump_clock):
+async def test_clients_choose_the_ids_of_their_requests(site_of, autojump_clock):
     site = await site_of()
     asked = [site.begin_stateless(call("log", {"seconds": n}, id=1), meta=LOGS) for n in (1, 2, 3)]
     for exchange in asked:
@@ -64,9 +64,7 @@ async def test_clients_number_their_requests_as_they_like(site_of, autojump_cloc
 
 
 @pytest.mark.requirement("MHTTP-04", "MHTTP-15", "MHTTP-18", "MHTTP-19", "MHTTP-20")
-async def test_an_answer_that_takes_time_is_a_stream_that_cannot_be_resumed(
-    site_of, autojump_clock
-):
+async def test_a_slow_response_is_a_stream_that_cannot_be_resumed(site_of, autojump_clock):
     site = await site_of(limits={"http": HttpLimits(sse_keep_alive_seconds=2)})
     asked = site.begin_stateless(call("log"), meta=LOGS)
     await asked.begun()
@@ -81,13 +79,13 @@ async def test_an_answer_that_takes_time_is_a_stream_that_cannot_be_resumed(
 
 
 @pytest.mark.requirement("LOG-08", "TRAP-63")
-async def test_who_asked_for_no_logs_gets_the_answer_alone(site_of, autojump_clock):
+async def test_without_a_log_level_only_the_response_is_sent(site_of, autojump_clock):
     asked = (await site_of()).begin_stateless(call("log"))
     assert [text(each) for each in await asked.rest()] == ["logged"]
 
 
 @pytest.mark.requirement("MHTTP-16", "TRAP-61")
-async def test_what_is_said_about_a_request_goes_to_its_client_only(open_site, autojump_clock):
+async def test_notifications_of_a_request_are_sent_only_to_its_client(open_site, autojump_clock):
     server = Server("harbour")
 
     @server.tool
@@ -110,9 +108,7 @@ async def test_what_is_said_about_a_request_goes_to_its_client_only(open_site, a
 
 @pytest.mark.requirement("MHTTP-22", "MHTTP-23", "MHTTP-24", "TRAP-38", "TRAP-55", "TRAP-56")
 @pytest.mark.parametrize("accept", [BOTH, JSON, EVENTS])
-async def test_a_client_that_goes_away_has_cancelled_its_request(
-    site_of, ended, accept, autojump_clock
-):
+async def test_a_disconnecting_client_cancels_its_request(site_of, ended, accept, autojump_clock):
     site = await site_of()
     asked = site.begin_stateless(call("wait", {"seconds": 60}), accept=accept)
     other = site.begin_stateless(call("wait", {"seconds": 60}))
@@ -127,7 +123,9 @@ async def test_a_client_that_goes_away_has_cancelled_its_request(
 
 
 @pytest.mark.requirement("MHTTP-22")
-async def test_a_client_that_is_hasty_has_cancelled_its_request(site_of, ended, autojump_clock):
+async def test_a_client_that_disconnects_before_the_response_cancels_its_request(
+    site_of, ended, autojump_clock
+):
     site = await site_of()
     asked = site.stateless(call("wait", {"seconds": 60}))
     asked.is_hasty = True
@@ -139,7 +137,7 @@ async def test_a_client_that_is_hasty_has_cancelled_its_request(site_of, ended, 
 
 @pytest.mark.requirement("MHTTP-13", "MHTTP-12")
 @pytest.mark.parametrize("id_", [1, 2, 3, "1"])
-async def test_nobody_cancels_what_somebody_else_has_asked(site_of, ended, id_, autojump_clock):
+async def test_a_client_cannot_cancel_the_request_of_another(site_of, ended, id_, autojump_clock):
     site = await site_of()
     asked = [site.begin_stateless(call("wait", {"seconds": 9}, id=1)) for _ in range(3)]
     await trio.sleep(1)
@@ -151,7 +149,7 @@ async def test_nobody_cancels_what_somebody_else_has_asked(site_of, ended, id_, 
 
 
 @pytest.mark.requirement("MHTTP-12", "TRAP-57")
-async def test_a_notification_is_accepted_without_a_word(site_of, autojump_clock):
+async def test_a_notification_is_accepted_without_content(site_of, autojump_clock):
     said = await (await site_of()).ask_stateless(notification("notifications/tide"))
     assert (said.status, said.answer_body) == (202, b"")
 
@@ -161,14 +159,14 @@ async def test_a_notification_is_accepted_without_a_word(site_of, autojump_clock
 @pytest.mark.parametrize(
     "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "unknown/method"]
 )
-async def test_a_method_that_is_not_there_is_not_found(site_of, method, accept, autojump_clock):
+async def test_an_unknown_method_is_not_found(site_of, method, accept, autojump_clock):
     params = hello("2026-07-28")["params"] if method == "initialize" else {}
     answer = await (await site_of()).ask_stateless(request(method, params, "q"), accept=accept)
     assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (404, "q", -32601)
 
 
 @pytest.mark.requirement("MHTTP-27", "VER-02", "TRAP-30")
-async def test_a_version_that_is_not_spoken_is_a_bad_request(site_of, autojump_clock):
+async def test_an_unsupported_version_is_a_bad_request(site_of, autojump_clock):
     answer = await (await site_of()).ask_stateless(
         request("tools/list"), meta={PROTOCOL_VERSION: "v999"}, MCP_Protocol_Version="v999"
     )
@@ -180,7 +178,7 @@ async def test_a_version_that_is_not_spoken_is_a_bad_request(site_of, autojump_c
 
 @pytest.mark.parametrize("method", ["initialize", "ping", "tools/list"])
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-03-26"])
-async def test_no_metadata_make_a_session_of_what_is_everybodys(
+async def test_legacy_methods_cannot_change_the_shared_stateless_session(
     site_of, method, version, autojump_clock
 ):
     site = await site_of()
@@ -203,7 +201,7 @@ async def test_no_metadata_make_a_session_of_what_is_everybodys(
 
 
 @pytest.mark.requirement("HDR-07", "ERR-13")
-async def test_a_version_that_differs_in_head_and_body_is_a_bad_request(site_of, autojump_clock):
+async def test_a_version_that_differs_in_header_and_body_is_a_bad_request(site_of, autojump_clock):
     answer = await (await site_of()).ask_stateless(
         request("tools/list"), meta={PROTOCOL_VERSION: "v999"}
     )
@@ -233,13 +231,15 @@ async def test_an_ordinary_error_is_an_answer(site_of, autojump_clock):
 
 
 @pytest.mark.requirement("MHTTP-17", "TRAP-53")
-async def test_what_a_client_cannot_do_is_a_bad_request_and_never_asked(site_of, autojump_clock):
+async def test_a_missing_client_capability_is_a_bad_request(site_of, autojump_clock):
     answer = await (await site_of()).ask_stateless(call("ask"))
     assert (answer.status, answer.json["error"]["code"]) == (400, -32021)
 
 
 @pytest.mark.requirement("MHTTP-17")
-async def test_no_request_is_put_on_a_stream(site_of, autojump_clock):
+async def test_a_stream_contains_an_input_required_result_instead_of_a_request(
+    site_of, autojump_clock
+):
     site = await site_of()
     answer = await site.ask_stateless(
         call("ask"), meta={CLIENT_CAPABILITIES: {"sampling": {}}}, accept=EVENTS
@@ -249,7 +249,7 @@ async def test_no_request_is_put_on_a_stream(site_of, autojump_clock):
     assert message["result"]["resultType"] == "input_required"
 
 
-async def test_a_client_that_does_not_read_has_cancelled_its_request(site_of, autojump_clock):
+async def test_a_client_that_does_not_read_is_cancelled(site_of, autojump_clock):
     site = await site_of(limits={"http": HttpLimits(unsent_bytes_max=2000)})
     asked = site.begin_stateless(call("flood", {"count": 10_000}), meta=LOGS)
     asked.stall()
@@ -261,13 +261,13 @@ async def test_a_client_that_does_not_read_has_cancelled_its_request(site_of, au
     assert not site.runtime.stateless._slots
 
 
-async def test_a_client_that_reads_gets_as_much_as_there_is(site_of, autojump_clock):
+async def test_a_client_that_reads_gets_every_message(site_of, autojump_clock):
     asked = (await site_of()).begin_stateless(call("flood", {"count": 3000}), meta=LOGS)
     assert len(notes(await asked.rest())) == 3000
 
 
 @pytest.mark.requirement("SUB-08", "MHTTP-16")
-async def test_subscriptions_are_told_apart_by_their_own_ids(site_of, autojump_clock):
+async def test_notifications_have_the_id_of_their_subscription(site_of, autojump_clock):
     site = await site_of()
     first = site.begin_stateless(listen("toolsListChanged", id="a"))
     second = site.begin_stateless(listen("toolsListChanged", id=1))
@@ -286,7 +286,7 @@ async def test_subscriptions_are_told_apart_by_their_own_ids(site_of, autojump_c
 
 
 @pytest.mark.requirement("SUB-13", "MHTTP-22")
-async def test_a_subscription_ends_when_its_client_goes_away(site_of, autojump_clock):
+async def test_a_subscription_ends_when_its_client_disconnects(site_of, autojump_clock):
     site = await site_of()
     asked = site.begin_stateless(listen("toolsListChanged"))
     await asked.message()
@@ -308,7 +308,7 @@ async def test_a_subscription_ends_with_its_result_when_the_server_closes(site_o
 
 
 @pytest.mark.parametrize(("accept", "status"), [(BOTH, 200), (JSON, 503)])
-async def test_a_request_that_the_end_has_cut_off_is_not_left_waiting(
+async def test_a_request_cancelled_by_the_shutdown_is_answered(
     site_of, ended, accept, status, autojump_clock
 ):
     site = await site_of()
@@ -322,7 +322,7 @@ async def test_a_request_that_the_end_has_cut_off_is_not_left_waiting(
     assert site.runtime.ended.is_set()
 
 
-async def test_nothing_is_taken_from_when_the_end_has_begun(site_of, autojump_clock):
+async def test_a_closing_server_rejects_new_requests(site_of, autojump_clock):
     site = await site_of()
     client = await site.open()
     site.runtime.close()
@@ -337,7 +337,9 @@ async def test_nothing_is_taken_from_when_the_end_has_begun(site_of, autojump_cl
 
 
 @pytest.mark.parametrize("protocol_versions", [["2025-11-25"], [STATELESS]])
-async def test_a_server_of_one_era_serves_that_only(open_site, protocol_versions, autojump_clock):
+async def test_a_server_serves_only_its_own_protocol_versions(
+    open_site, protocol_versions, autojump_clock
+):
     site = await open_site(harbour(protocol_versions=protocol_versions))
     stateless = await site.ask_stateless(request("tools/list"))
     assert (stateless.status == 200) == (protocol_versions == [STATELESS])
@@ -363,7 +365,9 @@ async def test_a_server_of_one_era_serves_that_only(open_site, protocol_versions
     ],
     ids=str,
 )
-async def test_an_argument_stands_in_the_head_too(open_site, fields, status, autojump_clock):
+async def test_an_argument_repeated_in_a_header_must_match(
+    open_site, fields, status, autojump_clock
+):
     server = Server("harbour")
     schema = {
         "type": "object",

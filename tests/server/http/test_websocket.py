@@ -94,7 +94,7 @@ class Scripted:
         yield self.socket
 
 
-async def test_a_server_that_closes_takes_no_more(open_site, autojump_clock):
+async def test_a_closing_server_rejects_upgrades(open_site, autojump_clock):
     site = await open_site(harbour())
     site.runtime.close()
     upgrade = Scripted()
@@ -104,7 +104,9 @@ async def test_a_server_that_closes_takes_no_more(open_site, autojump_clock):
     ]
 
 
-async def test_a_server_that_closes_meanwhile_says_so(open_site, autojump_clock):
+async def test_a_server_that_closes_during_an_upgrade_closes_with_going_away(
+    open_site, autojump_clock
+):
     site = await open_site(harbour())
     upgrade = Scripted(before=[site.runtime.close])
     await site.app.upgraded(upgrade)
@@ -113,7 +115,7 @@ async def test_a_server_that_closes_meanwhile_says_so(open_site, autojump_clock)
 
 
 @pytest.mark.parametrize("how", ["the runtime closes", "the request is cancelled"])
-async def test_a_session_ends_with_the_servers_end(open_site, nursery, how, autojump_clock):
+async def test_a_session_ends_when_the_server_ends(open_site, nursery, how, autojump_clock):
     site = await open_site(harbour())
     upgrade, scope = Scripted(), trio.CancelScope()
 
@@ -131,7 +133,7 @@ async def test_a_session_ends_with_the_servers_end(open_site, nursery, how, auto
     assert upgrade.socket.closed == [CloseCode.GOING_AWAY]
 
 
-async def test_a_session_that_its_client_ends_gives_its_place_back(open_site, autojump_clock):
+async def test_a_session_closed_by_its_client_is_no_longer_counted(open_site, autojump_clock):
     site = await open_site(harbour())
     for _ in range(2):
         upgrade = Scripted(socket=Socket(unheard=[None, HELLO]))
@@ -140,7 +142,7 @@ async def test_a_session_that_its_client_ends_gives_its_place_back(open_site, au
         assert site.runtime.sessions._connected == 0
 
 
-async def test_an_upgrade_that_its_host_has_not_seen_is_rejected(open_site):
+async def test_a_get_without_a_websocket_handshake_is_rejected(open_site):
     site = await open_site(harbour())
     exchange = ScriptedExchange.of("GET", "/ws")
     asked = Question(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
@@ -148,7 +150,7 @@ async def test_an_upgrade_that_its_host_has_not_seen_is_rejected(open_site):
         await site.app.websocket.respond(asked)
 
 
-async def test_without_an_endpoint_there_is_nothing_to_give_a_host(open_site):
+async def test_without_the_websocket_endpoint_hosts_get_no_upgrade_callback(open_site):
     site = await open_site(harbour(), has_websocket=False)
     assert site.app.upgraded is None
 
@@ -204,7 +206,7 @@ def text(result):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_one_port_serves_both_eras_over_both_transports(host):
+async def test_one_port_serves_stateless_and_legacy_clients_over_both_transports(host):
     async with served(harbour_websockets(), host) as (url, _scope):
         for protocol_version in (LEGACY, STATELESS):
             for where in (url, url.replace("ws:", "http:").replace("/ws", "/mcp")):
@@ -214,7 +216,7 @@ async def test_one_port_serves_both_eras_over_both_transports(host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_each_session_is_recorded_by_itself_and_replays_strictly(host, tmp_path):
+async def test_each_session_has_its_own_recording_that_replays(host, tmp_path):
     server = harbour_websockets(protocol_versions=[LEGACY])
     async with served(server, host, record=tmp_path) as (url, _scope):
         for _ in range(2):
@@ -270,7 +272,7 @@ async def test_the_token_is_accepted_over_both_transports(host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_the_subprotocol_brings_a_browsers_token(host):
+async def test_a_browser_sends_its_token_as_a_subprotocol(host):
     async with (
         served(harbour_websockets(), host, token="sesame") as (url, _scope),
         peer_of(url, ["mcp.token.c2VzYW1l", "mcp"]) as (_peer, answer),
@@ -278,7 +280,7 @@ async def test_the_subprotocol_brings_a_browsers_token(host):
         assert answer.subprotocol == "mcp"
 
 
-async def test_compression_is_not_agreed_on_by_our_own_listener():
+async def test_the_native_listener_does_not_negotiate_compression():
     async with (
         served(harbour_websockets(), "native") as (url, _),
         peer_of(url, extensions=[PerMessageDeflate()]) as (_, answer),
@@ -331,7 +333,7 @@ async def test_websocket_sessions_count_among_all_sessions(host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_a_server_that_stops_tells_its_clients_so(host):
+async def test_a_stopping_server_closes_its_websockets_with_a_reason(host):
     codes = []
     async with served(harbour_websockets(), host) as (url, scope):
         with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
@@ -344,7 +346,7 @@ async def test_a_server_that_stops_tells_its_clients_so(host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_a_session_that_cannot_begin_ends_its_connection(host, monkeypatch, caplog):
+async def test_a_session_that_cannot_start_closes_its_connection(host, monkeypatch, caplog):
     begin = ServerSessions.begin_session
 
     def begin_session(server, channel, *args, **options):
@@ -360,7 +362,7 @@ async def test_a_session_that_cannot_begin_ends_its_connection(host, monkeypatch
     assert "a WebSocket connection failed" in caplog.text
 
 
-async def test_a_token_and_verify_are_one_too_many():
+async def test_token_and_verify_together_are_rejected():
     async def verify(_head):
         return "anybody"
 

@@ -170,7 +170,7 @@ def test_workers_answer_stateless_requests_and_end_with_their_parent(served, hos
 @pytest.mark.real_time
 @pytest.mark.requirement("SUB-14")
 @pytest.mark.parametrize("host", HOSTS)
-def test_streams_end_in_their_protocols_way_also_by_a_terminals_signal(served, host):
+def test_a_signal_to_the_process_group_ends_streams_as_their_protocol_requires(served, host):
     there = served("--server", host)
     wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "a")
     asked = httpx2.stream("POST", there.url, **stateless(wish), timeout=SECONDS)
@@ -196,7 +196,7 @@ def test_a_worker_that_dies_is_replaced(served):
 
 
 @pytest.mark.real_time
-def test_workers_do_not_outlive_their_parent(served):
+def test_workers_end_when_their_parent_dies(served):
     there = served()
     pids = there.pids()
     there.parent.kill()
@@ -204,7 +204,7 @@ def test_workers_do_not_outlive_their_parent(served):
 
 
 @pytest.mark.real_time
-def test_a_second_signal_kills_what_does_not_stop(served):
+def test_a_second_signal_kills_workers_that_do_not_stop(served):
     there = served(command=())
     pids = there.pids()
     with pytest.raises(httpx2.ReadTimeout):
@@ -243,7 +243,7 @@ def test_each_worker_records_to_files_of_its_own(served, tmp_path):
 
 
 @pytest.mark.real_time
-def test_workers_that_cannot_begin_are_not_tried_again(tmp_path):
+def test_workers_that_fail_at_their_start_are_not_restarted(tmp_path):
     (tmp_path / "there.py").write_text(FAULTY)
     options = ["--transport", "http", "--port", "0", "--workers", "2"]
     done = subprocess.run(
@@ -269,7 +269,7 @@ def test_workers_need_a_stateless_protocol_version():
         Server("harbour", protocol_versions=["2025-11-25"]).run("http", port=0, workers=2)
 
 
-def test_what_one_process_remembers_cannot_be_used_by_several(tmp_path):
+def test_in_memory_state_is_rejected_with_several_workers(tmp_path):
     with pytest.raises(ValueError, match="states"):
         Server("harbour", states=MemoryStore()).run("http", port=0, workers=2)
     with (
@@ -281,6 +281,6 @@ def test_what_one_process_remembers_cannot_be_used_by_several(tmp_path):
         Server("harbour").run("http", port=0, workers=2, record=tmp_path / "one.jsonl")
 
 
-def test_there_is_at_least_one():
+def test_zero_workers_are_rejected():
     with pytest.raises(ValueError, match="workers"):
         Server("harbour").run("http", port=0, workers=0)
