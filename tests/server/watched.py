@@ -4,7 +4,8 @@ import contextlib
 
 import trio
 
-from mcp_trio import Context, Server
+from mcp_trio import Context, Limits, Server
+from mcp_trio.limits import ShutdownLimits
 from tests.story import Story
 
 
@@ -21,6 +22,7 @@ def watched(name, seen=None, **options):
             await trio.lowlevel.checkpoint()
             seen.append("ends")
 
+    options = {"limits": Limits(shutdown=ShutdownLimits(close_seconds=0.2)), **options}
     server = Server(name, lifespan=lifespan, **options)
 
     @server.tool

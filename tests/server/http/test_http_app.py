@@ -266,7 +266,8 @@ async def site(nursery):
     mounted = server.asgi()
     app = Starlette(routes=[Route("/", home), Mount("/deep/down", app=mounted)])
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    await nursery.start(serve_hypercorn, app, listeners)
+    quick_stop = Limits(shutdown=ShutdownLimits(close_seconds=0.2))
+    await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=quick_stop))
     yield f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
     await mounted.aclose()
     nursery.cancel_scope.cancel()

@@ -159,6 +159,8 @@ async def test_without_the_websocket_endpoint_hosts_get_no_upgrade_callback(open
 
 
 HOSTS = ["native", "hypercorn", "mounted"]
+# hypercorn waits that long at its stop for a client that has closed its connection.
+QUICK_STOP = Limits(shutdown=ShutdownLimits(close_seconds=0.2))
 LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 SECONDS = 10.0
 
@@ -169,7 +171,8 @@ async def serve_mounted(server, *, task_status, **options):
     port = listeners[0].socket.getsockname()[1]
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_hypercorn, app, listeners)
+            serve = functools.partial(serve_hypercorn, app, listeners, limits=QUICK_STOP)
+            await nursery.start(serve)
             task_status.started(f"http://127.0.0.1:{port}/mcp")
     finally:
         with trio.CancelScope(shield=True):

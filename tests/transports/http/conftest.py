@@ -18,6 +18,7 @@ from mcp_trio import Limits
 from mcp_trio._server.sockets import tls_context
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._transports.asgi import AsgiHost
+from mcp_trio.limits import ShutdownLimits
 
 
 @attrs.define
@@ -194,6 +195,9 @@ def certificate(tmp_path_factory):
     return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
+# hypercorn waits that long at its stop for a client that has closed its connection.
+QUICK = ShutdownLimits(close_seconds=0.2)
+
 HOSTS = {"hypercorn": _hypercorn, "native": _native, "resting": _resting, "tls": _native}
 
 
@@ -215,7 +219,11 @@ async def open_host(nursery, certificate):
             options["tls"] = tls_context(**certificate)
             client_tls = ssl.create_default_context(cafile=certificate["certfile"])
         serve = functools.partial(
-            HOSTS[name], respond, listeners, limits=Limits(**limits), **options
+            HOSTS[name],
+            respond,
+            listeners,
+            limits=Limits(**{"shutdown": QUICK, **limits}),
+            **options,
         )
         host = RunningHost(port, trio.CancelScope(), trio.Event(), client_tls)
         await nursery.start(run, serve, host)
