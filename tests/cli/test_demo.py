@@ -69,6 +69,7 @@ def test_both_sides_record_the_same_messages(kept):
     assert '"role":"client"' in kept.client.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_command_that_the_demo_suggests_works(kept, mcp_trio, tmp_path):
     proposed = kept.stdout.split("What to try next:\n")[1].splitlines()
     assert len(proposed) == 4

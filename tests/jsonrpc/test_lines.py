@@ -144,6 +144,7 @@ def test_a_large_message_is_copied_only_once(chunk_bytes):
     assert CountedPieces.copied == 8 * MIB
 
 
+@pytest.mark.slow
 def test_a_message_in_small_chunks_takes_no_more_memory_than_its_bytes():
     splitter = LineSplitter(message_bytes_max=MIB)
     tracemalloc.start()

@@ -145,6 +145,7 @@ class Replaying(RuleBasedStateMachine):
         assert all(len(stream) > 2 for stream in ended)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("HTTP-38", "HTTP-39", "HTTP-42", "HTTP-43", "TRAP-39")
 def test_any_sequence_of_operations_matches_a_simple_model():
     run_state_machine_as_test(Replaying, settings=settings(max_examples=60, deadline=None))

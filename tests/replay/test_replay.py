@@ -74,6 +74,7 @@ def test_a_recording_cut_after_any_record_replays_up_to_the_cut(desk, world, pat
         assert not report.is_complete
 
 
+@pytest.mark.slow
 def test_a_recording_cut_at_any_byte_of_its_last_lines_replays_up_to_the_cut(desk, path, tmp_path):
     content = path.read_bytes()
     cut = tmp_path / "cut.jsonl"

@@ -122,6 +122,7 @@ def test_only_the_order_of_sets_is_new(value):
     assert json.loads(encoded(value)) == json.loads(json.dumps(plain(value)))
 
 
+@pytest.mark.slow
 def test_the_order_is_the_same_whatever_the_hash_seed():
     code = (
         "from mcp_trio import Server\n"

@@ -773,6 +773,7 @@ async def test_who_rests_keeps_nothing_of_what_it_led(warm, open_connections, wa
 STEPS = st.tuples(st.integers(0, 4), st.sampled_from([b"x", b"w", b"l", b"s", b"c"]))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(STEPS, max_size=12), max_size=8))
 def test_whatever_comes_to_whom_is_read_once_and_in_order(batches):
     async def main():

@@ -86,6 +86,7 @@ def test_hundreds_of_sessions_take_seconds():
     assert report.outcomes == {"result": 200}
 
 
+@pytest.mark.slow
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_under_faults_every_request_ends_once_and_equal_seeds_give_equal_reports(seed):
@@ -99,6 +100,7 @@ def test_under_faults_every_request_ends_once_and_equal_seeds_give_equal_reports
     assert sum(first.faults.values()) > 0
 
 
+@pytest.mark.slow
 def test_every_outcome_and_every_fault_occurs():
     report = simulate(make_server(), scenario, sessions=100, seed=3, faults=EVERYTHING)
     assert set(report.outcomes) == OUTCOMES
