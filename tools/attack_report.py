@@ -1,4 +1,4 @@
-"""The report on attacks: tables, the complaints, and the exit status."""
+"""The report of attacks and faults: tables and problems."""
 
 import sys
 from collections import Counter
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from observed_process import Toll
+from observed_process import Cost
 from rich.table import Table
 
 sys.path.append(str(Path(__file__).resolve().parent / "interop"))
@@ -15,53 +15,53 @@ sys.path.append(str(Path(__file__).resolve().parent / "interop"))
 from interop_command import new_table, show
 
 LATE_SECONDS: Final = 5.0
-"""After so long an answer to the client that means well is late."""
+"""The delay in seconds after which an answer to the other client is late."""
 
 
 @attrs.frozen(kw_only=True)
-class Suffered:
-    """What an attack came to.
+class AttackResult:
+    """The result of one attack or fault.
 
     Attributes:
-        name: What was done.
-        place: Over which transport, or at which host.
-        told: What became of the connections.
-        seconds: How long each lasted; None: the server kept it.
-        wrong: What of that must not be, in sentences.
-        toll: What it took.
-        late_seconds: After how long an answer to the client that means well is late.
-        may_fail_others: Whether calls of the client that means well may fail.
+        name: The attack.
+        target: The transport, or the HTTP host.
+        outcomes: How the connections ended.
+        seconds: How long each lasted; None if the server did not close it.
+        violations: Sentences about outcomes that are not allowed.
+        cost: The cost of the attack.
+        late_seconds: The delay after which an answer to the other client is late.
+        may_fail_others: Whether calls of the other client may fail.
     """
 
     name: str
-    place: str
-    told: str
+    target: str
+    outcomes: str
     seconds: Sequence[float | None]
-    wrong: Sequence[str]
-    toll: Toll
+    violations: Sequence[str]
+    cost: Cost
     late_seconds: float = LATE_SECONDS
     may_fail_others: bool = False
 
-    def complaints(self) -> Iterator[str]:
-        """All that must not be."""
-        yield from self.wrong
-        toll = self.toll
-        if complaint := toll.left.complaint():
-            yield complaint
-        if None in toll.calls and not self.may_fail_others:
-            yield f"{toll.calls.count(None)} calls of the other client failed"
-        if toll.latest > self.late_seconds or not toll.calls:
-            yield f"the other client was answered after {toll.latest:.1f} s"
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each problem."""
+        yield from self.violations
+        cost = self.cost
+        if problem := cost.left.problem():
+            yield problem
+        if None in cost.calls and not self.may_fail_others:
+            yield f"{cost.calls.count(None)} calls of the other client failed"
+        if cost.latest > self.late_seconds or not cost.calls:
+            yield f"the other client was answered after {cost.latest:.1f} s"
 
 
-def table_of(place: str, results: Sequence[Suffered]) -> Table:
-    """What each attack came to in one place."""
+def table_of(target: str, results: Sequence[AttackResult]) -> Table:
+    """Return the table of one target's results."""
     table = new_table()
-    table.add_column(place, no_wrap=True)
+    table.add_column(target, no_wrap=True)
     table.add_column("clients", justify="right")
-    table.add_column("what they got")
+    table.add_column("outcomes")
     for heading in (
-        "let go\nafter s",
+        "closed\nafter s",
         "CPU\nms",
         "RSS\nKiB",
         "left\nKiB",
@@ -76,31 +76,31 @@ def table_of(place: str, results: Sequence[Suffered]) -> Table:
     return table
 
 
-def _cells(result: Suffered) -> Iterator[str]:
-    toll = result.toll
+def _cells(result: AttackResult) -> Iterator[str]:
+    cost = result.cost
     yield f"{len(result.seconds):,}"
-    yield result.told
+    yield result.outcomes
     yield f"{max((seconds or 0 for seconds in result.seconds), default=0):.2f}"
-    yield f"{toll.cpu_ms:,.0f}"
-    yield from (f"{kib:,.0f}" for kib in toll.rss_kib)
-    yield from (f"{left}" for left in (toll.left.descriptors, toll.left.tasks))
-    yield f"{len(toll.calls)}"
-    yield f"{toll.latest * 1000:.0f}"
+    yield f"{cost.cpu_ms:,.0f}"
+    yield from (f"{kib:,.0f}" for kib in cost.rss_kib)
+    yield from (f"{left}" for left in (cost.left.descriptors, cost.left.tasks))
+    yield f"{len(cost.calls)}"
+    yield f"{cost.latest * 1000:.0f}"
 
 
-def report(results: Sequence[Suffered], what: str, seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be, which nothing at all is not."""
+def report(results: Sequence[AttackResult], what: str, seconds: float) -> bool:
+    """Print all tables and problems; return whether there are results and no problems."""
     found = [] if results else ["nothing was done"]
     show(None, found)
-    for place in dict.fromkeys(each.place for each in results):
-        there = [each for each in results if each.place == place]
-        complaints = [
-            f"{result.name}, {place}: {complaint} x{count}"
+    for target in dict.fromkeys(each.target for each in results):
+        there = [each for each in results if each.target == target]
+        problems = [
+            f"{result.name}, {target}: {problem} x{count}"
             for result in there
-            for complaint, count in Counter(result.complaints()).items()
+            for problem, count in Counter(result.problems()).items()
         ]
-        show(table_of(place, there), complaints)
+        show(table_of(target, there), problems)
         print()
-        found += complaints
+        found += problems
     print(f"{len(results)} {what}, {len(found)} problems, {seconds:.0f} s")
     return not found

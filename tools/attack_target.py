@@ -1,4 +1,4 @@
-"""A server for attacks: some tools, and limits for thousands of connections."""
+"""Tools of the servers under attack."""
 
 import resource
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ async def echo(text: str) -> str:
 
 
 async def pour(*, ctx: Context) -> str:
-    """Report more than anybody wants to hear."""
+    """Report progress a million times."""
     for step in range(1_000_000):
         await ctx.progress(step, message="x" * 10_000)
         await trio.lowlevel.checkpoint()
@@ -23,7 +23,7 @@ async def pour(*, ctx: Context) -> str:
 
 
 async def tasks() -> str:
-    """How many tasks there are, but for those that only wait to run a handler, and end soon."""
+    """Return the number of tasks, without those that idle in the task pool."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
     return f"{sum(not _is_kept(task) for task in _below(root))}"
@@ -37,7 +37,7 @@ def _below(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
 
 
 def _is_kept(task: trio.lowlevel.Task) -> bool:
-    """Whether any of the coroutines that it is in is one of those: by name, as they are private."""
+    """Return whether the task idles in the task pool or the poller, by its coroutines' names."""
     coroutine: Any = task.coro
     while hasattr(coroutine, "cr_code"):
         if coroutine.cr_code.co_qualname in KEPT:
@@ -51,6 +51,6 @@ TOOLS: Final = (echo, pour, tasks)
 
 
 def allow_descriptors() -> None:
-    """Let this process have as many as can be: each connection is one, at either end."""
+    """Raise this process's limit of file descriptors: each connection takes one at either end."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

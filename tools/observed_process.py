@@ -1,8 +1,8 @@
-"""A server's process, observed from outside during attacks: memory, descriptors, CPU, answers.
+"""Measure a server process during attacks: memory, file descriptors, tasks, CPU time, other calls.
 
-Costs are of the process alone, whatever else the machine does meanwhile (Linux only). Whom it still
-serves is told by a neighbour, a client that means well: a process of its own, so that nobody else
-delays it, which calls again and again and prints a line for each call.
+The figures are of this process alone, from /proc (Linux only). A well-behaved client in a process
+of its own calls the server again and again, and prints a line for each call: so delays and failures
+are seen.
 """
 
 import subprocess
@@ -20,28 +20,28 @@ sys.path.append(str(Path(__file__).resolve().parent / "bench"))
 
 from load import cpu_seconds_of, rss_mib_of
 
-LOOK_SECONDS: Final = 0.02
-"""Between two looks at a server."""
+POLL_SECONDS: Final = 0.02
+"""The interval of polling a server."""
 
 QUIET_SECONDS: Final = 0.5
-SETTLE_SECONDS: Final = 5.0
+RELEASE_SECONDS_MAX: Final = 5.0
 PAUSE_SECONDS: Final = 0.05
-PATIENCE_SECONDS: Final = 15.0
-"""How long it takes at most until a connection is closed that the server has no use for."""
+CLOSE_SECONDS_MAX: Final = 15.0
+"""The time within which the server has to close a useless connection."""
 
-WORDS: Final = "Is anybody there?"
-"""What the client that means well says, to a server that is to return it."""
+ECHO_TEXT: Final = "Is anybody there?"
+"""The text that the well-behaved client sends, and a server returns."""
 
-_CALL_SECONDS_MAX: Final = 5.0
+_OTHER_CALL_SECONDS_MAX: Final = 5.0
 
 Outcome = TypeVar("Outcome")
 
-# What it takes
+# CPU time and memory.
 
 
 @attrs.define
 class Meter:
-    """What a server's process takes from now on."""
+    """The CPU time and memory that a process uses from now on."""
 
     process: int
     _cpu_seconds: float = attrs.field(init=False)
@@ -52,106 +52,107 @@ class Meter:
         self._cpu_seconds = cpu_seconds_of(self.process)
         self._rss_mib = self._peak_mib = rss_mib_of(self.process)
 
-    async def look(self) -> None:
-        """See how large it grows, until cancelled."""
+    async def poll(self) -> None:
+        """Follow the memory's peak until cancelled."""
         while True:
             self._peak_mib = max(self._peak_mib, rss_mib_of(self.process))
-            await trio.sleep(LOOK_SECONDS)
+            await trio.sleep(POLL_SECONDS)
 
     def cpu_ms(self) -> float:
-        """The time of the processors, with the kernel's share."""
+        """Return the CPU time, the kernel's share included."""
         return (cpu_seconds_of(self.process) - self._cpu_seconds) * 1000
 
     def rss_kib(self) -> tuple[float, float]:
-        """By how much it grew at most, and how much of that is left."""
+        """Return the growth of the memory at its peak and now."""
         now_mib = rss_mib_of(self.process)
         peak_mib = max(self._peak_mib, now_mib)
         return (peak_mib - self._rss_mib) * 1024, (now_mib - self._rss_mib) * 1024
 
 
-# What it holds
+# File descriptors and tasks.
 
 
 @attrs.frozen
-class Held:
-    """How many descriptors a server's process has open, and how many tasks live in it."""
+class Resources:
+    """The open file descriptors and the tasks of a process."""
 
     descriptors: int
     tasks: int
 
-    def beyond(self, other: "Held") -> "Held":
-        """How many more these are."""
-        return Held(self.descriptors - other.descriptors, self.tasks - other.tasks)
+    def excess_over(self, other: "Resources") -> "Resources":
+        return Resources(self.descriptors - other.descriptors, self.tasks - other.tasks)
 
-    def complaint(self) -> str:
-        """What must not be of what is left, in a sentence; empty if nothing is."""
+    def problem(self) -> str:
+        """Return a sentence about leaked resources, or an empty text."""
         if self.descriptors <= 0 and self.tasks <= 0:
             return ""
         return f"{self.descriptors} descriptors and {self.tasks} tasks are left"
 
 
 def descriptors_of(process: int) -> int:
-    """How many files and sockets a process has open, by its id."""
     return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
 
 
-async def settled(look: Callable[[], Awaitable[Held]], at_rest: Held, seconds: float) -> Held:
-    """What is held once that is no more than at rest, or at least: the neighbour comes and goes."""
-    held = await look()
+async def wait_until_released(
+    poll: Callable[[], Awaitable[Resources]], baseline: Resources, seconds: float
+) -> Resources:
+    """Poll until nothing is held beyond the baseline, for so many seconds; return the minimum."""
+    resources = await poll()
     with trio.move_on_after(seconds):
-        while held.descriptors > at_rest.descriptors or held.tasks > at_rest.tasks:
-            await trio.sleep(LOOK_SECONDS)
-            now = await look()
-            held = Held(min(held.descriptors, now.descriptors), min(held.tasks, now.tasks))
-    return held
+        while resources.descriptors > baseline.descriptors or resources.tasks > baseline.tasks:
+            await trio.sleep(POLL_SECONDS)
+            now = await poll()
+            resources = Resources(
+                min(resources.descriptors, now.descriptors), min(resources.tasks, now.tasks)
+            )
+    return resources
 
 
-# Whom it serves
+# The other client.
 
 
 @attrs.define
-class Neighbour:
-    """The client that means well, which is to `call_for_ever`."""
+class OtherClient:
+    """The well-behaved client, which runs `call_forever`."""
 
     process: subprocess.Popen[str]
     _calls: list[tuple[float, float | None]] = attrs.field(factory=list[tuple[float, float | None]])
 
-    async def listen(self) -> None:
-        """Take in what it says, until it is `silenced`."""
+    async def read_calls(self) -> None:
+        """Store what the client prints, until it is stopped."""
         assert self.process.stdout is not None
         async for line in trio.wrap_file(self.process.stdout):
             begin, _, seconds = line.partition(" ")
             self._calls.append((float(begin), float(seconds) if seconds.strip() else None))
 
-    def silence(self) -> None:
-        """It calls no more."""
+    def stop(self) -> None:
         self.process.terminate()
 
     async def calls(self, since: float) -> list[float | None]:
-        """How long those took that have begun since then, up to one that begins now."""
+        """Return the durations of all calls that began since then, up to one that begins now."""
         now = time.monotonic()
-        with trio.move_on_after(_CALL_SECONDS_MAX):
+        with trio.move_on_after(_OTHER_CALL_SECONDS_MAX):
             while not self._calls or self._calls[-1][0] < now:  # noqa: ASYNC110  # lines of a pipe
-                await trio.sleep(LOOK_SECONDS)
+                await trio.sleep(POLL_SECONDS)
         return [seconds for begin, seconds in self._calls if begin >= since]
 
 
 @contextmanager
-def neighbour_of(command: Sequence[str]) -> Generator[Neighbour]:
-    """A client that means well, and calls from now on."""
+def other_client_calling(command: Sequence[str]) -> Generator[OtherClient]:
+    """Run a well-behaved client while the block runs."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        neighbour = Neighbour(process)
+        other_client = OtherClient(process)
         try:
-            yield neighbour
+            yield other_client
         finally:
-            neighbour.silence()
+            other_client.stop()
 
 
-def call_for_ever(is_answered: Callable[[], bool]) -> NoReturn:
-    """Be the client that means well, whose call says whether it was answered as it should be.
+def call_forever(is_answered: Callable[[], bool]) -> NoReturn:
+    """Call again and again; `is_answered` makes a call and returns whether its answer is right.
 
-    Of each call it prints when that began, on the monotonic clock, a space, and how long it took;
-    nothing behind the space: it failed.
+    Prints the monotonic time at which each call began, a space, and its duration, or nothing if it
+    failed.
     """
     while True:
         begin = time.monotonic()
@@ -160,77 +161,79 @@ def call_for_ever(is_answered: Callable[[], bool]) -> NoReturn:
         time.sleep(PAUSE_SECONDS)
 
 
-# All of it
+# All figures of an attack.
 
 
 @attrs.frozen(kw_only=True)
-class Toll:
-    """What an attack took.
+class Cost:
+    """The cost of an attack.
 
     Attributes:
-        cpu_ms: Of the server's time.
-        rss_kib: By how much the server grew meanwhile, and how much of it is left.
-        left: The descriptors and tasks that did not go away.
-        calls: How long each of the well-meant calls took, in seconds; None: it failed.
+        cpu_ms: The server's CPU time.
+        rss_kib: The growth of the server's memory at its peak and afterwards.
+        left: The leaked file descriptors and tasks.
+        calls: The durations of the other client's calls, in seconds; None for a failed one.
     """
 
     cpu_ms: float
     rss_kib: tuple[float, float]
-    left: Held
+    left: Resources
     calls: Sequence[float | None]
 
     @property
     def latest(self) -> float:
-        """How late the latest of the well-meant answers came."""
+        """Return the longest duration of a call."""
         return max((seconds for seconds in self.calls if seconds is not None), default=0.0)
 
 
 @attrs.define
 class Watch:
-    """Looks at a server: by the id of its process, by its own word, and by its neighbour's."""
+    """Measures a server by its process id, its own count of tasks, and the other client's calls."""
 
     process: int
-    neighbour: Neighbour
+    other_client: OtherClient
     count_tasks: Callable[[], int]
-    at_rest: Held = attrs.field(default=Held(0, 0), init=False)
+    baseline: Resources = attrs.field(default=Resources(0, 0), init=False)
 
-    async def held(self) -> Held:
-        """What the server holds; another thread asks, for this one may have much else to do."""
-        return await trio.to_thread.run_sync(self._held)
+    async def resources(self) -> Resources:
+        """Return the server's resources, asked for in a thread, as this one may be busy."""
+        return await trio.to_thread.run_sync(self._resources)
 
-    def _held(self) -> Held:
-        return Held(descriptors_of(self.process), self.count_tasks())
+    def _resources(self) -> Resources:
+        return Resources(descriptors_of(self.process), self.count_tasks())
 
-    async def toll_of(self, attack: Callable[[], Awaitable[Outcome]]) -> tuple[Outcome, Toll]:
-        """Attack it once: what came of that, and what it took."""
+    async def cost_of(self, attack: Callable[[], Awaitable[Outcome]]) -> tuple[Outcome, Cost]:
+        """Run an attack; return its outcome and its cost."""
         meter, begin = Meter(self.process), time.monotonic()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(meter.look)
+            nursery.start_soon(meter.poll)
             outcome = await attack()
             nursery.cancel_scope.cancel()
         cpu_ms = meter.cpu_ms()
-        at_rest = self.at_rest
-        self.at_rest = await settled(self.held, at_rest, SETTLE_SECONDS)
-        return outcome, Toll(
+        baseline = self.baseline
+        self.baseline = await wait_until_released(self.resources, baseline, RELEASE_SECONDS_MAX)
+        return outcome, Cost(
             cpu_ms=cpu_ms,
             rss_kib=meter.rss_kib(),
-            left=self.at_rest.beyond(at_rest),
-            calls=await self.neighbour.calls(begin),
+            left=self.baseline.excess_over(baseline),
+            calls=await self.other_client.calls(begin),
         )
 
 
 @asynccontextmanager
 async def watched(
-    process: int, count_tasks: Callable[[], int], neighbour_command: Sequence[str]
+    process: int, count_tasks: Callable[[], int], other_client_command: Sequence[str]
 ) -> AsyncGenerator[Watch]:
-    """Look at a server, which is at rest yet, while a client that means well calls it."""
-    with neighbour_of(neighbour_command) as neighbour:
-        watch = Watch(process, neighbour, count_tasks)
+    """Watch an idle server while another client calls it."""
+    with other_client_calling(other_client_command) as other_client:
+        watch = Watch(process, other_client, count_tasks)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(neighbour.listen)
+            nursery.start_soon(other_client.read_calls)
             try:
-                await neighbour.calls(0.0)
-                watch.at_rest = await settled(watch.held, Held(0, 0), QUIET_SECONDS)
+                await other_client.calls(0.0)
+                watch.baseline = await wait_until_released(
+                    watch.resources, Resources(0, 0), QUIET_SECONDS
+                )
                 yield watch
             finally:
-                neighbour.silence()  # or the thread that listens would wait for its next call
+                other_client.stop()  # or the thread that listens would wait for its next call

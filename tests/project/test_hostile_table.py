@@ -15,18 +15,18 @@ pytestmark = pytest.mark.slow
 ATTACK = Attack(name="an attack", attempts=(), statuses={400}, hosts=("native",))
 
 
-def wrong(*endings, host="native"):
-    return list(run_attacks.wrong(ATTACK, host, endings))
+def violations(*endings, host="native"):
+    return list(run_attacks.violations(ATTACK, host, endings))
 
 
 def test_what_was_withstood_is_told_and_no_complaint():
     endings = [Ending((400,), 0.1), Ending((), 0.2), Ending((400, 400), 0.3)]
-    assert run_attacks.told(endings) == "400 x1, silence x1, 400 2 times x1"
-    assert wrong(*endings[:2]) == []
+    assert run_attacks.outcomes(endings) == "400 x1, silence x1, 400 2 times x1"
+    assert violations(*endings[:2]) == []
 
 
 @pytest.mark.parametrize(
-    ("ending", "complaint"),
+    ("ending", "problem"),
     [
         (Ending((), None), "a connection was kept for 15 s: open"),
         (Ending((400, 400), 1.0), "2 answers"),
@@ -34,13 +34,13 @@ def test_what_was_withstood_is_told_and_no_complaint():
         (Ending((400,), 1.0, has_leaked=True), "a header was injected"),
     ],
 )
-def test_what_must_not_be_is_told(ending, complaint):
-    assert wrong(Ending((400,), 0.1), ending) == [complaint]
+def test_what_must_not_be_is_told(ending, problem):
+    assert violations(Ending((400,), 0.1), ending) == [problem]
 
 
 def test_a_host_that_need_not_withstand_it_so_is_only_shown():
-    assert wrong(Ending((200, 200), None), host="hypercorn") == []
-    assert wrong(Ending((200,), 1.0, has_leaked=True), host="hypercorn") == [
+    assert violations(Ending((200, 200), None), host="hypercorn") == []
+    assert violations(Ending((200,), 1.0, has_leaked=True), host="hypercorn") == [
         "a header was injected"
     ]
 
@@ -58,7 +58,7 @@ def test_the_damage_is_the_same_each_time():
 @pytest.fixture
 async def attack(nursery, monkeypatch):
     """`await attack(handler, attempt)` is the ending of an attempt at what a handler serves."""
-    monkeypatch.setattr(attacks, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(attacks, "CLOSE_SECONDS_MAX", 0.3)
     monkeypatch.setattr(attacks, "TRICKLE_SECONDS", 0.01)
 
     async def attack(handler, attempt):
@@ -80,7 +80,7 @@ async def test_a_connection_that_is_closed_with_an_answer_is_seen(attack):
         assert await stream.receive_some() == b""
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nInjected: 1\r\n\r\n")
 
-    ending = await attack(reject, attacks.saying(b"abc", and_no_more=True))
+    ending = await attack(reject, attacks.sending(b"abc", then_eof=True))
     assert (ending.answers, ending.has_leaked) == ((400,), True)
     assert ending.seconds is not None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import observed_process
 import pytest
 import trio
-from observed_process import Held
+from observed_process import Resources
 
 pytestmark = pytest.mark.slow
 
@@ -17,20 +17,20 @@ pytestmark = pytest.mark.slow
 def looks():
     """`looks(*held)` sees these, one after the other, and the last of them for ever."""
 
-    def looks(*held):
-        seen = [*held]
+    def looks(*resources):
+        seen = [*resources]
 
-        async def look():
+        async def poll():
             await trio.lowlevel.checkpoint()
-            return Held(*(seen.pop(0) if len(seen) > 1 else seen[0]))
+            return Resources(*(seen.pop(0) if len(seen) > 1 else seen[0]))
 
-        return look
+        return poll
 
     return looks
 
 
 @pytest.mark.parametrize(
-    ("held", "after", "seconds"),
+    ("resources", "after", "seconds"),
     [
         ([(5, 9)], (5, 9), 0),
         ([(4, 8)], (4, 8), 0),
@@ -41,16 +41,20 @@ def looks():
         ([(5, 10)], (5, 10), 150),
     ],
 )
-async def test_what_is_left_is_what_does_not_go_away(looks, held, after, seconds, autojump_clock):
+async def test_what_is_left_is_what_does_not_go_away(
+    looks, resources, after, seconds, autojump_clock
+):
     begin = trio.current_time()
-    assert await observed_process.settled(looks(*held), Held(5, 9), 3.0) == Held(*after)
-    looked = (trio.current_time() - begin) / observed_process.LOOK_SECONDS
+    assert await observed_process.wait_until_released(
+        looks(*resources), Resources(5, 9), 3.0
+    ) == Resources(*after)
+    looked = (trio.current_time() - begin) / observed_process.POLL_SECONDS
     assert looked == pytest.approx(seconds)
 
 
 async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
     meter = observed_process.Meter(os.getpid())
-    nursery.start_soon(meter.look)
+    nursery.start_soon(meter.poll)
     large = bytearray(os.urandom(32 << 20))
     await trio.sleep(1)
     size = len(large)
@@ -71,11 +75,11 @@ def test_descriptors_are_counted():
 
 
 def test_what_is_left_is_a_complaint_unless_it_is_nothing_or_less():
-    at_rest = Held(5, 9)
-    assert Held(5, 9).beyond(at_rest).complaint() == ""
-    assert Held(4, 8).beyond(at_rest).complaint() == ""
-    assert Held(7, 8).beyond(at_rest).complaint() == "2 descriptors and -1 tasks are left"
-    assert Held(5, 10).beyond(at_rest).complaint() == "0 descriptors and 1 tasks are left"
+    baseline = Resources(5, 9)
+    assert Resources(5, 9).excess_over(baseline).problem() == ""
+    assert Resources(4, 8).excess_over(baseline).problem() == ""
+    assert Resources(7, 8).excess_over(baseline).problem() == "2 descriptors and -1 tasks are left"
+    assert Resources(5, 10).excess_over(baseline).problem() == "0 descriptors and 1 tasks are left"
 
 
 CALLS = """
@@ -99,23 +103,23 @@ def command(monkeypatch):
 
 @pytest.mark.real_time
 async def test_a_neighbour_tells_of_its_calls_until_it_is_silenced(nursery, monkeypatch, command):
-    monkeypatch.setattr(observed_process, "_CALL_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(observed_process, "_OTHER_CALL_SECONDS_MAX", 0.1)
     begin = time.monotonic()
-    with observed_process.neighbour_of(command) as neighbour:
-        nursery.start_soon(neighbour.listen)
+    with observed_process.other_client_calling(command) as other_client:
+        nursery.start_soon(other_client.read_calls)
         with trio.fail_after(20):
-            while len(calls := await neighbour.calls(begin)) < 3:
+            while len(calls := await other_client.calls(begin)) < 3:
                 pass
         assert [seconds is None for seconds in calls] == [False, True, False]
-        assert await neighbour.calls(time.monotonic()) == []
-    assert neighbour.process.returncode is not None
+        assert await other_client.calls(time.monotonic()) == []
+    assert other_client.process.returncode is not None
 
 
 @pytest.mark.real_time
 async def test_a_watch_tells_what_an_attack_took_and_what_it_left(monkeypatch, command):
     for name, seconds in (
-        ("_CALL_SECONDS_MAX", 0.1),
-        ("SETTLE_SECONDS", 0.1),
+        ("_OTHER_CALL_SECONDS_MAX", 0.1),
+        ("RELEASE_SECONDS_MAX", 0.1),
         ("QUIET_SECONDS", 0),
     ):
         monkeypatch.setattr(observed_process, name, seconds)
@@ -125,16 +129,16 @@ async def test_a_watch_tells_what_an_attack_took_and_what_it_left(monkeypatch, c
 
         async def attack():
             with trio.fail_after(20):
-                while len(await watch.neighbour.calls(begin)) < 3:
+                while len(await watch.other_client.calls(begin)) < 3:
                     pass
             tasks.pop(0)
             return "done"
 
-        assert watch.at_rest.tasks == 7
-        outcome, toll = await watch.toll_of(attack)
+        assert watch.baseline.tasks == 7
+        outcome, cost = await watch.cost_of(attack)
         assert outcome == "done"
-        assert toll.left.tasks == 2
-        assert watch.at_rest.tasks == 9
-        _, toll = await watch.toll_of(trio.lowlevel.checkpoint)
-        assert toll.left.tasks == 0
-        assert toll.calls == []
+        assert cost.left.tasks == 2
+        assert watch.baseline.tasks == 9
+        _, cost = await watch.cost_of(trio.lowlevel.checkpoint)
+        assert cost.left.tasks == 0
+        assert cost.calls == []

@@ -1,4 +1,4 @@
-"""The server under test of `run_faults.py`, with short time limits."""
+"""The server that `run_faults.py` tests, with short time limits."""
 
 import argparse
 import logging
@@ -33,13 +33,12 @@ LIMITS = Limits(
 
 
 async def wait(seconds: float) -> str:
-    """Answer late."""
+    """Answer after so many seconds."""
     await trio.sleep(seconds)
     return "waited"
 
 
 def server_with(limits: Limits) -> Server:
-    """The server."""
     server = Server("faults", limits=limits)
     for tool in (*TOOLS, wait):
         server.tool(tool)

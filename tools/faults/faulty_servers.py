@@ -1,7 +1,7 @@
-"""Servers that do wrong, and how a call of our client has to end.
+"""Faulty servers, and how a call of our client has to end.
 
-Everything is in this process: a server of a few lines for each fault, and a `Client` that calls it.
-What the client's caller is told is to name the fault, and nothing is to be left of the connection.
+A small server in this process plays each fault, and a `Client` calls it. The error has to name the
+fault, and the connection has to leave no resources behind.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "i
 
 from interop_command import new_table, show
 from load import NEWEST_LEGACY
-from observed_process import Held, descriptors_of, settled
+from observed_process import Resources, descriptors_of, wait_until_released
 
 from mcp_trio import Client, Limits, MCPError
 from mcp_trio._transports.sockets import unix_listener
@@ -38,7 +38,7 @@ from mcp_trio.limits import (
     WebSocketLimits,
 )
 
-WAYS: Final = ("websocket", "unix", "tcp")
+TRANSPORTS: Final = ("websocket", "unix", "tcp")
 LIMITS: Final = Limits(
     messages=MessageLimits(bytes_max=1 << 20, write_stall_seconds=0.5),
     http=HttpLimits(headers_seconds=0.5),
@@ -46,17 +46,14 @@ LIMITS: Final = Limits(
     websocket=WebSocketLimits(ping_interval_seconds=0.3, pong_seconds=0.3),
     shutdown=ShutdownLimits(close_seconds=0.2),
 )
-PATIENCE_SECONDS: Final = 10.0
-SETTLE_SECONDS: Final = 3.0
+CLOSE_SECONDS_MAX: Final = 10.0
+RELEASE_SECONDS_MAX: Final = 3.0
 _NO_TEXT: Final = b"\xff\xfe"
 
 
 @attrs.define(eq=False)
-class End:
-    """A server's end, that frames as it should unless it is told otherwise.
-
-    It answers pings while it takes something in, and only then.
-    """
+class ServerConnection:
+    """The server's end of a connection; it answers pings only while it waits for a message."""
 
     stream: trio.SocketStream
     is_web: bool
@@ -66,44 +63,45 @@ class End:
     _rest: bytes = b""
 
     async def open(self) -> None:
-        """Shake hands, where that is done."""
+        """Accept the WebSocket handshake, if there is one."""
         if self.is_web:
             await self._message()
             accepted = events.AcceptConnection(subprotocol="mcp")
             await self.stream.send_all(self._protocol.send(accepted))
 
-    async def begin(self) -> None:
-        """Agree on a revision, and take a call."""
+    async def receive_call(self) -> None:
+        """Initialize the session, and wait for a tool call."""
         await self.open()
-        asked = json.loads(await self._message())
+        request = json.loads(await self._message())
         result: dict[str, object] = {
             "protocolVersion": NEWEST_LEGACY,
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "faults", "version": "0"},
         }
-        await self.say(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode())
+        await self.send(
+            json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+        )
         while b"tools/call" not in await self._message():
             pass
 
-    async def say(self, message: bytes) -> None:
-        """Send a message."""
+    async def send(self, message: bytes) -> None:
         if self.is_web:
-            await self.put(self._protocol.send(events.TextMessage(data=message.decode())))
+            await self.send_bytes(self._protocol.send(events.TextMessage(data=message.decode())))
         else:
-            await self.put(message + b"\n")
+            await self.send_bytes(message + b"\n")
 
-    async def stay(self) -> None:
-        """Be there, and answer nothing but pings."""
+    async def answer_pings(self) -> None:
+        """Answer nothing but pings."""
         while True:
             await self._message()
 
-    async def put(self, data: bytes) -> None:
-        """Send bytes, as far as somebody takes them."""
+    async def send_bytes(self, data: bytes) -> None:
+        """Send bytes, unless the client has closed the connection."""
         with contextlib.suppress(trio.BrokenResourceError):
             await self.stream.send_all(data)
 
     async def _message(self) -> bytes:
-        """The next one; empty: the request to become a WebSocket."""
+        """Return the next message, or an empty one for the WebSocket handshake."""
         while True:
             message = await self._next_event() if self.is_web else self._next_line()
             if message is not None:
@@ -117,223 +115,225 @@ class End:
                 self._rest += data
 
     def _next_line(self) -> bytes | None:
-        """What has come whole."""
-        line, end, rest = self._rest.partition(b"\n")
-        if not end:
+        line, connection, rest = self._rest.partition(b"\n")
+        if not connection:
             return None
         self._rest = rest
         return line
 
     async def _next_event(self) -> bytes | None:
-        """The same of a WebSocket, whose pings are answered."""
+        """Return the next message of a WebSocket, and answer pings before it."""
         for event in self._protocol.events():
             if isinstance(event, events.TextMessage):
                 return event.data.encode()
             if isinstance(event, events.Request):
                 return b""
             if isinstance(event, events.Ping):
-                await self.put(self._protocol.send(event.response()))
+                await self.send_bytes(self._protocol.send(event.response()))
             elif isinstance(event, events.CloseConnection):
                 await trio.sleep_forever()
         return None
 
 
-Serve: TypeAlias = Callable[[End], Awaitable[None]]
+Serve: TypeAlias = Callable[[ServerConnection], Awaitable[None]]
 """What a server does with a connection, which is closed then."""
 
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """One of the rows.
+    """A fault of a server.
 
     Attributes:
-        name: What the server does.
-        serve: How.
-        says: What the caller is to be told, some of it, by the way; who is not in it is left out.
+        name: The fault.
+        serve: What the server does with a connection.
+        expected: A part of the error's text by transport; others are not tested.
     """
 
     name: str
     serve: Serve
-    says: dict[str, str]
+    expected: dict[str, str]
 
 
-async def say_nothing(_end: End) -> None:
-    """Take a connection, and be silent."""
+async def send_nothing(_end: ServerConnection) -> None:
     await trio.sleep_forever()
 
 
-async def open_only(end: End) -> None:
-    """Shake hands, and answer nothing but pings."""
-    await end.open()
-    await end.stay()
+async def open_only(connection: ServerConnection) -> None:
+    """Accept the handshake, and answer nothing but pings."""
+    await connection.open()
+    await connection.answer_pings()
 
 
-async def reject(end: End) -> None:
-    """Answer as a web server does that has nothing here."""
-    await end.put(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+async def reject(connection: ServerConnection) -> None:
+    """Answer the handshake with 404."""
+    await connection.send_bytes(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
     await trio.sleep_forever()
 
 
-async def hang_up(end: End) -> None:
-    """Go at once."""
+async def close_at_once(connection: ServerConnection) -> None: ...
 
 
-async def cut(end: End) -> None:
-    """Go in the middle of a call."""
-    await end.begin()
-    await Lines(end.stream).vanish()
+async def cut(connection: ServerConnection) -> None:
+    """Reset the connection during a call."""
+    await connection.receive_call()
+    await Lines(connection.stream).reset()
 
 
-async def answer_a_half(end: End) -> None:
-    """Go in the middle of an answer."""
-    await end.begin()
-    await end.put(b"\x81\x7e\xff\xff{" if end.is_web else b'{"jsonrpc":"2.0",')
+async def send_half_an_answer(connection: ServerConnection) -> None:
+    """Close the connection in the middle of an answer."""
+    await connection.receive_call()
+    await connection.send_bytes(b"\x81\x7e\xff\xff{" if connection.is_web else b'{"jsonrpc":"2.0",')
 
 
-async def answer_nothing(end: End) -> None:
-    """Be there, and leave the call alone."""
-    await end.begin()
-    await end.stay()
+async def answer_nothing(connection: ServerConnection) -> None:
+    """Answer nothing but pings during a call."""
+    await connection.receive_call()
+    await connection.answer_pings()
 
 
-async def read_nothing(end: End) -> None:
-    """Take a call, and be silent: not even pings are answered."""
-    await end.begin()
+async def read_nothing(connection: ServerConnection) -> None:
+    """Read nothing during a call, not even pings."""
+    await connection.receive_call()
     await trio.sleep_forever()
 
 
-async def put_then_stay(data: bytes, end: End) -> None:
-    """Send what none may send, in the middle of a call."""
-    await end.begin()
-    await end.put(data)
-    await end.stay()
+async def send_invalid(data: bytes, connection: ServerConnection) -> None:
+    """Send invalid bytes during a call."""
+    await connection.receive_call()
+    await connection.send_bytes(data)
+    await connection.answer_pings()
 
 
-async def say_too_much(end: End) -> None:
+async def send_too_much(connection: ServerConnection) -> None:
     """Answer with a message over the limit."""
-    await end.begin()
+    await connection.receive_call()
     result = {"content": [{"type": "text", "text": "x" * (2 << 20)}]}
-    await end.say(json.dumps({"jsonrpc": "2.0", "id": 2, "result": result}).encode())
-    await end.stay()
+    await connection.send(json.dumps({"jsonrpc": "2.0", "id": 2, "result": result}).encode())
+    await connection.answer_pings()
 
 
 def everywhere(web: str, lines: str) -> dict[str, str]:
-    """The same in all ways of a kind."""
     return {"websocket": web, "unix": lines, "tcp": lines}
 
 
 FAULTS: Final = (
     Fault(
         name="is silent from the beginning",
-        serve=say_nothing,
-        says=everywhere("limits.http.headers_seconds", "limits.requests.initialize_seconds"),
+        serve=send_nothing,
+        expected=everywhere("limits.http.headers_seconds", "limits.requests.initialize_seconds"),
     ),
     Fault(
-        name="opens, and says nothing",
+        name="opens, and sends nothing",
         serve=open_only,
-        says={"websocket": "limits.requests.initialize_seconds"},
+        expected={"websocket": "limits.requests.initialize_seconds"},
     ),
-    Fault(name="refuses the handshake", serve=reject, says={"websocket": "HTTP 404"}),
+    Fault(name="rejects the handshake", serve=reject, expected={"websocket": "HTTP 404"}),
     Fault(
         name="hangs up at once",
-        serve=hang_up,
-        says=everywhere("disconnected during the handshake", "ConnectionLost"),
+        serve=close_at_once,
+        expected=everywhere("disconnected during the handshake", "ConnectionLost"),
     ),
-    Fault(name="is cut in a call", serve=cut, says=everywhere("broke", "OutcomeUnknown")),
+    Fault(name="is cut in a call", serve=cut, expected=everywhere("broke", "OutcomeUnknown")),
     Fault(
-        name="ends in an answer", serve=answer_a_half, says=everywhere("broke", "OutcomeUnknown")
+        name="ends in an answer",
+        serve=send_half_an_answer,
+        expected=everywhere("broke", "OutcomeUnknown"),
     ),
     Fault(
         name="answers pings, and no call",
         serve=answer_nothing,
-        says=dict.fromkeys(WAYS, "limits.requests.idle_seconds"),
+        expected=dict.fromkeys(TRANSPORTS, "limits.requests.idle_seconds"),
     ),
     Fault(
         name="answers no ping, nor anything",
         serve=read_nothing,
-        says={"websocket": "limits.websocket.pong_seconds"},
+        expected={"websocket": "limits.websocket.pong_seconds"},
     ),
     Fault(
         name="sends bad UTF-8",
-        serve=partial(put_then_stay, b"\x81\x02" + _NO_TEXT),
-        says={"websocket": "1007"},
+        serve=partial(send_invalid, b"\x81\x02" + _NO_TEXT),
+        expected={"websocket": "1007"},
     ),
     Fault(
         name="sends a binary message",
-        serve=partial(put_then_stay, b"\x82\x02{}"),
-        says={"websocket": "1003"},
+        serve=partial(send_invalid, b"\x82\x02{}"),
+        expected={"websocket": "1003"},
     ),
     Fault(
         name="sends an unknown opcode",
-        serve=partial(put_then_stay, b"\x83\x00"),
-        says={"websocket": "1002"},
+        serve=partial(send_invalid, b"\x83\x00"),
+        expected={"websocket": "1002"},
     ),
     Fault(
-        name="closes, and tells why",
-        serve=partial(put_then_stay, b"\x88\x06\x03\xf5busy"),
-        says={"websocket": "try again later"},
+        name="closes with a reason",
+        serve=partial(send_invalid, b"\x88\x06\x03\xf5busy"),
+        expected={"websocket": "try again later"},
     ),
     Fault(
         name="answers over the limit",
-        serve=say_too_much,
-        says=dict.fromkeys(WAYS, "limits.messages.bytes_max"),
+        serve=send_too_much,
+        expected=dict.fromkeys(TRANSPORTS, "limits.messages.bytes_max"),
     ),
 )
 
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What a client's caller was told, after how long, and what was left of the connection."""
+    """The error of a call, its duration, and the resources that were left behind."""
 
     fault: Fault
-    way: str
-    told: str
+    transport: str
+    error_text: str
     seconds: float
-    left: Held
+    left: Resources
 
 
-async def meet(fault: Fault, way: str, folder: Path) -> Result:
-    """Let a client call a server that does so."""
-    at_rest = await _held()
-    begin = trio.current_time()
+async def call_server(fault: Fault, transport: str, folder: Path) -> Result:
+    """Let a client call a server that has this fault."""
+    baseline = await _resources()
+    receive_call = trio.current_time()
     async with trio.open_nursery() as nursery:
-        told = await _told(await nursery.start(_serve, fault, way, folder))
-        seconds = trio.current_time() - begin
+        error_text = await _error_text(await nursery.start(_serve, fault, transport, folder))
+        seconds = trio.current_time() - receive_call
         nursery.cancel_scope.cancel()
-    # Nobody tells that a system task has ended.
-    left = (await settled(_held, at_rest, SETTLE_SECONDS)).beyond(at_rest)
-    return Result(fault=fault, way=way, told=told, seconds=seconds, left=left)
+    # There is no event for the end of a system task.
+    left = (await wait_until_released(_resources, baseline, RELEASE_SECONDS_MAX)).excess_over(
+        baseline
+    )
+    return Result(
+        fault=fault, transport=transport, error_text=error_text, seconds=seconds, left=left
+    )
 
 
-async def _held() -> Held:
+async def _resources() -> Resources:
     tasks = trio.lowlevel.current_statistics().tasks_living
-    return Held(descriptors_of(os.getpid()), tasks)
+    return Resources(descriptors_of(os.getpid()), tasks)
 
 
 async def _serve(
-    fault: Fault, way: str, folder: Path, *, task_status: trio.TaskStatus[str]
+    fault: Fault, transport: str, folder: Path, *, task_status: trio.TaskStatus[str]
 ) -> None:
-    """Serve as the fault has it until cancelled; reports the URL."""
+    """Serve until cancelled; report the URL when started."""
 
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
-            await fault.serve(End(stream, way == "websocket"))
+            await fault.serve(ServerConnection(stream, transport == "websocket"))
 
     async with contextlib.AsyncExitStack() as stack:
-        if way == "unix":
+        if transport == "unix":
             listener = await stack.enter_async_context(unix_listener(folder / "socket"))
             url = f"unix:{folder / 'socket'}"
         else:
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            scheme = "ws" if way == "websocket" else "tcp"
+            scheme = "ws" if transport == "websocket" else "tcp"
             url = f"{scheme}://127.0.0.1:{listener.socket.getsockname()[1]}"
         task_status.started(url)
         await trio.serve_listeners(serve, [listener])
 
 
-async def _told(url: str) -> str:
-    """What a caller is told of a call; empty: nothing, for too long."""
-    with trio.move_on_after(PATIENCE_SECONDS):
+async def _error_text(url: str) -> str:
+    """Return the error of a call, or an empty text if there is none for too long."""
+    with trio.move_on_after(CLOSE_SECONDS_MAX):
         try:
             async with Client(url, protocol_versions=[NEWEST_LEGACY], limits=LIMITS) as client:
                 await client.call_tool("anything")
@@ -343,43 +343,46 @@ async def _told(url: str) -> str:
     return ""
 
 
-async def meet_all(folder: Path) -> list[Result]:
-    """All of it, one after the other."""
-    return [await meet(fault, way, folder) for way in WAYS for fault in FAULTS if way in fault.says]
+async def call_all(folder: Path) -> list[Result]:
+    """Run all faults, one after the other."""
+    return [
+        await call_server(fault, transport, folder)
+        for transport in TRANSPORTS
+        for fault in FAULTS
+        if transport in fault.expected
+    ]
 
 
 def run() -> list[Result]:
-    """The same."""
-    logging.getLogger("mcp_trio").setLevel(logging.ERROR)  # of bad servers it has much to say
+    logging.getLogger("mcp_trio").setLevel(logging.ERROR)  # each faulty server causes warnings
     with tempfile.TemporaryDirectory(prefix="mcp_trio-faults-") as folder:
-        return trio.run(meet_all, Path(folder))
+        return trio.run(call_all, Path(folder))
 
 
-# What came of it
+# Report.
 
 
-def complaints(result: Result) -> Iterator[str]:
-    """What must not be, in sentences."""
-    if not result.told:
-        yield f"the caller was told nothing for {PATIENCE_SECONDS:g} s"
-    elif result.fault.says[result.way] not in result.told:
-        yield f"{result.told}: that does not say {result.fault.says[result.way]!r}"
-    if complaint := result.left.complaint():
-        yield complaint
+def problems(result: Result) -> Iterator[str]:
+    """Yield a sentence for each wrong error and for leaked resources."""
+    if not result.error_text:
+        yield f"the call raised no error for {CLOSE_SECONDS_MAX:g} s"
+    elif (expected := result.fault.expected[result.transport]) not in result.error_text:
+        yield f"{result.error_text}: that does not contain {expected!r}"
+    if problem := result.left.problem():
+        yield problem
 
 
 def table_of(results: Sequence[Result]) -> Table:
-    """What each client was told."""
     table = new_table()
-    for heading in ("a server that", "over", "what the caller is told"):
+    for heading in ("a server that", "over", "the caller's error"):
         table.add_column(heading)
     for heading in ("after s", "left\nfds", "left\ntasks"):
         table.add_column(heading, justify="right")
     for result in results:
         table.add_row(
             result.fault.name,
-            result.way,
-            result.told,
+            result.transport,
+            result.error_text,
             f"{result.seconds:.2f}",
             f"{result.left.descriptors}",
             f"{result.left.tasks}",
@@ -388,11 +391,11 @@ def table_of(results: Sequence[Result]) -> Table:
 
 
 def report(results: Sequence[Result]) -> bool:
-    """Print everything; returns whether it is as it should be."""
+    """Print the table and the problems; return whether there are no problems."""
     wrong = [
-        f"a server that {result.fault.name}, {result.way}: {complaint}"
+        f"a server that {result.fault.name}, {result.transport}: {problem}"
         for result in results
-        for complaint in complaints(result)
+        for problem in problems(result)
     ]
     show(table_of(results), wrong)
     print(f"{len(results)} faults at clients, {len(wrong)} problems")

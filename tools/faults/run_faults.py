@@ -1,10 +1,10 @@
-"""Faults on sockets and what has to come of them: `python tools/faults/run_faults.py`.
+"""Cause faults on sockets, and check how both sides end: `python tools/faults/run_faults.py`.
 
-Each fault of `at_servers` meets a server of its own process over every socket transport,
-while a client that means well calls in a session that it keeps. Prints a table for each transport;
-the exit status is 1 if a client got what it should not have, was not let go, left something
-behind, or kept the other one waiting. Costs are the server's, with the well-meant calls in them
-(Linux only). `at_clients` is the other way round: what our client makes of bad servers.
+Each fault of `faulty_clients.py` runs against a server process over every socket transport, while a
+well-behaved client calls in a session of its own. Prints a table for each transport; the exit
+status is 1 if a connection ended in another way than expected, was not closed, left resources
+behind, or delayed the other client. Costs are the server's, including the other client's calls
+(Linux only). `faulty_servers.py` tests our client with faulty servers.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from urllib.parse import urlsplit
 import attrs
 import faulty_servers
 import trio
-from faulty_clients import FAULTS, WAYS, WEB, Fault
-from raw_peers import Lines, Messages, in_words
+from faulty_clients import FAULTS, TRANSPORTS, WEB, Fault
+from raw_peers import Lines, Messages, summary_of
 from well_behaved_session import connected, text_of
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
-from attack_report import LATE_SECONDS, Suffered, report
+from attack_report import LATE_SECONDS, AttackResult, report
 from attack_target import allow_descriptors
 from load import called
-from observed_process import PATIENCE_SECONDS, Watch, watched
+from observed_process import CLOSE_SECONDS_MAX, Watch, watched
 
 HERE: Final = Path(__file__).resolve().parent
 
@@ -45,34 +45,36 @@ END_SECONDS: Final = 10.0
 
 @attrs.frozen
 class Ending:
-    """What became of a connection: in words, and after how long; None: the server kept it."""
+    """The end of a connection: a summary, and the seconds; None if the server did not close it."""
 
-    words: str
+    outcomes: str
     seconds: float | None
 
 
-# A server, and what is done to it
+# Run faults against a server.
 
 
 @attrs.frozen
-class Troubled:
-    """A server: its transport, its process, and where it is."""
+class TestedServer:
+    """A server: its transport, process id and URL."""
 
-    way: str
+    transport: str
     process: int
     url: str
 
     async def connect(self) -> Lines:
-        """A connection on which nothing was said."""
+        """Open a connection, without sending anything."""
         parts = urlsplit(self.url)
         if parts.scheme == "unix":
             return Lines(await trio.open_unix_socket(parts.path))
         assert parts.port is not None
         stream = await trio.open_tcp_stream("127.0.0.1", parts.port)
-        return Messages(stream, parts.netloc, parts.path) if self.way in WEB else Lines(stream)
+        return (
+            Messages(stream, parts.netloc, parts.path) if self.transport in WEB else Lines(stream)
+        )
 
     def count_tasks(self) -> int:
-        """How many live in it."""
+        """Return the number of tasks in the server."""
         wire = connected(self.url)
         try:
             return int(text_of(wire, called("tasks", {})))
@@ -81,23 +83,20 @@ class Troubled:
 
 
 @contextlib.contextmanager
-def served(way: str, folder: Path, *options: str) -> Generator[Troubled]:
-    """A server of its own process.
-
-    Raises:
-        RuntimeError: It did not begin.
-        TimeoutExpired: It did not end.
-    """
-    place = str(folder / "socket") if way == "unix" else "0"
+def started_server(transport: str, folder: Path, *options: str) -> Generator[TestedServer]:
+    """Run a server process while the block runs."""
+    target = str(folder / "socket") if transport == "unix" else "0"
     script = str(HERE / "fault_target.py")
-    command = [sys.executable, script, "--transport", way, "--place", place, *options]
+    command = [sys.executable, script, "--transport", transport, "--place", target, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
             if not url:
                 raise RuntimeError(f"the server does not serve: {command}")
-            yield Troubled(way, process.pid, _of_websocket(url) if way in WEB else url)
+            yield TestedServer(
+                transport, process.pid, _of_websocket(url) if transport in WEB else url
+            )
             process.send_signal(signal.SIGTERM)
             process.wait(END_SECONDS)
         finally:
@@ -108,30 +107,32 @@ def _of_websocket(url: str) -> str:
     return url if url.startswith("ws") else f"ws://{urlsplit(url).netloc}/ws"
 
 
-async def trouble(server: Troubled, faults: Sequence[Fault]) -> list[Suffered]:
-    """Do everything to a server, one after the other."""
-    neighbour = [sys.executable, str(HERE / "well_behaved_session.py"), server.url]
-    async with watched(server.process, server.count_tasks, neighbour) as watch:
+async def run_at(server: TestedServer, faults: Sequence[Fault]) -> list[AttackResult]:
+    """Run all faults against a server, one after the other."""
+    other_client = [sys.executable, str(HERE / "well_behaved_session.py"), server.url]
+    async with watched(server.process, server.count_tasks, other_client) as watch:
         return [
-            await _suffer(fault, server, watch) for fault in faults if server.way in fault.expected
+            await _measure(fault, server, watch)
+            for fault in faults
+            if server.transport in fault.expected
         ]
 
 
-async def _suffer(fault: Fault, server: Troubled, watch: Watch) -> Suffered:
-    endings, toll = await watch.toll_of(partial(_do, fault, server))
-    return Suffered(
+async def _measure(fault: Fault, server: TestedServer, watch: Watch) -> AttackResult:
+    endings, cost = await watch.cost_of(partial(_run_connections, fault, server))
+    return AttackResult(
         name=fault.name,
-        place=server.way,
-        told=told(endings),
+        target=server.transport,
+        outcomes=outcomes(endings),
         seconds=[each.seconds for each in endings],
-        wrong=list(wrong(endings, fault.expected[server.way])),
-        toll=toll,
-        late_seconds=LATE_BESIDE_MANY_SECONDS if fault.is_patient else LATE_SECONDS,
+        violations=list(violations(endings, fault.expected[server.transport])),
+        cost=cost,
+        late_seconds=LATE_BESIDE_MANY_SECONDS if fault.has_default_limits else LATE_SECONDS,
     )
 
 
-async def _do(fault: Fault, server: Troubled) -> list[Ending]:
-    """Do it on all connections at once."""
+async def _run_connections(fault: Fault, server: TestedServer) -> list[Ending]:
+    """Run a fault on all of its connections at once."""
     endings: list[Ending] = []
     async with trio.open_nursery() as peers:
         for _ in range(fault.count):
@@ -139,11 +140,11 @@ async def _do(fault: Fault, server: Troubled) -> list[Ending]:
     return endings
 
 
-async def _end_of(fault: Fault, server: Troubled, endings: list[Ending]) -> None:
+async def _end_of(fault: Fault, server: TestedServer, endings: list[Ending]) -> None:
     peer = await server.connect()
     begin = time.monotonic()
-    seconds_max = _ROUND_SECONDS if fault.is_patient else PATIENCE_SECONDS
-    with trio.move_on_after(seconds_max) as patience:
+    seconds_max = _ROUND_SECONDS if fault.has_default_limits else CLOSE_SECONDS_MAX
+    with trio.move_on_after(seconds_max) as scope:
         async with peer.stream, trio.open_nursery() as nursery:
             if fault.is_reading:
                 nursery.start_soon(fault.script, peer)
@@ -151,67 +152,73 @@ async def _end_of(fault: Fault, server: Troubled, endings: list[Ending]) -> None
             else:
                 await fault.script(peer)
             nursery.cancel_scope.cancel()
-    seconds = None if patience.cancelled_caught else time.monotonic() - begin
-    endings.append(Ending(in_words(peer.words), seconds))
+    seconds = None if scope.cancelled_caught else time.monotonic() - begin
+    endings.append(Ending(summary_of(peer.outcomes), seconds))
 
 
-def run(ways: Sequence[str], faults: Sequence[Fault]) -> list[Suffered]:
-    """Start a server for each way, all at the same time, and trouble it; the patient ones alone."""
-    results: list[Suffered] = []
+def run(transports: Sequence[str], faults: Sequence[Fault]) -> list[AttackResult]:
+    """Run the faults at all transports at once; then those with default limits, one by one."""
+    results: list[AttackResult] = []
 
-    async def trouble_one(server: Troubled) -> None:
-        hasty = [each for each in faults if not each.is_patient]
-        results.extend(await trouble(server, hasty))
+    async def run_one(server: TestedServer) -> None:
+        with_short_limits = [each for each in faults if not each.has_default_limits]
+        results.extend(await run_at(server, with_short_limits))
 
-    async def trouble_all(servers: Sequence[Troubled]) -> None:
+    async def run_all(servers: Sequence[TestedServer]) -> None:
         async with trio.open_nursery() as nursery:
             for server in servers:
-                nursery.start_soon(trouble_one, server)
+                nursery.start_soon(run_one, server)
 
     with tempfile.TemporaryDirectory(prefix="mcp_trio-faults-") as made:
-        folder, patient = Path(made), [each for each in faults if each.is_patient]
+        folder, with_default_limits = (
+            Path(made),
+            [each for each in faults if each.has_default_limits],
+        )
         with contextlib.ExitStack() as stack:
-            servers = [stack.enter_context(served(way, folder)) for way in ways]
-            trio.run(trouble_all, servers)
-        for way in ways if patient else ():
-            with served(way, folder, "--patient") as server:
-                results += trio.run(trouble, server, patient)
-    return sorted(results, key=lambda result: ways.index(result.place))
+            servers = [
+                stack.enter_context(started_server(transport, folder)) for transport in transports
+            ]
+            trio.run(run_all, servers)
+        for transport in transports if with_default_limits else ():
+            with started_server(transport, folder, "--patient") as server:
+                results += trio.run(run_at, server, with_default_limits)
+    return sorted(results, key=lambda result: transports.index(result.target))
 
 
-# What came of it
+# Outcomes.
 
 
-def told(endings: Sequence[Ending]) -> str:
-    """How often connections ended how, such as `close 1007 x10`."""
+def outcomes(endings: Sequence[Ending]) -> str:
+    """Return how often connections ended in which way, such as `close 1007 (10)`."""
     counted = Counter(
-        each.words if each.seconds is not None else f"{each.words or 'nothing'}, kept"
+        each.outcomes if each.seconds is not None else f"{each.outcomes or 'nothing'}, kept"
         for each in endings
     )
-    return "; ".join(f"{words or 'nothing'} ({count:,})" for words, count in counted.most_common())
+    return "; ".join(
+        f"{outcomes or 'nothing'} ({count:,})" for outcomes, count in counted.most_common()
+    )
 
 
-def wrong(endings: Sequence[Ending], expected: Collection[str]) -> Iterator[str]:
-    """What must not be of the connections, in sentences."""
+def violations(endings: Sequence[Ending], expected: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each connection that did not end as expected."""
     for ending in endings:
         if ending.seconds is None:
-            yield f"a connection was kept: {ending.words or 'nothing'}"
-        elif ending.words not in expected:
-            yield f"{ending.words or 'nothing'}, and not {' or '.join(expected)}"
+            yield f"a connection was kept: {ending.outcomes or 'nothing'}"
+        elif ending.outcomes not in expected:
+            yield f"{ending.outcomes or 'nothing'}, and not {' or '.join(expected)}"
 
 
 def main(arguments: list[str]) -> int:
-    """Do it in all ways, and report."""
-    parser = argparse.ArgumentParser(description="Do to servers and clients what goes wrong.")
-    parser.add_argument("--way", choices=WAYS, action="append", help="may be repeated")
+    parser = argparse.ArgumentParser(description="Test servers and clients with faulty peers.")
+    parser.add_argument("--transport", choices=TRANSPORTS, action="append", help="may be repeated")
     parser.add_argument("--fault", metavar="WORDS", help="only those whose name has these words")
     options = parser.parse_args(arguments)
     allow_descriptors()
     begin = time.monotonic()
     faults = [each for each in FAULTS if (options.fault or "") in each.name]
-    results = run(options.way or WAYS, faults)
+    results = run(options.transport or TRANSPORTS, faults)
     is_well = report(results, "faults at servers", time.monotonic() - begin)
-    if not (options.way or options.fault):
+    if not (options.transport or options.fault):
         is_well &= faulty_servers.report(faulty_servers.run())
     return 0 if is_well else 1
 

@@ -1,6 +1,6 @@
-"""A well-behaved client beside the faults: `python well_behaved_session.py URL`.
+"""The well-behaved client beside the faults: `python well_behaved_session.py URL`.
 
-It keeps one session; what it prints is told in `observed_process.call_for_ever`.
+It keeps one session; see `observed_process.call_forever` for the output.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ import msgspec
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
 from load import called
-from observed_process import WORDS, call_for_ever
+from observed_process import ECHO_TEXT, call_forever
 from socket_wires import LineWire, WebSocketWire, tcp_socket, unix_socket
 
 ANSWER_SECONDS: Final = 10.0
 
 
 def connected(url: str) -> LineWire:
-    """A way to a server."""
+    """Connect to a server."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return LineWire(_patient(unix_socket(Path(parts.path))))
@@ -42,11 +42,11 @@ def _patient(connection: socket.socket) -> socket.socket:
 
 
 def text_of(wire: LineWire, request: bytes) -> str:
-    """What a tool answers.
+    """Return the text of a tool's result.
 
     Raises:
-        RuntimeError: Nothing, as the server is gone.
-        OSError: Nothing in time.
+        RuntimeError: The server has closed the connection.
+        OSError: The answer timed out.
     """
     wire.send([request])
     while not (messages := wire.receive()):
@@ -58,21 +58,20 @@ def text_of(wire: LineWire, request: bytes) -> str:
 
 @attrs.define
 class Session:
-    """One after the other: a call that fails ends it."""
+    """A session that is opened anew after a failed call."""
 
     url: str
     _wire: LineWire | None = attrs.field(default=None, init=False)
 
     def is_answered(self) -> bool:
-        """Whether a call is answered as it should be."""
         answer = ""
         with contextlib.suppress(OSError, RuntimeError):
             self._wire = self._wire or connected(self.url)
-            answer = text_of(self._wire, called("echo", {"text": WORDS}))
-        if answer != WORDS:
+            answer = text_of(self._wire, called("echo", {"text": ECHO_TEXT}))
+        if answer != ECHO_TEXT:
             self._wire = None
-        return answer == WORDS
+        return answer == ECHO_TEXT
 
 
 if __name__ == "__main__":
-    call_for_ever(Session(sys.argv[1]).is_answered)
+    call_forever(Session(sys.argv[1]).is_answered)

@@ -1,4 +1,4 @@
-"""The server under attack of `run_attacks.py`, with short time limits."""
+"""The server that `run_attacks.py` attacks, with short time limits."""
 
 import argparse
 import logging

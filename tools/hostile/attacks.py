@@ -1,4 +1,4 @@
-"""What hostile clients do: the attacks whose cost `run_attacks.py` counts, a row for each."""
+"""The attacks of hostile HTTP clients: a table for `run_attacks.py`."""
 
 import contextlib
 import socket
@@ -12,15 +12,15 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 from harmful_requests import (
-    BROKEN_HEADS,
+    BROKEN_HEADERS,
     BROKEN_OFF,
     CHUNKED,
     CONFLICTING_LENGTHS,
-    HUGE_HEADS,
-    OFTEN_FORGIVEN,
+    HUGE_HEADERS,
+    INVALID_CHUNKING,
+    OFTEN_ACCEPTED,
     POST,
     PREFACE,
-    TRICKS_WITH_CHUNKS,
     damaged,
     statuses,
 )
@@ -28,7 +28,7 @@ from harmful_requests import (
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
 from load import STATELESS_VERSION, called
-from observed_process import PATIENCE_SECONDS
+from observed_process import CLOSE_SECONDS_MAX
 
 TRICKLE_SECONDS: Final = 0.1
 UNREAD_BYTES: Final = 1 << 14
@@ -39,25 +39,22 @@ Headers: TypeAlias = Mapping[str, str]
 
 @attrs.frozen
 class Target:
-    """A server under attack."""
-
     port: int
 
     async def connect(self) -> trio.SocketStream:
-        """A connection to it."""
-        sock = trio.socket.socket()  # looking up a name costs more than all the rest
+        sock = trio.socket.socket()  # without the cost of a name lookup
         await sock.connect(("127.0.0.1", self.port))
         return trio.SocketStream(sock)
 
 
 @attrs.frozen
 class Ending:
-    """What became of a connection.
+    """The end of a connection.
 
     Attributes:
         answers: The statuses of all answers.
-        seconds: How long it took until the server closed it; None: it did not, or we did.
-        has_leaked: Something that was sent came back as a header.
+        seconds: How long the server took to close it; None if it did not.
+        has_leaked: Whether text from the request came back as a header.
     """
 
     answers: tuple[int, ...]
@@ -66,19 +63,19 @@ class Ending:
 
 
 Attempt: TypeAlias = Callable[[trio.SocketStream], Awaitable[bytes]]
-"""What is done with a connection; returns all that came back, up to the server's close."""
+"""Uses a connection; returns all received bytes, up to the server's close."""
 
 
 @attrs.frozen(kw_only=True)
 class Attack:
-    """One of the rows.
+    """An attack.
 
     Attributes:
-        name: What is done.
-        attempts: With each connection; all at once, or with pauses between their beginnings.
-        statuses: Those that an answer may have.
-        answers_max: How many answers may come on one connection.
-        hosts: The hosts that have to withstand it; the others are shown only. An error of hypercorn
+        name: The attack.
+        attempts: A function for each connection; all start at once, or with pauses between them.
+        statuses: The allowed statuses of answers.
+        answers_max: The allowed number of answers on one connection.
+        hosts: The hosts whose outcomes are checked; others are only shown. An error of hypercorn
             closes all of its connections.
     """
 
@@ -90,7 +87,7 @@ class Attack:
     hosts: Collection[str] = ("native", "hypercorn")
 
     async def run(self, target: Target) -> list[Ending]:
-        """Attack, and tell how each connection ended."""
+        """Run all attempts, and return how each connection ended."""
         endings: list[Ending] = []
         async with trio.open_nursery() as nursery:
             for attempt in self.attempts:
@@ -99,23 +96,23 @@ class Attack:
         return endings
 
 
-async def _end_of(attempt: Attempt, target: Target, tell: Callable[[Ending], None]) -> None:
+async def _end_of(attempt: Attempt, target: Target, add: Callable[[Ending], None]) -> None:
     async with await target.connect() as stream:
         begin = time.monotonic()
         received, is_closed = b"", False
-        with trio.move_on_after(PATIENCE_SECONDS):
+        with trio.move_on_after(CLOSE_SECONDS_MAX):
             received = await attempt(stream)
             is_closed = True
         seconds = time.monotonic() - begin if is_closed else None
         has_leaked = b"\r\ninjected:" in received.lower()
-        tell(Ending(tuple(statuses(received)), seconds, has_leaked))
+        add(Ending(tuple(statuses(received)), seconds, has_leaked))
 
 
-# What is done with a connection
+# Attempts: functions of one connection.
 
 
-async def _rest_of(stream: trio.SocketStream) -> bytes:
-    """All that comes, up to the server's close; a reset is one, too."""
+async def read_to_end(stream: trio.SocketStream) -> bytes:
+    """Read until the server closes or resets the connection."""
     received = bytearray()
     with contextlib.suppress(trio.BrokenResourceError):
         while data := await stream.receive_some(CHUNK_BYTES):
@@ -130,19 +127,19 @@ async def _put(stream: trio.SocketStream, pieces: Sequence[bytes], pause: float)
             await trio.sleep(pause)
 
 
-def saying(*pieces: bytes, pause: float = 0.0, and_no_more: bool = False) -> Attempt:
-    """Send it as far as the server takes it, and read meanwhile."""
+def sending(*pieces: bytes, pause: float = 0.0, then_eof: bool = False) -> Attempt:
+    """Return an attempt that sends pieces while it reads."""
 
     async def attempt(stream: trio.SocketStream) -> bytes:
         async def put() -> None:
             await _put(stream, pieces, pause)
-            if and_no_more:
+            if then_eof:
                 with contextlib.suppress(trio.BrokenResourceError):
                     await stream.send_eof()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(put)
-            received = await _rest_of(stream)
+            received = await read_to_end(stream)
             nursery.cancel_scope.cancel()
         return received
 
@@ -150,12 +147,12 @@ def saying(*pieces: bytes, pause: float = 0.0, and_no_more: bool = False) -> Att
 
 
 def trickling(first: bytes, rest: bytes) -> Attempt:
-    """Send what comes first, and the rest one byte at a time."""
-    return saying(first, *(bytes([byte]) for byte in rest), pause=TRICKLE_SECONDS)
+    """Return an attempt that sends the rest one byte at a time."""
+    return sending(first, *(bytes([byte]) for byte in rest), pause=TRICKLE_SECONDS)
 
 
 def not_reading(request: bytes) -> Attempt:
-    """Ask for much and read nothing, until the server has given up."""
+    """Return an attempt that requests much and reads nothing, until the server gives up."""
 
     async def attempt(stream: trio.SocketStream) -> bytes:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
@@ -167,7 +164,7 @@ def not_reading(request: bytes) -> Attempt:
 
 
 async def _until_cut(stream: trio.SocketStream) -> None:
-    """Return when the other end is gone, which a write shows that reads nothing."""
+    """Write until the server has closed the connection, as nothing is read."""
     with contextlib.suppress(trio.BrokenResourceError):
         while True:
             await trio.sleep(TRICKLE_SECONDS)
@@ -175,7 +172,7 @@ async def _until_cut(stream: trio.SocketStream) -> None:
 
 
 def vanishing(data: bytes, *, resets: bool) -> Attempt:
-    """Send something, and be gone."""
+    """Return an attempt that sends data, and closes or resets the connection."""
 
     async def attempt(stream: trio.SocketStream) -> bytes:
         await stream.send_all(data)
@@ -186,18 +183,18 @@ def vanishing(data: bytes, *, resets: bool) -> Attempt:
     return attempt
 
 
-# What is said
+# Requests.
 
 
 def posted(body: bytes, headers: Headers | None = None) -> bytes:
-    """A whole request, after which the connection ends."""
+    """Return a complete POST request that closes the connection."""
     fields = {"Content-Length": str(len(body)), **_ACCEPT, "Connection": "close", **(headers or {})}
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return POST + head.encode("latin-1") + b"\r\n" + body
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return POST + lines.encode("latin-1") + b"\r\n" + body
 
 
 def call(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
-    """A call by a stateless client."""
+    """Return a tool call of a stateless client."""
     headers = {
         "MCP-Protocol-Version": STATELESS_VERSION,
         "Mcp-Method": "tools/call",
@@ -278,13 +275,13 @@ REJECTIONS: Final = frozenset(
 )
 
 
-def _each(requests: Sequence[bytes], *, and_no_more: bool = False) -> list[Attempt]:
-    return [saying(request, and_no_more=and_no_more) for request in requests]
+def _each(requests: Sequence[bytes], *, then_eof: bool = False) -> list[Attempt]:
+    return [sending(request, then_eof=then_eof) for request in requests]
 
 
 ATTACKS: Final = (
     Attack(
-        name="a head, byte by byte",
+        name="headers, byte by byte",
         attempts=[trickling(b"", POST * 10)] * 200,
         statuses={408},
     ),
@@ -296,17 +293,17 @@ ATTACKS: Final = (
     ),
     Attack(
         name="a body that stops",
-        attempts=[saying(POST + _LENGTH + b"abc")] * 200,
+        attempts=[sending(POST + _LENGTH + b"abc")] * 200,
         statuses={400, 408},
     ),
     Attack(
         name="half-closed after a half",
-        attempts=_each(BROKEN_OFF[:4] * 20, and_no_more=True),
+        attempts=_each(BROKEN_OFF[:4] * 20, then_eof=True),
         statuses={400, 408},
     ),
     Attack(
         name="half-closed after all of it",
-        attempts=_each([_WHOLE] * 50, and_no_more=True),
+        attempts=_each([_WHOLE] * 50, then_eof=True),
         statuses={400},
     ),
     Attack(
@@ -318,40 +315,40 @@ ATTACKS: Final = (
     ),
     Attack(
         name="400 requests at once",
-        attempts=[saying((_HEALTH + b"\r\n") * 399 + _HEALTH_AND_CLOSE)],
+        attempts=[sending((_HEALTH + b"\r\n") * 399 + _HEALTH_AND_CLOSE)],
         statuses={200},
         answers_max=400,
     ),
     Attack(name="lengths that conflict", attempts=_each(CONFLICTING_LENGTHS), statuses={400}),
-    Attack(name="tricks with chunks", attempts=_each(TRICKS_WITH_CHUNKS), statuses={400, 501}),
-    Attack(name="broken heads", attempts=_each(BROKEN_HEADS), statuses={400}),
+    Attack(name="invalid chunking", attempts=_each(INVALID_CHUNKING), statuses={400, 501}),
+    Attack(name="invalid headers", attempts=_each(BROKEN_HEADERS), statuses={400}),
     Attack(
-        name="what others forgive",
-        attempts=_each(OFTEN_FORGIVEN),
+        name="what others accept",
+        attempts=_each(OFTEN_ACCEPTED),
         statuses={400},
         hosts=("native",),
     ),
     Attack(
         name="requests with damage",
-        attempts=_each(list(damaged(60)), and_no_more=True),
+        attempts=_each(list(damaged(60)), then_eof=True),
         statuses=REJECTIONS,
-        answers_max=2,  # what is damaged behind a whole request is another
+        answers_max=2,  # damage after a complete request is a second one
     ),
-    Attack(name="huge heads", attempts=_each(HUGE_HEADS), statuses={400, 431}),
+    Attack(name="huge headers", attempts=_each(HUGE_HEADERS), statuses={400, 431}),
     Attack(
         name="huge bodies",
         attempts=[
-            saying(POST + b"Content-Length: 1000000000000\r\n\r\n" + b"x" * 1_000_000),
-            saying(CHUNKED, *[b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"] * 40),
-            saying(CHUNKED + b"1\r\nx\r\n" * 300_000),
+            sending(POST + b"Content-Length: 1000000000000\r\n\r\n" + b"x" * 1_000_000),
+            sending(CHUNKED, *[b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"] * 40),
+            sending(CHUNKED + b"1\r\nx\r\n" * 300_000),
         ],
         statuses={400, 408, 413},
     ),
     Attack(
         name="headers that are injected", attempts=_each(_INJECTED), statuses=REJECTIONS | {200}
     ),
-    Attack(name="texts that are none", attempts=_each(_NO_TEXT), statuses=REJECTIONS),
-    Attack(name="JSON that is heavy", attempts=_each(_HEAVY_JSON), statuses={400, 408, 413}),
+    Attack(name="invalid text encodings", attempts=_each(_NO_TEXT), statuses=REJECTIONS),
+    Attack(name="expensive JSON", attempts=_each(_HEAVY_JSON), statuses={400, 408, 413}),
     Attack(name="foreign hosts and origins", attempts=_each(_FOREIGN), statuses={403}),
     Attack(
         name="no HTTP at all",
@@ -378,8 +375,8 @@ ATTACKS: Final = (
         statuses=(),
     ),
     Attack(
-        name="2,000 that say nothing",
-        attempts=[_rest_of] * 2000,
+        name="2,000 that send nothing",
+        attempts=[read_to_end] * 2000,
         statuses={408},
         pause_seconds=0.001,
     ),

@@ -1,7 +1,7 @@
-"""What clients send that mean harm, byte by byte: tests of the hosts send it, and `run_attacks.py`.
+"""Malformed and hostile HTTP requests, for tests and for `run_attacks.py`.
 
-All of it names the host `x` and the path `/outer`. What hides behind a request, for whoever reads
-the request in another way than we do, is one for `/smuggled`.
+All name the host `x` and the path `/outer`. A request that is smuggled inside another is for
+`/smuggled`.
 """
 
 import random
@@ -24,7 +24,7 @@ CONFLICTING_LENGTHS: Final = (
     POST + b"Content-Length : 0\r\n\r\n" + SMUGGLED,
 )
 
-TRICKS_WITH_CHUNKS: Final = (
+INVALID_CHUNKING: Final = (
     POST + b"Transfer-Encoding: identity\r\n\r\n" + SMUGGLED,
     POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
     POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
@@ -34,14 +34,14 @@ TRICKS_WITH_CHUNKS: Final = (
     CHUNKED + b"\r\n" + SMUGGLED,
 )
 
-BROKEN_HEADS: Final = (
+BROKEN_HEADERS: Final = (
     POST + b"X: a\x00\r\n\r\n" + SMUGGLED,
     b"POST /outer HTTP/1.1\r\n\r\n" + SMUGGLED,
     b"POST /outer HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n" + SMUGGLED,
 )
 
 # Other readers forgive these, h11 among them: so hypercorn may, too.
-OFTEN_FORGIVEN: Final = (
+OFTEN_ACCEPTED: Final = (
     POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG" + SMUGGLED,
     POST + b"X: a\r\n Content-Length: 40\r\n\r\n" + SMUGGLED,
     POST + b"X: a\nContent-Length: 40\r\n\r\n" + SMUGGLED,
@@ -54,7 +54,7 @@ OFTEN_FORGIVEN: Final = (
     b"PRI * HTTP/2.0\r\nHost: x\r\n\r\nSM\r\n\r\n" + SMUGGLED,
 )
 
-HUGE_HEADS: Final = (
+HUGE_HEADERS: Final = (
     b"GET /" + b"x" * 2_000_000,
     b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 2_000_000,
     b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: x\r\n" * 300_000,
@@ -73,16 +73,16 @@ _WHOLE: Final = CHUNKED + b"3\r\nabc\r\n0\r\n\r\n"
 
 
 def damaged(count: int) -> Iterator[bytes]:
-    """So many requests with a few bytes that are others; the same each time."""
-    chance = random.Random(31)  # they are to be different, and no secret
+    """Yield requests with a few wrong bytes, the same ones each time."""
+    random_source = random.Random(31)  # they are to be different, and no secret
     for _ in range(count):
         data = bytearray(_WHOLE)
-        for _ in range(chance.randint(1, 4)):
-            data[chance.randrange(len(data))] = chance.choice(b"\r\n\0 :;0aZ\xff")
+        for _ in range(random_source.randint(1, 4)):
+            data[random_source.randrange(len(data))] = random_source.choice(b"\r\n\0 :;0aZ\xff")
         yield bytes(data)
 
 
 def statuses(received: bytes) -> list[int]:
-    """The statuses of all answers on a connection."""
+    """Return the statuses of all answers on a connection."""
     # A status line may follow a body that ends without one.
     return [int(status) for status in re.findall(rb"HTTP/1\.1 ([0-9]{3}) ", received)]

@@ -1,10 +1,10 @@
-"""Attack servers and measure what it costs them: `python tools/hostile/run_attacks.py`.
+"""Attack our HTTP servers and measure the cost: `python tools/hostile/run_attacks.py`.
 
-Each attack of `attacks` meets a server of its own process, while a client that means well
-makes a call after the other, each on a new connection. Both hosts are attacked at the same time.
-Prints a table for each; the exit status is 1 if a client got what it should not have, was not let
-go, left something behind, or kept the other client waiting. Costs are the server's, with the
-well-meant calls in them (Linux only).
+Each attack of `attacks.py` runs against a server process, while a well-behaved client makes calls,
+each on a new connection. Both hosts are attacked at the same time. Prints a table for each; the
+exit status is 1 if a client got an answer that is not allowed, was not disconnected, left resources
+behind, or delayed the other client. Costs are the server's, including the other client's calls
+(Linux only).
 """
 
 import argparse
@@ -24,11 +24,11 @@ from attacks import ATTACKS, Attack, Ending, Target, call
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "interop", "bench")]
 
-from attack_report import Suffered, report
+from attack_report import AttackResult, report
 from attack_target import allow_descriptors
 from http_wire import Link
 from interop_command import RunningServer, running_server
-from observed_process import PATIENCE_SECONDS, Watch, watched
+from observed_process import CLOSE_SECONDS_MAX, Watch, watched
 
 HERE: Final = Path(__file__).resolve().parent
 HOSTS: Final = ("native", "hypercorn")
@@ -39,20 +39,20 @@ HOSTS: Final = ("native", "hypercorn")
 
 async def attack_all(
     servers: Mapping[str, RunningServer], attacks: Sequence[Attack]
-) -> list[Suffered]:
-    """Attack the servers, by their hosts, all at the same time."""
-    results: list[Suffered] = []
+) -> list[AttackResult]:
+    """Attack all servers at once."""
+    results: list[AttackResult] = []
 
     async def attack(host: str, server: RunningServer) -> None:
         port = int(server.address.rpartition(":")[2])
-        neighbour = [sys.executable, str(HERE / "well_behaved_caller.py"), str(port)]
-        async with watched(server.process.pid, partial(_tasks_at, port), neighbour) as watch:
-            results.extend([await _suffer(each, host, Target(port), watch) for each in attacks])
+        other_client = [sys.executable, str(HERE / "well_behaved_caller.py"), str(port)]
+        async with watched(server.process.pid, partial(_tasks_at, port), other_client) as watch:
+            results.extend([await _measure(each, host, Target(port), watch) for each in attacks])
 
     async with trio.open_nursery() as nursery:
         for host, server in servers.items():
             nursery.start_soon(attack, host, server)
-    return sorted(results, key=lambda result: [*servers].index(result.place))
+    return sorted(results, key=lambda result: [*servers].index(result.target))
 
 
 def _tasks_at(port: int) -> int:
@@ -62,25 +62,21 @@ def _tasks_at(port: int) -> int:
     return int(result["content"][0]["text"])
 
 
-async def _suffer(attack: Attack, host: str, target: Target, watch: Watch) -> Suffered:
-    endings, toll = await watch.toll_of(partial(attack.run, target))
-    return Suffered(
+async def _measure(attack: Attack, host: str, target: Target, watch: Watch) -> AttackResult:
+    endings, cost = await watch.cost_of(partial(attack.run, target))
+    return AttackResult(
         name=attack.name,
-        place=host,
-        told=told(endings),
+        target=host,
+        outcomes=outcomes(endings),
         seconds=[each.seconds for each in endings],
-        wrong=list(wrong(attack, host, endings)),
-        toll=toll,
+        violations=list(violations(attack, host, endings)),
+        cost=cost,
         may_fail_others=host not in attack.hosts,
     )
 
 
-def run(hosts: Sequence[str], attacks: Sequence[Attack]) -> list[Suffered]:
-    """Start a server for each host, and attack it.
-
-    Raises:
-        ServerFailed: One did not begin, or did not end.
-    """
+def run(hosts: Sequence[str], attacks: Sequence[Attack]) -> list[AttackResult]:
+    """Start a server for each host, and attack it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-")))
         servers = {
@@ -94,45 +90,44 @@ def _command(host: str) -> list[str]:
     return [sys.executable, str(HERE / "attack_target_server.py"), "--host", host]
 
 
-# What came of it
+# Outcomes.
 
 
-def told(endings: Sequence[Ending]) -> str:
-    """How often connections ended how, such as `400 x5, silence x2`."""
-    counted = Counter(_in_a_word(each) for each in endings)
+def outcomes(endings: Sequence[Ending]) -> str:
+    """Return how often connections ended in which way, such as `400 x5, silence x2`."""
+    counted = Counter(_summary(each) for each in endings)
     return ", ".join(f"{word} x{count}" for word, count in counted.most_common())
 
 
-def _in_a_word(ending: Ending) -> str:
+def _summary(ending: Ending) -> str:
     answers = Counter(ending.answers)
-    words = [
+    parts = [
         f"{status}" if count == 1 else f"{status} {count:,} times"
         for status, count in answers.items()
     ]
     is_open = ["open"] if ending.seconds is None else []
-    return "+".join([*words, *is_open]) or "silence"
+    return "+".join([*parts, *is_open]) or "silence"
 
 
-def wrong(attack: Attack, host: str, endings: Sequence[Ending]) -> Iterator[str]:
-    """What must not be of the connections, in sentences."""
+def violations(attack: Attack, host: str, endings: Sequence[Ending]) -> Iterator[str]:
+    """Yield a sentence for each outcome that is not allowed."""
     if host in attack.hosts:
         for ending in endings:
-            yield from _wrong_of(attack, ending)
+            yield from _violations_of(attack, ending)
     if any(ending.has_leaked for ending in endings):
         yield "a header was injected"
 
 
-def _wrong_of(attack: Attack, ending: Ending) -> Iterator[str]:
+def _violations_of(attack: Attack, ending: Ending) -> Iterator[str]:
     if ending.seconds is None:
-        yield f"a connection was kept for {PATIENCE_SECONDS:g} s: {_in_a_word(ending)}"
+        yield f"a connection was kept for {CLOSE_SECONDS_MAX:g} s: {_summary(ending)}"
     if len(ending.answers) > attack.answers_max:
         yield f"{len(ending.answers)} answers"
     if not set(ending.answers).issubset(attack.statuses):
-        yield f"answered with {_in_a_word(ending)}"
+        yield f"answered with {_summary(ending)}"
 
 
 def main(arguments: list[str]) -> int:
-    """Attack the hosts, and report."""
     parser = argparse.ArgumentParser(description="Attack a server in every way.")
     parser.add_argument("--host", choices=HOSTS, action="append", help="may be repeated")
     parser.add_argument("--attack", metavar="WORDS", help="only those whose name has these words")

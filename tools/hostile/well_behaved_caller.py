@@ -1,6 +1,6 @@
-"""A well-behaved client beside attacks: `python well_behaved_caller.py PORT`.
+"""The well-behaved client beside attacks: `python well_behaved_caller.py PORT`.
 
-Calls from a new connection each time; what it prints is told in `observed_process.call_for_ever`.
+It makes each call on a new connection; see `observed_process.call_forever` for the output.
 """
 
 import sys
@@ -12,18 +12,17 @@ from attacks import call
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
 from http_wire import Link
-from observed_process import WORDS, call_for_ever
+from observed_process import ECHO_TEXT, call_forever
 
 
 def is_answered(port: int) -> bool:
-    """Whether a call is answered as it should be."""
     try:
         with Link(port) as link:
-            answer = link.ask(call("echo", {"text": WORDS}))
+            answer = link.ask(call("echo", {"text": ECHO_TEXT}))
     except (OSError, RuntimeError):
         return False
-    return answer.status == 200 and WORDS.encode() in answer.body
+    return answer.status == 200 and ECHO_TEXT.encode() in answer.body
 
 
 if __name__ == "__main__":
-    call_for_ever(partial(is_answered, int(sys.argv[1])))
+    call_forever(partial(is_answered, int(sys.argv[1])))

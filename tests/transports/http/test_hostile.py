@@ -12,14 +12,14 @@ import pytest
 import trio
 import trio.testing
 from harmful_requests import (
-    BROKEN_HEADS,
+    BROKEN_HEADERS,
     BROKEN_OFF,
     CONFLICTING_LENGTHS,
-    HUGE_HEADS,
-    OFTEN_FORGIVEN,
+    HUGE_HEADERS,
+    INVALID_CHUNKING,
+    OFTEN_ACCEPTED,
     POST,
     PREFACE,
-    TRICKS_WITH_CHUNKS,
     damaged,
     statuses,
 )
@@ -93,7 +93,7 @@ async def said(client, data):
 
 
 @pytest.mark.parametrize(
-    "request_bytes", [*CONFLICTING_LENGTHS, *TRICKS_WITH_CHUNKS, *BROKEN_HEADS]
+    "request_bytes", [*CONFLICTING_LENGTHS, *INVALID_CHUNKING, *BROKEN_HEADERS]
 )
 async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_bytes):
     host = await attacked()
@@ -104,7 +104,7 @@ async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_byte
 
 
 @pytest.mark.parametrize("name", ["native", "resting"], indirect=True)
-@pytest.mark.parametrize("request_bytes", OFTEN_FORGIVEN)
+@pytest.mark.parametrize("request_bytes", OFTEN_ACCEPTED)
 async def test_our_own_listener_forgives_less(attacked, request_bytes):
     host = await attacked()
     client = await host.connect()
@@ -125,7 +125,7 @@ async def test_random_bytes_and_broken_requests_end_in_a_rejection_or_a_close(at
 # Too much
 
 
-@pytest.mark.parametrize("head", HUGE_HEADS, ids=["target", "field", "fields"])
+@pytest.mark.parametrize("head", HUGE_HEADERS, ids=["target", "field", "fields"])
 async def test_huge_headers_are_not_read_to_their_end(attacked, head):
     host = await attacked()
     client = await host.connect()
@@ -267,7 +267,7 @@ async def test_a_rejected_client_leaves_no_tasks(attacked):
     """Not even for `limits.http.idle_seconds`; but where tasks are used again they rest for some time."""
     host = await attacked()
     tasks = trio.lowlevel.current_statistics().tasks_living
-    for sent in BROKEN_HEADS:
+    for sent in BROKEN_HEADERS:
         client = await host.connect()
         assert statuses(await said(client, sent)) == [400]
         await client.aclose()
