@@ -11,7 +11,7 @@ nox.options.error_on_missing_interpreters = True
 GROUPS = nox.project.load_toml("pyproject.toml")
 SCRIPTS = ("mcp_trio", "recordings", "tests", "tools", "noxfile.py")
 COMPILED = ("mcp_trio", "recordings", "tools")
-QUICK = ("wire", "protocol", "journal", "schema", "server", "client")
+QUICK = ("jsonrpc", "protocol", "journal", "schema", "server", "client")
 
 
 def install(session: nox.Session, *groups: str, package: bool = True) -> None:
