@@ -114,7 +114,7 @@ async def test_who_vanishes_sees_nothing(attack):
 
 @pytest.mark.real_time
 def test_servers_are_attacked_at_the_same_time_and_do_well(capsys):
-    assert run_attacks.main(["--attack", "broken heads"]) == 0
+    assert run_attacks.main(["--attack", "invalid headers"]) == 0
     out = capsys.readouterr().out
     assert out.count("400 x3") == 2
     assert out.index("native") < out.index("hypercorn")

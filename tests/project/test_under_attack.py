@@ -90,7 +90,7 @@ def answers():
     time.sleep(60)
 
 observed_process.PAUSE_SECONDS = 0
-observed_process.call_for_ever(answers().__next__)
+observed_process.call_forever(answers().__next__)
 """
 
 
@@ -102,7 +102,7 @@ def command(monkeypatch):
 
 
 @pytest.mark.real_time
-async def test_a_neighbour_tells_of_its_calls_until_it_is_silenced(nursery, monkeypatch, command):
+async def test_another_client_reports_its_calls_until_it_is_stopped(nursery, monkeypatch, command):
     monkeypatch.setattr(observed_process, "_OTHER_CALL_SECONDS_MAX", 0.1)
     begin = time.monotonic()
     with observed_process.other_client_calling(command) as other_client:
@@ -116,7 +116,7 @@ async def test_a_neighbour_tells_of_its_calls_until_it_is_silenced(nursery, monk
 
 
 @pytest.mark.real_time
-async def test_a_watch_tells_what_an_attack_took_and_what_it_left(monkeypatch, command):
+async def test_a_watch_measures_the_cost_of_an_attack_and_what_it_left(monkeypatch, command):
     for name, seconds in (
         ("_OTHER_CALL_SECONDS_MAX", 0.1),
         ("RELEASE_SECONDS_MAX", 0.1),
