@@ -195,13 +195,13 @@ def _serve_stdio(
     descriptors = divert_stdio()
 
     from mcp_trio._server.stdio import run_stdio
-    from mcp_trio._session.tasks import bare
+    from mcp_trio._session.tasks import sole_exception
 
     server = _load(target, protocol_versions)
     try:
         run_stdio(server, record=recording, descriptors=descriptors)
     except Exception as error:
-        raise bare(error) from None
+        raise sole_exception(error) from None
 
 
 def _check_many_sessions(recording: "RecordOptions | None", transport: str) -> None:

@@ -39,7 +39,7 @@ from mcp_trio._client.config import ServerConfig
 from mcp_trio._protocol.methods import DISCOVER
 from mcp_trio._protocol.versions import STATELESS_CODES, newest, supported_versions_in
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import bare
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import ErrorGroup, contained
 from mcp_trio._transports.connections import (
@@ -341,7 +341,7 @@ class SessionTask:
             await served.server.serve(served.channel)
         except Exception as error:
             logger.exception("the server object failed")
-            self._lose("the server object failed", bare(error))
+            self._lose("the server object failed", sole_exception(error))
         finally:
             await served.channel.aclose()
 

@@ -34,7 +34,7 @@ import trio
 
 from mcp_trio._proxy.journal import Direction, LineJournal, start_line_journal
 from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._session.tasks import bare
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
 from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio._transports.stdio import divert_stdio, wait_parent_death
@@ -79,7 +79,7 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
                     status = await serve()
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
-            raise bare(error) from None
+            raise sole_exception(error) from None
     return SIGNAL_STATUS_BASE + received[0] if received else status
 
 

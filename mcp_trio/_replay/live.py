@@ -66,7 +66,7 @@ from mcp_trio._replay.live_matching import (
 )
 from mcp_trio._replay.live_messages import MessageChannel, recorded_index
 from mcp_trio._replay.trace import load_conversation
-from mcp_trio._session.tasks import bare
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -213,7 +213,7 @@ class RequestDriver:
         try:
             await served.server.serve(served.channel)
         except Exception as error:
-            self._lose(f"the server object failed: {bare(error)!r}")
+            self._lose(f"the server object failed: {sole_exception(error)!r}")
         finally:
             await served.channel.aclose()
 

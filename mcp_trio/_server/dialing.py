@@ -27,7 +27,7 @@ from mcp_trio._server.sockets import (
     serve_connections,
 )
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import bare
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.connections import (
@@ -272,8 +272,8 @@ async def listen_websocket(
 
     async def handle(channel: Channel) -> None:
         connection = cast("WebSocketChannel", channel)
-        if await _taken(connection, put):
-            await connection.wait_left()
+        if await _is_taken(connection, put):
+            await connection.wait_ended()
 
     async with bound_websocket(chosen, host=host, port=port) as bound:
         lock: AbstractContextManager[None] = nullcontext()
@@ -287,21 +287,21 @@ async def listen_websocket(
                     yield WebSocketHub(bound.url, take)
                     nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
-            raise bare(error) from None
+            raise sole_exception(error) from None
 
 
-async def _taken(
+async def _is_taken(
     connection: WebSocketChannel, put: trio.MemorySendChannel[WebSocketChannel]
 ) -> bool:
-    """Hand the channel to a task that iterates; return False if its server leaves before."""
+    """Pass the channel to the task that iterates; return False if the peer disconnects before."""
     is_taken = False
     async with trio.open_nursery() as nursery:
 
-        async def leave() -> None:
-            await connection.wait_gone()
+        async def stop_when_unresponsive() -> None:
+            await connection.wait_unresponsive()
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(leave)
+        nursery.start_soon(stop_when_unresponsive)
         await put.send(connection)
         is_taken = True
         nursery.cancel_scope.cancel()

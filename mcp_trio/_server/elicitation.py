@@ -48,12 +48,12 @@ from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._server.introspection import (
     Field,
-    bare,
     class_of,
     fields_of,
     has_fields,
     is_array,
     is_union,
+    strip_metadata,
 )
 from mcp_trio._server.type_adapters import TypeReader, convert, json_schema, name_of
 from mcp_trio._server.validation_errors import line
@@ -304,7 +304,7 @@ class _FormField:
     def _item_schema(self) -> dict[str, Any]:
         inner, *others = typing.get_args(self.core) or (Any,)
         is_row = others not in ([], [...])
-        choices = None if is_row or not is_array(self.core) else _choices(bare(inner))
+        choices = None if is_row or not is_array(self.core) else _choices(strip_metadata(inner))
         if choices is None:
             raise self._rejection(
                 "a list in a form has to be a list of choices, a Literal or an Enum"
@@ -325,12 +325,12 @@ class _FormField:
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
     """Return a type without None and without metadata, and whether it allows None."""
-    found = bare(hint)
+    found = strip_metadata(hint)
     if not is_union(found):
         return found, False
     others = [it for it in typing.get_args(found) if it is not types.NoneType]
     is_optional = len(others) < len(typing.get_args(found))
-    return (bare(others[0]) if len(others) == 1 else found), is_optional
+    return (strip_metadata(others[0]) if len(others) == 1 else found), is_optional
 
 
 def _choices(hint: Any) -> dict[Any, str | None] | None:

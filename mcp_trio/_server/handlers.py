@@ -38,7 +38,7 @@ from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import bare
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -168,7 +168,7 @@ class ServedSession:
                 value = await self._call(own, handling, params)
                 return _converted(own, method_result, value, self.shared.writer)
             except Exception as error:
-                required = bare(error)
+                required = sole_exception(error)
                 if not isinstance(required, UrlElicitationRequired):
                     raise
                 await self._elicit_urls(handling, required)
@@ -244,7 +244,7 @@ class ServedSession:
             value = await self._call(tool, handling, arguments)
             return _converted(tool, tool_result, value, self.shared.writer, tool.output)
         except Exception as error:
-            failure = bare(error)
+            failure = sole_exception(error)
             if isinstance(failure, ToolError):
                 return _tool_failure(str(failure))
             if isinstance(failure, CapabilityMissing) and not protocol_version.is_stateless:
@@ -283,7 +283,7 @@ class ServedSession:
             arguments = _decoded(resource.signature.decode_text, values)
             value = await self._call(resource, handling, arguments, limiter)
         except Exception as error:
-            failure = bare(error)
+            failure = sole_exception(error)
             if not isinstance(failure, RequestError) or failure.code != RESOURCE_NOT_FOUND:
                 raise
             if handling.request.peer.protocol_version.resource_not_found_code == failure.code:

@@ -48,7 +48,7 @@ from mcp_trio._transports.http_response import (
     until_gone,
 )
 from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
-from mcp_trio._transports.websocket import Upgrade, Upgraded, accepted
+from mcp_trio._transports.websocket import Upgrade, Upgraded, accept_websocket
 from mcp_trio.errors import SERVER_BUSY
 
 
@@ -519,7 +519,7 @@ class WebSocketEndpoint:
             return
         try:
             with self.runtime.sessions.place():
-                channel = await accepted(upgrade, admitted, self.runtime.server.limits)
+                channel = await accept_websocket(upgrade, admitted, self.runtime.server.limits)
                 await self.runtime.serve(channel)
         except TooManySessionsError:
             await upgrade.reject(too_many_sessions())

@@ -46,7 +46,7 @@ from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.sockets import Door, tls_context, verify_of
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.tasks import bare, foremost
+from mcp_trio._session.tasks import exception_to_raise, sole_exception
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import netloc
 from mcp_trio._transports.stdio import wait_parent_death
@@ -419,7 +419,7 @@ async def serve_bound(
                         await app.all_answered()
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise foremost(group) from None
+        raise exception_to_raise(group) from None
     finally:
         for listener in listeners:
             listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.
@@ -536,7 +536,7 @@ async def _run(
                     await _serve(serve, on_serving)
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
-            raise bare(error) from None
+            raise sole_exception(error) from None
     return received[0] if received else 0
 
 

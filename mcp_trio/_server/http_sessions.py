@@ -16,28 +16,24 @@ import secrets
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import trio
 
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
-from mcp_trio._protocol.metadata import Capabilities
-from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.http_options import HttpStores, SessionFacts
-from mcp_trio._server.sessions import SessionHttp, SessionSource
+from mcp_trio._server.sessions import RunningSession, SessionHttp, SessionSource
 from mcp_trio._server.sockets import HandshakeTimeouts
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import sheltered
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.connections import backoff_seconds
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.limits import Limits
-from mcp_trio.types import Implementation
 
 
 @attrs.define(eq=False)
@@ -71,49 +67,6 @@ _LOOKS_PER_EXPIRY = 10
 
 class TooManySessionsError(Exception):
     """The server has `limits.http.sessions_max` open sessions, and none of them can be closed."""
-
-
-class Agreed(Protocol):
-    """The result of the handshake of a session."""
-
-    @property
-    def protocol_version(self) -> ProtocolVersion | None:
-        """The protocol version of the session; None before the handshake."""
-        ...
-
-    @property
-    def peer_info(self) -> Implementation | None:
-        """The name and version of the client, if they are known."""
-        ...
-
-    @property
-    def peer_capabilities(self) -> Capabilities | None:
-        """The capabilities of the client, if they are known."""
-        ...
-
-
-class RunningSession(Protocol):
-    """A running session: a `Session` of the engine, or one that replays a recording.
-
-    `closing` is set when the session starts to close, `negotiated` when the handshake is answered.
-    """
-
-    closing: LightEvent
-    negotiated: LightEvent
-
-    @property
-    def connection(self) -> Agreed:
-        """The result of the handshake."""
-        ...
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the client has sent `initialize` or a stateless request."""
-        ...
-
-    def shut(self, cause: str) -> None:
-        """Start to close the session."""
-        ...
 
 
 @attrs.define(eq=False)
@@ -293,15 +246,6 @@ class Sessions:
 logger = logging.getLogger("mcp_trio")
 
 
-class StatelessSession(RunningSession, Protocol):
-    """A session that serves stateless requests of any number of clients."""
-
-    @property
-    def may_be_followed(self) -> bool:
-        """Return whether a new session may replace this one, as `Session.may_be_followed` says."""
-        ...
-
-
 def _nothing() -> None:
     pass
 
@@ -337,7 +281,7 @@ class Runtime:
     _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
     _http: SessionHttp = attrs.field(init=False)
-    _stateless: StatelessSession | None = attrs.field(default=None, init=False)
+    _stateless: RunningSession | None = attrs.field(default=None, init=False)
     _renewable_at: float = attrs.field(default=-math.inf, init=False)
     _handshake_timeouts: HandshakeTimeouts = attrs.field(init=False)
     _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -443,7 +387,7 @@ class Runtime:
         else:
             before.shut("closed")
 
-    async def _keep_stateless(self, stateless: StatelessSession) -> None:
+    async def _keep_stateless(self, stateless: RunningSession) -> None:
         """Open a new session each time that an internal error has ended the current one."""
         restarts = Restarts(self.server.limits)
         while True:
@@ -463,7 +407,7 @@ class Runtime:
                 return
             stateless = self._begin_stateless_again() or stateless
 
-    def _begin_stateless_again(self) -> StatelessSession | None:
+    def _begin_stateless_again(self) -> RunningSession | None:
         channel = StatelessChannel(self.server.limits)
         try:
             self._stateless = self._start(channel)
@@ -475,7 +419,7 @@ class Runtime:
 
     # Sessions.
 
-    def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> StatelessSession:
+    def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> RunningSession:
         return self.server.begin_session(
             channel,
             self.pool,

@@ -1,7 +1,7 @@
 """Introspection of handlers and types: functions, parameters, annotations, fields of classes.
 
 The fields of all kinds of classes (structs, attrs, dataclasses, typed dicts, named tuples) are
-described by `Field`; each kind is a row in `_KINDS`.
+described by `Field`; `_KINDS` has the function that lists the fields, for each kind of class.
 """
 
 import dataclasses
@@ -136,9 +136,9 @@ def resolved_return(function: types.FunctionType) -> Any:
 
 def _resolved(function: types.FunctionType, annotation: Any, where: str) -> Any:
     """Resolve one annotation by itself, so that an error can name the parameter."""
-    alone = types.SimpleNamespace(__annotations__={"it": annotation})
+    holder = types.SimpleNamespace(__annotations__={"hint": annotation})
     try:
-        return typing.get_type_hints(alone, function.__globals__, include_extras=True)["it"]
+        return typing.get_type_hints(holder, function.__globals__, include_extras=True)["hint"]
     except Exception as error:
         raise TypeError(
             f"{where}: the annotation {annotation!r} "
@@ -176,7 +176,7 @@ def class_of(hint: Any) -> Any:
 def has_fields(hint: Any) -> bool:
     """Return whether a hint is a class with fields, perhaps generic with its parameters."""
     kind = class_of(hint)
-    return any(is_row(kind) for is_row, _ in _KINDS)
+    return any(is_kind(kind) for is_kind, _ in _KINDS)
 
 
 @functools.cache
@@ -187,18 +187,7 @@ def fields_of(hint: Any) -> tuple[Field, ...]:
         NameError: An annotation uses a name that its module does not define.
     """
     kind = class_of(hint)
-    return next(tuple(row(hint)) for is_row, row in _KINDS if is_row(kind))
-
-
-def keys_known(hint: Any, value: Mapping[str, Any]) -> int:
-    """Return the number of an object's keys that a type has; -1 if the tag is of another type."""
-    if not has_fields(hint):
-        return 0
-    known = sum(field.wire_name in value for field in fields_of(hint))
-    tag, tag_field = tag_of(hint)
-    if tag is None:
-        return known
-    return known + 1 if value.get(tag_field) == tag else -1
+    return next(tuple(list_fields(hint)) for is_kind, list_fields in _KINDS if is_kind(kind))
 
 
 def config_of(hint: Any) -> Any:
@@ -223,7 +212,7 @@ def is_closed(hint: Any) -> bool:
 _PLAIN: Final = (bool, int, float, str, type(None), enum.Enum)
 
 
-def _plain(default: Any) -> Any:
+def _plain_default(default: Any) -> Any:
     is_plain = isinstance(default, _PLAIN) and default is not attrs.NOTHING
     return default if is_plain else msgspec.NODEFAULT
 
@@ -234,11 +223,11 @@ def _hints(hint: Any) -> dict[str, Any]:
         zip(getattr(kind, "__parameters__", ()), typing.get_args(hint), strict=False)
     )
     hints = typing.get_type_hints(kind, include_extras=True)
-    hints = {name: _filled(it, filled) for name, it in hints.items()}
+    hints = {name: _with_parameters(it, filled) for name, it in hints.items()}
     # A type parameter of a base differs from that of the class, even if their names are equal.
     own = () if typing.is_typeddict(kind) else inspect.get_annotations(kind)
     for base in filter(has_fields, reversed(_bases(kind))):
-        inherited = _hints(_filled(base, filled))
+        inherited = _hints(_with_parameters(base, filled))
         hints |= {name: it for name, it in inherited.items() if name not in own}
     return hints
 
@@ -249,7 +238,7 @@ def _bases(kind: Any) -> tuple[Any, ...]:
     return bases
 
 
-def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
+def _with_parameters(hint: Any, values: Mapping[Any, Any]) -> Any:
     """Return the hint with its type parameters replaced by their values."""
     if isinstance(hint, TypeVar):
         return values.get(hint, hint)
@@ -258,18 +247,18 @@ def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
     return generic[tuple(values.get(it, it) for it in open_ones)] if open_ones else hint
 
 
-def _struct(hint: Any) -> Iterator[Field]:
+def _struct_fields(hint: Any) -> Iterator[Field]:
     for field in msgspec.structs.fields(hint):
         yield Field(
             name=field.name,
             wire_name=field.encode_name,
             hint=field.type,
             is_required=field.required,
-            default=_plain(field.default),
+            default=_plain_default(field.default),
         )
 
 
-def _attrs(hint: Any) -> Iterator[Field]:
+def _attrs_fields(hint: Any) -> Iterator[Field]:
     hints = _hints(hint)
     for field in attrs.fields(class_of(hint)):
         if field.init:
@@ -278,11 +267,11 @@ def _attrs(hint: Any) -> Iterator[Field]:
                 wire_name=field.name,
                 hint=hints.get(field.name, Any),
                 is_required=field.default is attrs.NOTHING,
-                default=_plain(field.default),
+                default=_plain_default(field.default),
             )
 
 
-def _dataclass(hint: Any) -> Iterator[Field]:
+def _dataclass_fields(hint: Any) -> Iterator[Field]:
     hints = _hints(hint)
     for field in dataclasses.fields(class_of(hint)):
         if field.init:
@@ -292,34 +281,34 @@ def _dataclass(hint: Any) -> Iterator[Field]:
                 wire_name=field.name,
                 hint=hints[field.name],
                 is_required=all(default is dataclasses.MISSING for default in defaults),
-                default=_plain(field.default),
+                default=_plain_default(field.default),
             )
 
 
-def _typed_dict(hint: Any) -> Iterator[Field]:
+def _typed_dict_fields(hint: Any) -> Iterator[Field]:
     required = class_of(hint).__required_keys__
     for name, it in _hints(hint).items():
-        mark, unmarked = _mark_of(it)
+        qualifier, unqualified = _split_qualifier(it)
         yield Field(
             name=name,
             wire_name=name,
-            hint=unmarked,
-            is_required=name in required if mark is None else mark is Required,
+            hint=unqualified,
+            is_required=name in required if qualifier is None else qualifier is Required,
         )
 
 
-def _mark_of(hint: Any) -> tuple[Any, Any]:
-    """Return `Required`, `NotRequired` or None, and the hint without it, with its metadata."""
+def _split_qualifier(hint: Any) -> tuple[Any, Any]:
+    """Return the qualifier, `Required` or `NotRequired` or None, and the hint without it."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
-        mark, unmarked = _mark_of(hint.__origin__)
-        metadata: Any = (unmarked, *hint.__metadata__)
-        return mark, Annotated[metadata]
-    marked = origin in (Required, NotRequired)
-    return (origin, typing.get_args(hint)[0]) if marked else (None, hint)
+        qualifier, unqualified = _split_qualifier(hint.__origin__)
+        with_metadata: Any = (unqualified, *hint.__metadata__)
+        return qualifier, Annotated[with_metadata]
+    is_qualified = origin in (Required, NotRequired)
+    return (origin, typing.get_args(hint)[0]) if is_qualified else (None, hint)
 
 
-def _named_tuple(hint: Any) -> Iterator[Field]:
+def _named_tuple_fields(hint: Any) -> Iterator[Field]:
     kind = class_of(hint)
     for name, it in _hints(hint).items():
         default = kind._field_defaults.get(name, msgspec.NODEFAULT)
@@ -328,7 +317,7 @@ def _named_tuple(hint: Any) -> Iterator[Field]:
             wire_name=name,
             hint=it,
             is_required=default is msgspec.NODEFAULT,
-            default=_plain(default),
+            default=_plain_default(default),
         )
 
 
@@ -350,11 +339,11 @@ def _is_dataclass(kind: Any) -> bool:
 
 
 _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Iterator[Field]]], ...]] = (
-    (_is_struct, _struct),
-    (_is_attrs, _attrs),
-    (_is_dataclass, _dataclass),
-    (typing.is_typeddict, _typed_dict),
-    (is_named_tuple, _named_tuple),
+    (_is_struct, _struct_fields),
+    (_is_attrs, _attrs_fields),
+    (_is_dataclass, _dataclass_fields),
+    (typing.is_typeddict, _typed_dict_fields),
+    (is_named_tuple, _named_tuple_fields),
 )
 
 
@@ -380,13 +369,13 @@ def unaliased(hint: Any) -> Any:
     return hint.__value__ if isinstance(hint, _ALIASES) else hint
 
 
-def bare(hint: Any) -> Any:
+def strip_metadata(hint: Any) -> Any:
     """Return the hint without metadata and aliases."""
     found = hint.__origin__ if typing.get_origin(hint) is Annotated else unaliased(hint)
-    return found if found is hint else bare(found)
+    return found if found is hint else strip_metadata(found)
 
 
-def parts(hint: Any) -> list[Any]:
+def inner_hints(hint: Any) -> list[Any]:
     """Return the hints directly inside a hint: its fields, arguments, or aliased type."""
     if has_fields(hint):
         return [field.hint for field in fields_of(hint)]
@@ -406,7 +395,7 @@ def reachable(hints: Iterable[Any]) -> list[Any]:
         hint = left.pop()
         if hint not in found:
             found.append(hint)
-            left += parts(hint)
+            left += inner_hints(hint)
     return found
 
 
@@ -429,9 +418,21 @@ def is_array(hint: Any) -> bool:
     )
 
 
-def fit(hint: Any, value: Any) -> int:
-    """Return how well an object or array fits a type: the number of known keys, or -1."""
-    kind = bare(hint)
-    if isinstance(value, Mapping):
-        return keys_known(kind, cast("Mapping[str, Any]", value)) if is_object(kind) else -1
-    return 0 if isinstance(value, list) and is_array(kind) else -1
+def count_known_keys(hint: Any, value: Any) -> int:
+    """Return how well an object or array matches a type, to choose among the members of a union.
+
+    The result is the number of keys that the type knows, or -1 if the value cannot be of the type.
+    """
+    kind = strip_metadata(hint)
+    if not isinstance(value, Mapping):
+        return 0 if isinstance(value, list) and is_array(kind) else -1
+    if not is_object(kind):
+        return -1
+    if not has_fields(kind):
+        return 0
+    members = cast("Mapping[str, Any]", value)
+    known = sum(field.wire_name in members for field in fields_of(kind))
+    tag, tag_field = tag_of(kind)
+    if tag is None:
+        return known
+    return known + 1 if members.get(tag_field) == tag else -1

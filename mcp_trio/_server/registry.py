@@ -72,8 +72,10 @@ class CacheHints:
         return {"ttl_ms": round(self.ttl_seconds * 1000), "cache_scope": self.cache_scope}
 
 
-# Registered handlers. Their list entries are made for the newest protocol version; members that an
-# older version lacks are removed when a page is encoded.
+# Registered handlers ------------------------------------------------------------------------------
+#
+# Their list entries are made for the newest protocol version; members that an older version lacks
+# are removed when a page is encoded.
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -233,8 +235,7 @@ class RegisteredResource(RegisteredEntry):
         )
 
 
-# Methods with handlers of their own.
-
+# Methods of users --------------------------------------------------------------------------------
 
 # The methods that the session answers itself, and no handler may replace.
 _RESERVED: Final = frozenset(
@@ -244,9 +245,13 @@ _RESERVED: Final = frozenset(
 
 @attrs.frozen(kw_only=True, eq=False)
 class RegisteredMethod(Registered):
-    """The handler of a method; `row` describes the method, with the params of the handler."""
+    """The user's handler of a method.
 
-    row: Method
+    Attributes:
+        method: The method, with the type of params that the handler takes.
+    """
+
+    method: Method
 
 
 def check_method_name(name: str) -> None:
@@ -262,7 +267,7 @@ def check_method_name(name: str) -> None:
         raise ValueError(f"a client does not send {name}")
 
 
-def row_of(name: str, signature: RawSignature) -> Method:
+def method_with_params(name: str, signature: RawSignature) -> Method:
     """Return the description of a method, with the params of its handler's annotation.
 
     Raises:
@@ -271,10 +276,10 @@ def row_of(name: str, signature: RawSignature) -> Method:
     """
     known, kind = METHODS.get(name), signature.raw_type
     kind = known.params if known is not None and kind is Any else kind
-    row = custom_method(name, params=kind)
-    if not row.is_request and signature.context_parameter is not None:
+    method = custom_method(name, params=kind)
+    if not method.is_request and signature.context_parameter is not None:
         raise TypeError(f"{name} is a notification: its handler gets no context")
-    return row
+    return method
 
 
 def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Raw:
@@ -293,8 +298,7 @@ def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Ra
     return msgspec.Raw(encoded)
 
 
-# Completions.
-
+# Completions -------------------------------------------------------------------------------------
 
 # The maximum number of values in one result, which the specification sets:
 # https://modelcontextprotocol.io/specification/2025-11-25/server/utilities/completion
@@ -361,8 +365,7 @@ def _completion_of(value: Any) -> Completion:
     return Completion(values=values[:VALUES_MAX], total=total, has_more=True)
 
 
-# The registry.
-
+# The registry ------------------------------------------------------------------------------------
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -383,7 +386,7 @@ class Registry:
         resources: The resources by URI or template text.
         completions: The completions by target and argument.
         methods: The users' handlers of methods by method name.
-        rows: The descriptions of all methods that a session knows, by method name.
+        known_methods: All methods that a session knows, by method name.
     """
 
     limits: Limits
@@ -397,7 +400,7 @@ class Registry:
         factory=dict[Any, Registered], init=False
     )
     methods: dict[str, RegisteredMethod] = attrs.field(factory=dict[str, Any], init=False)
-    rows: dict[str, Method] = attrs.field(factory=lambda: dict(METHODS), init=False)
+    known_methods: dict[str, Method] = attrs.field(factory=lambda: dict(METHODS), init=False)
     _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
     _pages: dict[tuple[str, str | None, ProtocolVersion], msgspec.Raw] = attrs.field(
         factory=dict[Any, msgspec.Raw], init=False
@@ -415,8 +418,9 @@ class Registry:
         """Return the capabilities that follow from `offers` and from what is registered."""
         kinds = self._kinds
         if kinds is None:
-            needs = (method.row.required_capability for method in tuple(self.methods.values()))
-            needed = {need.path.partition(".")[0] for need in needs if need is not None}
+            handled = tuple(self.methods.values())
+            required = (each.method.required_capability for each in handled)
+            needed = {each.path.partition(".")[0] for each in required if each is not None}
             tables = {**self._tables, "completions": self.completions}
             kinds = self._kinds = self.offers.union(
                 kind for kind, table in tables.items() if table or kind in needed
@@ -453,10 +457,10 @@ class Registry:
         self._kinds = None
         self.changed(kind)
 
-    def add_method(self, method: RegisteredMethod) -> None:
+    def add_method(self, registered: RegisteredMethod) -> None:
         """Set the handler of a method."""
-        self.methods[method.name] = method
-        self.rows[method.name] = method.row
+        self.methods[registered.name] = registered
+        self.known_methods[registered.name] = registered.method
         self._kinds = None
 
     def find_target(self, target: object) -> Target:
@@ -535,7 +539,7 @@ class Registry:
                     return resource, values
         return None
 
-    def resources_that(self, *, is_static: bool) -> list[RegisteredResource]:
+    def resources_where(self, *, is_static: bool) -> list[RegisteredResource]:
         """Return the resources at one URI, or those with a template."""
         return [entry for entry in tuple(self.resources.values()) if entry.is_static is is_static]
 
@@ -549,17 +553,17 @@ class Registry:
             TypeError: An entry cannot be listed; a note on the error names it.
         """
         pages = self._pages
-        kept = pages.get((method, cursor, protocol_version))
-        if kept is None:
+        cached = pages.get((method, cursor, protocol_version))
+        if cached is None:
             entries = list(LISTS[method].entries(self))
-            start = 0 if cursor is None else _start(method, cursor, entries)
+            start = 0 if cursor is None else _start_after(method, cursor, entries)
             page = self._make_page(method, entries, start)
-            kept = msgspec.Raw(_encode(downgraded(page, protocol_version)))
+            cached = msgspec.Raw(_encode(downgraded(page, protocol_version)))
             # Only pages that `next_cursor` leads to are kept, so that cursors which a client
             # computes itself do not use memory.
             if start % self.limits.requests.page_items_max == 0:
-                pages[method, cursor, protocol_version] = kept
-        return kept
+                pages[method, cursor, protocol_version] = cached
+        return cached
 
     def _make_page(
         self, method: str, entries: Sequence[Registered], start: int
@@ -590,12 +594,12 @@ class Registry:
         return schemas
 
 
-# Lists.
+# Lists -------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class Listing:
-    """The recipe of a list.
+    """The description of a list that clients can request.
 
     Attributes:
         entries: Returns the entries of the list.
@@ -624,13 +628,13 @@ LISTS: Final = {
         member="prompts",
     ),
     "resources/list": Listing(
-        entries=lambda registry: registry.resources_that(is_static=True),
+        entries=lambda registry: registry.resources_where(is_static=True),
         define=RegisteredResource.resource,
         result=types.ListResourcesResult,
         member="resources",
     ),
     "resources/templates/list": Listing(
-        entries=lambda registry: registry.resources_that(is_static=False),
+        entries=lambda registry: registry.resources_where(is_static=False),
         define=RegisteredResource.resource_template,
         result=types.ListResourceTemplatesResult,
         member="resource_templates",
@@ -651,7 +655,7 @@ def _cursor(method: str, last: Registered) -> str:
     return base64.urlsafe_b64encode(f"{method} after {last.key}".encode()).decode()
 
 
-def _start(method: str, cursor: str, entries: Iterable[Registered]) -> int:
+def _start_after(method: str, cursor: str, entries: Iterable[Registered]) -> int:
     for start, last in enumerate(entries, 1):
         if _cursor(method, last) == cursor:
             return start

@@ -23,12 +23,12 @@ import msgspec
 
 from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._server.introspection import (
-    bare,
     fields_of,
     has_fields,
     is_array,
     is_union,
     reachable,
+    strip_metadata,
 )
 from mcp_trio._server.type_adapters import (
     is_pydantic,
@@ -492,9 +492,9 @@ def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchem
 
 def _without_results(hint: Any) -> Any:
     """Return the annotation without complete results, which a tool may return instead of data."""
-    if not is_union(bare(hint)):
+    if not is_union(strip_metadata(hint)):
         return hint
-    rest = tuple(it for it in typing.get_args(bare(hint)) if not _is_result(it))
+    rest = tuple(it for it in typing.get_args(strip_metadata(hint)) if not _is_result(it))
     union: Any = typing.Union
     return union[rest] if rest else Result
 
@@ -505,9 +505,9 @@ def _is_result(hint: Any) -> bool:
 
 def _is_data(hint: Any) -> bool:
     """Return whether every value of the type is data for programs; text and content are not."""
-    kind = bare(hint)
+    kind = strip_metadata(hint)
     if is_union(kind):
-        members = [bare(it) for it in typing.get_args(kind) if it is not types.NoneType]
+        members = [strip_metadata(it) for it in typing.get_args(kind) if it is not types.NoneType]
         return all(map(_is_data, members))
     if kind is None or kind in (types.NoneType, *_ANYTHING) or _is_text(kind) or _is_result(kind):
         return False
@@ -525,7 +525,9 @@ def _is_text(kind: Any) -> bool:
 
 def _holds_anything(kind: Any) -> bool:
     items = typing.get_args(kind)
-    return not has_fields(kind) and (not items or any(bare(it) in _ANYTHING for it in items))
+    return not has_fields(kind) and (
+        not items or any(strip_metadata(it) in _ANYTHING for it in items)
+    )
 
 
 def _is_content(hint: Any) -> bool:

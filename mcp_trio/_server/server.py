@@ -32,7 +32,7 @@ from mcp_trio._server.registry import (
     RegisteredTool,
     Registry,
     check_method_name,
-    row_of,
+    method_with_params,
 )
 from mcp_trio._server.results import given_output_schema
 from mcp_trio._server.sealed_state import KeyRing, StateStore
@@ -542,7 +542,7 @@ class Server:
                 name=name,
                 signature=signature,
                 runs_in_thread=runs_in_thread,
-                row=row_of(name, signature),
+                method=method_with_params(name, signature),
             )
             self._registry.add_method(method)
             return handler

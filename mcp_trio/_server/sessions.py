@@ -16,7 +16,9 @@ import attrs
 import trio
 
 from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
+from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import RecordTarget, SharedRecording, begin_session, options_of
 from mcp_trio._server.effect_results import EffectResults
 from mcp_trio._server.handlers import ServedSession
@@ -31,13 +33,13 @@ from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.nondeterminism import strict_watch
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.limits import Limits
 from mcp_trio.types import Implementation, ServerCapabilities
 
 if TYPE_CHECKING:
     import httpx2
 
-    from mcp_trio._server.http_sessions import StatelessSession
     from mcp_trio._server.server import Server
 
 logger = logging.getLogger("mcp_trio")
@@ -155,6 +157,54 @@ class CountingRecording(Recording):
         super().close(counts | {OTHER_SESSIONS: others} if others else counts)
 
 
+class HandshakeResult(Protocol):
+    """The result of the handshake of a session."""
+
+    @property
+    def protocol_version(self) -> ProtocolVersion | None:
+        """The protocol version of the session; None before the handshake."""
+        ...
+
+    @property
+    def peer_info(self) -> Implementation | None:
+        """The name and version of the client, if they are known."""
+        ...
+
+    @property
+    def peer_capabilities(self) -> Capabilities | None:
+        """The capabilities of the client, if they are known."""
+        ...
+
+
+class RunningSession(Protocol):
+    """A running session: a `Session` of the engine, or one that replays a recording.
+
+    `closing` is set when the session starts to close, `negotiated` when the handshake is answered.
+    """
+
+    closing: LightEvent
+    negotiated: LightEvent
+
+    @property
+    def connection(self) -> HandshakeResult:
+        """The result of the handshake."""
+        ...
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the client has sent `initialize` or a stateless request."""
+        ...
+
+    def shut(self, cause: str) -> None:
+        """Start to close the session."""
+        ...
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Return whether a new session may replace this one, as `Session.may_be_followed` says."""
+        ...
+
+
 class SessionSource(Protocol):
     """What a transport needs of a server: a `ServerSessions`, or a `StandIn`."""
 
@@ -210,7 +260,7 @@ class SessionSource(Protocol):
         http: SessionHttp,
         record: RecordTarget | None,
         on_ended: Callable[[], None],
-    ) -> "StatelessSession":
+    ) -> RunningSession:
         """Start to serve one channel, in tasks of `pool` that start with these context variables.
 
         The session goes on until `shut` is called or the client is gone; then `on_ended` is called,
@@ -373,7 +423,7 @@ class ServerSessions:
             get_capabilities=self.declared_capabilities,
             instructions=server.instructions,
             limits=self.limits,
-            methods=self.registry.rows,
+            methods=self.registry.known_methods,
             protocol_versions=self.protocol_versions,
         )
         rounds = SealedRounds(
@@ -409,7 +459,7 @@ def _is_strict(record: RecordTarget | None) -> bool:
     return record is not None and options_of(record).strict
 
 
-SessionT = TypeVar("SessionT", bound="StatelessSession")
+SessionT = TypeVar("SessionT", bound=RunningSession)
 
 
 @attrs.define(kw_only=True, eq=False)

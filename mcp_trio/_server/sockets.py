@@ -15,12 +15,10 @@ from typing import (
     Any,
     Final,
     NoReturn,
-    Protocol,
     Required,
     TypeAlias,
     TypedDict,
     TypeVar,
-    runtime_checkable,
 )
 
 import attrs
@@ -38,10 +36,10 @@ from mcp_trio._protocol.websocket import (
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
 from mcp_trio._server.http_options import Verify, WhoMayCome
-from mcp_trio._server.sessions import SessionHttp, SessionSource
-from mcp_trio._session.tasks import foremost
+from mcp_trio._server.sessions import RunningSession, SessionHttp, SessionSource
+from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import LightEvent, call_when_cancelled
+from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import (
     Authorize,
     SocketHost,
@@ -55,91 +53,58 @@ from mcp_trio.limits import Limits
 
 logger = logging.getLogger("mcp_trio")
 
-_LOOKS: Final = 8
+_CHECKS_PER_TIMEOUT: Final = 8
 
-# Connections that are gone leave the list after this time, even if the timeout itself is longer.
-_PAUSE_SECONDS_MAX: Final = 10.0
-
-
-class Introduced(Protocol):
-    """The part of a session that this module uses; `closing` is set when the session closes."""
-
-    closing: LightEvent
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the client has sent `initialize` or a stateless request."""
-        ...
-
-    def shut(self, cause: str) -> None:
-        """Start to close the session."""
-        ...
+# Ended connections leave the list after this time, even if the timeout itself is longer.
+_CHECK_SECONDS_MAX: Final = 10.0
 
 
-@runtime_checkable
-class Telling(Protocol):
-    """A channel that can report to its client why it closes, as a WebSocket can."""
-
-    def fail(self, loss: ConnectionLost, code: CloseCode) -> None:
-        """Close the channel with an error and a close code."""
-        ...
-
-
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class PendingHandshake:
-    """A connection with an open session, and the time at which the session opened."""
+    """A connection whose client may not have sent its first request yet.
 
-    channel: Channel
-    session: Introduced
-    opened_at: float
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Return whether the session is open, and its client has sent no first request."""
-        return not (self.session.has_begun or self.session.closing.is_set())
-
-    def send_away(self, seconds: float) -> None:
-        """Close the connection, whose client has sent no first request for so many seconds."""
-        text = (
-            f"the client has asked nothing for {seconds:g} s"
-            " (limits.requests.first_request_seconds)"
-        )
-        if isinstance(self.channel, Telling):  # This reports the reason to client and session.
-            self.channel.fail(ConnectionLost(text), CloseCode.INTERNAL_ERROR)
-        else:
-            logger.warning("a connection is closed: %s", text)
-            self.session.shut("lost")
-
-
-@attrs.frozen(eq=False)
-class Welcomed:
-    """A `trio.TaskStatus` that starts the handshake timeout when the session of a channel opens.
-
-    Before the session opens no one reads from the client, and the delay may be caused elsewhere,
-    for example by the server that a bridge connects to for this client.
+    It is the `trio.TaskStatus` with which to serve the connection, because the time starts when the
+    session opens. Before that nothing reads from the client, and the delay may be caused elsewhere,
+    for example by the server to which a bridge connects for this client.
     """
 
+    _timeouts: "HandshakeTimeouts"
     _channel: Channel
-    _wait_for: Callable[[PendingHandshake], object]
+    _session: RunningSession = attrs.field(init=False)
+    opened_at: float = attrs.field(default=0.0, init=False)
 
-    def started(self, session: Introduced) -> None:
-        """Start the timeout of the session."""
-        self._wait_for(PendingHandshake(self._channel, session, trio.current_time()))
+    def started(self, session: RunningSession) -> None:
+        """Start the handshake timeout of the session, which has just opened."""
+        self._session, self.opened_at = session, trio.current_time()
+        self._timeouts.pending.append(self)
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether the session is open, and its client has sent no first request."""
+        return not (self._session.has_begun or self._session.closing.is_set())
+
+    def close(self, seconds: float) -> None:
+        """Close the connection, whose client has sent no first request for so many seconds."""
+        text = f"no first request for {seconds:g} s (limits.requests.first_request_seconds)"
+        # A WebSocket can report the reason to the client, and reports it to the session.
+        fail = getattr(self._channel, "fail", None)
+        if fail is not None:
+            fail(ConnectionLost(text), CloseCode.INTERNAL_ERROR)
+        else:
+            logger.warning("a connection is closed: %s", text)
+            self._session.shut("lost")
 
 
 @attrs.define(eq=False)
 class HandshakeTimeouts:
-    """The connections whose client may not have sent its first request yet."""
+    """The connections that are closed unless their client soon sends its first request."""
 
     limits: Limits
-    _waiting: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
+    pending: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
 
-    def task_status_for(self, channel: Channel) -> Welcomed:
+    def task_status_for(self, channel: Channel) -> PendingHandshake:
         """Return the task status with which to serve a new connection."""
-        return Welcomed(channel, self._wait_for)
-
-    def _wait_for(self, pending_handshake: PendingHandshake) -> None:
-        self._waiting.append(pending_handshake)
+        return PendingHandshake(self, channel)
 
     async def run(self) -> NoReturn:
         """Close connections without a first request in `limits.requests.first_request_seconds`.
@@ -148,13 +113,13 @@ class HandshakeTimeouts:
         """
         seconds = self.limits.requests.first_request_seconds
         while True:
-            await trio.sleep(min(seconds / _LOOKS, _PAUSE_SECONDS_MAX))
-            since = trio.current_time() - seconds
-            waiting = [each for each in self._waiting if each.is_waited_for]
-            for each in waiting:
-                if each.opened_at <= since:
-                    each.send_away(seconds)
-            self._waiting = [each for each in waiting if each.opened_at > since]
+            await trio.sleep(min(seconds / _CHECKS_PER_TIMEOUT, _CHECK_SECONDS_MAX))
+            pending = [each for each in self.pending if each.is_pending]
+            opened_before = trio.current_time() - seconds
+            for each in pending:
+                if each.opened_at <= opened_before:
+                    each.close(seconds)
+            self.pending = [each for each in pending if each.opened_at > opened_before]
 
 
 T = TypeVar("T")
@@ -189,26 +154,26 @@ async def serve_connections(
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
             outer.start_soon(call_when_cancelled, stopping.set)
-            with trio.CancelScope() as winding:
+            with trio.CancelScope() as shield:
                 async with (
                     server.enter_lifespan() as value,
                     SessionHttp(server.limits.shutdown.close_seconds) as http,
                     trio.open_nursery() as nursery,
                 ):
-                    winding.shield = True  # Before this, no session exists that has to be closed.
+                    shield.shield = True  # Before this, no session exists that has to be closed.
                     serve = partial(server.serve_session, lifespan=value, http=http, record=record)
-                    where: T = await nursery.start(listen, serve)
-                    task_status.started(where)
+                    address: T = await nursery.start(listen, serve)
+                    task_status.started(address)
                     await stopping.wait()
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise foremost(group) from None
+        raise exception_to_raise(group) from None
 
 
 async def serve_with_handshake_timeouts(
-    serve: Serve, limits: Limits, hold: Callable[[Handle, Limits], Awaitable[None]]
+    serve: Serve, limits: Limits, accept: Callable[[Handle, Limits], Awaitable[None]]
 ) -> None:
-    """Let `hold` serve its connections, and close those without a first request in time."""
+    """Serve the connections that `accept` accepts; close those without a first request in time."""
     handshake_timeouts = HandshakeTimeouts(limits)
 
     async def handle(channel: Channel) -> None:
@@ -216,7 +181,7 @@ async def serve_with_handshake_timeouts(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(handshake_timeouts.run)
-        await hold(handle, limits)
+        await accept(handle, limits)
 
 
 # WebSocket ----------------------------------------------------------------------------------------
@@ -361,8 +326,8 @@ class BoundWebSocket:
         """Call `handle` with each channel until cancelled; close the channel after the call."""
         from mcp_trio._transports import websocket_server as listener
 
-        holder = listener.WebSocketHost(admit=self.door.admit, handle=handle, limits=limits)
-        await listener.serve_websocket(self._listeners, holder)
+        host = listener.WebSocketHost(admit=self.door.admit, handle=handle, limits=limits)
+        await listener.serve_websocket(self._listeners, host)
 
 
 @asynccontextmanager
@@ -473,9 +438,9 @@ def _listening(
 ) -> Callable[..., Awaitable[None]]:
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
         task_status.started(url)
-        await serve_with_handshake_timeouts(serve, limits, hold)
+        await serve_with_handshake_timeouts(serve, limits, accept)
 
-    async def hold(handle: Handle, limits: Limits) -> None:
+    async def accept(handle: Handle, limits: Limits) -> None:
         host = SocketHost(transport=transport, authorize=authorize, handle=handle, limits=limits)
         await serve_sockets(bound, host)
 

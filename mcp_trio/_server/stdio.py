@@ -10,7 +10,7 @@ import trio
 
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import bare
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
@@ -55,7 +55,7 @@ async def serve_stdio(
                 trio.current_time() + server.limits.shutdown.close_seconds
             )
     except ExceptionGroup as error:
-        raise bare(error) from None
+        raise sole_exception(error) from None
 
 
 async def _end_with_parent(session: Session, parent_pid: int, limits: Limits) -> None:
@@ -98,7 +98,7 @@ async def _run(
                     )
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
-            raise bare(error) from None
+            raise sole_exception(error) from None
     return watch.received
 
 

@@ -38,10 +38,9 @@ from mcp_trio._protocol.json_schema import path_step
 from mcp_trio._server.introspection import (
     Field,
     InvalidValue,
-    bare,
     class_of,
+    count_known_keys,
     fields_of,
-    fit,
     has_fields,
     is_array,
     is_closed,
@@ -50,6 +49,7 @@ from mcp_trio._server.introspection import (
     plain_function,
     reachable,
     resolved_hint,
+    strip_metadata,
     tag_of,
     unaliased,
 )
@@ -187,12 +187,12 @@ class FirstFit:
 
     def _in_turn(self, value: Any) -> list[tuple[Any, Any]]:
         if isinstance(value, str):
-            return sorted(self.members, key=lambda member: bare(member[0]) is str)
-        return sorted(self.members, key=lambda member: -fit(member[0], value))
+            return sorted(self.members, key=lambda member: strip_metadata(member[0]) is str)
+        return sorted(self.members, key=lambda member: -count_known_keys(member[0], value))
 
     def likeliest(self, value: Any) -> Any | None:
         likely, readable = self._in_turn(value)[0]
-        return readable if fit(likely, value) > 0 else None
+        return readable if count_known_keys(likely, value) > 0 else None
 
     def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
         return {"anyOf": [*inner]}
@@ -355,7 +355,7 @@ def _limited(hint: Any, limits: Sequence[Any]) -> Any:
             checks.append(_check(hint, limit))
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
     make = functools.partial(_checked, checks)
-    return stand_in(name_of(bare(hint)), Made(hint, make)) if checks else hint
+    return stand_in(name_of(strip_metadata(hint)), Made(hint, make)) if checks else hint
 
 
 def _keywords(limit: Any) -> dict[str, Any]:
@@ -383,7 +383,7 @@ def _checked(checks: Iterable[Callable[[Any], None]], value: Any) -> Any:
 
 
 def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
-    name = name_of(bare(hint))
+    name = name_of(strip_metadata(hint))
     if isinstance(limit, at.Predicate):
         called = getattr(limit.func, "__name__", "<lambda>")
         text = f"another `{name}`" if called == "<lambda>" else f"`{name}` that `{called}` accepts"
@@ -392,7 +392,7 @@ def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
     if rule is None:
         raise TypeError(f"the constraint {limit!r} is not supported")
     bound = getattr(limit, rule.member)
-    if rule.holds is None or not _compares(bare(hint), bound):
+    if rule.holds is None or not _compares(strip_metadata(hint), bound):
         raise TypeError(f"the constraint {limit!r} does not fit {name}")
     holds = functools.partial(_turned, rule.holds, bound)
     return functools.partial(_hold, holds, f"Expected `{name}` {rule.text.format(bound)}")

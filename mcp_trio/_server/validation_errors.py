@@ -18,14 +18,14 @@ import msgspec
 from mcp_trio._protocol.json_schema import path_step, shortened
 from mcp_trio._server.introspection import (
     InvalidValue,
-    bare,
+    count_known_keys,
     fields_of,
-    fit,
     has_fields,
     is_array,
     is_closed,
     is_object,
     is_union,
+    strip_metadata,
     tag_of,
 )
 from mcp_trio._server.type_adapters import StandIn
@@ -101,7 +101,7 @@ class _Walk:
 
     def inside(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
         """Yield the errors of the members of the value."""
-        hint = bare(hint)
+        hint = strip_metadata(hint)
         if isinstance(hint, StandIn):
             likely = hint.reading.likeliest(value)
             return iter(()) if likely is None else self.at(likely, value, path, depth)
@@ -160,8 +160,8 @@ def _likeliest(members: Iterable[Any], value: Any) -> Any | None:
     others = [member for member in members if member is not types.NoneType]
     if len(others) == 1:
         return others[0]
-    likely = max(others, key=lambda member: fit(member, value))
-    return likely if fit(likely, value) >= 0 else None
+    likely = max(others, key=lambda member: count_known_keys(member, value))
+    return likely if count_known_keys(likely, value) >= 0 else None
 
 
 def _lines_of_error(error: Exception, path: str) -> Iterator[str]:

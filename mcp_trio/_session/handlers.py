@@ -20,7 +20,7 @@ from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.journal import Lane, Memory, enter_lane, lane_in
-from mcp_trio._session.tasks import apart, bare
+from mcp_trio._session.tasks import sole_exception, split_group
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -360,9 +360,9 @@ async def _call_handler(
     try:
         return await application.handle(handling)
     except Exception as error:
-        return bare(error)
+        return sole_exception(error)
     except BaseExceptionGroup as group:
-        errors, rest = apart(group)
+        errors, rest = split_group(group)
         if errors is not None:
             _error_response(handling, errors)
         raise rest from None

@@ -15,7 +15,7 @@ import trio
 from mcp_trio._protocol.events import NotificationReceived
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
-from mcp_trio._session.tasks import Tasks, apart
+from mcp_trio._session.tasks import Tasks, split_group
 from mcp_trio._transports.concurrency import Wakeup
 
 logger = logging.getLogger("mcp_trio")
@@ -104,7 +104,7 @@ class Deliveries:
         except Exception as error:  # The user's code may raise anything; delivery continues.
             _log(event, error)
         except BaseExceptionGroup as group:
-            errors, rest = apart(group)
+            errors, rest = split_group(group)
             if errors is not None:
                 _log(event, errors)
             raise rest from None

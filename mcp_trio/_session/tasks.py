@@ -32,29 +32,32 @@ from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
 _Error = TypeVar("_Error", Exception, BaseException)
 
 
-def bare(error: _Error) -> _Error:
-    """Return the one exception inside groups of one, as a nursery of a handler wraps it."""
+def sole_exception(error: _Error) -> _Error:
+    """Return the only exception in a group, or in nested groups; otherwise the error itself.
+
+    A nursery in a handler wraps the handler's exception in such a group.
+    """
     inside = _members(error)
-    return bare(inside[0]) if len(inside) == 1 else error
+    return sole_exception(inside[0]) if len(inside) == 1 else error
 
 
-def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
+def split_group(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
     """Split a group into its errors and the rest, such as `Cancelled`."""
     errors, rest = group.split(Exception)
     assert rest is not None  # Otherwise the group would be an ExceptionGroup.
-    return None if errors is None else bare(errors), rest
+    return None if errors is None else sole_exception(errors), rest
 
 
-def foremost(group: BaseExceptionGroup) -> BaseException:
+def exception_to_raise(group: BaseExceptionGroup) -> BaseException:
     """Return the exception to raise from an internal nursery: an error, even beside `Cancelled`.
 
     Return the group itself if it has no error, or an exception that is neither an error nor
     `Cancelled`.
     """
     if isinstance(group, ExceptionGroup):
-        return bare(cast("Exception", group))
+        return sole_exception(cast("Exception", group))
     _, others = group.split((Exception, trio.Cancelled))
-    error, _ = apart(group)
+    error, _ = split_group(group)
     return group if error is None or others is not None else error
 
 
@@ -251,7 +254,7 @@ class Tasks:
         try:
             await actor()
         except BaseExceptionGroup as group:
-            error, rest = apart(group)
+            error, rest = split_group(group)
             if error is not None:
                 self.on_error(error)
             raise rest from None

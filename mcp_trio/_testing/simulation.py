@@ -20,7 +20,7 @@ from mcp_trio._protocol.methods import ParamsToSend
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.server import Server
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import bare, seeded_schedule
+from mcp_trio._session.tasks import seeded_schedule, sole_exception
 from mcp_trio._testing.faults import NO_FAULTS, Fault, Faults, channel_pair
 from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, MCPError, RequestTimeout
@@ -197,7 +197,7 @@ def simulate(
         try:
             trio.run(simulation.run, sessions, arrival_seconds, seconds_max, clock=clock)
         except BaseExceptionGroup as group:
-            raise bare(group) from None
+            raise sole_exception(group) from None
     return SimulationReport(
         seed=seed,
         sessions=tuple(simulation.ended[number] for number in range(sessions)),
@@ -252,7 +252,7 @@ class _Simulation:
             self._check(client.connection, client.requests)
             self._check(session.connection, ())
         except BaseException as error:
-            bare(error).add_note(f"in session {number} of seed {self.seed!r}")
+            sole_exception(error).add_note(f"in session {number} of seed {self.seed!r}")
             raise
         self.ended[number] = SimulatedSession(
             number=number, end=end, requests=tuple(client.requests), faults=tuple(ours.events)
@@ -268,7 +268,7 @@ class _Simulation:
         except Exception as error:
             if not _is_mcp_error(error):
                 raise
-            return type(bare(error)).__name__
+            return type(sole_exception(error)).__name__
         finally:
             await client.aclose()
         return "finished"

@@ -1,7 +1,7 @@
 """A channel over a WebSocket, for client and server: each JSON-RPC message is one text message.
 
-A WebSocket is opened and held by a system task. So its errors cancel no nursery of a user, and a
-cancelled session can still send its last messages and the close frame.
+A system task owns the WebSocket. So its errors cancel no nursery of a user, and a cancelled session
+can still send its last messages and the close frame.
 
 Hosts differ in how they open a WebSocket: `MessageSocket` is the open WebSocket and `Upgrade` the
 handshake request that both the native listener and ASGI implement.
@@ -133,9 +133,9 @@ class WebSocketChannel:
     _is_closing: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
-    _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _gone: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _left: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _task_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _unresponsive: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __repr__(self) -> str:
         """Return the class and the peer's name, without headers and tokens."""
@@ -148,7 +148,7 @@ class WebSocketChannel:
 
     # Sending and receiving
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, messages: Sequence[bytes]) -> None:
         """Send messages, as `Channel.send` documents.
 
         After a cancellation in the middle of a message, nothing more can be sent.
@@ -161,19 +161,19 @@ class WebSocketChannel:
         if self._loss is not None:
             raise self._loss
         try:
-            await self._socket.send_texts([frame.decode() for frame in frames])
+            await self._socket.send_texts([message.decode() for message in messages])
         except trio.BrokenResourceError:
             self._check_open()
             raise
-        if not frames:  # the socket may have executed no checkpoint
+        if not messages:  # the socket may have executed no checkpoint
             await trio.lowlevel.cancel_shielded_checkpoint()
 
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
         """Send without waiting; return how many messages were accepted."""
         self._check_open()
         if self._loss is not None:
             raise self._loss
-        return self._socket.send_texts_nowait(frame.decode() for frame in frames)
+        return self._socket.send_texts_nowait(message.decode() for message in messages)
 
     @property
     def is_unfinished(self) -> bool:
@@ -185,26 +185,25 @@ class WebSocketChannel:
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._has_ended:
             try:
-                return await self._next()
+                self._check_open()
+                received = await self._socket.receive()
+                self._check_open()
+                return [
+                    with_principal(one_line(each), self.principal)
+                    if isinstance(each, bytes)
+                    else each
+                    for each in received
+                ]
             except SocketEnded as ended:
-                self._note(ended)
+                self._record_end(ended)
         await trio.lowlevel.cancel_shielded_checkpoint()
         self._check_open()
         if self._loss is not None:
             raise self._loss
         return []
 
-    async def _next(self) -> Sequence[bytes | Oversized]:
-        self._check_open()
-        messages = await self._socket.receive()
-        self._check_open()
-        return [self._frame(each) if isinstance(each, bytes) else each for each in messages]
-
-    def _frame(self, message: bytes) -> bytes:
-        return with_principal(one_line(message), self.principal)
-
-    def _note(self, ended: SocketEnded) -> None:
-        """Derive the error that `receive` raises from the end; the first cause is kept."""
+    def _record_end(self, ended: SocketEnded) -> None:
+        """Set the error that `receive` raises; the first one is kept."""
         self._has_ended = True
         if self._loss is not None or self._is_closing:
             return
@@ -219,29 +218,29 @@ class WebSocketChannel:
         if self._is_closing:
             raise trio.ClosedResourceError("this side of the channel was closed")
 
-    # The task that holds the WebSocket
+    # The task that owns the WebSocket
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Ping the peer until the channel is closed, then close the WebSocket in bounded time."""
-        with self._keeping:
+        with self._task_scope:
             await self._keep_alive()
-            self._gone.set()
+            self._unresponsive.set()
             await trio.sleep_forever()
         with trio.move_on_after(self._limits.shutdown.close_seconds, shield=True):
             await self._socket.close(self._code, str(self._loss or ""))
 
-    async def wait_gone(self) -> None:
+    async def wait_unresponsive(self) -> None:
         """Wait until a ping has failed, or the channel is closed."""
-        await self._gone.wait()
+        await self._unresponsive.wait()
 
-    async def wait_left(self) -> None:
-        """Wait until the task that holds the WebSocket has finished."""
-        await self._left.wait()
+    async def wait_ended(self) -> None:
+        """Wait until the task that owns the WebSocket has finished."""
+        await self._ended.wait()
 
-    def left(self) -> None:
-        """Note that the task that holds the WebSocket has finished."""
-        self._gone.set()
-        self._left.set()
+    def mark_ended(self) -> None:
+        """Note that the task that owns the WebSocket has finished."""
+        self._unresponsive.set()
+        self._ended.set()
 
     async def _keep_alive(self) -> None:
         limits = self._limits
@@ -264,7 +263,7 @@ class WebSocketChannel:
         """Close the WebSocket with `code`; `receive` and `send` then raise `loss`."""
         if self._loss is None and not self._has_ended:
             self._loss, self._code = loss, code
-        self._keeping.cancel()
+        self._task_scope.cancel()
 
     # Closing
 
@@ -279,44 +278,44 @@ class WebSocketChannel:
         Cancellation does not shorten this.
         """
         self._is_closing = True
-        self._keeping.cancel()
+        self._task_scope.cancel()
         with trio.CancelScope(shield=True):
-            await self._left.wait()
+            await self._ended.wait()
         await trio.lowlevel.checkpoint()
 
 
 @attrs.define(kw_only=True, eq=False)
-class _HolderTask:
-    """The system task that opens, holds and closes one WebSocket."""
+class _WebSocketTask:
+    """The system task that owns one WebSocket: it opens, pings and closes it."""
 
     opening: AbstractAsyncContextManager[MessageSocket]
     name: str
     principal: str | None
     limits: Limits
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    begun: trio.Event = attrs.field(factory=trio.Event, init=False)
+    started: trio.Event = attrs.field(factory=trio.Event, init=False)
     channel: WebSocketChannel | None = attrs.field(default=None, init=False)
     failure: Exception | None = attrs.field(default=None, init=False)
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Run the task, which raises nothing but `Cancelled`."""
         try:
             with contained(_log_errors), self.scope:
-                await self._live()
+                await self._run()
         finally:
-            self.begun.set()
+            self.started.set()
             if self.channel is not None:
-                self.channel.left()
+                self.channel.mark_ended()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             async with self.opening as socket:
                 channel = self.channel = WebSocketChannel(
                     name=self.name, principal=self.principal, socket=socket, limits=self.limits
                 )
-                self.begun.set()
+                self.started.set()
                 try:
-                    await channel.live()
+                    await channel.run()
                 except Exception:  # set the loss before closing the socket ends `receive`
                     loss = ConnectionLost(f"the connection to {self.name} failed")
                     channel.fail(loss, CloseCode.INTERNAL_ERROR)
@@ -327,11 +326,11 @@ class _HolderTask:
             self.failure = error
 
 
-def _log_errors(faults: ErrorGroup) -> None:
-    logger.error("the WebSocket channel failed", exc_info=faults)
+def _log_errors(errors: ErrorGroup) -> None:
+    logger.error("the WebSocket channel failed", exc_info=errors)
 
 
-async def begin_channel(
+async def start_channel(
     opening: AbstractAsyncContextManager[MessageSocket],
     *,
     name: str,
@@ -345,17 +344,17 @@ async def begin_channel(
     Raises:
         Exception: Any error of opening the WebSocket.
     """
-    holder = _HolderTask(opening=opening, name=name, principal=principal, limits=limits)
-    trio.lowlevel.spawn_system_task(holder.live, context=copy_context())
+    task = _WebSocketTask(opening=opening, name=name, principal=principal, limits=limits)
+    trio.lowlevel.spawn_system_task(task.run, context=copy_context())
     try:
-        await holder.begun.wait()
+        await task.started.wait()
     except BaseException:
-        holder.scope.cancel()
+        task.scope.cancel()
         raise
-    if holder.failure is not None:
-        raise holder.failure
-    assert holder.channel is not None, "Trio's run has ended"
-    return holder.channel
+    if task.failure is not None:
+        raise task.failure
+    assert task.channel is not None, "Trio's run has ended"
+    return task.channel
 
 
 class Upgrade(Protocol):
@@ -387,7 +386,9 @@ Upgraded: TypeAlias = Callable[[Upgrade], Awaitable[None]]
 """A WebSocket application. The host logs its errors, and closes the connection."""
 
 
-async def accepted(upgrade: Upgrade, admitted: HttpRequest, limits: Limits) -> WebSocketChannel:
+async def accept_websocket(
+    upgrade: Upgrade, admitted: HttpRequest, limits: Limits
+) -> WebSocketChannel:
     """Accept the handshake, and return the channel with its client.
 
     Args:
@@ -398,7 +399,7 @@ async def accepted(upgrade: Upgrade, admitted: HttpRequest, limits: Limits) -> W
     Raises:
         trio.BrokenResourceError: The client has disconnected.
     """
-    return await begin_channel(
+    return await start_channel(
         upgrade.opened(chosen_subprotocol(admitted)),
         name=admitted.client or "the client",
         principal=admitted.principal,

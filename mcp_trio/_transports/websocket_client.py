@@ -19,7 +19,7 @@ from mcp_trio._transports.trio_websocket import (
     client_socket,
     over_wire,
 )
-from mcp_trio._transports.websocket import WebSocketChannel, begin_channel
+from mcp_trio._transports.websocket import WebSocketChannel, start_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -63,7 +63,7 @@ async def open_websocket_channel(
         ssl_context=ssl_context,
         limits=limits,
     )
-    return await begin_channel(opening.opened(), name=address.name, limits=limits)
+    return await start_channel(opening.opened(), name=address.name, limits=limits)
 
 
 @attrs.frozen

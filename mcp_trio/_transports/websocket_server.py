@@ -26,7 +26,7 @@ from mcp_trio._transports.trio_websocket import (
     over_wire,
     server_socket,
 )
-from mcp_trio._transports.websocket import WebSocketChannel, accepted
+from mcp_trio._transports.websocket import WebSocketChannel, accept_websocket
 from mcp_trio.limits import Limits
 
 logger = logging.getLogger("mcp_trio")
@@ -195,7 +195,7 @@ class WebSocketHost:
         if isinstance(admitted, Rejection):
             await upgrade.reject(admitted)
             return
-        channel = await accepted(upgrade, admitted, self.limits)
+        channel = await accept_websocket(upgrade, admitted, self.limits)
         self._channels.add(channel)
         try:
             await self.handle(channel)

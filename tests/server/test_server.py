@@ -815,7 +815,7 @@ async def test_only_connections_without_a_first_request_are_closed(
     [(cause, at)] = silent.shut_by
     assert (cause, busy.shut_by) == ("lost", [])
     assert 80 <= at <= 90
-    assert "asked nothing for 80 s (limits.requests.first_request_seconds)" in caplog.text
+    assert "no first request for 80 s (limits.requests.first_request_seconds)" in caplog.text
 
 
 async def test_a_websocket_is_closed_with_the_reason(handshake_timeouts, autojump_clock):
@@ -835,7 +835,7 @@ async def test_connections_that_have_ended_are_forgotten(handshake_timeouts, aut
     ended.closing.set()
     await trio.sleep(1000)
     assert not ended.shut_by
-    assert not handshake_timeouts._waiting
+    assert not handshake_timeouts.pending
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -869,7 +869,7 @@ async def test_closed_connections_are_forgotten_before_the_timeout(
     handshake_timeouts.task_status_for(object()).started(session)
     session.closing.set()
     await trio.sleep(60)
-    assert not handshake_timeouts._waiting
+    assert not handshake_timeouts.pending
     nursery.cancel_scope.cancel()
 
 

@@ -12,7 +12,7 @@ import trio.testing
 from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.tasks import bare, sheltered
+from mcp_trio._session.tasks import sheltered, sole_exception
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.transports import Lost, RelatedMessage
@@ -80,8 +80,8 @@ async def test_an_error_inside_groups_of_one_is_answered_bare(serve, call):
 
 def test_a_group_of_several_stays_a_group():
     group = ExceptionGroup("", [ValueError(), ExceptionGroup("", [KeyError()])])
-    assert bare(group) is group
-    assert isinstance(bare(ExceptionGroup("", [group.exceptions[1]])), KeyError)
+    assert sole_exception(group) is group
+    assert isinstance(sole_exception(ExceptionGroup("", [group.exceptions[1]])), KeyError)
 
 
 async def test_an_error_beside_a_cancellation_does_not_end_the_session(

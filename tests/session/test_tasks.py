@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mcp_trio._session.tasks import foremost, together
+from mcp_trio._session.tasks import exception_to_raise, together
 
 FAULT = KeyError("people's")
 
@@ -22,19 +22,19 @@ async def cancelled():
 
 
 def test_a_single_error_is_raised_without_its_group():
-    assert foremost(ExceptionGroup("", [ExceptionGroup("", [FAULT])])) is FAULT
+    assert exception_to_raise(ExceptionGroup("", [ExceptionGroup("", [FAULT])])) is FAULT
 
 
 async def test_an_error_takes_precedence_over_cancellations(cancelled):
     inner = ExceptionGroup("", [FAULT])
     group = BaseExceptionGroup("", [cancelled, inner, BaseExceptionGroup("", [cancelled])])
-    assert foremost(group) is FAULT
+    assert exception_to_raise(group) is FAULT
 
 
 async def test_an_exception_that_is_neither_is_not_lost(cancelled):
     for members in ([cancelled], [FAULT, KeyboardInterrupt()]):
         group = BaseExceptionGroup("", members)
-        assert foremost(group) is group
+        assert exception_to_raise(group) is group
 
 
 # Concurrent calls for several keys, and their errors.

@@ -97,7 +97,7 @@ class Site:
             self.nursery.start_soon(respond)
         else:
             exchange.may_lead = True
-            self.tasks.serve(respond)
+            self.tasks.start_leader(respond)
         return exchange
 
     async def open(

@@ -10,7 +10,7 @@ import wsproto
 from wsproto import events
 
 from mcp_trio import Limits
-from mcp_trio._transports.websocket import accepted
+from mcp_trio._transports.websocket import accept_websocket
 from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_websocket_channel
@@ -31,7 +31,7 @@ def handing_over(arrived, limits):
     """What is done with an upgrade: its channel goes into a queue, and whoever has it closes it."""
 
     async def upgraded(upgrade):
-        channel = await accepted(upgrade, upgrade.head, limits)
+        channel = await accept_websocket(upgrade, upgrade.head, limits)
         await arrived.send(channel)
         await channel._left.wait()
 

@@ -21,7 +21,7 @@ from mcp_trio._transports import websocket_client as client
 from mcp_trio._transports.asgi import AsgiHost
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio._transports.websocket import SocketEnded, accepted, begin_channel
+from mcp_trio._transports.websocket import SocketEnded, accept_websocket, start_channel
 from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import KIB, MIB, HttpLimits, MessageLimits, ShutdownLimits, WebSocketLimits
@@ -96,7 +96,7 @@ async def pair(**options):
     there, back = (trio.open_memory_channel(4) for _ in range(2))
     sockets = Mailboxes(there[0], back[1], **options), Mailboxes(back[0], there[1])
     channels = [
-        await begin_channel(opening(each), name="it", limits=LIMITS_CHANNEL) for each in sockets
+        await start_channel(opening(each), name="it", limits=LIMITS_CHANNEL) for each in sockets
     ]
     return *channels, *sockets
 
@@ -659,9 +659,9 @@ async def test_a_peer_that_reads_slowly_but_steadily_gets_all_messages(nursery, 
     arrived, arrivals = trio.open_memory_channel(1)
 
     async def upgraded(upgrade):
-        channel = await accepted(upgrade, upgrade.head, LIMITS_SLOW_READER)
+        channel = await accept_websocket(upgrade, upgrade.head, LIMITS_SLOW_READER)
         await arrived.send(channel)
-        await channel.wait_left()
+        await channel.wait_ended()
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
