@@ -103,9 +103,9 @@ _UNCOMPRESSED: Final = (b"accept-encoding", b"identity")
 _REPLACED_IN_RESPONSES: Final = frozenset({"content-length", "date"})
 
 
-def request_headers(head: HttpRequest) -> list[tuple[bytes, bytes]]:
+def request_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
     """Return the headers of a client's request to forward, without `Host` and `Content-Length`."""
-    passed = _passed(head.headers.items(), replaced=_REPLACED_IN_REQUESTS)
+    passed = _passed(request.headers.items(), replaced=_REPLACED_IN_REQUESTS)
     written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in passed]
     return [*written, _UNCOMPRESSED]
 
@@ -392,7 +392,7 @@ class ProxiedExchange:
             await response.aclose()
 
     def _request(self) -> httpx2.Request:
-        head = self.exchange.head
+        request = self.exchange.request
         given = self.link.http.timeout
         timeout = httpx2.Timeout(
             None,
@@ -401,7 +401,7 @@ class ProxiedExchange:
             write=self.limits.messages.write_stall_seconds,
         )
         return httpx2.Request(
-            head.method,
+            request.method,
             self.link.url.copy_with(raw_path=self.target.encode("ascii")),
             headers=[*self.fields],
             content=self.body or None,
@@ -450,11 +450,11 @@ class ProxiedExchange:
 
     def _follow_session(self, response: httpx2.Response) -> None:
         """Begin or end a session as the headers of an answer say."""
-        head, session_id = self.exchange.head, response.headers.get(SESSION_ID)
+        request, session_id = self.exchange.request, response.headers.get(SESSION_ID)
         is_over = response.status_code == _NOT_FOUND or (
-            head.method == "DELETE" and response.is_success
+            request.method == "DELETE" and response.is_success
         )
-        if head.header(SESSION_ID) is not None:
+        if request.header(SESSION_ID) is not None:
             if is_over:
                 self.recordings.end(self.recording)
         elif session_id is not None and response.is_success and self._awaits_initialize():
@@ -464,7 +464,7 @@ class ProxiedExchange:
         return any(request.method == INITIALIZE for request in self._open.values())
 
     def _note(self, **facts: Any) -> None:
-        self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.head.method, **facts})
+        self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
         self.recording.journal.flush()
 
     async def _pass_body(self, response: httpx2.Response, fields: Headers) -> None:
@@ -502,7 +502,7 @@ class ProxiedExchange:
         await self.exchange.send(part)
 
     def _record_body(self, response: httpx2.Response, body: bytes) -> None:
-        method, status = self.exchange.head.method, response.status_code
+        method, status = self.exchange.request.method, response.status_code
         is_message = bool(body) and self._may_be_message(response)
         if is_message:
             self._record_message(body)
@@ -538,12 +538,12 @@ class ProxiedExchange:
 
     def _note_stream(self, response: httpx2.Response) -> None:
         """Mark a stream that does more than answer a request."""
-        head = self.exchange.head
-        last_id = head.header(LAST_EVENT_ID)
+        request = self.exchange.request
+        last_id = request.header(LAST_EVENT_ID)
         facts = {} if last_id is None else {"last_event_id": last_id}
         if not _is_plain(response):
             facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
-        if facts or head.method != "POST":
+        if facts or request.method != "POST":
             self._note(status=response.status_code, **facts)
 
     def _record_event(self, event: Event | Oversized) -> None:
@@ -556,7 +556,7 @@ class ProxiedExchange:
         """Return whether an event is sent again to a client that resumes a stream."""
         if event.id is None:
             return False
-        is_resumed = self.exchange.head.header(LAST_EVENT_ID) is not None
+        is_resumed = self.exchange.request.header(LAST_EVENT_ID) is not None
         if is_resumed and event.id in self.recording.events:
             self._note(repeated=event.id)
             return True
@@ -653,7 +653,9 @@ class HttpProxy:
         """Forward one exchange; reject it if a check fails or its body is too large."""
         bytes_max = self.limits.messages.bytes_max
         with suppress(trio.BrokenResourceError):
-            rejection = self.host_check.rejection(exchange.head) or self._check_token(exchange.head)
+            rejection = self.host_check.rejection(exchange.request) or self._check_token(
+                exchange.request
+            )
             if rejection is None:
                 try:
                     body = await exchange.body(bytes_max)
@@ -665,9 +667,9 @@ class HttpProxy:
                     return
             await self._reject(exchange, rejection)
 
-    def _check_token(self, head: HttpRequest) -> Rejection | None:
+    def _check_token(self, request: HttpRequest) -> Rejection | None:
         # A browser sends the OPTIONS of a CORS preflight without credentials.
-        if self.token is None or is_preflight(head) or has_token(head, self.token):
+        if self.token is None or is_preflight(request) or has_token(request, self.token):
             return None
         headers = [("WWW-Authenticate", "Bearer")]
         return Rejection(
@@ -676,25 +678,25 @@ class HttpProxy:
 
     async def _reject(self, exchange: Exchange, rejection: Rejection) -> None:
         with self.recordings.used(None, ()) as recording:
-            facts = {"method": exchange.head.method, "status": rejection.status}
+            facts = {"method": exchange.request.method, "status": rejection.status}
             recording.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
             recording.journal.flush()
             headers = [("Content-Type", JSON), *rejection.headers]
             await exchange.answer(rejection.status, headers, rejection.body())
 
     async def _pass(self, exchange: Exchange, body: bytes) -> None:
-        head, target = exchange.head, self._target(exchange.head)
+        request, target = exchange.request, self._target(exchange.request)
         is_sse_session = self.recordings.knows(target)
         path = target.partition("?")[0]
         is_endpoint = is_sse_session or path.rstrip("/") == self.link.url.path.rstrip("/")
         messages = self._decoder.messages(body) if is_endpoint and body else ()
         with self.recordings.used(
-            target if is_sse_session else head.header(SESSION_ID), messages
+            target if is_sse_session else request.header(SESSION_ID), messages
         ) as recording:
             proxied_exchange = ProxiedExchange(
                 exchange=exchange,
                 target=target,
-                fields=self._fields(head),
+                fields=self._fields(request),
                 body=body,
                 messages=messages,
                 is_endpoint=is_endpoint,
@@ -705,21 +707,21 @@ class HttpProxy:
             )
             await proxied_exchange.run()
 
-    def _target(self, head: HttpRequest) -> str:
+    def _target(self, request: HttpRequest) -> str:
         """Return the request target at the server."""
-        if self.path is None or head.path.rstrip("/") != self.path.rstrip("/"):
-            return f"{head.path}?{head.query}" if head.query else head.path
+        if self.path is None or request.path.rstrip("/") != self.path.rstrip("/"):
+            return f"{request.path}?{request.query}" if request.query else request.path
         own, _, query = self.link.url.raw_path.decode("ascii").partition("?")
-        queries = "&".join(filter(None, (query, head.query)))
+        queries = "&".join(filter(None, (query, request.query)))
         return f"{own}?{queries}" if queries else own
 
-    def _fields(self, head: HttpRequest) -> list[tuple[bytes, bytes]]:
+    def _fields(self, request: HttpRequest) -> list[tuple[bytes, bytes]]:
         """Return the client's headers and the proxy's own headers for the server."""
         own = encoded([*self.link.headers.items()])
         replaced = {name for name, _ in own}
         if self.token is not None:
             replaced.add(b"authorization")
-        return [*(each for each in request_headers(head) if each[0] not in replaced), *own]
+        return [*(each for each in request_headers(request) if each[0] not in replaced), *own]
 
 
 async def serve_http_proxy(

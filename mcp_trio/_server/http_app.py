@@ -65,13 +65,13 @@ class Question(msgspec.Struct, eq=False):
 
     Attributes:
         exchange: The exchange of request and response.
-        head: The method, path and headers of the request, with the principal.
+        request: The method, path and headers of the request, with the principal.
         headers: Headers that every response to the request has.
         bytes_max: The maximum size of the request body.
     """
 
     exchange: Exchange
-    head: HttpRequest
+    request: HttpRequest
     headers: Headers
     bytes_max: int
 
@@ -112,8 +112,8 @@ def only(asked: Question, method: str) -> None:
     Raises:
         RejectedError: The method is another one.
     """
-    if asked.head.method != method:
-        text = f"this endpoint does not support {asked.head.method}"
+    if asked.request.method != method:
+        text = f"this endpoint does not support {asked.request.method}"
         raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", method)]))
 
 
@@ -149,10 +149,10 @@ class McpEndpoint:
             RejectedError: The request is rejected.
             trio.BrokenResourceError: The client is gone.
         """
-        body = await asked.body() if asked.head.method == "POST" else b""
+        body = await asked.body() if asked.request.method == "POST" else b""
         if self.runtime.is_closing:
             raise RejectedError(closing())
-        routing_result = self.runtime.endpoint.route(asked.head, body)
+        routing_result = self.runtime.endpoint.route(asked.request, body)
         await _EFFECTS[type(routing_result)](self, asked, routing_result, body)
 
     async def reject(self, asked: Question, rejection: Rejection, _body: bytes) -> None:
@@ -160,17 +160,17 @@ class McpEndpoint:
 
         After a 404 the client would open a new session.
         """
-        if rejection.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.head):
+        if rejection.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.request):
             rejection = attrs.evolve(
                 rejection, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE
             )
         await asked.reject(rejection)
 
-    async def _is_elsewhere(self, head: HttpRequest) -> bool:
-        session_id = head.header(SESSION_ID)
+    async def _is_elsewhere(self, request: HttpRequest) -> bool:
+        session_id = request.header(SESSION_ID)
         if session_id is None:
             return False
-        return await self.runtime.sessions.is_elsewhere(session_id, head.principal)
+        return await self.runtime.sessions.is_elsewhere(session_id, request.principal)
 
     # Sessions.
 
@@ -183,7 +183,7 @@ class McpEndpoint:
                 body,
                 opening.request,
                 [opening.request.id],
-                is_narrow=not asked.head.accepts_event_streams,
+                is_narrow=not asked.request.accepts_event_streams,
             )
             assert stream is not None
             await stream.news()  # A session whose handshake fails gets no id.
@@ -203,7 +203,7 @@ class McpEndpoint:
         if not awaited:
             channel.deliver(body, routing_result.message)
             return asked.answer(202, _named(begun))
-        narrow = not asked.head.accepts_event_streams
+        narrow = not asked.request.accepts_event_streams
         try:
             stream, steps = self._delivered(
                 asked,
@@ -290,8 +290,8 @@ class McpEndpoint:
             channel.notify(routing_result.message)
             await asked.answer(202)
             return
-        message, principal = routing_result.message, asked.head.principal
-        narrow = not asked.head.accepts_event_streams
+        message, principal = routing_result.message, asked.request.principal
+        narrow = not asked.request.accepts_event_streams
         slot, steps = self._delivered(
             asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
         )
@@ -327,7 +327,7 @@ def begun_session(
     if runtime.is_closing:
         raise RejectedError(closing(request_id))
     try:
-        return runtime.begin_session(asked.head.principal, transport=transport)
+        return runtime.begin_session(asked.request.principal, transport=transport)
     except TooManySessionsError:
         raise RejectedError(too_many_sessions(request_id)) from None
 
@@ -470,9 +470,9 @@ class SseEndpoints:
         await asked.answer(202)
 
     def _session(self, asked: Question) -> HttpSession:
-        session_id = parse_qs(asked.head.query).get("session_id", [""])[0]
+        session_id = parse_qs(asked.request.query).get("session_id", [""])[0]
         known = self.runtime.sessions.known(session_id, transport="sse")
-        if known is None or known.principal != asked.head.principal:
+        if known is None or known.principal != asked.request.principal:
             raise RejectedError(Rejection(status=404, text="there is no such session"))
         return self.runtime.sessions.used(session_id)
 
@@ -498,7 +498,7 @@ class WebSocketEndpoint:
         Raises:
             RejectedError: Always.
         """
-        rejection = upgrade_rejection(asked.head, path=self.door.path)
+        rejection = upgrade_rejection(asked.request, path=self.door.path)
         raise RejectedError(
             rejection or Rejection(status=400, text="this is not a WebSocket handshake")
         )
@@ -510,7 +510,7 @@ class WebSocketEndpoint:
             trio.BrokenResourceError: The client is gone.
             RecordingError: The recording cannot be made.
         """
-        admitted = await self.door.admit(upgrade.head)
+        admitted = await self.door.admit(upgrade.request)
         if isinstance(admitted, Rejection):
             await upgrade.reject(admitted)
             return
@@ -578,9 +578,9 @@ class HttpApp:
 
     async def respond(self, exchange: Exchange) -> None:
         """Answer one request; return early if its client disconnects."""
-        head = exchange.head
-        headers = self.host_check.cors_headers(head)
-        asked = Question(exchange, head, headers, self.runtime.server.limits.messages.bytes_max)
+        request = exchange.request
+        headers = self.host_check.cors_headers(request)
+        asked = Question(exchange, request, headers, self.runtime.server.limits.messages.bytes_max)
         self._answering += 1
         try:
             try:
@@ -603,15 +603,17 @@ class HttpApp:
     # the stack makes every wait of the request slower.
 
     def _respond(self, asked: Question) -> Awaitable[None]:
-        preflight = self.host_check.preflight(asked.head) if is_preflight(asked.head) else None
+        preflight = (
+            self.host_check.preflight(asked.request) if is_preflight(asked.request) else None
+        )
         if preflight is not None:
             return asked.exchange.answer(204, preflight)
-        rejection = self.host_check.rejection(asked.head)
+        rejection = self.host_check.rejection(asked.request)
         if rejection is not None:
             raise RejectedError(rejection)
-        if asked.head.path == _HEALTH:  # Load balancers send no credentials.
+        if asked.request.path == _HEALTH:  # Load balancers send no credentials.
             return _tell_health(asked)
-        route = self._route(asked.head.path)
+        route = self._route(asked.request.path)
         return route(asked) if self.verify is None else _verified(asked, self.verify, route)
 
     def _route(self, path: str) -> _Route:
@@ -623,10 +625,10 @@ class HttpApp:
 
 
 async def _verified(asked: Question, verify: Verify, route: _Route) -> None:
-    head = await verified(asked.head, verify)
-    if isinstance(head, Rejection):
-        raise RejectedError(head)
-    asked.head = head
+    request = await verified(asked.request, verify)
+    if isinstance(request, Rejection):
+        raise RejectedError(request)
+    asked.request = request
     await route(asked)
 
 

@@ -224,22 +224,22 @@ class Door:
     path: str
     verify: Verify | None
 
-    async def admit(self, head: HttpRequest) -> HttpRequest | Rejection:
+    async def admit(self, request: HttpRequest) -> HttpRequest | Rejection:
         """Return the request with its principal, or the rejection."""
-        rejection = self.host_check.rejection(head) or upgrade_rejection(head, path=self.path)
+        rejection = self.host_check.rejection(request) or upgrade_rejection(request, path=self.path)
         if rejection is not None:
             return rejection
-        head = with_token_header(head)
-        return head if self.verify is None else await verified(head, self.verify)
+        request = with_token_header(request)
+        return request if self.verify is None else await verified(request, self.verify)
 
 
-async def verified(head: HttpRequest, verify: Verify) -> HttpRequest | Rejection:
+async def verified(request: HttpRequest, verify: Verify) -> HttpRequest | Rejection:
     """Return the request with its principal, or a rejection (401) if there is none."""
-    principal = await verify(head)
+    principal = await verify(request)
     if principal is None:
         text = "the request is not authenticated (the server has token= or verify=)"
         return Rejection(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
-    return attrs.evolve(head, principal=principal)
+    return attrs.evolve(request, principal=principal)
 
 
 def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door:
@@ -273,8 +273,8 @@ def verify_of(token: str | None, verify: Verify | None) -> Verify | None:
 def verified_by(token: str) -> Verify:
     """Return a function that accepts requests with the token, as one principal, "bearer"."""
 
-    async def verify(head: HttpRequest) -> str | None:
-        return "bearer" if has_token(head, token) else None
+    async def verify(request: HttpRequest) -> str | None:
+        return "bearer" if has_token(request, token) else None
 
     return verify
 

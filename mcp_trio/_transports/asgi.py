@@ -53,10 +53,10 @@ _CHECKED: Final = {
 }
 
 
-def handshake_request(head: HttpRequest) -> HttpRequest:
+def handshake_request(request: HttpRequest) -> HttpRequest:
     """Return the request of a `websocket` scope as an HTTP/1.1 handshake request."""
-    scheme = "https" if head.scheme in ("wss", "https") else "http"
-    return attrs.evolve(head, scheme=scheme, headers={**head.headers, **_CHECKED})
+    scheme = "https" if request.scheme in ("wss", "https") else "http"
+    return attrs.evolve(request, scheme=scheme, headers={**request.headers, **_CHECKED})
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -64,7 +64,7 @@ class AsgiUpgrade:
     """The `Upgrade` of one `websocket` scope.
 
     Attributes:
-        head: The handshake request; see `handshake_request`.
+        request: The handshake request; see `handshake_request`.
         extensions: The scope's extensions.
         receive: ASGI's `receive`.
         send: ASGI's `send`.
@@ -72,7 +72,7 @@ class AsgiUpgrade:
         is_stuck: Whether a write has not finished, so that the connection must be aborted.
     """
 
-    head: HttpRequest
+    request: HttpRequest
     extensions: Any
     receive: Any
     send: Any
@@ -355,7 +355,7 @@ class AsgiHost:
         try:
             if self._is_long(scope):
                 exchange.reject(_LONG, self._long_text)
-            elif _has_two_lengths(exchange.head):
+            elif _has_two_lengths(exchange.request):
                 exchange.reject(_AMBIGUOUS)
             else:
                 await self._respond_guarded(exchange)
@@ -367,7 +367,7 @@ class AsgiHost:
         self, scope: Scope, receive: Receive, send: Send, upgraded: Upgraded
     ) -> None:
         upgrade = AsgiUpgrade(
-            head=handshake_request(request_of({**scope, "method": "GET"})),
+            request=handshake_request(request_of({**scope, "method": "GET"})),
             extensions=scope.get("extensions") or {},
             receive=receive,
             send=send,
@@ -407,8 +407,8 @@ class AsgiHost:
 
 
 def _log_failure(exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
-    head = exchange.head
-    logger.log(level, "answering %s %s failed", head.method, head.path, exc_info=errors)
+    request = exchange.request
+    logger.log(level, "answering %s %s failed", request.method, request.path, exc_info=errors)
 
 
 async def _answer_without_trio(send: Send) -> None:
@@ -464,7 +464,7 @@ class AsgiExchange:
     _send: Send
     _limits: Limits = attrs.field(kw_only=True, alias="limits")
     may_lead: bool = attrs.field(default=False, init=False)
-    head: HttpRequest = attrs.field(init=False)
+    request: HttpRequest = attrs.field(init=False)
     _body: bytes = attrs.field(default=b"", init=False)
     # The application can read no more of the body, or does not want to.
     _is_body_over: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -480,9 +480,9 @@ class AsgiExchange:
     _host_text: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.head = request_of(self._scope)
+        self.request = request_of(self._scope)
         self._is_multiplexed = not self._scope.get("http_version", "1.1").startswith("1")
-        if not _may_have_body(self.head):
+        if not _may_have_body(self.request):
             self._is_body_over.set()
             if not self._is_multiplexed:
                 self._is_input_over.set()
@@ -502,7 +502,7 @@ class AsgiExchange:
         return self._body
 
     async def _read_body(self, bytes_max: int) -> bytes:
-        announced = _content_length(self.head)
+        announced = _content_length(self.request)
         if announced is not None and announced > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         body = bytearray()
@@ -535,7 +535,7 @@ class AsgiExchange:
             self._is_gone.set()
             raise trio.BrokenResourceError("the client disconnected within the request body")
         body += message.get("body", b"")
-        length = None if self._is_multiplexed else _content_length(self.head)
+        length = None if self._is_multiplexed else _content_length(self.request)
         is_last = len(body) == length or not message.get("more_body", False)
         if is_last:
             self._is_input_over.set()
@@ -571,7 +571,7 @@ class AsgiExchange:
         """Send a complete answer."""
         has_length = status not in _LENGTHLESS_STATUSES
         await self._begin(status, headers, len(body) if has_length else None)
-        await self._complete(b"" if self.head.method == "HEAD" else body)
+        await self._complete(b"" if self.request.method == "HEAD" else body)
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of an answer whose length is unknown."""
@@ -583,7 +583,7 @@ class AsgiExchange:
     async def send(self, piece: bytes) -> None:
         """Send a piece of a started answer."""
         self._expect(_Progress.STARTED)
-        if self.head.method != "HEAD":
+        if self.request.method != "HEAD":
             await self._put_body(piece, more_body=True)
 
     async def end(self) -> None:
@@ -738,22 +738,22 @@ def _path_below_mount(scope: Scope) -> str:
     return whole
 
 
-def _may_have_body(head: HttpRequest) -> bool:
+def _may_have_body(request: HttpRequest) -> bool:
     """Return whether a body may follow, which over HTTP/2 needs no header."""
-    if "transfer-encoding" in head.headers:
+    if "transfer-encoding" in request.headers:
         return True
-    length = head.headers.get("content-length")
-    return head.method not in _BODILESS_METHODS if length is None else length != "0"
+    length = request.headers.get("content-length")
+    return request.method not in _BODILESS_METHODS if length is None else length != "0"
 
 
-def _has_two_lengths(head: HttpRequest) -> bool:
+def _has_two_lengths(request: HttpRequest) -> bool:
     """Detect request smuggling (RFC 9112, section 6.3), which some servers let through."""
-    return "content-length" in head.headers and "transfer-encoding" in head.headers
+    return "content-length" in request.headers and "transfer-encoding" in request.headers
 
 
-def _content_length(head: HttpRequest) -> float | None:
+def _content_length(request: HttpRequest) -> float | None:
     """Return the content length; infinity if it is absurdly large, None if it is not a number."""
-    length = head.headers.get("content-length")
+    length = request.headers.get("content-length")
     if length is None or not length.isdecimal():
         return None
     return int(length) if len(length) <= _LENGTH_DIGITS_MAX else math.inf

@@ -37,14 +37,14 @@ class ParsedRequest:
     """A parsed request line with its headers, and their consequences for the connection.
 
     Attributes:
-        head: The request as the application sees it.
+        request: The request as the application sees it.
         body_bytes: The length of the body; None for a chunked body.
         takes_chunks: Whether the client understands a chunked answer.
         is_last: Whether the connection closes after the answer.
         awaits_continue: Whether the client sends the body only after `100 Continue`.
     """
 
-    head: HttpRequest
+    request: HttpRequest
     body_bytes: int | None
     takes_chunks: bool
     is_last: bool
@@ -134,7 +134,7 @@ def is_cacheable(raw: bytes) -> bool:
 
 def _with_length(without: ParsedRequest, length: str) -> ParsedRequest:
     return ParsedRequest(
-        head=without.head.with_header("content-length", length),
+        request=without.request.with_header("content-length", length),
         body_bytes=int(length),
         takes_chunks=without.takes_chunks,
         is_last=without.is_last,
@@ -154,17 +154,19 @@ def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest
         )
     if raw.count(b"\n") > _FIELDS_MAX + 2:
         raise Rejected(431, f"the request has more than {_FIELDS_MAX} headers")
-    request = _parsed(raw)
-    method = request.method.decode("ascii")
-    target = _target(method, request.target)
-    head = HttpRequest.of(method, target, request.headers.raw_items(), scheme=scheme, client=client)
-    is_new = request.http_version == b"1.1"
+    parsed = _parsed(raw)
+    method = parsed.method.decode("ascii")
+    target = _target(method, parsed.target)
+    request = HttpRequest.of(
+        method, target, parsed.headers.raw_items(), scheme=scheme, client=client
+    )
+    is_new = parsed.http_version == b"1.1"
     return ParsedRequest(
-        head=head,
-        body_bytes=_body_bytes(head.headers, is_new=is_new),
+        request=request,
+        body_bytes=_body_bytes(request.headers, is_new=is_new),
         takes_chunks=is_new,
-        is_last=not is_new or "close" in _elements(head.header("connection")),
-        awaits_continue=is_new and _awaits_continue(head),
+        is_last=not is_new or "close" in _elements(request.header("connection")),
+        awaits_continue=is_new and _awaits_continue(request),
     )
 
 
@@ -172,13 +174,13 @@ def _parsed(raw: bytes) -> h11.Request:
     parser = h11.Connection(h11.SERVER, max_incomplete_event_size=len(raw))
     parser.receive_data(raw)
     try:
-        request = parser.next_event()
+        parsed = parser.next_event()
     except h11.RemoteProtocolError as error:
         raise Rejected(400, "the request line or a header is malformed") from error
-    assert isinstance(request, h11.Request)
-    if request.http_version not in _VERSIONS:
+    assert isinstance(parsed, h11.Request)
+    if parsed.http_version not in _VERSIONS:
         raise Rejected(400, "the request is not HTTP/1.1")
-    return request
+    return parsed
 
 
 def _body_bytes(fields: Mapping[str, str], *, is_new: bool) -> int | None:
@@ -204,8 +206,8 @@ def _target(method: str, target: bytes) -> str:
     return path if path.startswith("/") else f"/{path}"
 
 
-def _awaits_continue(head: HttpRequest) -> bool:
-    expected = head.header("expect")
+def _awaits_continue(request: HttpRequest) -> bool:
+    expected = request.header("expect")
     if expected is not None and expected.lower() != "100-continue":
         raise Rejected(417, "the only Expect value that this server supports is 100-continue")
     return expected is not None

@@ -36,7 +36,7 @@ class Exchange(Protocol):
     """
 
     @property
-    def head(self) -> HttpRequest:
+    def request(self) -> HttpRequest:
         """The request line and the headers."""
         ...
 
@@ -341,20 +341,20 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         Raises:
             trio.BrokenResourceError: The client has disconnected, or reads too slowly.
         """
-        if not self._is_stream(exchange.head) or self.status_of is not None:
+        if not self._is_stream(exchange.request) or self.status_of is not None:
             await self._first_news(stream)
         if stream.is_ended:
-            await exchange.answer(*self.whole(exchange.head, stream))
+            await exchange.answer(*self.whole(exchange.request, stream))
         else:
             await self._carry_on(exchange, stream)
 
-    def whole(self, head: HttpRequest, stream: AnswerStream) -> CompleteAnswer:
-        """Return the complete answer of an ended stream, in the form that `head` accepts.
+    def whole(self, request: HttpRequest, stream: AnswerStream) -> CompleteAnswer:
+        """Return the complete answer of an ended stream, in the form that `request` accepts.
 
         A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
         status of an event stream is always 200.
         """
-        is_stream = self._is_stream(head)
+        is_stream = self._is_stream(request)
         frames = None if is_stream and self.status_of is None else stream.answers
         if frames is None or (len(frames) > 1 and not stream.is_narrow):
             return self._events(stream)
@@ -386,8 +386,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         error = msgspec.json.decode(frame, type=_Answer).error
         return _OK if error is None else self.status_of(error.code)
 
-    def _is_stream(self, head: HttpRequest) -> bool:
-        return not head.accepts_json or (self.wants_stream and head.accepts_event_streams)
+    def _is_stream(self, request: HttpRequest) -> bool:
+        return not request.accepts_json or (self.wants_stream and request.accepts_event_streams)
 
     async def _first_news(self, stream: AnswerStream) -> None:
         """Wait until the form of the answer can be chosen."""
@@ -500,7 +500,7 @@ async def carried(
         await stream.soon_by(timeout)
     if not stream.is_ended:
         return await until_gone(exchange, partial(carrier.carry, exchange, stream))
-    await exchange.answer(*carrier.whole(exchange.head, stream))
+    await exchange.answer(*carrier.whole(exchange.request, stream))
     return True
 
 

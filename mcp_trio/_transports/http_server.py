@@ -39,13 +39,15 @@ from mcp_trio.limits import Limits
 logger = logging.getLogger("mcp_trio")
 
 
-async def pass_to_websocket(wire: Wire, raw: bytes, head: HttpRequest, upgraded: Upgraded) -> None:
+async def pass_to_websocket(
+    wire: Wire, raw: bytes, request: HttpRequest, upgraded: Upgraded
+) -> None:
     """Pass a connection to the WebSocket application `upgraded`, and close it afterwards.
 
     Args:
         wire: The connection.
         raw: The encoded request that was read from it.
-        head: The same request, parsed.
+        request: The same request, parsed.
         upgraded: The application.
 
     Raises:
@@ -53,7 +55,7 @@ async def pass_to_websocket(wire: Wire, raw: bytes, head: HttpRequest, upgraded:
     """
     stream = wire.as_stream()
     received = raw + wire.take(len(wire.received))
-    upgrade = StreamUpgrade(stream=stream, head=head, received=received, limits=wire.limits)
+    upgrade = StreamUpgrade(stream=stream, request=request, received=received, limits=wire.limits)
     try:
         await upgraded(upgrade)
     except trio.BrokenResourceError:
@@ -80,18 +82,18 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     """The `Exchange` of one request on a connection of the native listener.
 
     Attributes:
-        request: The parsed request line and headers.
+        parsed: The parsed request line and headers.
         wire: The connection.
-        head: The request as the application sees it.
+        request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
         answered: The progress of the answer.
         rejection: The answer to a malformed or late body that the application has tried to read.
         is_last: Whether the connection closes after the answer.
     """
 
-    request: ParsedRequest
+    parsed: ParsedRequest
     wire: Wire
-    head: HttpRequest
+    request: HttpRequest
     may_lead: bool = False
     answered: Answer = Answer.NONE
     rejection: Rejected | None = None
@@ -103,15 +105,15 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     _has_chunks: bool = False
 
     @classmethod
-    def of(cls, request: ParsedRequest, wire: Wire, *, may_lead: bool = False) -> Self:
+    def of(cls, parsed: ParsedRequest, wire: Wire, *, may_lead: bool = False) -> Self:
         """Return the exchange of a request whose headers were read."""
         return cls(
-            request=request,
+            parsed=parsed,
             wire=wire,
-            head=request.head,
+            request=parsed.request,
             may_lead=may_lead,
-            is_last=request.is_last,
-            _body=b"" if request.body_bytes == 0 else None,
+            is_last=parsed.is_last,
+            _body=b"" if parsed.body_bytes == 0 else None,
         )
 
     # The body
@@ -129,7 +131,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         return self._body
 
     async def _read(self, bytes_max: int) -> bytes:
-        received, length = self.wire.received, self.request.body_bytes
+        received, length = self.wire.received, self.parsed.body_bytes
         if length is None:
             return await self._read_chunks(bytes_max)
         if length > bytes_max:
@@ -150,7 +152,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         return bytes(chunks.data)
 
     async def _wait_until(self, is_complete: Callable[[], bool]) -> None:
-        if self.request.awaits_continue and not self.wire.received:
+        if self.parsed.awaits_continue and not self.wire.received:
             await self.wire.write(CONTINUE)
         seconds = self.wire.limits.http.body_seconds
         try:
@@ -165,10 +167,10 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     def skip_body(self) -> None:
         """Remove a body that the application has not read, in front of the next request."""
         if self._body is None:
-            self.wire.take(self.request.body_bytes or 0)
+            self.wire.take(self.parsed.body_bytes or 0)
 
     def _is_body_there(self) -> bool:
-        length = self.request.body_bytes
+        length = self.parsed.body_bytes
         is_received = length is not None and length <= len(self.wire.received)
         return self._body is not None or is_received
 
@@ -178,9 +180,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         """Send a complete answer, its headers and body in one write."""
         is_sent = has_body(status)
         framing = b"content-length: %d\r\n" % len(body) if is_sent else b""
-        head = self._begin(status, headers, framing)
-        is_sent = is_sent and self.head.method != "HEAD"
-        rest = self.wire.begin_write(head + body if is_sent else head)
+        encoded = self._begin(status, headers, framing)
+        is_sent = is_sent and self.request.method != "HEAD"
+        rest = self.wire.begin_write(encoded + body if is_sent else encoded)
         if rest:
             await self.wire.write_rest(rest)
         self.answered = Answer.ENDED
@@ -188,20 +190,20 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of an answer whose length is unknown."""
         is_sent = has_body(status)
-        has_chunks = is_sent and self.request.takes_chunks
-        head = self._begin(status, headers, _CHUNKED if has_chunks else b"")
+        has_chunks = is_sent and self.parsed.takes_chunks
+        encoded = self._begin(status, headers, _CHUNKED if has_chunks else b"")
         self._has_chunks = has_chunks
-        self._has_body = is_sent and self.head.method != "HEAD"
-        await self.wire.write(head)
+        self._has_body = is_sent and self.request.method != "HEAD"
+        await self.wire.write(encoded)
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
         if self.answered is not Answer.NONE:
             raise RuntimeError("this request was answered already")
         is_last = self.is_last or not self._is_body_there()
-        head = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
+        encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
         self.answered = Answer.BEGUN
-        return head
+        return encoded
 
     async def send(self, piece: bytes) -> None:
         """Send a piece of a started answer."""
@@ -279,7 +281,7 @@ class NativeConnection:
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _last_raw: bytes = attrs.field(default=b"", init=False)
-    _last_request: ParsedRequest | None = attrs.field(default=None, init=False)
+    _last_parsed: ParsedRequest | None = attrs.field(default=None, init=False)
 
     def end(self) -> None:
         """Close the connection at its next wait for a request."""
@@ -338,11 +340,11 @@ class NativeConnection:
 
     async def _serve_request(self, raw: bytes) -> bool:
         """Answer a request; return whether another one may follow on the connection."""
-        request = self._parse_request(raw)
-        if self.upgraded is not None and is_websocket_upgrade(request.head):
-            await self._upgrade(raw, request, self.upgraded)
+        parsed = self._parse_request(raw)
+        if self.upgraded is not None and is_websocket_upgrade(parsed.request):
+            await self._upgrade(raw, parsed, self.upgraded)
             return False
-        exchange = NativeExchange.of(request, self.wire, may_lead=self.may_lead)
+        exchange = NativeExchange.of(parsed, self.wire, may_lead=self.may_lead)
         try:
             await self.respond(exchange)
         except Exception as error:
@@ -360,17 +362,17 @@ class NativeConnection:
 
     def _parse_request(self, raw: bytes) -> ParsedRequest:
         """Parse the headers, or return the previous result for identical ones."""
-        if raw == self._last_raw and self._last_request is not None:
-            return self._last_request
-        request = parse_request(raw, self.client, self.scheme)
+        if raw == self._last_raw and self._last_parsed is not None:
+            return self._last_parsed
+        parsed = parse_request(raw, self.client, self.scheme)
         if is_cacheable(raw):
-            self._last_raw, self._last_request = raw, request
-        return request
+            self._last_raw, self._last_parsed = raw, parsed
+        return parsed
 
-    async def _upgrade(self, raw: bytes, request: ParsedRequest, upgraded: Upgraded) -> None:
-        if request.body_bytes != 0:
+    async def _upgrade(self, raw: bytes, parsed: ParsedRequest, upgraded: Upgraded) -> None:
+        if parsed.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
-        await pass_to_websocket(self.wire, raw, request.head, upgraded)
+        await pass_to_websocket(self.wire, raw, parsed.request, upgraded)
 
     def _log_errors_of(
         self, exchange: NativeExchange, group: BaseExceptionGroup
@@ -386,8 +388,8 @@ class NativeConnection:
         """Log an application's error, unless the client's disconnect or bad body explains it."""
         is_gone = self.wire.is_broken or self.wire.has_ended or exchange.rejection is not None
         if not (is_gone and _is_broken(error)):
-            head = exchange.head
-            logger.error("answering %s %s failed", head.method, head.path, exc_info=error)
+            request = exchange.request
+            logger.error("answering %s %s failed", request.method, request.path, exc_info=error)
 
 
 def _is_broken(error: BaseException) -> bool:

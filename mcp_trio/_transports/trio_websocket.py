@@ -68,7 +68,7 @@ class WatchedStream(trio.abc.Stream):
 
     Attributes:
         stream: The underlying stream.
-        head: At a server, the request that was read from the stream before.
+        request: At a server, the request that was read from the stream before.
         rest: The bytes that were read after the request.
         chunk_bytes: The size of a single write, so that `bytes_sent` shows progress.
         listening_since: The time at which trio-websocket's current read began; None between reads.
@@ -79,7 +79,7 @@ class WatchedStream(trio.abc.Stream):
     """
 
     stream: trio.abc.Stream
-    head: bytes
+    request: bytes
     rest: bytes
     chunk_bytes: int
     listening_since: float | None = attrs.field(default=None, init=False)
@@ -92,12 +92,12 @@ class WatchedStream(trio.abc.Stream):
     _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _while_open: trio.CancelScope | None = attrs.field(default=None, init=False)
-    _has_head: bool = attrs.field(init=False)
+    _has_request: bool = attrs.field(init=False)
     _answered: trio.Event = attrs.field(factory=trio.Event, init=False)
     _bytes_left: int | None = attrs.field(default=_ANSWER_BYTES_MAX, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._has_head = bool(self.head)
+        self._has_request = bool(self.request)
         self._write_at_once = getattr(self.stream, "write_nowait", None)
 
     def opened(self) -> None:
@@ -183,14 +183,14 @@ class WatchedStream(trio.abc.Stream):
         await self.stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Receive data, beginning with `head` and `rest`."""
+        """Receive data, beginning with `request` and `rest`."""
         if self._has_ended:  # trio-websocket reads on after it has closed
             return b""
-        if self.head:
-            data, self.head = self.head, b""
+        if self.request:
+            data, self.request = self.request, b""
             await trio.lowlevel.checkpoint()
             return data
-        if self._has_head:  # trio-websocket loses data that it reads before it has answered
+        if self._has_request:  # trio-websocket loses data that it reads before it has answered
             await self._answered.wait()
         if self.rest:
             data, self.rest = self.rest, b""
@@ -575,7 +575,7 @@ async def _rejection(reader: _Reader) -> HandshakeFailed:
 async def server_socket(
     stream: trio.abc.Stream,
     *,
-    head: bytes,
+    request: bytes,
     rest: bytes = b"",
     subprotocol: str | None,
     limits: Limits,
@@ -583,8 +583,8 @@ async def server_socket(
     """Accept a WebSocket as a server; leaving the context closes it and `stream`.
 
     Args:
-        stream: The connection, from which `head` and `rest` were read before.
-        head: The encoded handshake request, which was checked.
+        stream: The connection, from which `request` and `rest` were read before.
+        request: The encoded handshake request, which was checked.
         rest: The bytes after the request.
         subprotocol: The chosen subprotocol.
         limits: The limits of the WebSocket.
@@ -592,7 +592,7 @@ async def server_socket(
     Raises:
         HandshakeFailed: The client has disconnected, or its handshake is malformed.
     """
-    async with _reading(stream, limits, head, rest) as reader:
+    async with _reading(stream, limits, request, rest) as reader:
 
         async def handshake() -> WebSocketConnection:
             asked: WebSocketRequest = await wrap_server_stream(
@@ -610,7 +610,7 @@ async def server_socket(
 
 @asynccontextmanager
 async def _reading(
-    stream: trio.abc.Stream, limits: Limits, head: bytes = b"", rest: bytes = b""
+    stream: trio.abc.Stream, limits: Limits, request: bytes = b"", rest: bytes = b""
 ) -> AsyncGenerator[_Reader, None]:
     """Return a context around the reader task; an error of its block leaves it without a group."""
     raised: Exception | None = None
@@ -622,7 +622,7 @@ async def _reading(
                 )
                 yield _Reader(
                     nursery,
-                    WatchedStream(stream, head, rest, limits.messages.chunk_bytes),
+                    WatchedStream(stream, request, rest, limits.messages.chunk_bytes),
                     messages,
                 )
             except Exception as error:

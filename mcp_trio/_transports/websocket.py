@@ -361,7 +361,7 @@ class Upgrade(Protocol):
     """A WebSocket handshake request that is not answered yet; reject or open it, once."""
 
     @property
-    def head(self) -> HttpRequest:
+    def request(self) -> HttpRequest:
         """The request line and the headers."""
         ...
 

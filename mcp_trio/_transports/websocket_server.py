@@ -38,13 +38,13 @@ class StreamUpgrade:
 
     Attributes:
         stream: The connection.
-        head: The request, parsed.
+        request: The request, parsed.
         received: All bytes that were read from the stream, beginning with the request.
         limits: The limits of the WebSocket.
     """
 
     stream: trio.abc.Stream
-    head: HttpRequest
+    request: HttpRequest
     received: bytes | bytearray
     limits: Limits
 
@@ -53,8 +53,8 @@ class StreamUpgrade:
         body = rejection.body()
         headers = [("Content-Type", JSON), *rejection.headers]
         framing = b"content-length: %d\r\n" % len(body)
-        head = encoded_response_headers(rejection.status, headers, framing=framing, is_last=True)
-        await answer_last(self.stream, head + body, self.limits)
+        encoded = encoded_response_headers(rejection.status, headers, framing=framing, is_last=True)
+        await answer_last(self.stream, encoded + body, self.limits)
 
     @asynccontextmanager
     async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
@@ -63,7 +63,7 @@ class StreamUpgrade:
         length = headers_length(received, 0, bytes_max=self.limits.http.headers_bytes_max)
         opening = server_socket(
             self.stream,
-            head=bytes(received[:length]),
+            request=bytes(received[:length]),
             rest=bytes(received[length:]),
             subprotocol=subprotocol,
             limits=self.limits,
@@ -146,13 +146,13 @@ class WebSocketHost:
     async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:
         received = bytearray()
         try:
-            head = await self._head_in_time(stream, received, origin)
+            request = await self._request_in_time(stream, received, origin)
         except Rejected as rejected:
             await answer_last(stream, encoded_rejection(rejected), self.limits)
             return
-        await self.serve_upgrade(stream, head, received)
+        await self.serve_upgrade(stream, request, received)
 
-    async def _head_in_time(
+    async def _request_in_time(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
     ) -> HttpRequest:
         seconds = self.limits.http.headers_seconds
@@ -175,23 +175,25 @@ class WebSocketHost:
                 received, searched, bytes_max=self.limits.http.headers_bytes_max
             )
             searched = len(received)
-        request = parse_request(bytes(received[:length]), origin.client, origin.scheme)
-        if request.body_bytes != 0:
+        parsed = parse_request(bytes(received[:length]), origin.client, origin.scheme)
+        if parsed.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
-        return request.head
+        return parsed.request
 
     async def serve_upgrade(
-        self, stream: trio.abc.Stream, head: HttpRequest, received: bytearray
+        self, stream: trio.abc.Stream, request: HttpRequest, received: bytearray
     ) -> None:
-        """Serve a connection whose handshake request `head` was read already.
+        """Serve a connection whose handshake `request` was read already.
 
         `received` holds all bytes that were read, beginning with the request.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected.
         """
-        upgrade = StreamUpgrade(stream=stream, head=head, received=received, limits=self.limits)
-        admitted = await self.admit(head)
+        upgrade = StreamUpgrade(
+            stream=stream, request=request, received=received, limits=self.limits
+        )
+        admitted = await self.admit(request)
         if isinstance(admitted, Rejection):
             await upgrade.reject(admitted)
             return

@@ -180,7 +180,7 @@ async def test_a_remote_server_gets_its_configured_headers():
     heard = []
 
     async def hear(exchange):
-        heard.append(exchange.head.header("authorization"))
+        heard.append(exchange.request.header("authorization"))
         await exchange.answer(401, [])
 
     async with trio.open_nursery() as nursery:

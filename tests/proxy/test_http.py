@@ -192,7 +192,7 @@ async def test_a_request_is_recorded_before_it_is_sent_and_an_answer_before_it_i
 
     async with between(answer, tmp_path) as proxy:
         asked = proxy.exchange(CALL)
-        exchange = Witness(asked.head, asked.sent_body)
+        exchange = Witness(asked.request, asked.sent_body)
         await proxy.proxy.respond(exchange)
         assert exchange.is_ended
 

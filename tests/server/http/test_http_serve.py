@@ -37,7 +37,7 @@ def stateless(message):
     """The headers and the body of a stateless request."""
     exchange = Site(None, None).stateless(message)
     wanted = ("accept", "content-type", "mcp-protocol-version", "mcp-method", "mcp-name")
-    headers = {name: it for name in wanted if (it := exchange.head.header(name))}
+    headers = {name: it for name in wanted if (it := exchange.request.header(name))}
     return {"headers": headers, "content": exchange.sent_body}
 
 

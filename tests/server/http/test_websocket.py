@@ -78,7 +78,7 @@ class Socket:
 class Scripted:
     """A request to become a WebSocket."""
 
-    head: HttpRequest = attrs.field(factory=lambda: HttpRequest("GET", "/ws", "", FIELDS))
+    request: HttpRequest = attrs.field(factory=lambda: HttpRequest("GET", "/ws", "", FIELDS))
     socket: Socket = attrs.field(factory=Socket)
     rejections: list = attrs.field(factory=list)
     before: list = attrs.field(factory=list)

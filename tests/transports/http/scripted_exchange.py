@@ -20,7 +20,7 @@ class ScriptedExchange:
     A hasty client goes away as soon as its request has been read.
     """
 
-    head: HttpRequest
+    request: HttpRequest
     sent_body: bytes = b""
     status: int | None = None
     headers: dict = attrs.field(factory=dict)

@@ -713,7 +713,7 @@ async def test_the_handshake_request_is_one_of_http(autojump_clock):
     heads = []
 
     async def look(upgrade):
-        heads.append(upgrade.head)
+        heads.append(upgrade.request)
 
     await Scripted().run(look, scheme="wss", path="/app/ws", raw_path=b"/app/ws", root_path="/app")
     assert (heads[0].method, heads[0].scheme, heads[0].path) == ("GET", "https", "/ws")

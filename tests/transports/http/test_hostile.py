@@ -52,9 +52,9 @@ async def attacked(open_host, name, caplog):
         paths = []
 
         async def answer(exchange):
-            paths.append(exchange.head.path)
+            paths.append(exchange.request.path)
             with contextlib.suppress(trio.BrokenResourceError):
-                if respond is not None and exchange.head.path != "/well":
+                if respond is not None and exchange.request.path != "/well":
                     await respond(exchange)
                 else:
                     await exchange.answer(200, [], await exchange.body(1000))

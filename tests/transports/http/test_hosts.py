@@ -30,7 +30,7 @@ async def test_a_request_has_its_headers_as_they_were_sent(opened):
     heads = []
 
     async def respond(exchange):
-        heads.append(exchange.head)
+        heads.append(exchange.request)
         await say_hello(exchange)
 
     host = await opened(respond)
@@ -541,7 +541,7 @@ async def test_requests_follow_each_other_on_a_connection(opened):
 
 async def test_pipelined_requests_are_answered_in_order(opened):
     async def respond(exchange):
-        await exchange.answer(200, [], exchange.head.path.encode())
+        await exchange.answer(200, [], exchange.request.path.encode())
 
     client = await (await opened(respond)).connect()
     await client.put(
@@ -583,7 +583,7 @@ async def test_many_requests_are_served_at_the_same_time(opened):
         if waiting == count:
             all_are_here.set()
         await all_are_here.wait()
-        await exchange.answer(200, [], exchange.head.path.encode())
+        await exchange.answer(200, [], exchange.request.path.encode())
 
     host = await opened(respond)
 
@@ -734,7 +734,7 @@ async def test_an_upgrade_to_another_protocol_is_ignored(opened_by_listener, hea
     heads = []
 
     async def respond(exchange):
-        heads.append(exchange.head)
+        heads.append(exchange.request)
         await say_hello(exchange)
 
     client = await (await opened_by_listener(respond)).connect()
@@ -778,7 +778,7 @@ async def opened_framing(open_host, request):
     seen = []
 
     async def respond(exchange):
-        seen.append(exchange.head.path)
+        seen.append(exchange.request.path)
         await exchange.answer(200, [], b"hello")
 
     async def opened(name):

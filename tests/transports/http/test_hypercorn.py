@@ -56,11 +56,11 @@ def connected(opened):
 
 
 async def say_hello(exchange):
-    await exchange.answer(200, [], b"hello " + exchange.head.scheme.encode())
+    await exchange.answer(200, [], b"hello " + exchange.request.scheme.encode())
 
 
 async def wait_or_say_hello(exchange):
-    if exchange.head.path == "/wait":
+    if exchange.request.path == "/wait":
         await exchange.start(200, [])
         await exchange.gone()
     else:
@@ -119,7 +119,7 @@ async def test_requests_are_served_over_http2(opened, certificate):
     heads = []
 
     async def respond(exchange):
-        heads.append(exchange.head)
+        heads.append(exchange.request)
         await exchange.answer(200, [("X-A", "b")], await exchange.body(1_000_000))
 
     client = await Http2Client.connect(await opened(respond, tls=certificate), certificate)
@@ -156,7 +156,7 @@ async def test_a_stream_that_its_client_resets_is_gone_and_no_other(opened, cert
     is_gone = trio.Event()
 
     async def respond(exchange):
-        path = exchange.head.path
+        path = exchange.request.path
         if path == "/wait":
             await exchange.start(200, [])
             await exchange.gone()
@@ -226,7 +226,7 @@ async def test_an_answer_that_is_broken_off_ends_no_other_one(connected, caplog)
 
     async def respond(exchange):
         await exchange.start(200, [])
-        if exchange.head.path == "/bad":
+        if exchange.request.path == "/bad":
             raise KeyError("a secret")
         await go_on.wait()
         await exchange.end()
@@ -251,7 +251,7 @@ async def test_a_request_that_comes_during_the_stop_is_ended_too(opened, certifi
     ends = []
 
     async def respond(exchange):
-        if exchange.head.path == "/late":
+        if exchange.request.path == "/late":
             has_come.set()
         try:
             await trio.sleep_forever()
@@ -260,7 +260,7 @@ async def test_a_request_that_comes_during_the_stop_is_ended_too(opened, certifi
                 scope.shield = True
                 is_ending.set()
                 await has_come.wait()
-            ends.append(exchange.head.path)
+            ends.append(exchange.request.path)
 
     host = await opened(respond, tls=certificate, shutdown=ShutdownLimits(close_seconds=10))
     client = await Http2Client.connect(host, certificate)
@@ -435,7 +435,7 @@ async def test_it_is_served_below_a_mount(nursery):
     paths = []
 
     async def respond(exchange):
-        paths.append(exchange.head.path)
+        paths.append(exchange.request.path)
         await say_hello(exchange)
 
     app = TrioDispatcherMiddleware({"/sub": AsgiHost(respond)})

@@ -37,7 +37,7 @@ LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 async def say_path(exchange):
-    await exchange.answer(200, [], exchange.head.path.encode())
+    await exchange.answer(200, [], exchange.request.path.encode())
 
 
 async def echo(exchange):
@@ -465,7 +465,7 @@ async def test_a_client_may_have_an_address(nursery, family, error, client):
     heads = []
 
     async def respond(exchange):
-        heads.append(exchange.head)
+        heads.append(exchange.request)
         await say_path(exchange)
 
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -656,12 +656,12 @@ def test_a_malformed_request_line_is_rejected(line):
     ],
 )
 def test_the_path_is_taken_from_each_form_of_target(target, path, query):
-    head = read(b"", request_line=b"GET " + target + b" HTTP/1.1").head
+    head = read(b"", request_line=b"GET " + target + b" HTTP/1.1").request
     assert (head.path, head.query, head.header("host")) == (path, query, "x")
 
 
 def test_a_server_as_a_whole_may_be_asked_for_its_options():
-    assert read(b"", request_line=b"OPTIONS * HTTP/1.1").head.path == "*"
+    assert read(b"", request_line=b"OPTIONS * HTTP/1.1").request.path == "*"
 
 
 @pytest.mark.parametrize(
@@ -700,7 +700,7 @@ def test_a_client_may_end_the_connection(field, is_last):
 
 
 def test_too_many_headers_are_rejected():
-    assert len(read(b"X: a\r\n" * 127).head.headers) == 2
+    assert len(read(b"X: a\r\n" * 127).request.headers) == 2
     assert rejected(b"X: a\r\n" * 128) == 431
 
 
@@ -708,7 +708,7 @@ def test_equal_headers_are_parsed_once_unless_they_are_long():
     assert read(b"X: a\r\n") is read(b"X: a\r\n")
     assert read(b"X: a\r\n") is not read(b"X: b\r\n")
     assert read(b"Content-Length: 7\r\n").body_bytes == 7
-    assert read(b"Content-Length: 8\r\n").head.header("content-length") == "8"
+    assert read(b"Content-Length: 8\r\n").request.header("content-length") == "8"
     long = b"X: " + b"a" * 3000 + b"\r\n"
     assert read(long) is not read(long)
     assert read(long) == read(long)
@@ -753,8 +753,8 @@ def outcome(read, raw):
 
 def test_cached_headers_have_the_address_of_their_client():
     raw = b"GET /mine HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert parse_request(raw, "10.0.0.1").head.client == "10.0.0.1"
-    assert parse_request(raw, "10.0.0.2").head.client == "10.0.0.2"
+    assert parse_request(raw, "10.0.0.1").request.client == "10.0.0.1"
+    assert parse_request(raw, "10.0.0.2").request.client == "10.0.0.2"
 
 
 @given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), max_size=4))
@@ -763,7 +763,7 @@ def test_similar_headers_have_no_meaning(fields):
     """What is accepted has one line for each field, and no byte that could end one."""
     raw = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
     try:
-        head = read(raw).head
+        head = read(raw).request
     except Rejected:
         return
     lines = raw.split(b"\r\n")[:-1]
@@ -919,7 +919,7 @@ def _by_h11(sent):
 def test_headers_with_credentials_are_not_cached(field):
     raw = b"GET / HTTP/1.1\r\nHost: here\r\n" + field + b": s3cret\r\n\r\n"
     before = native_head._cached_request.cache_info().currsize
-    assert parse_request(raw, None).head.header(field.decode()) == "s3cret"
+    assert parse_request(raw, None).request.header(field.decode()) == "s3cret"
     assert native_head._cached_request.cache_info().currsize == before
 
 
@@ -932,7 +932,7 @@ async def test_repeated_headers_are_parsed_once_unless_they_have_credentials(
     heads, length = [], b"Content-Length: 0"
 
     async def respond(exchange):
-        heads.append(exchange.head)
+        heads.append(exchange.request)
         await exchange.answer(200, [])
 
     client = await connect(respond)
@@ -1221,7 +1221,7 @@ async def test_pipelined_requests_do_not_delay_other_connections(connect):
     paths = []
 
     async def respond(exchange):
-        paths.append(exchange.head.path)
+        paths.append(exchange.request.path)
         await say_path(exchange)
 
     hasty, patient = await connect(respond), await connect(respond)
