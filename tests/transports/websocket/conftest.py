@@ -31,11 +31,7 @@ def handing_over(arrived, limits):
     """What is done with an upgrade: its channel goes into a queue, and whoever has it closes it."""
 
     async def upgraded(upgrade):
-<<<<<<< HEAD
-        channel = await accept_websocket(upgrade, upgrade.head, limits)
-=======
-        channel = await accepted(upgrade, upgrade.request, limits)
->>>>>>> b0cb4b5 (An exchange and an upgrade have a request, not a head)
+        channel = await accept_websocket(upgrade, upgrade.request, limits)
         await arrived.send(channel)
         await channel._left.wait()
 

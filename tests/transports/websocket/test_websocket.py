@@ -659,11 +659,7 @@ async def test_a_peer_that_reads_slowly_but_steadily_gets_all_messages(nursery, 
     arrived, arrivals = trio.open_memory_channel(1)
 
     async def upgraded(upgrade):
-<<<<<<< HEAD
-        channel = await accept_websocket(upgrade, upgrade.head, LIMITS_SLOW_READER)
-=======
-        channel = await accepted(upgrade, upgrade.request, LIMITS_SLOW_READER)
->>>>>>> b0cb4b5 (An exchange and an upgrade have a request, not a head)
+        channel = await accept_websocket(upgrade, upgrade.request, LIMITS_SLOW_READER)
         await arrived.send(channel)
         await channel.wait_ended()
 
