@@ -155,25 +155,25 @@ def in_session(
     choices: SessionChoices,
     use: "Callable[[Client], Awaitable[_Value]]",
     *,
-    with_wire: bool = False,
+    with_raw_results: bool = False,
 ) -> tuple[_Value, list[msgspec.Raw]]:
     """Connect to the chosen server, and call `use` with the client.
 
     Returns:
-        The value that `use` returns; and with `with_wire` the results of its requests, in order,
-        as they were received.
+        The value that `use` returns; and with `with_raw_results`, the results of all requests in
+        order, as they were received.
 
     Raises:
         click.UsageError: The choices name no server, or contradict each other.
         TargetError: SERVER is a TARGET that names no server.
         MCPError: The session failed.
     """
-    if not with_wire:
-        return _connected(choices, use, None), []
+    if not with_raw_results:
+        return _run_session(choices, use, None), []
     # The types drop unknown members; a recording keeps the bytes.
     with tempfile.TemporaryDirectory(prefix="mcp-trio-") as folder:
         file = Path(folder) / "wire.mcprec.jsonl"
-        return _connected(choices, use, file), recorded_results(file)
+        return _run_session(choices, use, file), recorded_results(file)
 
 
 def recorded_results(file: Path) -> list[msgspec.Raw]:
@@ -192,14 +192,14 @@ def recorded_results(file: Path) -> list[msgspec.Raw]:
         item for item in read_recording(open_recording(file)) if not isinstance(item, Damage)
     ]
     if first_loss(records) is not None:
-        raise RecordingError(f"no room for the results in {file.parent}")
+        raise RecordingError(f"no disk space for the results in {file.parent}")
     received = [body_bytes(record) or b"" for record in records if record.kind == "in"]
     messages = [message for raw in received for message in decoder.messages(raw)]
     _, *results = [message.result for message in messages if isinstance(message, Response)]
     return results
 
 
-def _connected(
+def _run_session(
     choices: SessionChoices, use: "Callable[[Client], Awaitable[_Value]]", record: Path | None
 ) -> _Value:
     import trio
@@ -208,7 +208,7 @@ def _connected(
     with contextlib.redirect_stdout(sys.stderr):
         client = _client(choices, record)
         try:
-            return trio.run(_use, client, choices, use)
+            return trio.run(_run_client, client, choices, use)
         except RequestTimeout as error:
             raise RequestTimeout(
                 error.method,
@@ -222,7 +222,7 @@ def _connected(
             raise naming_header(error) from None
 
 
-async def _use(
+async def _run_client(
     client: "Client", choices: SessionChoices, use: "Callable[[Client], Awaitable[_Value]]"
 ) -> _Value:
     async with contextlib.AsyncExitStack() as stack:
@@ -329,7 +329,7 @@ def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> fro
     if depth > _SCHEMA_DEPTH_MAX:  # the schema refers to itself
         return frozenset()
     if "$ref" in members:
-        return schema_types(_referred(members["$ref"], root), root, depth + 1)
+        return schema_types(_schema_at(members["$ref"], root), root, depth + 1)
     declared = members.get("type")
     names = [declared] if isinstance(declared, str) else _items(declared)
     values = _items(members.get("enum")) + ([members["const"]] if "const" in members else [])
@@ -340,7 +340,7 @@ def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> fro
     return types
 
 
-def _referred(reference: object, root: Mapping[str, Any]) -> object:
+def _schema_at(reference: object, root: Mapping[str, Any]) -> object:
     """Return the schema at a pointer such as `#/$defs/Day`; None for any other reference."""
     schema: object = root
     for step in str(reference).removeprefix("#/").split("/"):
@@ -522,9 +522,9 @@ def call_command(
         with call_progress(tool, on_any_stderr=progress) as report:
             return await client.call_tool(tool, typed, progress=report)
 
-    result, wire = in_session(SessionChoices(**chosen), call, with_wire=as_json)
+    result, raw_results = in_session(SessionChoices(**chosen), call, with_raw_results=as_json)
     if as_json:
-        click.echo(bytes(wire[-1]))
+        click.echo(bytes(raw_results[-1]))
     else:
         _print_call(result)
     context.exit(1 if result.is_error else 0)
@@ -558,10 +558,10 @@ def _has_more_than_texts(result: "CallToolResult") -> bool:
     if result.structured_content is msgspec.UNSET:
         return False
     texts = (part.text for part in result.content if isinstance(part, TextContent))
-    return all(_decoded(text) != result.structured_content for text in texts)
+    return all(_json_or_text(text) != result.structured_content for text in texts)
 
 
-def _decoded(text: str) -> Any:
+def _json_or_text(text: str) -> Any:
     """Decode JSON; returns the text itself if it is not JSON."""
     try:
         return msgspec.json.decode(text)
@@ -685,9 +685,9 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
     async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
         return await _fetch(client, kinds)
 
-    lists, wire = in_session(SessionChoices(**chosen), fetch, with_wire=as_json)
+    lists, raw_results = in_session(SessionChoices(**chosen), fetch, with_raw_results=as_json)
     if as_json:
-        click.echo(_merged(lists, wire))
+        click.echo(_merged(lists, raw_results))
     else:
         _print_lists(lists)
 
@@ -708,10 +708,10 @@ async def _fetch(client: "Client", names: Sequence[str]) -> dict[str, Sequence[A
     return lists
 
 
-def _merged(names: Iterable[str], wire: Iterable[Any]) -> bytes:
+def _merged(names: Iterable[str], raw_results: Iterable[Any]) -> bytes:
     """Encode one object with the items of all pages, each as the server sent it."""
     members: dict[str, Any] = {KINDS[name].member: [] for name in names}
-    for page in wire:
+    for page in raw_results:
         result = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
         for member in members.keys() & result:
             members[member] += msgspec.json.decode(result[member], type=Sequence[msgspec.Raw])
@@ -762,9 +762,9 @@ def prompt_command(name: str, arguments: tuple[str, ...], *, as_json: bool, **ch
     async def get(client: "Client") -> "GetPromptResult":
         return await client.get_prompt(name, given)
 
-    result, wire = in_session(SessionChoices(**chosen), get, with_wire=as_json)
+    result, raw_results = in_session(SessionChoices(**chosen), get, with_raw_results=as_json)
     if as_json:
-        click.echo(bytes(wire[-1]))
+        click.echo(bytes(raw_results[-1]))
         return
     for message in result.messages:
         click.echo(styled(f"{message.role}:", bold=True))
@@ -808,8 +808,8 @@ def read_command(uri: str, *, as_json: bool, output: Any, **chosen: Any) -> None
     async def read(client: "Client") -> "ReadResourceResult":
         return await client.read_resource(uri)
 
-    result, wire = in_session(SessionChoices(**chosen), read, with_wire=as_json)
-    content = bytes(wire[-1]) if as_json else b"".join(map(resource_bytes, result.contents))
+    result, raw_results = in_session(SessionChoices(**chosen), read, with_raw_results=as_json)
+    content = bytes(raw_results[-1]) if as_json else b"".join(map(resource_bytes, result.contents))
     if output is not None:
         try:
             output.write(content)

@@ -330,7 +330,7 @@ class Client:
     elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
         default=None, kw_only=True
     )
-    _is_connected_once: bool = attrs.field(default=False, init=False)
+    _has_connected: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
     _has_logged_malformed: bool = attrs.field(default=False, init=False)
     _target_name: str = attrs.field(default="", init=False)
@@ -344,7 +344,7 @@ class Client:
     _output_schemas: OutputSchemas = attrs.field(init=False)
     _subscription: CallbackSubscription = attrs.field(init=False)
     _recordings: SuccessiveSessions = attrs.field(init=False)
-    _condition: ReportedState = attrs.field(init=False)
+    _reported_state: ReportedState = attrs.field(init=False)
     _state: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -352,7 +352,7 @@ class Client:
             raise ValueError("restart=True is for commands, server objects and URLs")
         self._recordings = SuccessiveSessions(self.record, may_reconnect=self._reconnects)
         # An HTTP channel reports the state of its connection itself.
-        self._condition = ReportedState(None if has_url(self.target) else self._set_state)
+        self._reported_state = ReportedState(None if has_url(self.target) else self._set_state)
         for identifier in self.extensions or ():
             check_extension(identifier)
         self._methods = _methods_with(self.methods)
@@ -364,7 +364,7 @@ class Client:
         self._subscription = CallbackSubscription(
             () if self.list_changed is None else LISTS,
             self._on_notification,
-            self._start_with_session,
+            self._start_in_session,
         )
         self._application = ClientApplication(
             log=self.log,
@@ -413,12 +413,12 @@ class Client:
         """Close the connection, from any task and any number of times.
 
         Calls in flight raise `ConnectionLost`. A command has `limits.shutdown.close_seconds` to
-        exit by itself, and is stopped after that. Called by a callback of the client, this only
-        begins to close, since the callback itself has to end first.
+        exit by itself, and is stopped after that. When a callback of the client calls `aclose`, the
+        closing only begins, since the callback itself has to end first.
 
         Cancelled: closes all the same, in bounded time.
         """
-        self._shut()
+        self._begin_close()
         if self._session_task is not None:
             await self._session_task.wait_ended()
             self._log_malformed(self._session_task.session)
@@ -809,9 +809,9 @@ class Client:
         """
         session = await self._open_session()
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        asked = subscription_filter([kind for kind in LISTS if chosen[kind]], uris)
-        start = self._start_with_session
-        async with listening(session, asked, self._on_notification, start) as subscription:
+        requested = subscription_filter([kind for kind in LISTS if chosen[kind]], uris)
+        start = self._start_in_session
+        async with listening(session, requested, self._on_notification, start) as subscription:
             yield subscription
 
     async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
@@ -879,15 +879,15 @@ class Client:
 
     async def _connect(self, spawn: Spawn) -> None:
         """Connect, with the session in a task that `spawn` starts."""
-        if self._is_connected_once:
-            raise RuntimeError("a client connects once: create another one")
-        self._is_connected_once = True
+        if self._has_connected:
+            raise RuntimeError("a Client connects once: create another Client")
+        self._has_connected = True
         self._spawn = spawn
-        self._condition.begin()
+        self._reported_state.begin()
         try:
             await self._connect_session()
         except BaseException as error:
-            self._condition.become("closed", str(error))
+            self._reported_state.become("closed", str(error))
             self._state = "closed", str(error)  # an HTTP channel may have reported another state
             if self._session_task is None:
                 self._recordings.end()
@@ -896,24 +896,24 @@ class Client:
             raise
 
     async def _connect_session(self) -> None:
-        """Open a session and negotiate; a server whose kind is remembered is not asked for it."""
-        version_memory, address = self._remembered()
+        """Open a session and negotiate; skip `server/discover` if the server is known as legacy."""
+        version_memory, address = self._version_memory_and_address()
         kind = version_memory.recall(address)
         try:
             await self._connect_as(kind)
         except MCPError as error:
-            # A stateless server was asked anyway, so nothing can be outdated.
+            # For these kinds `server/discover` was sent, so that no memory can be outdated.
             if kind in (None, "stateless") or not may_be_of_another_kind(error):
                 raise
-            logger.info("%s is no %s server any more: %s", self._target_name, kind, error)
+            logger.info("%s is no longer a %s server: %s", self._target_name, kind, error)
             version_memory.forget(address)
             await self._connect_as(None)
         version_memory.note(address, self._server_kind)
         session = self._session
-        self._condition.become("open")
+        self._reported_state.become("open")
         session.closing.when_set(partial(self._note_loss, session))
 
-    def _remembered(self) -> tuple[VersionMemory, Address | None]:
+    def _version_memory_and_address(self) -> tuple[VersionMemory, Address | None]:
         """Return the memory for the kind of the server, and the server's key in it.
 
         For a target without a URL the client has a memory of its own.
@@ -935,10 +935,12 @@ class Client:
         return "HTTP+SSE" if getattr(self._session.channel, "uses_http_sse", False) else "legacy"
 
     async def _connect_as(self, kind: ServerKind | None) -> None:
-        """Open a session and negotiate as with a server of this kind; with None, find it out."""
+        """Open a session and negotiate with a server of this kind; None: of an unknown kind."""
         session_task = await self._start_session(tries_http_sse_first=kind == "HTTP+SSE")
-        asks = supports_stateless(self.protocol_versions) and kind in (None, "stateless")
-        is_stateless = asks and await self._discover(session_task)
+        may_be_stateless = kind in (None, "stateless") and supports_stateless(
+            self.protocol_versions
+        )
+        is_stateless = may_be_stateless and await self._discover(session_task)
         session_task = self._session_task or session_task  # `_discover` may have replaced it
         session = session_task.session
         if not is_stateless and await self._negotiate(session_task, partial(shake_hands, session)):
@@ -1020,14 +1022,14 @@ class Client:
         return metadata
 
     async def _discover(self, session_task: SessionTask) -> bool:
-        """Return whether the server is stateless; start it again if the question ended it."""
+        """Return whether the server is stateless; start it again if `server/discover` ended it."""
         try:
             return await self._negotiate(session_task, partial(discover, session_task.session))
         except ConnectionLost:
             has_fallback = supports_legacy(self.protocol_versions) and can_start(self.target)
             if not has_fallback or self._is_closed:
                 raise
-        logger.info("%s ended when it was asked for its protocol versions", self._target_name)
+        logger.info("%s ended on server/discover; starting it again", self._target_name)
         await self._start_session()
         return False
 
@@ -1076,17 +1078,17 @@ class Client:
 
     # Closing, losing and restoring the connection.
 
-    def _shut(self) -> None:
+    def _begin_close(self) -> None:
         """Begin to close, without waiting for the end."""
         self._is_closed = True
-        self._condition.become("closed", "closed on this side")
+        self._reported_state.become("closed", "closed on this side")
         if self._session_task is not None:
             self._session_task.session.shut("closed")
 
     def _note_loss(self, session: Session) -> None:
         """Report the loss of the session, before any call fails by it."""
         state: State = "retrying" if self._reconnects and not self._is_closed else "closed"
-        self._condition.become(state, str(session.loss))
+        self._reported_state.become(state, str(session.loss))
 
     def _set_state(self, state: State, reason: str) -> None:
         self._state = state, reason
@@ -1116,7 +1118,7 @@ class Client:
         return has_ended and self._reconnects and not self._is_closed
 
     async def _reconnect(self) -> None:
-        """Connect again, and forget all that was known of the server but its kind."""
+        """Connect again, with empty caches; only the kind of the server is remembered."""
         assert self._session_task is not None
         if url_of(self.target) is None:
             logger.warning("%s has ended; starting it again", self._server_name)
@@ -1127,7 +1129,7 @@ class Client:
         self._output_schemas.forget()
         await self._connect_session()
 
-    def _start_with_session(self, task: Callable[[], Awaitable[None]]) -> None:
+    def _start_in_session(self, task: Callable[[], Awaitable[None]]) -> None:
         """Start a task that lives as long as the session."""
         assert self._session_task is not None
         self._session_task.start_soon(task)
@@ -1156,13 +1158,13 @@ class Client:
 
     @property
     def _server_name(self) -> str:
-        """Return the name of the server for texts: its own, or that of the target before it."""
+        """Return the name in `serverInfo`, or the name of the target before the handshake."""
         task = self._session_task
         info = None if task is None else task.session.connection.peer_info
         return self._target_name if info is None else info.name
 
     def _log_malformed(self, session: Session) -> None:
-        """Log once that the server sends lines that are no messages, and the likely cause."""
+        """Warn once if the server has sent malformed messages."""
         count = session.connection.counts["malformed"]
         if count and not self._has_logged_malformed:
             self._has_logged_malformed = True

@@ -118,7 +118,7 @@ class ClientGroup:
             MCPError: As entering a `Client`.
         """
         if self._is_opened_once:
-            raise RuntimeError("a group opens once: create another one")
+            raise RuntimeError("a ClientGroup opens once: create another ClientGroup")
         self._is_opened_once = self._is_open = True
         try:
             for name, target in self.servers.items():
@@ -129,7 +129,7 @@ class ClientGroup:
             await self.aclose()
             raise
         except BaseException:
-            self._shut()
+            self._begin_close()
             raise
         return self
 
@@ -407,11 +407,11 @@ class ClientGroup:
         finally:
             self._leaving.discard(client)
 
-    def _shut(self) -> None:
+    def _begin_close(self) -> None:
         self._is_open = False
         for client in self._clients.values():
             # A part of `aclose`, without the wait.
-            client._shut()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            client._begin_close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def _offers(client: Client, kind: str) -> bool:

@@ -2,7 +2,7 @@
 
 The types have the members of all protocol versions. A member that the peer's version does not have
 is left out if nothing depends on it, replaced by an equivalent if there is one, and otherwise
-rejected: a question that would mean something else must not be asked. `_MEMBER_RULES` is the table
+rejected: a request that would mean something else must not be sent. `_MEMBER_RULES` is the table
 for members, `_VALUE_RULES` for values that may occur where the version does not expect them. The
 methods have their versions in `methods`.
 
@@ -45,15 +45,19 @@ def downgraded(value: Value, protocol_version: ProtocolVersion) -> Value:
 # Changes of a member; UNSET removes it.
 
 
-def _left_out(_value: Any, _protocol_version: ProtocolVersion) -> Any:
+def _remove(_value: Any, _protocol_version: ProtocolVersion) -> Any:
     return msgspec.UNSET
 
 
-def _rejected(what: str) -> _Change:
+def _rejects(what: str) -> _Change:
     def reject(_value: Any, protocol_version: ProtocolVersion) -> Any:
-        raise LocalProtocolError(f"protocol version {protocol_version.name} has no {what}")
+        raise _unsupported(what, protocol_version)
 
     return reject
+
+
+def _unsupported(what: str, protocol_version: ProtocolVersion) -> LocalProtocolError:
+    return LocalProtocolError(f"protocol version {protocol_version.name} has no {what}")
 
 
 @attrs.frozen
@@ -64,24 +68,24 @@ class _Rule:
     change: _Change
 
 
-def _since(name: str, otherwise: _Change = _left_out) -> _Rule:
+def _since(name: str, otherwise: _Change = _remove) -> _Rule:
     first = PROTOCOL_VERSIONS[name].index
     return _Rule(lambda protocol_version: protocol_version.index < first, otherwise)
 
 
 def _until(name: str) -> _Rule:
     last = PROTOCOL_VERSIONS[name].index
-    return _Rule(lambda protocol_version: protocol_version.index > last, _left_out)
+    return _Rule(lambda protocol_version: protocol_version.index > last, _remove)
 
 
 # Structured content, and the schemas of tools.
 
 
-def _has_narrow_structure(protocol_version: ProtocolVersion) -> bool:
+def _restricts_structured_content(protocol_version: ProtocolVersion) -> bool:
     return protocol_version.structured_content != "any"
 
 
-def _structure(value: Any, protocol_version: ProtocolVersion) -> Any:
+def _object_content(value: Any, protocol_version: ProtocolVersion) -> Any:
     """Keep structured content only if it is an object, and the version allows objects."""
     is_allowed = protocol_version.structured_content == "object" and _is_object(value)
     return value if is_allowed else msgspec.UNSET
@@ -119,10 +123,10 @@ def _object_schema(schema: dict[str, Any], _protocol_version: ProtocolVersion) -
 # Forms.
 
 
-def _mode(mode: types.ElicitMode, protocol_version: ProtocolVersion) -> Any:
-    return (
-        _rejected("elicitation by URL")(mode, protocol_version) if mode == "url" else msgspec.UNSET
-    )
+def _form_mode(mode: types.ElicitMode, protocol_version: ProtocolVersion) -> Any:
+    if mode == "url":
+        raise _unsupported("elicitation by URL", protocol_version)
+    return msgspec.UNSET
 
 
 def _plain_form(form: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
@@ -142,7 +146,7 @@ def _plain_form(form: dict[str, Any], protocol_version: ProtocolVersion) -> dict
 def _plain_member(member: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
     kind = member.get("type")
     if kind == "array":
-        _rejected("choice of several in a form")(member, protocol_version)
+        raise _unsupported("multiple choice in a form", protocol_version)
     unknown = {"oneOf"} if kind == "boolean" else {"oneOf", "default"}
     if unknown.isdisjoint(member):
         return member
@@ -156,11 +160,13 @@ def _plain_member(member: dict[str, Any], protocol_version: ProtocolVersion) -> 
 
 def _plain_answers(content: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
     if any(isinstance(answer, list) for answer in content.values()):
-        _rejected("choice of several in a form")(content, protocol_version)
+        raise _unsupported("multiple choice in a form", protocol_version)
     return content
 
 
-def _form_only(capability: types.ElicitationCapability, _protocol_version: ProtocolVersion) -> Any:
+def _without_modes(
+    capability: types.ElicitationCapability, _protocol_version: ProtocolVersion
+) -> Any:
     # A version without modes has only forms, so a client that announces only URLs has nothing.
     if capability.form is None and capability.url is None:
         return capability
@@ -176,13 +182,11 @@ def _one_block(
     if not isinstance(content, list):
         return content
     if len(content) != 1:
-        _rejected("sampling message of several blocks")(content, protocol_version)
+        raise _unsupported("sampling message with several content blocks", protocol_version)
     return content[0]
 
 
-def _one_block_each(
-    messages: list[types.SamplingMessage], _protocol_version: ProtocolVersion
-) -> Any:
+def _split_blocks(messages: list[types.SamplingMessage], _protocol_version: ProtocolVersion) -> Any:
     """Return a message for each block, with the role of its message."""
     if not any(isinstance(message.content, list) for message in messages):
         return messages
@@ -196,8 +200,9 @@ def _one_block_each(
 def _no_audio(
     content: types.SamplingContent, protocol_version: ProtocolVersion
 ) -> types.SamplingContent:
-    is_audio = isinstance(content, types.AudioContent)
-    return _rejected("audio in sampling")(content, protocol_version) if is_audio else content
+    if isinstance(content, types.AudioContent):
+        raise _unsupported("audio in sampling", protocol_version)
+    return content
 
 
 _SAMPLING_CONTENT: Final = (
@@ -213,7 +218,7 @@ def _always(_protocol_version: ProtocolVersion) -> bool:
     return True
 
 
-_NEVER_SENT: Final = _Rule(_always, _left_out)
+_NEVER_SENT: Final = _Rule(_always, _remove)
 
 _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     types.Result: {"result_type": (_since("2026-07-28"),)},
@@ -245,9 +250,11 @@ _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
         "annotations": (_since("2025-03-26"),),
         "execution": (_since("2025-11-25"), _until("2025-11-25")),
         "input_schema": (_since("2026-07-28", otherwise=_object_schema),),
-        "output_schema": (_Rule(_has_narrow_structure, _output_schema),),
+        "output_schema": (_Rule(_restricts_structured_content, _output_schema),),
     },
-    types.CallToolResult: {"structured_content": (_Rule(_has_narrow_structure, _structure),)},
+    types.CallToolResult: {
+        "structured_content": (_Rule(_restricts_structured_content, _object_content),)
+    },
     types.CompleteParams: {"context": (_since("2025-06-18"),)},
     types.ProgressParams: {"message": (_since("2025-03-26"),)},
     types.Root: {"meta": (_since("2025-06-18"),)},
@@ -257,7 +264,7 @@ _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
         "tools": (_since("2025-11-25"),),
     },
     types.ClientCapabilities: {
-        "elicitation": (_since("2025-06-18"), _since("2025-11-25", otherwise=_form_only)),
+        "elicitation": (_since("2025-06-18"), _since("2025-11-25", otherwise=_without_modes)),
         "extensions": (_since("2026-07-28"),),
     },
     types.ServerCapabilities: {
@@ -266,17 +273,19 @@ _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     },
     types.ListRootsResult: {"meta": (_until("2025-11-25"),), "result_type": (_NEVER_SENT,)},
     types.SamplingMessage: {"meta": (_since("2025-11-25"),), "content": _SAMPLING_CONTENT},
-    types.ToolResultContent: {"structured_content": (_Rule(_has_narrow_structure, _structure),)},
+    types.ToolResultContent: {
+        "structured_content": (_Rule(_restricts_structured_content, _object_content),)
+    },
     types.CreateMessageParams: {
         "meta": (_until("2025-11-25"),),
-        "messages": (_since("2025-11-25", otherwise=_one_block_each),),
-        "tools": (_since("2025-11-25", otherwise=_rejected("tools in sampling")),),
-        "tool_choice": (_since("2025-11-25", otherwise=_rejected("choice of tools in sampling")),),
+        "messages": (_since("2025-11-25", otherwise=_split_blocks),),
+        "tools": (_since("2025-11-25", otherwise=_rejects("tools in sampling")),),
+        "tool_choice": (_since("2025-11-25", otherwise=_rejects("toolChoice in sampling")),),
     },
     types.CreateMessageResult: {"result_type": (_NEVER_SENT,), "content": _SAMPLING_CONTENT},
     types.ElicitParams: {
         "meta": (_until("2025-11-25"),),
-        "mode": (_since("2025-11-25", otherwise=_mode),),
+        "mode": (_since("2025-11-25", otherwise=_form_mode),),
         "requested_schema": (_since("2025-11-25", otherwise=_plain_form),),
         "url": (_since("2025-11-25"),),
         "elicitation_id": (_since("2025-11-25"), _until("2025-11-25")),
@@ -287,7 +296,7 @@ _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
         "content": (_since("2025-11-25", otherwise=_plain_answers),),
     },
 }
-"""The rules for members, which also hold for subclasses, unless these have others."""
+"""The rules for members by type; a subclass inherits them, and may replace them."""
 
 
 def _audio_as_resource(
@@ -307,12 +316,12 @@ def _link_as_text(
 _VALUE_RULES: Final[Mapping[type, _Rule]] = {
     types.AudioContent: _since("2025-03-26", otherwise=_audio_as_resource),
     types.ResourceLink: _since("2025-06-18", otherwise=_link_as_text),
-    types.ToolUseContent: _since("2025-11-25", otherwise=_rejected("use of tools in sampling")),
-    types.ToolResultContent: _since("2025-11-25", otherwise=_rejected("use of tools in sampling")),
-    types.ElicitParams: _since("2025-06-18", otherwise=_rejected("elicitation")),
-    types.ElicitResult: _since("2025-06-18", otherwise=_rejected("elicitation")),
+    types.ToolUseContent: _since("2025-11-25", otherwise=_rejects("use of tools in sampling")),
+    types.ToolResultContent: _since("2025-11-25", otherwise=_rejects("use of tools in sampling")),
+    types.ElicitParams: _since("2025-06-18", otherwise=_rejects("elicitation")),
+    types.ElicitResult: _since("2025-06-18", otherwise=_rejects("elicitation")),
     types.InputRequiredResult: _since(
-        "2026-07-28", otherwise=_rejected("result that asks for input")
+        "2026-07-28", otherwise=_rejects("result that asks for input")
     ),
 }
 
@@ -343,7 +352,8 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
 
 
 def _steps(kind: type[types.Model], protocol_version: ProtocolVersion) -> Iterator[_Step]:
-    rules = _rules(kind)
+    bases = reversed(kind.__mro__)
+    rules = {name: each for base in bases for name, each in _MEMBER_RULES.get(base, {}).items()}
     for field in msgspec.structs.fields(kind):
         changes = [
             rule.change for rule in rules.get(field.name, ()) if rule.is_needed(protocol_version)
@@ -352,11 +362,6 @@ def _steps(kind: type[types.Model], protocol_version: ProtocolVersion) -> Iterat
             changes.append(_downgraded_member)
         if changes:
             yield _Step(field.name, field.default, _combined(changes))
-
-
-def _rules(kind: type) -> dict[str, tuple[_Rule, ...]]:
-    bases = reversed(kind.__mro__)
-    return {name: rules for base in bases for name, rules in _MEMBER_RULES.get(base, {}).items()}
 
 
 def _structs_in(hint: Any) -> Iterator[type[types.Model]]:

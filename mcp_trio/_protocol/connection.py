@@ -157,44 +157,44 @@ class SessionState(FastEnum):
     CLOSED = enum.auto()
 
 
-_S, _T, _C, _V = SessionState, SessionTrigger, Role.CLIENT, Role.SERVER
+_State, _Trigger, _CLIENT, _SERVER = SessionState, SessionTrigger, Role.CLIENT, Role.SERVER
 
 _ALWAYS_ALLOWED: Final = (
-    *product(Role, (_T.PING, _T.STATELESS, _T.ANSWER, _T.REFERENCE)),
-    (_V, _T.LOG),
+    *product(Role, (_Trigger.PING, _Trigger.STATELESS, _Trigger.ANSWER, _Trigger.REFERENCE)),
+    (_SERVER, _Trigger.LOG),
 )
-_CLOSING: Final = dict.fromkeys(product(Role, (_T.CLOSE,)), _S.CLOSED)
+_CLOSING: Final = dict.fromkeys(product(Role, (_Trigger.CLOSE,)), _State.CLOSED)
 
 SESSION_TRANSITIONS: Final[
     Mapping[SessionState, Mapping[tuple[Role, SessionTrigger], SessionState]]
 ] = {
-    _S.FRESH: {
-        (_C, _T.INITIALIZE): _S.INITIALIZING,
-        **dict.fromkeys(_ALWAYS_ALLOWED, _S.FRESH),
+    _State.FRESH: {
+        (_CLIENT, _Trigger.INITIALIZE): _State.INITIALIZING,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _State.FRESH),
         **_CLOSING,
     },
-    _S.INITIALIZING: {
-        (_V, _T.INITIALIZE_RESULT): _S.ANSWERED,
-        (_V, _T.INITIALIZE_ERROR): _S.FRESH,
-        **dict.fromkeys(_ALWAYS_ALLOWED, _S.INITIALIZING),
+    _State.INITIALIZING: {
+        (_SERVER, _Trigger.INITIALIZE_RESULT): _State.ANSWERED,
+        (_SERVER, _Trigger.INITIALIZE_ERROR): _State.FRESH,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _State.INITIALIZING),
         **_CLOSING,
     },
-    _S.ANSWERED: {
-        (_C, _T.INITIALIZED): _S.READY,
-        (_C, _T.REQUEST): _S.ANSWERED,
-        (_C, _T.NOTIFICATION): _S.ANSWERED,
-        **dict.fromkeys(_ALWAYS_ALLOWED, _S.ANSWERED),
+    _State.ANSWERED: {
+        (_CLIENT, _Trigger.INITIALIZED): _State.READY,
+        (_CLIENT, _Trigger.REQUEST): _State.ANSWERED,
+        (_CLIENT, _Trigger.NOTIFICATION): _State.ANSWERED,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _State.ANSWERED),
         **_CLOSING,
     },
-    _S.READY: {
-        (_C, _T.REQUEST): _S.READY,
-        (_C, _T.NOTIFICATION): _S.READY,
-        (_V, _T.REQUEST): _S.READY,
-        (_V, _T.NOTIFICATION): _S.READY,
-        **dict.fromkeys(_ALWAYS_ALLOWED, _S.READY),
+    _State.READY: {
+        (_CLIENT, _Trigger.REQUEST): _State.READY,
+        (_CLIENT, _Trigger.NOTIFICATION): _State.READY,
+        (_SERVER, _Trigger.REQUEST): _State.READY,
+        (_SERVER, _Trigger.NOTIFICATION): _State.READY,
+        **dict.fromkeys(_ALWAYS_ALLOWED, _State.READY),
         **_CLOSING,
     },
-    _S.CLOSED: {},
+    _State.CLOSED: {},
 }
 """The state after a message, by the state before it, the role of the sender and the trigger."""
 
@@ -218,7 +218,7 @@ class _Rejected(Exception):  # noqa: N818  the peer's error, which `receive` tur
         self.data = data
 
 
-def _without_metadata() -> _Rejected:
+def _metadata_missing() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
@@ -276,14 +276,14 @@ class Connection:
     outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
-    _has_sessions: bool = attrs.field(init=False)
+    _accepts_handshakes: bool = attrs.field(init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     _principal: str | None = attrs.field(default=None, init=False)  # of the message being received
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
         self.outgoing = OutgoingRequests(remembered_max=self.limits.requests.ended_remembered_max)
-        self._has_sessions = newest(self.protocol_versions, has_handshake=True) is not None
+        self._accepts_handshakes = newest(self.protocol_versions, has_handshake=True) is not None
         self._decoder = Decoder(
             json_depth_max=self.limits.messages.json_depth_max,
             batch_messages_max=self.limits.messages.batch_size_max,
@@ -431,8 +431,8 @@ class Connection:
             )
 
     def _receive_in_session(self, message: Request, size_bytes: int) -> Event:
-        if not self._has_sessions and message.method != methods.INITIALIZE:
-            raise _without_metadata()
+        if not self._accepts_handshakes and message.method != methods.INITIALIZE:
+            raise _metadata_missing()
         peer = self.peer or attrs.evolve(
             UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
         )
@@ -447,13 +447,13 @@ class Connection:
             raise
 
     def _receive_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
-        peer = self._sender(metadata)
+        peer = self._peer_of(metadata)
         row = self._receivable(message, peer.protocol_version)
         self._check_transition(row, SessionTrigger.STATELESS)
         self._check_capability(row, self.current_capabilities())
         return self._accept(row, message, size_bytes, peer, metadata)
 
-    def _sender(self, metadata: Metadata) -> Peer:
+    def _peer_of(self, metadata: Metadata) -> Peer:
         """Return the sender of a stateless request, whose protocol version is supported."""
         protocol_version = PROTOCOL_VERSIONS.get(metadata.requested)
         if (
@@ -484,7 +484,7 @@ class Connection:
                 and protocol_version.has_handshake
                 and row.exists_in(stateless)
             ):
-                raise _without_metadata()
+                raise _metadata_missing()
             raise _Rejected(
                 METHOD_NOT_FOUND, f"method not found: {row.name} (not in {protocol_version.name})"
             )

@@ -126,7 +126,7 @@ def decoded_headers(
 
 # RFC 9110: a name is a token (section 5.6.2); a value has visible characters, inner spaces and tabs
 # (section 5.5).
-_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?")
 
 
@@ -137,7 +137,7 @@ def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
         ValueError: A name or value is not allowed in a header, for example because of a line break.
     """
     for name, value in headers:
-        if not _FIELD_NAME.fullmatch(name):
+        if not _TOKEN.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of a header")
         if not _FIELD_VALUE.fullmatch(value):
             raise ValueError(f"the value of the header {name} has characters that are not allowed")
@@ -229,15 +229,15 @@ class HeaderMismatchError(ValueError):
 
 
 class AnnotationError(ValueError):
-    """An annotation of a tool's schema is invalid; the text says where and why."""
+    """An `x-mcp-header` in a tool's schema is invalid; the text names the argument."""
 
 
 # The encoding of header values.
 
 _PREFIX: Final = "=?base64?"
 _SUFFIX: Final = "?="
-_PLAIN: Final = re.compile(r"[ -~]*")
-_RECEIVED: Final = re.compile(r"[\t -~]*")  # tabs are allowed, but not sent
+_SENT_UNCHANGED: Final = re.compile(r"[ -~]*")
+_ALLOWED: Final = re.compile(r"[\t -~]*")  # tabs are allowed, but not sent
 
 
 def encoded_value(value: str) -> str:
@@ -247,7 +247,7 @@ def encoded_value(value: str) -> str:
     """
     is_marked = value.startswith(_PREFIX) and value.endswith(_SUFFIX)
     has_outer_space = value != value.strip(OUTER_SPACE)
-    if not is_marked and not has_outer_space and _PLAIN.fullmatch(value):
+    if not is_marked and not has_outer_space and _SENT_UNCHANGED.fullmatch(value):
         return value
     return f"{_PREFIX}{base64.b64encode(value.encode()).decode()}{_SUFFIX}"
 
@@ -259,7 +259,7 @@ def decoded_value(text: str) -> str:
         HeaderMismatchError: The text between the markers is not Base64 of UTF-8, or the text has
             characters that have to be encoded.
     """
-    if not _RECEIVED.fullmatch(text):
+    if not _ALLOWED.fullmatch(text):
         raise HeaderMismatchError("has characters that must be sent as Base64")
     inner = text.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     if len(inner) != len(text) - len(_PREFIX + _SUFFIX):
@@ -275,16 +275,15 @@ def decoded_value(text: str) -> str:
 
 # The annotations of a tool's input schema.
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _PARAMETER_HEADER_TYPES: Final = frozenset({"string", "integer", "boolean"})
 
 # The keywords whose value is a schema or an array of schemas, and those with schemas by name.
-_INNER: Final = frozenset(
+_SCHEMA_KEYWORDS: Final = frozenset(
     {"not", "if", "then", "else", "allOf", "anyOf", "oneOf", "items", "prefixItems", "contains"}
     | {"additionalItems", "unevaluatedItems", "additionalProperties", "unevaluatedProperties"}
     | {"propertyNames", "contentSchema"}
 )
-_NAMED: Final = frozenset(
+_NAMED_SCHEMA_KEYWORDS: Final = frozenset(
     {"patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
 )
 
@@ -305,9 +304,9 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
             continue
         if not path:
             raise AnnotationError(
-                f"{ANNOTATION} at a schema that `properties` alone do not lead to"
+                f"{ANNOTATION} is on a schema that is not reached by `properties` alone"
             )
-        suffix = _suffix(schema, ".".join(path)[:_SHOWN_CHARS_MAX])
+        suffix = _checked_suffix(schema, ".".join(path)[:_SHOWN_CHARS_MAX])
         if suffix.lower() in taken:
             raise AnnotationError(f"two properties have the same {ANNOTATION} {suffix!r}")
         taken.add(suffix.lower())
@@ -315,11 +314,11 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
     return paths
 
 
-def _suffix(schema: Mapping[str, Any], path: str) -> str:
+def _checked_suffix(schema: Mapping[str, Any], path: str) -> str:
     suffix = schema[ANNOTATION]
     if not isinstance(suffix, str) or not _TOKEN.fullmatch(suffix):
         raise AnnotationError(
-            f"{ANNOTATION} of {path!r} is not a token, as names of headers have to be"
+            f"{ANNOTATION} of {path!r} is not a token, so no header can have it in its name"
         )
     kind = schema.get("type")
     if not isinstance(kind, str) or kind not in _PARAMETER_HEADER_TYPES:
@@ -341,27 +340,24 @@ def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[_Path, Mapping[str, Any]
         for keyword, value in members.items():
             if keyword == "properties" and path is not None:
                 found += [((*path, name), each) for name, each in _items(value)]
-            elif keyword in _NAMED or keyword == "properties":
+            elif keyword in _NAMED_SCHEMA_KEYWORDS or keyword == "properties":
                 found += [(None, each) for _, each in _items(value)]
-            elif keyword in _INNER:
-                found += [(None, each) for each in _listed(value)]
+            elif keyword in _SCHEMA_KEYWORDS:
+                schemas = cast("Iterable[Any]", value) if isinstance(value, list) else (value,)
+                found += [(None, each) for each in schemas]
 
 
 def _items(value: Any) -> Iterable[tuple[str, Any]]:
     return cast("Mapping[str, Any]", value).items() if isinstance(value, Mapping) else ()
 
 
-def _listed(value: Any) -> Iterable[Any]:
-    return cast("Iterable[Any]", value) if isinstance(value, list) else (value,)
-
-
 # The values in the body.
 
-_EXACT_MAX: Final = 2**53 - 1
+_EXACT_INTEGER_MAX: Final = 2**53 - 1
 _INTEGER: Final = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
 
 
-def _argument(params: Mapping[str, Any] | None, path: tuple[str, ...]) -> Any:
+def _argument_at(params: Mapping[str, Any] | None, path: tuple[str, ...]) -> Any:
     """Return the argument at a path; None if it is absent."""
     value: Any = (params or {}).get("arguments")
     for name in path:
@@ -371,7 +367,7 @@ def _argument(params: Mapping[str, Any] | None, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _rendered(value: Any, name: str) -> str | None:
+def _header_text(value: Any, name: str) -> str | None:
     """Return the text of a value; None for null and for types that the schema does not allow.
 
     Raises:
@@ -383,16 +379,12 @@ def _rendered(value: Any, name: str) -> str | None:
         value = int(value)
     if not isinstance(value, int):
         return value if isinstance(value, str) else None
-    if abs(value) > _EXACT_MAX:
+    if abs(value) > _EXACT_INTEGER_MAX:
         raise HeaderMismatchError(f"{name} cannot carry an integer beyond 2^53 - 1")
     return str(value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _named(method: str, params: Mapping[str, Any] | None) -> str | None:
+def _name_in(method: str, params: Mapping[str, Any] | None) -> str | None:
     """Return the value for `Mcp-Name`; None if the method has none, or it is absent."""
     name = (params or {}).get(NAME_MEMBERS.get(method, ""))
     return name if isinstance(name, str) else None
@@ -415,14 +407,14 @@ def headers_from_body(
     Raises:
         HeaderMismatchError: The method cannot be sent in a header, or an integer is too large.
     """
-    if not _PLAIN.fullmatch(method) or method != method.strip(OUTER_SPACE):
+    if not _SENT_UNCHANGED.fullmatch(method) or method != method.strip(OUTER_SPACE):
         raise HeaderMismatchError(f"{METHOD} cannot carry {method[:_SHOWN_CHARS_MAX]!r}")
     headers = [(PROTOCOL_VERSION, version), (METHOD, method)]
-    name = _named(method, params)
+    name = _name_in(method, params)
     if name is not None:
         headers.append((NAME, encoded_value(name)))
     for suffix, path in (paths or {}).items():
-        text = _rendered(_argument(params, path), PARAM + suffix)
+        text = _header_text(_argument_at(params, path), PARAM + suffix)
         if text is not None:
             headers.append((PARAM + suffix, encoded_value(text)))
     return headers
@@ -445,25 +437,25 @@ def check_headers_match(
     Raises:
         HeaderMismatchError: A header differs from the body, or is missing.
     """
-    _check_same(PROTOCOL_VERSION, _sent(request, PROTOCOL_VERSION), version)
-    sent = _sent(request, METHOD)
+    _check_same(PROTOCOL_VERSION, _single_value(request, PROTOCOL_VERSION), version)
+    sent = _single_value(request, METHOD)
     if is_request or sent is not None:
         _check_same(METHOD, sent, method)
     if method in NAME_MEMBERS:
-        _check_same(NAME, _decoded(request, NAME), _named(method, params))
+        _check_same(NAME, _decoded_header(request, NAME), _name_in(method, params))
     for suffix, path in (paths or {}).items():
-        _check_argument(request, PARAM + suffix, _argument(params, path))
+        _check_argument(request, PARAM + suffix, _argument_at(params, path))
 
 
-def _sent(request: HttpRequest, name: str) -> str | None:
+def _single_value(request: HttpRequest, name: str) -> str | None:
     # An intermediary may have used the other value of a repeated header.
     if name.lower() in request.repeated:
         raise HeaderMismatchError(f"{name} was sent more than once")
     return request.header(name)
 
 
-def _decoded(request: HttpRequest, name: str) -> str | None:
-    text = _sent(request, name)
+def _decoded_header(request: HttpRequest, name: str) -> str | None:
+    text = _single_value(request, name)
     try:
         return None if text is None else decoded_value(text)
     except HeaderMismatchError as error:
@@ -471,8 +463,9 @@ def _decoded(request: HttpRequest, name: str) -> str | None:
 
 
 def _check_argument(request: HttpRequest, name: str, value: Any) -> None:
-    sent, expected = _decoded(request, name), _rendered(value, name)
-    number = _INTEGER.fullmatch(sent) if sent is not None and _is_number(value) else None
+    sent, expected = _decoded_header(request, name), _header_text(value, name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = _INTEGER.fullmatch(sent) if sent is not None and is_number else None
     if number is None or int(number[1]) != value:  # 42.0 equals 42
         _check_same(name, sent, expected)
 
@@ -481,9 +474,9 @@ def _check_same(name: str, sent: str | None, expected: str | None) -> None:
     if sent == expected:
         return
     if sent is None:
-        raise HeaderMismatchError(f"{name} is missing; the body has {_shown(expected)}")
-    raise HeaderMismatchError(f"{name} is {_shown(sent)}; the body has {_shown(expected)}")
+        raise HeaderMismatchError(f"{name} is missing; the body has {_quoted(expected)}")
+    raise HeaderMismatchError(f"{name} is {_quoted(sent)}; the body has {_quoted(expected)}")
 
 
-def _shown(value: str | None) -> str:
+def _quoted(value: str | None) -> str:
     return "nothing" if value is None else repr(value[:_SHOWN_CHARS_MAX])

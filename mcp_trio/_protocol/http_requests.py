@@ -202,7 +202,9 @@ class Endpoint:
         message = self.decoder.decode(body)
         if type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
-        metadata = _metadata_in(message) if self.is_stateless else None
+        metadata = None
+        if self.is_stateless and isinstance(message, _SINGLE):
+            metadata = metadata_of(message.params)
         if metadata is not None or self._names_stateless(http_request):
             return self._stateless_request(http_request, message, metadata)
         return self._in_session(http_request, message)
@@ -237,30 +239,32 @@ class Endpoint:
         self, http_request: HttpRequest, message: Request | Notification, metadata: Metadata | None
     ) -> None:
         version = metadata.requested if metadata is not None and metadata.has_version else None
-        params = _names_in(message)
-        paths = self._paths(message.method, params)
+        params: Mapping[str, Any] = {}
+        if message.params is not None:
+            params = _decode_names(message.params)
+        paths = None
+        tool = params.get("name")
+        if message.method == "tools/call" and isinstance(tool, str):
+            paths = self.parameter_paths(tool)
+        if paths and message.params is not None:  # decode the arguments, which may be large
+            params = _decode_params(message.params)
         check_headers_match(
             http_request,
             version=version or http_request.header(PROTOCOL_VERSION) or "",
             method=message.method,
-            params=_params_of(message) if paths else params,
+            params=params,
             paths=paths,
             is_request=isinstance(message, Request),
         )
-
-    def _paths(
-        self, method: str, params: Mapping[str, Any]
-    ) -> Mapping[str, tuple[str, ...]] | None:
-        name = params.get("name")
-        if method != "tools/call" or not isinstance(name, str):
-            return None
-        return self.parameter_paths(name)
 
     def _in_session(self, http_request: HttpRequest, message: Message | Batch) -> RoutingResult:
         if not self.has_sessions:
             return self._stateless_only(message)
         if isinstance(message, Request) and message.method == INITIALIZE:
-            return self._opening(http_request, message)
+            if http_request.header(SESSION_ID) is not None:
+                text = f"initialize must be sent without {SESSION_ID}"
+                return Rejection(status=400, text=text, id=message.id)
+            return OpenSession(message)
         session = self._session(http_request)
         if isinstance(session, Rejection):
             return attrs.evolve(session, id=_id_of(message))
@@ -277,12 +281,6 @@ class Endpoint:
             id=_id_of(message),
             data={"supported": [*self.protocol_versions]},
         )
-
-    def _opening(self, http_request: HttpRequest, request: Request) -> RoutingResult:
-        if http_request.header(SESSION_ID) is not None:
-            text = f"initialize must be sent without {SESSION_ID}"
-            return Rejection(status=400, text=text, id=request.id)
-        return OpenSession(request)
 
     # Requests of a session.
 
@@ -321,10 +319,6 @@ class Endpoint:
         return session if isinstance(session, Rejection) else EndSession(session[0])
 
 
-def _metadata_in(message: Message | Batch) -> Metadata | None:
-    return metadata_of(message.params) if isinstance(message, _SINGLE) else None
-
-
 class _Names(TypedDict, total=False):
     """The members of params that `Mcp-Name` repeats (`NAME_MEMBERS`)."""
 
@@ -337,15 +331,6 @@ _decode_names: Final = cast(
     "Callable[[msgspec.Raw], Mapping[str, Any]]", msgspec.json.Decoder(_Names).decode
 )
 _decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def _names_in(message: Request | Notification) -> Mapping[str, Any]:
-    return {} if message.params is None else _decode_names(message.params)
-
-
-def _params_of(message: Request | Notification) -> Mapping[str, Any]:
-    # With the arguments, which may be large, so that it is called only if a header needs them.
-    return {} if message.params is None else _decode_params(message.params)
 
 
 def _rejected_batch(batch: Batch, session: KnownSession) -> Rejection | None:

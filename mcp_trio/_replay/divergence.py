@@ -323,9 +323,7 @@ def _missing_hint(finding: Finding) -> str:
     assert finding.record is not None
     operation = _operation_text(finding.record.kind)
     if finding.operation is not None:
-        return (
-            f"the code does not do the {operation} recorded here: no longer, or later than it did"
-        )
+        return f"the code no longer does the {operation} recorded here, or does it later"
     return f"the code no longer comes to the {operation} recorded here"
 
 

@@ -396,7 +396,7 @@ class ThreadToken:
         self._is_abandoned |= self._runs_left < 0
         self.clock.expect_thread(
             self.seconds,
-            f"the thread of {name!r} did not come back within {self.seconds:g} s"
+            f"the thread of {name!r} neither ended nor used its context within {self.seconds:g} s"
             " (limits.replay.thread_seconds)",
         )
 

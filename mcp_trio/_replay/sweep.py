@@ -492,16 +492,16 @@ class SweepSequencer:
 
     # Messages.
 
-    def received(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  of `Sequencer`
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  of `Sequencer`
         """Return the number of the message's record, by which lanes get their recorded names."""
         return self.delivering
 
-    def sent(self, frame: bytes, lane: Lane | None) -> None:
+    def sent(self, message: bytes, lane: Lane | None) -> None:
         """Keep a message; deliver the recorded response to a request."""
         if lane is None or self.clock.is_over:
             return
-        fields = message_fields(frame)
-        self.outcomes.add_message(lane.name, fields, frame)
+        fields = message_fields(message)
+        self.outcomes.add_message(lane.name, fields, message)
         if fields.is_response:
             self._finish(lane)
         elif fields.is_request:

@@ -427,7 +427,7 @@ def load_recording(path: str | os.PathLike[str], *, purpose: str) -> LoadedRecor
     usable = records[1:]
     loss = first_loss(usable)
     if loss is not None:
-        notes.append(f"record {usable[loss].number}: a gap; replayed up to it")
+        notes.append(f"record {usable[loss].number}: a gap, at which the replay ends")
         usable = usable[:loss]
     journal = [record for record in usable if record.kind in KINDS and record.kind != "gap"]
     for record in journal:

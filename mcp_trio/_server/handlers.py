@@ -271,7 +271,7 @@ class ServedSession:
         result = await self._read(handling, uri, limiter)
         if isinstance(result, types.InputRequiredResult):
             raise TypeError(
-                f"{uri!r} returned questions for the client, which needs a request of its own"
+                f"{uri!r} returned an InputRequiredResult; only a client's own resources/read may"
             )
         return result
 

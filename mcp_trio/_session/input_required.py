@@ -409,7 +409,7 @@ class Rounds:
         size_bytes += sum(len(question.request.params) for question in self._open.values())
         if size_bytes > bytes_max:
             raise LocalProtocolError(
-                f"the questions have {size_bytes} bytes,"
+                f"the open input requests have {size_bytes} bytes,"
                 f" more than limits.messages.bytes_max={bytes_max}"
             )
         rejection = self.dispatcher.suspended_handlers.rejection(self)
@@ -792,5 +792,6 @@ def _count(handling: Handling, number: int) -> None:
     questions_max = handling.session.connection.limits.requests.sent_per_handler_max
     if handling.questions > questions_max:
         raise LocalProtocolError(
-            f"a handler cannot ask more than limits.requests.sent_per_handler_max={questions_max}"
+            "a handler cannot send more requests than"
+            f" limits.requests.sent_per_handler_max={questions_max}"
         )

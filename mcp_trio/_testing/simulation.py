@@ -282,7 +282,9 @@ class _Simulation:
             raise AssertionError(f"requests without an outcome: {', '.join(still_open)}")
         for name in _FAULT_COUNTERS:
             if connection.counts[name] and self.faults == NO_FAULTS:
-                raise AssertionError(f"{name}, {connection.counts[name]} times, without faults")
+                raise AssertionError(
+                    f"{name}: {connection.counts[name]} messages, although there were no faults"
+                )
 
 
 def _is_mcp_error(error: Exception) -> bool:

@@ -429,9 +429,9 @@ async def _reject_websocket(receive: Receive, send: Send) -> None:
 class _Progress(enum.Enum):
     """The progress of an answer."""
 
-    NOT_STARTED = "nothing was sent"
-    STARTED = "it was started"
-    COMPLETE = "it was sent completely"
+    NOT_STARTED = "nothing was sent yet"
+    STARTED = "its headers were sent"
+    COMPLETE = "it is complete"
 
 
 # Most answers have the same headers as an earlier one.
@@ -649,7 +649,7 @@ class AsgiExchange:
 
     def _expect(self, progress: _Progress) -> None:
         if self._progress is not progress:
-            raise RuntimeError(f"this cannot be sent now: of the answer, {self._progress.value}")
+            raise RuntimeError(f"an HTTP response is sent out of order: {self._progress.value}")
 
     async def _put_body(self, body: bytes, *, more_body: bool) -> None:
         """Send in pieces, so that the stall limit counts for each piece of a large answer."""

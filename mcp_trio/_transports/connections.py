@@ -85,7 +85,7 @@ class ReportedState:
         try:
             self.on_state(self.state, self.reason)
         except Exception:
-            logger.exception("on_state failed")
+            logger.exception("the callback state_changed failed")
 
 
 class NamedChannel(Channel, Protocol):

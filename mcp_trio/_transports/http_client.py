@@ -730,7 +730,7 @@ class HttpChannel:
             await stream.connect()
             while not stream.exceeded_limit:
                 await stream.resume()
-            logger.info("the standalone stream is given up: %s", stream.end_reason)
+            logger.info("the standalone stream is not opened again: %s", stream.end_reason)
         except SessionNotFound:
             # Before the first success, 404 means that the server has no standalone stream.
             if stream.was_accepted:

@@ -556,7 +556,7 @@ def test_what_a_server_in_this_process_prints_goes_to_stderr(invoke):
 
 def test_results_that_were_not_recorded_are_an_error(write):
     path = write(("gap", {"reason": "full"}), ("gap", {"count": 3}), role="client")
-    with pytest.raises(RecordingError, match="no room for the results in "):
+    with pytest.raises(RecordingError, match="no disk space for the results in "):
         recorded_results(path)
 
 

@@ -294,13 +294,13 @@ def test_only_2025_11_25_has_elicitation_ids():
 @pytest.mark.parametrize(
     ("value", "protocol_version", "missing"),
     [
-        (form(quay=SEVERAL), C, "choice of several in a form"),
+        (form(quay=SEVERAL), C, "multiple choice in a form"),
         (
             s.ElicitParams(message="?", mode="url", url="https://a.example"),
             C,
             "elicitation by URL",
         ),
-        (s.ElicitResult(action="accept", content={"quay": ["n"]}), C, "choice of several"),
+        (s.ElicitResult(action="accept", content={"quay": ["n"]}), C, "multiple choice"),
         (form(), B, "elicitation"),
         (s.ElicitResult(action="cancel"), B, "elicitation"),
         (s.InputRequiredResult(request_state="s"), D, "result that asks for input"),
@@ -308,11 +308,11 @@ def test_only_2025_11_25_has_elicitation_ids():
         (question(message(USE)), C, "use of tools in sampling"),
         (question(message([GIVEN])), C, "use of tools in sampling"),
         (question(tools=[]), C, "tools in sampling"),
-        (question(tool_choice=s.ToolChoice()), C, "choice of tools in sampling"),
+        (question(tool_choice=s.ToolChoice()), C, "toolChoice in sampling"),
         (
             s.CreateMessageResult(role="assistant", model="m", content=[TEXT, TEXT]),
             C,
-            "sampling message of several blocks",
+            "sampling message with several content blocks",
         ),
     ],
 )

@@ -479,7 +479,9 @@ def test_a_thread_that_never_returns_is_reported(recorded):
     finally:
         release.set()
     assert caught.value.kind == "problem"
-    assert "the thread of 'run' did not come back within 0.3 s" in str(caught.value)
+    assert "the thread of 'run' neither ended nor used its context within 0.3 s" in str(
+        caught.value
+    )
 
 
 def test_a_thread_that_catches_everything_does_not_delay_the_end(recorded):

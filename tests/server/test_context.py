@@ -527,7 +527,7 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve):
     for _ in range(3):
         await asker.wire.send_result(await asker.next_told(), reply(use("a")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == (
-        "a handler cannot ask more than limits.requests.sent_per_handler_max=3"
+        "a handler cannot send more requests than limits.requests.sent_per_handler_max=3"
     )
     assert asker.told == []
 

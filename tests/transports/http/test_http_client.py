@@ -1047,7 +1047,7 @@ def test_an_exception_of_on_state_is_logged(caplog):
     condition.become("open")
 
     assert condition.state == "open"
-    assert "on_state failed" in caplog.text
+    assert "the callback state_changed failed" in caplog.text
 
 
 # The HTTP client channel with a stateless server: broken connections and oversized messages.
