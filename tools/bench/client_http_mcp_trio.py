@@ -1,9 +1,9 @@
-"""The client of `round_trips.py`, by mcp_trio: `python client_http_mcp_trio.py URL REVISION`."""
+"""Our client for `round_trips.py`: `python client_http_mcp_trio.py URL VERSION`."""
 
 import sys
 from functools import partial
 
-import round_trip
+import timed_calls
 import trio
 
 from mcp_trio import Client
@@ -16,7 +16,7 @@ async def main(url: str, protocol_version: str) -> None:
             answer = await client.call_tool("add", {"a": number, "b": 1}, result_type=int)
             return str(answer)
 
-        await round_trip.measure(call)
+        await timed_calls.measure(call)
 
 
 if __name__ == "__main__":

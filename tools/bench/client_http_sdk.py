@@ -1,10 +1,10 @@
-"""The client of `round_trips.py`, by the official Python SDK, with its default backend."""
+"""The Python SDK's client for `round_trips.py`, with its default backend."""
 
 import sys
 from functools import partial
 
 import anyio
-import round_trip
+import timed_calls
 from mcp import Client  # type: ignore[import-not-found]
 
 STATELESS_VERSION = "2026-07-28"
@@ -18,7 +18,7 @@ async def main(url: str, protocol_version: str) -> None:
             result = await client.call_tool("add", {"a": number, "b": 1})
             return str(result.content[0].text)
 
-        await round_trip.measure(call)
+        await timed_calls.measure(call)
 
 
 if __name__ == "__main__":

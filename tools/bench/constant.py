@@ -1,4 +1,4 @@
-"""What the floors answer, whatever they are asked: bytes that were made beforehand."""
+"""The constant answer of the minimal HTTP servers, whatever they receive."""
 
 import argparse
 from typing import Final
@@ -11,12 +11,12 @@ BODY: Final = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","tex
 
 @attrs.frozen
 class Constant:
-    """Where a floor listens, and what it answers.
+    """The port of a minimal server, and its answer.
 
     Attributes:
         port: The port.
-        media_type: The type of the body.
-        pieces: The body; more than one piece where nobody knows the length beforehand.
+        media_type: The media type of the body.
+        pieces: The body; several pieces if it has no Content-Length.
     """
 
     port: int
@@ -25,15 +25,14 @@ class Constant:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Those of an answer; a length only where it is known."""
         kind = (b"content-type", self.media_type)
         if len(self.pieces) == 1:
             return [kind, (b"content-length", b"%d" % len(BODY))]
         return [kind]
 
 
-def asked_for() -> Constant:
-    """What the command line says."""
+def constant_answer() -> Constant:
+    """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description="Serve one answer over HTTP.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--form", choices=["json", "sse", "stateless"], required=True)

@@ -13,12 +13,12 @@ _count = 0
 
 
 def watch() -> None:
-    """From now on, count what this thread calls."""
+    """Start counting this thread's function calls."""
     sys.setprofile(_profile)
 
 
 async def count() -> int:
-    """Tell how many functions were called so far."""
+    """Return the number of function calls so far."""
     return _count
 
 

@@ -40,19 +40,19 @@ _HEADERS: Final = {
     "User-Agent": "bench",
 }
 
-# A floor answers everything as if it were this; see `constant.py`.
+# The id in the constant answer of the minimal servers; see `constant.py`.
 _CONSTANT_ID: Final = 1
 
 
 @attrs.frozen(kw_only=True)
 class Form:
-    """How calls are made.
+    """A form of calls and answers.
 
     Attributes:
-        name: What servers are told.
-        title: What it is.
-        is_modern: Each request is complete in itself; otherwise there are sessions.
-        media_type: What answers have to be; empty if the server may choose.
+        name: The name in the servers' `--form` option.
+        title: The name in tables.
+        is_stateless: Whether requests need no session.
+        media_type: The required media type of answers; empty for any.
     """
 
     name: str
@@ -68,11 +68,7 @@ FORMS: Final = (JSON_ANSWERS, SSE_ANSWERS, STATELESS)
 
 
 class HttpServerUnderLoad:
-    """A server process, from its start to its end; a context manager.
-
-    Raises:
-        RuntimeError: The server ended, or answered what it should not have.
-    """
+    """A server process while the block runs."""
 
     def __init__(
         self,
@@ -102,7 +98,7 @@ class HttpServerUnderLoad:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Ask it to end; a server that then does not end is killed."""
+        """Stop the server, or kill it."""
         with self._process:
             self._process.terminate()
             try:
@@ -112,19 +108,16 @@ class HttpServerUnderLoad:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
         return f"http://127.0.0.1:{self._port}/mcp"
 
     def cpu_seconds(self) -> float:
-        """The CPU time of the server so far."""
         return cpu_seconds_of(self._process.pid)
 
     def rss_kib(self) -> float:
-        """The memory that the server holds."""
         return rss_mib_of(self._process.pid) * 1024
 
     def start(self) -> Start:
-        """Wait until it answers."""
+        """Wait for the first answer."""
         connected(lambda: tcp_socket(self._port), self._process).close()
         with self._link() as link:
             if self._has_sessions:
@@ -136,7 +129,7 @@ class HttpServerUnderLoad:
     # Calls
 
     def call(self, tool: str, **arguments: int) -> str:
-        """What a tool answers when nothing else is in flight."""
+        """Return a tool's answer, with no other call in flight."""
         with self._link() as link:
             answer = self._call(link, self._headers(0), tool, arguments, id_=self._next_id())
         assert answer.result
@@ -213,12 +206,12 @@ class HttpServerUnderLoad:
     # Sessions
 
     def open_sessions(self, count: int) -> Sequence[str]:
-        """Begin so many sessions one after the other, and let them be."""
+        """Open so many sessions one after the other, and return their ids."""
         with self._link() as link:
             return [self._open_session(link) for _ in range(count)]
 
     def close_sessions(self, sessions: Sequence[str]) -> None:
-        """End sessions as clients do, one after the other."""
+        """Close the sessions one after the other, by DELETE."""
         with self._link() as link:
             for session in sessions:
                 headers = {_SESSION_ID: session, _VERSION: NEWEST_LEGACY}
@@ -259,7 +252,7 @@ class HttpServerUnderLoad:
         return written("POST", self._port, headers, body)
 
     def _answer(self, response: Response) -> Message:
-        """The one message in it, which is an answer."""
+        """Return the single message of a response."""
         media_type = response.headers.get("content-type", "")
         messages = [self._decode(each) for each in response.messages()]
         if response.status != 200 or not media_type.startswith(self._form.media_type):
@@ -271,7 +264,7 @@ class HttpServerUnderLoad:
 
 @attrs.define(eq=False)
 class _Lane:
-    """A connection under load, what its requests say, and when the last one was sent."""
+    """A connection under load, the fixed part of its requests, and the last request's time."""
 
     link: Link
     headers: Mapping[str, str]
@@ -279,11 +272,7 @@ class _Lane:
 
 
 def _readable(selector: selectors.BaseSelector) -> Iterator[_Lane]:
-    """Those on which something has come.
-
-    Raises:
-        RuntimeError: Nothing comes any more.
-    """
+    """Return the connections with received data; raise RuntimeError if there are none in time."""
     events = selector.select(ANSWER_SECONDS)
     if not events:
         raise RuntimeError("the server does not answer")

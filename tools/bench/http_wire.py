@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a benchmark needs it: requests that are made beforehand, answers read whole."""
+"""A small HTTP/1.1 client for benchmarks: prepared requests, complete responses."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ _LENGTHLESS: Final = frozenset({"204", "304"})
 
 
 class Response(NamedTuple):
-    """A whole answer; names of headers are in lower case."""
+    """A complete response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def messages(self) -> Iterator[bytes]:
-        """The messages in the body, be it one or a stream of events."""
+        """Return the messages of the body, JSON or an event stream."""
         if not self.headers.get("content-type", "").startswith(EVENT_STREAM):
             yield self.body
             return
@@ -30,17 +30,13 @@ class Response(NamedTuple):
 
 
 class ResponseReader:
-    """Takes what comes until an answer is whole."""
+    """Collects received data until a response is complete."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def feed(self, chunk: bytes) -> Response | None:
-        """The answer, if this was the last of it.
-
-        Raises:
-            RuntimeError: Something comes after its end, or its end cannot be known.
-        """
+        """Return the response once it is complete, None before."""
         self._received += chunk
         head, found, rest = bytes(self._received).partition(b"\r\n\r\n")
         if not found:
@@ -57,7 +53,6 @@ class ResponseReader:
 
 
 def _body(status: str, headers: Mapping[str, str], rest: bytes) -> bytes | None:
-    """The body, if it is whole."""
     if "chunked" in headers.get("transfer-encoding", ""):
         return _joined(rest)
     if status in _LENGTHLESS:
@@ -69,7 +64,7 @@ def _body(status: str, headers: Mapping[str, str], rest: bytes) -> bytes | None:
 
 
 def _joined(rest: bytes) -> bytes | None:
-    """The chunks, if the last one has come."""
+    """Return the joined chunks once the last one has arrived."""
     pieces: list[bytes] = []
     while rest:
         size, found, rest = rest.partition(b"\r\n")
@@ -84,7 +79,7 @@ def _joined(rest: bytes) -> bytes | None:
 
 
 class Link:
-    """A connection, for one request at a time; a context manager."""
+    """A connection with one request at a time; a context manager."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS)
@@ -100,26 +95,20 @@ class Link:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
         self.socket.close()
 
     def send(self, request: bytes) -> None:
-        """Send a whole request."""
         self.socket.sendall(request)
 
     def receive(self) -> Response | None:
-        """Take what has come; the answer, if it is whole.
-
-        Raises:
-            RuntimeError: The server has closed the connection.
-        """
+        """Receive data; return the response once it is complete."""
         chunk = self.socket.recv(CHUNK_BYTES)
         if not chunk:
             raise RuntimeError("the server has closed the connection")
         return self._reader.feed(chunk)
 
     def ask(self, request: bytes) -> Response:
-        """The answer to a request, when nothing else is in flight."""
+        """Send a request, and return its response."""
         self.send(request)
         while True:
             response = self.receive()
@@ -128,7 +117,7 @@ class Link:
 
 
 def written(method: str, port: int, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """A request for the MCP endpoint, as bytes."""
+    """Return a request to the MCP endpoint, as bytes."""
     fields = {"Host": f"127.0.0.1:{port}", **headers}
     if body:
         fields["Content-Length"] = str(len(body))

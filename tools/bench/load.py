@@ -42,13 +42,13 @@ class Content(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """A tool of a list, as far as it is checked."""
+    """The checked part of a listed tool."""
 
     name: str
 
 
 class Result(msgspec.Struct):
-    """The result of a call or a list, as far as it is checked."""
+    """The checked part of a result."""
 
     content: list[Content] = []
     tools: list[Tool] = []
@@ -65,14 +65,14 @@ class Message(msgspec.Struct):
 
 
 class Answer(NamedTuple):
-    """The text that a tool returned, and how many notifications came before it."""
+    """The text of a tool result, and the number of notifications before it."""
 
     text: str
     notifications: int
 
 
 class Cost(NamedTuple):
-    """What a load took: the server's CPU, the time in all and until each call was answered."""
+    """The cost of a load: the server's CPU time, and the durations."""
 
     cpu_seconds: float
     seconds: float
@@ -80,24 +80,23 @@ class Cost(NamedTuple):
 
     @property
     def cpu_ms_per_1000(self) -> float:
-        """The figure that everything is compared by."""
+        """The CPU time that all servers are compared by."""
         return self.cpu_seconds * 1_000_000 / len(self.call_seconds)
 
     @property
     def calls_per_second(self) -> float:
-        """How fast it went, this process included."""
         return len(self.call_seconds) / self.seconds
 
 
 class Start(NamedTuple):
-    """What a server took until its first answer."""
+    """The time that a server took until its first answer."""
 
     cpu_seconds: float
     seconds: float
 
 
 class Listing(NamedTuple):
-    """What was listed, over all pages, in how many bytes, and how long it took."""
+    """The listed names, their size in bytes, and the duration."""
 
     names: Sequence[str]
     size_bytes: int
@@ -105,46 +104,39 @@ class Listing(NamedTuple):
 
 
 class Wire(Protocol):
-    """How whole messages go to a server, and come back.
+    """A connection that sends and receives complete messages.
 
     Attributes:
-        received_bytes: How much has come so far.
+        received_bytes: The number of received bytes.
     """
 
     received_bytes: int
 
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Send messages, all of them."""
+    def send(self, frames: Sequence[bytes]) -> None: ...
 
     def receive(self) -> Sequence[bytes]:
-        """What comes next; of a message that is not whole yet, nothing.
-
-        Raises:
-            RuntimeError: The server ended.
-        """
+        """Return the messages that are complete; raise RuntimeError if the server has ended."""
         ...
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask the server to end, and wait until it has."""
+        """Close the connection, and wait until the server has ended."""
 
 
 @attrs.define(eq=False)
 class Pipes:
-    """See `Wire`; over stdin and stdout, one message a line."""
+    """A connection over stdin and stdout."""
 
     _process: subprocess.Popen[bytes]
     received_bytes: int = attrs.field(default=0, init=False)
     _unread: list[bytes] = attrs.field(factory=list[bytes], init=False)
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """See `Wire`."""
         assert self._process.stdin
         data = memoryview(b"\n".join([*frames, b""]))
         while data:
             data = data[os.write(self._process.stdin.fileno(), data) :]
 
     def receive(self) -> Sequence[bytes]:
-        """See `Wire`."""
         assert self._process.stdout
         chunk = os.read(self._process.stdout.fileno(), CHUNK_BYTES)
         if not chunk:
@@ -159,18 +151,11 @@ class Pipes:
         return lines
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """See `Wire`; it ends with its stdin."""
         process.communicate(timeout=CLOSE_SECONDS)
 
 
 class ServerUnderLoad:
-    """A server process, from its start to its end; a context manager.
-
-    `connect` makes the way to it; without it, that is over its pipes.
-
-    Raises:
-        RuntimeError: The server ended, or answered what it should not have.
-    """
+    """A server process while the block runs; `connect` opens a connection other than pipes."""
 
     def __init__(
         self,
@@ -203,7 +188,7 @@ class ServerUnderLoad:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Ask it to end; a server that then does not end is killed."""
+        """Stop the server, or kill it."""
         with self._process:
             try:
                 self._wire.end(self._process)
@@ -211,15 +196,13 @@ class ServerUnderLoad:
                 self._process.kill()
 
     def cpu_seconds(self) -> float:
-        """The CPU time of the server so far."""
         return cpu_seconds_of(self._process.pid)
 
     def rss_mib(self) -> float:
-        """The memory that the server holds."""
         return rss_mib_of(self._process.pid)
 
     def initialize(self) -> Start:
-        """Shake hands, or ask what is spoken where there is no handshake."""
+        """Initialize, or discover the server where there is no handshake."""
         if self._meta:
             self._send([_request(0, "server/discover", {"_meta": self._meta})])
             next(self._receive())
@@ -231,7 +214,7 @@ class ServerUnderLoad:
         return start
 
     def call(self, tool: str, **arguments: int | str) -> Answer:
-        """What a tool answers when nothing else is in flight."""
+        """Return a tool's answer, with no other call in flight."""
         self._last_id += 1
         meta = {**self._meta, "progressToken": self._last_id}
         params = {"name": tool, "arguments": arguments, "_meta": meta}
@@ -242,7 +225,7 @@ class ServerUnderLoad:
         raise AssertionError("unreachable")
 
     def list_tools(self) -> Listing:
-        """Every page of the list."""
+        """List the tools of all pages."""
         begin, begin_bytes = time.perf_counter(), self._wire.received_bytes
         names: list[str] = []
         cursor: str | None = None
@@ -266,7 +249,7 @@ class ServerUnderLoad:
         return result
 
     def add(self, *, in_flight: int, seconds: float) -> Cost:
-        """Keep so many calls of `add` in flight for so long."""
+        """Keep so many calls of `add` in flight for so many seconds."""
         begin = time.perf_counter()
         end = begin + seconds
         cpu_seconds = self.cpu_seconds()
@@ -300,38 +283,37 @@ class ServerUnderLoad:
             yield from self._receive_some()
 
     def _receive_some(self) -> list[Message]:
-        """At least one message."""
         while not (lines := self._wire.receive()):
             pass
         return [self._decode(line) for line in lines]
 
 
 def cpu_seconds_of(process: int) -> float:
-    """The CPU time of a process so far, by its id."""
+    """Return the CPU time of a process so far."""
     return time.clock_gettime((~process << 3) | _CPUCLOCK_SCHED)
 
 
 def rss_mib_of(process: int) -> float:
-    """The memory that a process holds, by its id."""
+    """Return the resident memory of a process."""
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def free_port() -> int:
-    """One of this machine at which nobody listens."""
+    """Return a port that is not in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
 def rotated(names: Sequence[Name], by: int) -> Sequence[Name]:
-    """The names, beginning with another one: whoever takes turns goes first in turn."""
+    """Return the names, starting with another one in each turn."""
     first = by % len(names)
     return [*names[first:], *names[:first]]
 
 
 def hello(protocol_version: str) -> bytes:
-    """The handshake of a legacy client."""
+    """Return the `initialize` request of a legacy client."""
     params = {
         "protocolVersion": protocol_version,
         "capabilities": {},
@@ -341,7 +323,7 @@ def hello(protocol_version: str) -> bytes:
 
 
 def called(tool: str, arguments: Mapping[str, object], number: int = 1, **meta: object) -> bytes:
-    """A call by a stateless client; `meta` is what it says beside who it is."""
+    """Return the tool call of a stateless client; `meta` is added to its metadata."""
     params = {"name": tool, "arguments": arguments, "_meta": {**METADATA, **meta}}
     return _request(number, "tools/call", params)
 
@@ -357,11 +339,7 @@ def _text(message: Message) -> str:
 
 
 def checked_id(answer: Message) -> int:
-    """The id of an answer to `add`, whose result is one more.
-
-    Raises:
-        RuntimeError: It is something else.
-    """
+    """Return the id of an answer to `add`, after checking the result."""
     if answer.id is None or _text(answer) != str(answer.id + 1):
         raise RuntimeError(f"a wrong answer: {answer}")
     return answer.id

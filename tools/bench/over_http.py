@@ -1,27 +1,111 @@
-"""Measure what a call over HTTP costs, beside the official SDKs: `python tools/bench/over_http.py`.
+"""Measure the cost of a call over HTTP, and compare SDKs: `python tools/bench/over_http.py`.
 
-The manner is that of `stdio.py`: the servers of a form are all alive at once and take turns, and
-what counts is the server's own CPU time, from the kernel (Linux only). Two floors, which answer
-everything alike, tell what their HTTP costs by itself. Nothing here fails for being slow.
+As in `stdio.py`, servers take turns, and their CPU time counts (Linux only). Two servers that
+always send the same answer show the cost of HTTP alone. Slowness is no failure.
 """
 
+import itertools
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import attrs
-import http_servers
-import http_sessions
-import report
-from aims import Aim, Results, best_peer, ratios
+import measuring
 from http_load import FORMS, JSON_ANSWERS, Form, HttpServerUnderLoad
-from http_servers import FLOOR_H11, FLOOR_HYPERCORN, FLOORS, HYPERCORN
 from load import rotated
-from rounds import Effort, Measurements, add_rows, asked_for, medians_of, print_json
-from servers import OURS, PEERS, Workshop, stateless_versions, versions
+from measuring import (
+    Aim,
+    Effort,
+    Measurements,
+    Results,
+    add_rows,
+    best_peer_values,
+    effort_from,
+    medians_of,
+    print_json,
+    ratios,
+)
+from servers import (
+    FLOOR_H11,
+    FLOOR_HYPERCORN,
+    FLOORS,
+    HYPERCORN,
+    OURS,
+    PEERS,
+    BenchFolder,
+    http_commands,
+    http_python_commands,
+    stateless_versions,
+    versions,
+)
+
+WARM_UP: Final = 200
+AT_ONCE: Final = 100
+CLOSED_BEFORE: Final = 4_000
+"""Sessions that are closed first, until the heap grows no more between collections."""
+
+SETTLE_SECONDS: Final = 1.0
+
+IDLE: Final = "sessions: RSS growth of an idle one, KiB"
+OPENED: Final = "sessions: open one: CPU, ms"
+CLOSED_CPU: Final = "sessions: open and close one: CPU, ms"
+FIRST_RSS: Final = f"sessions: RSS growth by the first {CLOSED_BEFORE:,} closed, MiB"
+CLOSED_RSS: Final = "sessions: RSS growth of a closed one, KiB"
+CLOSED_OBJECTS: Final = "sessions: objects left by all closed ones"
+CLOSED_TASKS: Final = "sessions: tasks left by all closed ones"
+
+SESSION_AIMS: Final = {IDLE: 5.0, CLOSED_RSS: 0.1, CLOSED_OBJECTS: 0.0, CLOSED_TASKS: 0.0}
+"""Limits; RSS varies a little, so 1 MiB after 10,000 sessions is allowed."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionEffort:
+    """The number of sessions that stay idle, and of those that are opened and closed."""
+
+    idle: int
+    closed: int
+
+
+def measure_sessions(
+    server: HttpServerUnderLoad, effort: SessionEffort, *, counts_objects: bool
+) -> Iterator[tuple[str, float]]:
+    """Yield the costs of idle and of closed sessions, in a fresh server."""
+    server.start()
+    server.open_sessions(WARM_UP)
+    rss_kib, cpu_seconds = server.rss_kib(), server.cpu_seconds()
+    server.open_sessions(effort.idle)
+    yield OPENED, (server.cpu_seconds() - cpu_seconds) * 1000 / effort.idle
+    yield IDLE, (server.rss_kib() - rss_kib) / effort.idle
+    rss_kib = server.rss_kib()
+    _open_and_close(server, CLOSED_BEFORE)
+    yield FIRST_RSS, (server.rss_kib() - rss_kib) / 1024
+    holdings, rss_kib = _holdings(server, counts_objects=counts_objects), server.rss_kib()
+    cpu_seconds = server.cpu_seconds()
+    _open_and_close(server, effort.closed)
+    yield CLOSED_CPU, (server.cpu_seconds() - cpu_seconds) * 1000 / effort.closed
+    yield CLOSED_RSS, (server.rss_kib() - rss_kib) / effort.closed
+    for row, before, after in zip(
+        (CLOSED_OBJECTS, CLOSED_TASKS),
+        holdings,
+        _holdings(server, counts_objects=counts_objects),
+        strict=False,
+    ):
+        yield row, after - before
+
+
+def _open_and_close(server: HttpServerUnderLoad, count: int) -> None:
+    for _ in itertools.repeat(None, count // AT_ONCE):
+        server.close_sessions(server.open_sessions(AT_ONCE))
+    time.sleep(SETTLE_SECONDS)
+
+
+def _holdings(server: HttpServerUnderLoad, *, counts_objects: bool) -> list[int]:
+    return [int(each) for each in server.call("holdings").split()] if counts_objects else []
+
 
 CONNECTIONS: Final = (1, 16, 64)
 COUNTED_SECONDS: Final = 0.25
@@ -29,35 +113,37 @@ COUNTED_SECONDS: Final = 0.25
 
 @attrs.frozen(kw_only=True)
 class HttpEffort(Effort):
-    """The same; and how many sessions are left alone or ended."""
+    """An effort with the numbers of sessions."""
 
-    sessions: http_sessions.Effort
+    sessions: SessionEffort
 
 
 EFFORTS: Final = {
     False: HttpEffort(
-        rounds=5, turns=4, seconds=0.5, sessions=http_sessions.Effort(idle=500, ended=10_000)
+        rounds=5, turns=4, seconds=0.5, sessions=SessionEffort(idle=500, closed=10_000)
     ),
     True: HttpEffort(
-        rounds=1, turns=2, seconds=0.3, sessions=http_sessions.Effort(idle=500, ended=1_000)
+        rounds=1, turns=2, seconds=0.3, sessions=SessionEffort(idle=500, closed=1_000)
     ),
 }
 
 
-def measure(effort: HttpEffort, workshop: Workshop) -> Results:
-    """Each server's rows: the median of its turns, for each round."""
+def measure(effort: HttpEffort, bench_folder: BenchFolder) -> Results:
+    """Return each server's rows, with a value for each round."""
 
     def measure_round(round_: int) -> Measurements:
         for form in FORMS:
-            yield from _measure_form(form, workshop, effort, round_)
-        yield from _measure_sessions(workshop, effort.sessions)
+            yield from _measure_form(form, bench_folder, effort, round_)
+        yield from _measure_sessions(bench_folder, effort.sessions)
 
     return medians_of(effort.rounds, measure_round)
 
 
-def _measure_form(form: Form, workshop: Workshop, effort: Effort, round_: int) -> Measurements:
-    """Put all servers under each load in turn; who goes first changes."""
-    commands, environment = http_servers.commands(workshop, form), workshop.environment()
+def _measure_form(
+    form: Form, bench_folder: BenchFolder, effort: Effort, round_: int
+) -> Measurements:
+    """Put all servers under each load in turn; the order of servers changes."""
+    commands, environment = http_commands(bench_folder, form), bench_folder.environment()
     with ExitStack() as stack:
         servers: dict[str, HttpServerUnderLoad] = {}
         for name in rotated(list(commands), round_):
@@ -65,7 +151,7 @@ def _measure_form(form: Form, workshop: Workshop, effort: Effort, round_: int) -
             servers[name] = stack.enter_context(server)
             cpu_ms = server.start().cpu_seconds * 1000
             yield name, f"{form.title}: start to first answer: CPU, ms", cpu_ms
-        for server in servers.values():  # let caches fill, and compilers do their work
+        for server in servers.values():  # fill caches
             server.add(connections=CONNECTIONS[1], seconds=effort.seconds)
         for connections in CONNECTIONS:
             for turn in range(effort.turns):
@@ -79,31 +165,31 @@ def _title(form: Form, connections: int) -> str:
     return f"{form.title}: add, {connections} conn."
 
 
-def _measure_sessions(workshop: Workshop, effort: http_sessions.Effort) -> Measurements:
-    """What sessions hold and leave, in servers that have done nothing else."""
-    environment = workshop.environment()
-    for name, command in http_servers.commands(workshop, JSON_ANSWERS).items():
+def _measure_sessions(bench_folder: BenchFolder, effort: SessionEffort) -> Measurements:
+    """Measure sessions, in a fresh process of each server."""
+    environment = bench_folder.environment()
+    for name, command in http_commands(bench_folder, JSON_ANSWERS).items():
         if name not in FLOORS:
             with HttpServerUnderLoad(command, environment, JSON_ANSWERS) as server:
-                tells = name in (OURS, HYPERCORN)
-                for row, value in http_sessions.measure(server, effort, tells=tells):
+                counts_objects = name in (OURS, HYPERCORN)
+                for row, value in measure_sessions(server, effort, counts_objects=counts_objects):
                     yield name, row, value
 
 
-def count_function_calls(workshop: Workshop) -> Results:
-    """Function calls per `add` on one connection, in servers of their own."""
-    environment = workshop.environment()
+def count_function_calls(bench_folder: BenchFolder) -> Results:
+    """Count function calls per `add` on one connection, in separate servers."""
+    environment = bench_folder.environment()
     return {
         name: {
             f"{form.title}: function calls per add": [_function_calls(command, environment, form)]
             for form in FORMS
         }
-        for name, command in http_servers.python_commands("--count-calls").items()
+        for name, command in http_python_commands("--count-calls").items()
     }
 
 
 def _function_calls(command: Sequence[str], environment: Mapping[str, str], form: Form) -> float:
-    """The mean; both calls of which there is one too many are counted as others."""
+    """Return the mean; two of the calls are those that read the counter."""
     with HttpServerUnderLoad(command, environment, form) as server:
         server.start()
         server.add(connections=1, seconds=COUNTED_SECONDS)
@@ -112,21 +198,21 @@ def _function_calls(command: Sequence[str], environment: Mapping[str, str], form
         return (int(server.call("function_calls")) - begin) / (calls + 2)
 
 
-# What came of it
+# Aims and report.
 
 _BEST_PEER_SHARE: Final = 0.5
 _US_OVER_FLOOR: Final = 100.0
 
 
 def aims() -> Iterator[Aim]:
-    """What each form and load is to cost, and what a session may."""
+    """Yield the aims of each form and load, and of sessions."""
     for form in FORMS:
         for connections in CONNECTIONS:
             title = _title(form, connections)
             row = f"{title}: CPU per 1,000, ms"
             yield _of_best(title, row)
             yield _over_floor(title, row)
-    for row, at_most in http_sessions.AIMS.items():
+    for row, at_most in SESSION_AIMS.items():
         yield _of_ours(row, at_most)
 
 
@@ -136,13 +222,13 @@ def _of_ours(row: str, at_most: float) -> Aim:
 
 def _of_best(title: str, row: str) -> Aim:
     def ratios_of(results: Results) -> Sequence[float]:
-        return ratios(results[OURS][row], best_peer(results, row), row=row)
+        return ratios(results[OURS][row], best_peer_values(results, row), row=row)
 
     return Aim(f"{title} ÷ best peer", _BEST_PEER_SHARE, ratios_of)
 
 
 def _over_floor(title: str, row: str) -> Aim:
-    """Milliseconds per 1,000 calls are microseconds a call."""
+    """An aim for microseconds per call, which are milliseconds per 1,000 calls."""
 
     def ratios_of(results: Results) -> Sequence[float]:
         pairs = zip(results[HYPERCORN][row], results[FLOOR_HYPERCORN][row], strict=True)
@@ -152,28 +238,27 @@ def _over_floor(title: str, row: str) -> Aim:
 
 
 RATIOS: Final = {
-    "÷ best peer": (OURS, report.BEST_PEER),
+    "÷ best peer": (OURS, measuring.BEST_PEER),
     **{f"÷ {name}": (OURS, name) for name in (*PEERS, FLOOR_H11)},
     "hypercorn ÷ its floor": (HYPERCORN, FLOOR_HYPERCORN),
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables, or everything as JSON."""
-    effort, is_json = asked_for(arguments, "Measure the cost of a call over HTTP.", EFFORTS)
+    effort, is_json = effort_from(arguments, "Measure the cost of a call over HTTP.", EFFORTS)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        workshop = Workshop(Path(folder))
-        counts = count_function_calls(workshop)
-        results = measure(effort, workshop)
+        bench_folder = BenchFolder(Path(folder))
+        counts = count_function_calls(bench_folder)
+        results = measure(effort, bench_folder)
     if is_json:
         print_json(results, counts)
         return 0
     print(f"{versions()}; {stateless_versions()}")
-    report.print_figures("HTTP: medians", results)
+    measuring.print_figures("HTTP: medians", results)
     calls = [row for row in results[OURS] if row in results[FLOOR_H11]]
-    report.print_ratios("our native listener ÷ others", results, RATIOS, calls)
-    report.print_figures("function calls per request", counts)
-    report.print_aims(results, aims())
+    measuring.print_ratios("our native listener ÷ others", results, RATIOS, calls)
+    measuring.print_figures("function calls per request", counts)
+    measuring.print_aims(results, aims())
     return 0
 
 

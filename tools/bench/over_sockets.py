@@ -1,9 +1,8 @@
-"""Measure what a call over a socket costs, beside stdio: `python tools/bench/over_sockets.py`.
+"""Measure the cost of a call over sockets, beside stdio: `python tools/bench/over_sockets.py`.
 
-The manner is that of `stdio.py`: all servers are alive at once and take turns, the generator has so
-many calls in flight on one connection, and what counts is the server's own CPU time, from the
-kernel (Linux only). Two peers are there as well: the TypeScript SDK over the package `ws`, and the
-last Python SDK that has WebSocket. Nothing here fails for being slow.
+As in `stdio.py`, servers take turns, and their CPU time counts (Linux only); the load generator
+keeps several calls in flight on one connection. Two SDKs are measured as well: TypeScript with
+`ws`, and the last Python SDK with WebSocket. Slowness is no failure.
 """
 
 import subprocess
@@ -15,20 +14,21 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from aims import Results
 from load import Pipes, ServerUnderLoad, Wire, free_port, rotated
-from report import print_figures, print_ratios
-from rounds import (
+from measuring import (
     Effort,
     Measurements,
+    Results,
     add_rows,
-    asked_for,
+    effort_from,
     function_calls,
     medians_of,
+    print_figures,
     print_json,
+    print_ratios,
     turns,
 )
-from servers import HERE, PYTHON_1_PEER, TYPESCRIPT_PEER, Workshop, python_1_peer, versions
+from servers import HERE, PYTHON_1_PEER, TYPESCRIPT_PEER, BenchFolder, python_1_peer, versions
 from socket_wires import LineWire, WebSocketWire, connected, tcp_socket, unix_socket
 
 IN_FLIGHT: Final = (1, 16, 64)
@@ -36,7 +36,7 @@ COUNTED_SECONDS: Final = 0.25
 PATH: Final = "/ws"
 STDIO: Final = "stdio"
 OURS: Final = (STDIO, "unix", "tcp", "websocket", "native", "hypercorn")
-"""WebSockets of ours are served by themselves, and at one path of each host of HTTP."""
+"""Our transports; WebSockets are served alone, and beside HTTP by either host."""
 
 PEERS: Final = (f"{TYPESCRIPT_PEER}, ws", f"{PYTHON_1_PEER}, ws")
 
@@ -50,20 +50,22 @@ EFFORTS: Final = {
 
 @attrs.frozen
 class Bench:
-    """Starts servers, each at a place of its own."""
+    """Starts each server at a port or path of its own."""
 
-    workshop: Workshop
+    bench_folder: BenchFolder
 
     def server(self, name: str, *options: str) -> ServerUnderLoad:
-        """One of the servers, whose process has just been started and listens."""
+        """Start one of the servers."""
         command, connect = self._started(name)
-        return ServerUnderLoad([*command, *options], self.workshop.environment(), connect=connect)
+        return ServerUnderLoad(
+            [*command, *options], self.bench_folder.environment(), connect=connect
+        )
 
     def _started(self, name: str) -> tuple[Sequence[str], Connect]:
         if name == STDIO:
             return [sys.executable, str(HERE / "server_mcp_trio.py")], Pipes
         if name == "unix":
-            path = Path(tempfile.mkdtemp(dir=self.workshop.folder), "socket")
+            path = Path(tempfile.mkdtemp(dir=self.bench_folder.folder), "socket")
             return _ours(name, str(path)), lambda process: _over_unix(path, process)
         port = free_port()
         if name == "tcp":
@@ -72,7 +74,7 @@ class Bench:
 
     def _of_websocket(self, name: str, port: str) -> Sequence[str]:
         if name == PEERS[0]:
-            return self.workshop.node("server_typescript.mjs", "--websocket", port)
+            return self.bench_folder.node("server_typescript.mjs", "--websocket", port)
         if name == PEERS[1]:
             return python_1_peer("server_websocket_sdk_1.py", "--place", port)
         return _ours(name, port)
@@ -97,11 +99,11 @@ def _over_websocket(port: int, process: subprocess.Popen[bytes]) -> Wire:
     return wire
 
 
-# What is measured
+# Measure.
 
 
 def measure(effort: Effort, bench: Bench) -> Results:
-    """Each server's rows: the median of its turns, for each round."""
+    """Return each server's rows, with a value for each round."""
 
     def measure_round(round_: int) -> Measurements:
         with ExitStack() as stack:
@@ -118,7 +120,7 @@ def measure(effort: Effort, bench: Bench) -> Results:
 
 
 def count_function_calls(bench: Bench) -> Results:
-    """Function calls per `add` of each server of ours; counting slows them down."""
+    """Count function calls per `add` of our servers; counting slows them down."""
     return {name: dict(_function_calls(bench, name)) for name in OURS}
 
 
@@ -129,10 +131,9 @@ def _function_calls(bench: Bench, name: str) -> Iterator[tuple[str, Sequence[flo
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables, or everything as JSON."""
-    effort, is_json = asked_for(arguments, "Measure the cost of a call over sockets.", EFFORTS)
+    effort, is_json = effort_from(arguments, "Measure the cost of a call over sockets.", EFFORTS)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        bench = Bench(Workshop(Path(folder)))
+        bench = Bench(BenchFolder(Path(folder)))
         counts = count_function_calls(bench)
         results = measure(effort, bench)
     if is_json:

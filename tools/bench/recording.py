@@ -1,8 +1,7 @@
-"""Measure what recording costs and how fast a replay is: `python tools/bench/recording.py`.
+"""Measure the cost of recording and the speed of replay: `python tools/bench/recording.py`.
 
-The servers of a round are all alive at once and take turns, as in `stdio.py`; their CPU time comes
-from the kernel (Linux only). The recordings that they leave are replayed in this process. Nothing
-here fails for being slow.
+The servers take turns, as in `stdio.py`, and their CPU time counts (Linux only). Their recordings
+are replayed in this process. Slowness is no failure.
 """
 
 import argparse
@@ -20,11 +19,8 @@ import attrs
 import server_mcp_trio
 import trio
 import trio.testing
-from aims import ratios
 from load import ServerUnderLoad
-from measures import IN_FLIGHT
-from report import print_table, ratio_text
-from rounds import Effort, medians_of, turns
+from measuring import IN_FLIGHT, Effort, medians_of, print_table, ratio_text, ratios, turns
 
 from mcp_trio import Client, Context, Server
 from mcp_trio.recording import ReplayReport, replay
@@ -49,7 +45,7 @@ Figures = Mapping[str, Mapping[int, Sequence[float]]]
 
 
 def measure(effort: Effort, folder: Path) -> Figures:
-    """Each server's figures; the median of its turns, for each round."""
+    """Return each server's figures, with a value for each round."""
 
     def measure_round(round_: int) -> Iterator[tuple[str, int, float]]:
         with ExitStack() as stack:
@@ -66,7 +62,6 @@ def measure(effort: Effort, folder: Path) -> Figures:
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """How a server is started; one that records leaves a file that is named after it."""
     options, _ = SERVERS[name]
     given = [sys.executable, SERVER, *options]
     if "--record" in options:
@@ -75,12 +70,11 @@ def command(name: str, folder: Path) -> list[str]:
 
 
 def recording_of(name: str, folder: Path) -> Path:
-    """What a server records to; each round anew."""
     return folder / f"{name.replace(', ', '-')}.mcprec.jsonl"
 
 
 def print_costs(figures: Figures) -> None:
-    """A row a server: medians, and ratios to what it is compared with, taken within a round."""
+    """Print each server's medians, and ratios within a round."""
     print_table(
         "server CPU per 1,000 calls, ms (ratio, lowest-highest round)",
         ["add", *(f"{in_flight} in flight" for in_flight in IN_FLIGHT)],
@@ -92,7 +86,6 @@ def print_costs(figures: Figures) -> None:
 
 
 def cost_cell(figures: Figures, name: str, other: str, in_flight: int) -> str:
-    """A median, and its ratio to that of the other server."""
     values = figures[name][in_flight]
     text = f"{statistics.median(values):.1f}"
     if name == other:
@@ -101,7 +94,7 @@ def cost_cell(figures: Figures, name: str, other: str, in_flight: int) -> str:
 
 
 def print_replays(folder: Path) -> None:
-    """How fast each recording of the last round is replayed."""
+    """Print the replay speed of each recording of the last round."""
     for name, (options, _) in SERVERS.items():
         if "--record" in options and "--redact" not in options:
             if "--effects" in options:
@@ -115,14 +108,13 @@ def print_replays(folder: Path) -> None:
 
 
 def timed_replay(path: Path, server: Server) -> tuple[ReplayReport, float]:
-    """A replay, and how many seconds it took."""
     begin = time.perf_counter()
     report = replay(path, server)
     return report, time.perf_counter() - begin
 
 
 def print_virtual_hour(folder: Path) -> None:
-    """An hour of sleeps, recorded on a clock that jumps, and replayed."""
+    """Record an hour of sleeps with a virtual clock, and print the replay's duration."""
     server = Server("hour")
 
     @server.tool
@@ -145,7 +137,6 @@ def print_virtual_hour(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description="Measure what recording and replay cost.")
     parser.add_argument(
         "--rounds", type=int, default=EFFORT.rounds, help="how often everything is measured"

@@ -1,9 +1,8 @@
-"""How long a call over HTTP takes, of one client: `python tools/bench/round_trips.py`.
+"""Measure the latency of a client's call over HTTP: `python tools/bench/round_trips.py`.
 
-Probe L15 of the survey of peers: one connection that is kept, one call after the other, a whole
-client at each end. Each SDK is measured with itself, and with ours at the other end. The times are
-those that pass, which only a machine with nothing else to do measures well; beside them stands
-the CPU time of both ends (Linux only). Nothing here fails for being slow.
+Complete clients and servers, one kept connection, one call at a time. Each SDK is measured with
+itself and with ours at the other end. Latencies are reliable on an idle machine only, so the CPU
+time of both ends is shown as well (Linux only). Slowness is no failure.
 """
 
 import argparse
@@ -15,15 +14,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import http_servers
 import msgspec
-from aims import Results
 from http_load import JSON_ANSWERS, STATELESS, Form, HttpServerUnderLoad
 from load import NEWEST_LEGACY, STATELESS_VERSION
-from report import print_figures, print_ratios
-from round_trip import CALLS, WARM_UP
-from rounds import Measurements, medians_of
-from servers import HERE, OURS, PYTHON_PEER, TYPESCRIPT_PEER, Workshop, python_peer
+from measuring import Measurements, Results, medians_of, print_figures, print_ratios
+from servers import (
+    HERE,
+    OURS,
+    PYTHON_PEER,
+    TYPESCRIPT_PEER,
+    BenchFolder,
+    http_commands,
+    python_peer,
+)
+from timed_calls import CALLS, WARM_UP
 
 SECONDS_MAX: Final = 120.0
 
@@ -40,28 +44,30 @@ PAIRS: Final = (
 """A client, and its server."""
 
 
-def clients(workshop: Workshop) -> Mapping[str, Sequence[str]]:
-    """What starts each client; it is told the URL and the revision."""
+def clients(bench_folder: BenchFolder) -> Mapping[str, Sequence[str]]:
+    """Return the command of each client, without the URL and protocol version."""
     return {
         OURS: [sys.executable, str(HERE / "client_http_mcp_trio.py")],
         PYTHON_PEER: python_peer("client_http_sdk.py"),
-        TYPESCRIPT_PEER: workshop.node("client_http_typescript.mjs"),
+        TYPESCRIPT_PEER: bench_folder.node("client_http_typescript.mjs"),
     }
 
 
-def measure(rounds: int, workshop: Workshop) -> Results:
-    """Each pair's rows: a value for each round."""
+def measure(rounds: int, bench_folder: BenchFolder) -> Results:
+    """Return each pair's rows, with a value for each round."""
 
     def measure_round(_: int) -> Measurements:
         for protocol_version, form in FORMS.items():
-            servers = http_servers.commands(workshop, form)
+            servers = http_commands(bench_folder, form)
             for client, server in PAIRS:
-                with HttpServerUnderLoad(servers[server], workshop.environment(), form) as it:
+                with HttpServerUnderLoad(servers[server], bench_folder.environment(), form) as it:
                     cpu_seconds = -it.start().cpu_seconds
-                    trips = take(clients(workshop)[client], it.url, protocol_version, workshop)
+                    timings = run_client(
+                        clients(bench_folder)[client], it.url, protocol_version, bench_folder
+                    )
                     cpu_seconds += it.cpu_seconds()
-                percentiles = statistics.quantiles(trips.seconds, n=100)
-                cpu_each = cpu_seconds / (WARM_UP + CALLS) + trips.cpu_seconds / CALLS
+                percentiles = statistics.quantiles(timings.seconds, n=100)
+                cpu_each = cpu_seconds / (WARM_UP + CALLS) + timings.cpu_seconds / CALLS
                 title = pair_title(client, server)
                 yield title, f"{protocol_version}: p50, µs", percentiles[49] * 1_000_000
                 yield title, f"{protocol_version}: p99, µs", percentiles[98] * 1_000_000
@@ -70,41 +76,36 @@ def measure(rounds: int, workshop: Workshop) -> Results:
     return medians_of(rounds, measure_round)
 
 
-class Trips(msgspec.Struct):
-    """What a client prints: how long each call took, and its CPU time of all."""
+class Timings(msgspec.Struct):
+    """The output of a client: the duration of each call, and its CPU time in total."""
 
     seconds: list[float]
     cpu_seconds: float
 
 
-def take(client: Sequence[str], url: str, protocol_version: str, workshop: Workshop) -> Trips:
-    """Let a client make its calls.
-
-    Raises:
-        CalledProcessError: It has failed.
-    """
+def run_client(
+    client: Sequence[str], url: str, protocol_version: str, bench_folder: BenchFolder
+) -> Timings:
     done = subprocess.run(
         [*client, url, protocol_version],
-        env=workshop.environment(),
+        env=bench_folder.environment(),
         stdout=subprocess.PIPE,
         check=True,
         timeout=SECONDS_MAX,
     )
-    return msgspec.json.decode(done.stdout, type=Trips)
+    return msgspec.json.decode(done.stdout, type=Timings)
 
 
 def pair_title(client: str, server: str) -> str:
-    """What a pair is called."""
     return client if client == server else f"{client} at {server}"
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description="Measure how long a call over HTTP takes.")
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        results = measure(options.rounds, Workshop(Path(folder)))
+        results = measure(options.rounds, BenchFolder(Path(folder)))
     print_figures("L15: an HTTP call of one client, keep-alive: medians of the rounds", results)
     theirs = {f"÷ {peer}": (OURS, peer) for peer in (PYTHON_PEER, TYPESCRIPT_PEER)}
     print_ratios("L15: our calls ÷ theirs", results, theirs)

@@ -1,7 +1,4 @@
-"""Servers under measurement or attack, over each socket transport: `run(server, transport, place)`.
-
-Where the server is gets printed first, in a line. It ends by SIGTERM.
-"""
+"""Serve over a socket transport until SIGTERM, and print the URL."""
 
 import signal
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,23 +10,22 @@ import trio
 from mcp_trio import Server
 
 STARTS: Final[Mapping[str, Callable[[Server, str], Callable[..., Awaitable[None]]]]] = {
-    "unix": lambda server, place: partial(server.serve_unix, place),
-    "tcp": lambda server, place: partial(server.serve_tcp, port=int(place)),
-    "websocket": lambda server, place: partial(server.serve_websocket, port=int(place)),
-    "native": lambda server, place: partial(server.serve_http, port=int(place)),
-    "hypercorn": lambda server, place: partial(
-        server.serve_http, port=int(place), server="hypercorn"
+    "unix": lambda server, address: partial(server.serve_unix, address),
+    "tcp": lambda server, address: partial(server.serve_tcp, port=int(address)),
+    "websocket": lambda server, address: partial(server.serve_websocket, port=int(address)),
+    "native": lambda server, address: partial(server.serve_http, port=int(address)),
+    "hypercorn": lambda server, address: partial(
+        server.serve_http, port=int(address), server="hypercorn"
     ),
 }
-"""How each transport is served at a place: a port, 0 for any, or the path of a socket file.
+"""How each transport is served at an address: a port, 0 for any, or a socket file's path.
 
-WebSockets by themselves, and beside everything else of the web, by either host.
+WebSockets are served alone, and beside HTTP by either host.
 """
 
 
-def run(server: Server, transport: str, place: str) -> None:
-    """Serve until SIGTERM comes."""
-    trio.run(_until_terminated, STARTS[transport](server, place))
+def run(server: Server, transport: str, address: str) -> None:
+    trio.run(_until_terminated, STARTS[transport](server, address))
 
 
 async def _until_terminated(serve: Callable[..., Awaitable[Any]]) -> None:

@@ -1,18 +1,17 @@
-"""A floor: a loop over h11 on Trio that always answers the same."""
+"""The minimal HTTP server on h11 and Trio, which always sends the same answer."""
 
 from functools import partial
 
 import h11
 import trio
-from constant import asked_for
+from constant import constant_answer
 
 CHUNK_BYTES = 1 << 16
 
-constant = asked_for()
+constant = constant_answer()
 
 
 async def serve(stream: trio.SocketStream) -> None:
-    """Answer all requests of one connection."""
     connection = h11.Connection(h11.SERVER)
     while True:
         event = connection.next_event()
@@ -26,7 +25,6 @@ async def serve(stream: trio.SocketStream) -> None:
 
 
 def answer(connection: h11.Connection) -> bytes:
-    """The bytes of one answer."""
     response = h11.Response(status_code=200, headers=constant.headers)
     pieces = (h11.Data(data=piece) for piece in constant.pieces if piece)
     events = [response, *pieces, h11.EndOfMessage()]

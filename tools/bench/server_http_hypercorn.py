@@ -1,16 +1,16 @@
-"""A floor: an ASGI application on hypercorn and Trio that always answers the same."""
+"""The minimal HTTP server on hypercorn, which always sends the same answer."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
-from constant import asked_for
+from constant import constant_answer
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
 Message = dict[str, Any]
 
-constant = asked_for()
+constant = constant_answer()
 
 
 async def app(
@@ -18,7 +18,6 @@ async def app(
     receive: Callable[[], Awaitable[Message]],
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
-    """Read the body, and answer."""
     if scope["type"] != "http":  # so one says that lifespans are unknown here
         raise NotImplementedError(scope["type"])
     while (await receive()).get("more_body"):

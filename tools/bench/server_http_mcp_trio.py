@@ -1,4 +1,4 @@
-"""The server that is measured over HTTP, by mcp_trio; the peers beside it offer the same tool."""
+"""The benchmarked HTTP server on mcp_trio."""
 
 import argparse
 import gc
@@ -21,7 +21,7 @@ async def add(a: int, b: int) -> int:
 
 @server.tool
 async def holdings() -> str:
-    """What this process holds: tasks, and objects that belong to sessions."""
+    """Count the tasks, and the objects that belong to sessions."""
     gc.collect()
     objects = sum(type(each).__name__ in HELD for each in gc.get_objects())
     return f"{objects} {trio.lowlevel.current_statistics().tasks_living}"

@@ -1,7 +1,4 @@
-"""The server that is measured over HTTP beside ours, by the official Python SDK.
-
-With its default server, and what makes it cheap: see `server_sdk.py`.
-"""
+"""The benchmarked HTTP server on the Python SDK, with its default server; see `server_sdk.py`."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The server that is measured, by mcp_trio; the peers beside it offer the same tools."""
+"""The benchmarked stdio server on mcp_trio; the other servers have the same tools."""
 
 import argparse
 
@@ -31,12 +31,12 @@ async def notify(count: int, *, ctx: Context) -> int:
 
 
 def plus(a: int, b: int) -> int:
-    """What `add` does outside, if it is told to."""
+    """The effect of `add`, after `use_effects`."""
     return a + b
 
 
 def use_effects() -> None:
-    """From now on `add` looks at a clock, rolls dice and has one effect."""
+    """Let `add` read the clock, draw a random number, and run an effect."""
     server.remove_tool("add")
 
     @server.tool(name="add")
@@ -47,7 +47,7 @@ def use_effects() -> None:
 
 
 def add_tool(number: int) -> None:
-    """One tool more, as `add` is one."""
+    """Add another tool like `add`."""
 
     async def tool(a: int, b: int) -> int:
         return a + b + number

@@ -29,7 +29,7 @@ async def notify(count: int, ctx: Context) -> int:
 
 
 def add_tool(number: int) -> None:
-    """One tool more, as `add` is one."""
+    """Add another tool like `add`."""
 
     async def tool(a: int, b: int) -> int:
         return a + b + number

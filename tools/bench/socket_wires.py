@@ -1,6 +1,7 @@
-"""How the load generator talks over a socket: one message a line, or one a WebSocket text message.
+"""Socket connections of the load generator: a line or a WebSocket text message for each message.
 
-Nothing here checks what a good peer need not do wrong: the servers are those that are measured.
+Servers are expected to follow the protocols: only what a benchmark needs is implemented and
+checked.
 """
 
 import socket
@@ -17,7 +18,7 @@ from load import CHUNK_BYTES, CLOSE_SECONDS
 START_SECONDS: Final = 30.0
 START_PAUSE_SECONDS: Final = 0.01
 
-WHOLE: Final = 0x80
+FIN: Final = 0x80
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 """What begins a frame: that it is the last of its message, and what it is."""
 
@@ -31,11 +32,7 @@ _TWO_BYTES, _EIGHT_BYTES = 126, 127
 def connected(
     connect: Callable[[], socket.socket], process: subprocess.Popen[bytes]
 ) -> socket.socket:
-    """A connection to a server that has just been started, and is to listen soon.
-
-    Raises:
-        RuntimeError: It does not.
-    """
+    """Connect to a server process that starts to listen soon."""
     end = time.perf_counter() + START_SECONDS
     while process.poll() is None and time.perf_counter() < end:
         try:
@@ -46,7 +43,6 @@ def connected(
 
 
 def unix_socket(path: Path) -> socket.socket:
-    """A connection to a socket file."""
     made = socket.socket(socket.AF_UNIX)
     try:
         made.connect(str(path))
@@ -57,7 +53,7 @@ def unix_socket(path: Path) -> socket.socket:
 
 
 def tcp_socket(port: int) -> socket.socket:
-    """A connection to a port of this machine; nothing waits for more to send."""
+    """Connect to a local port, without Nagle's algorithm."""
     made = socket.create_connection(("127.0.0.1", port))
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
@@ -65,18 +61,16 @@ def tcp_socket(port: int) -> socket.socket:
 
 @attrs.define(eq=False)
 class LineWire:
-    """See `load.Wire`; over a socket, one message a line."""
+    """A connection that exchanges lines."""
 
     _socket: socket.socket
     received_bytes: int = attrs.field(default=0, init=False)
     _rest: bytes = attrs.field(default=b"", init=False)
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """See `load.Wire`."""
         self._socket.sendall(b"\n".join([*frames, b""]))
 
     def receive(self) -> Sequence[bytes]:
-        """See `load.Wire`."""
         *lines, self._rest = (self._rest + self._chunk()).split(b"\n")
         return lines
 
@@ -88,11 +82,9 @@ class LineWire:
         return chunk
 
     def close(self) -> None:
-        """Say nothing more."""
         self._socket.close()
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """See `load.Wire`."""
         self.close()
         process.terminate()
         process.wait(timeout=CLOSE_SECONDS)
@@ -100,14 +92,10 @@ class LineWire:
 
 @attrs.define(eq=False)
 class WebSocketWire(LineWire):
-    """The same over a WebSocket, which is opened at a path."""
+    """A WebSocket connection."""
 
     def open(self, path: str) -> None:
-        """Shake hands.
-
-        Raises:
-            RuntimeError: The server did not want to.
-        """
+        """Send the handshake for a path, and wait for its answer."""
         host, port = self._socket.getpeername()
         self._socket.sendall(handshake(f"{host}:{port}", path))
         answer = b""
@@ -118,22 +106,21 @@ class WebSocketWire(LineWire):
             raise RuntimeError(f"there is no WebSocket: {answer!r}")
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """See `load.Wire`."""
-        self._socket.sendall(b"".join(masked(WHOLE | TEXT, each) for each in frames))
+        self._socket.sendall(b"".join(masked(FIN | TEXT, each) for each in frames))
 
     def receive(self) -> Sequence[bytes]:
-        """See `load.Wire`; answers pings."""
+        """Return the received messages, and answer pings."""
         frames, self._rest = frames_in(self._rest + self._chunk())
         for each in frames:
-            if each.first_byte == WHOLE | PING:
-                self._socket.sendall(masked(WHOLE | PONG, each.payload))
-            elif each.first_byte != WHOLE | TEXT:
+            if each.first_byte == FIN | PING:
+                self._socket.sendall(masked(FIN | PONG, each.payload))
+            elif each.first_byte != FIN | TEXT:
                 raise RuntimeError(f"no text message of one frame: {each!r}")
-        return [each.payload for each in frames if each.first_byte == WHOLE | TEXT]
+        return [each.payload for each in frames if each.first_byte == FIN | TEXT]
 
 
 def handshake(host: str, path: str, **others: str) -> bytes:
-    """A request to become a WebSocket; `others` replaces its headers, by their names."""
+    """Return a WebSocket handshake; `others` replaces headers by name."""
     fields = {
         "Host": host,
         "Upgrade": "websocket",
@@ -149,14 +136,14 @@ def handshake(host: str, path: str, **others: str) -> bytes:
 
 @attrs.frozen
 class Frame:
-    """What stands in a frame; the first byte says what it is, and whether it is whole."""
+    """The first byte of a frame, with FIN and opcode, and the payload."""
 
     first_byte: int
     payload: bytes
 
 
 def masked(first_byte: int, payload: bytes) -> bytes:
-    """A client's frame; its mask is of zeros, which leave the payload as it is."""
+    """Return a client's frame, whose mask of zeros leaves the payload unchanged."""
     size = len(payload)
     if size <= _SHORT_MAX:
         head = struct.pack("!BB", first_byte, _MASKED | size)
@@ -168,7 +155,7 @@ def masked(first_byte: int, payload: bytes) -> bytes:
 
 
 def frames_in(data: bytes) -> tuple[Sequence[Frame], bytes]:
-    """A server's frames, and what is behind the last whole one."""
+    """Return the complete frames, and the remaining bytes."""
     frames: list[Frame] = []
     begin = 0
     while (span := _payload_of(data, begin)) is not None:
@@ -178,7 +165,7 @@ def frames_in(data: bytes) -> tuple[Sequence[Frame], bytes]:
 
 
 def _payload_of(data: bytes, begin: int) -> tuple[int, int] | None:
-    """Between which bytes the payload of the next frame is, once all of it is there."""
+    """Return the bounds of the next frame's payload once it is complete."""
     if len(data) < begin + 2:
         return None
     size, first = data[begin + 1] & _LENGTH_BITS, begin + 2

@@ -14,7 +14,7 @@ sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "b
 
 from load import NEWEST_LEGACY, called, hello
 from observed_process import ECHO_TEXT
-from socket_wires import BINARY, CLOSE, PING, TEXT, WHOLE, handshake, masked
+from socket_wires import BINARY, CLOSE, FIN, PING, TEXT, handshake, masked
 
 # Not hypercorn: it keeps sockets and tasks of ended connections for some time, and its errors close
 # the connections of all. The guide "Deploy behind hypercorn" has the list.
@@ -128,7 +128,7 @@ async def flood(peer: Lines) -> None:
 async def flood_with_pings(peer: Lines) -> None:
     """Send many pings, and call."""
     await peer.open()
-    await peer.send_bytes(masked(WHOLE | PING, b"x" * 100) * PINGS)
+    await peer.send_bytes(masked(FIN | PING, b"x" * 100) * PINGS)
     await call_then_close(peer, 1)
 
 
@@ -264,17 +264,17 @@ FAULTS: Final = (
     ),
     Fault(
         name="bad UTF-8, in a frame",
-        script=functools.partial(open_then_send, masked(WHOLE | TEXT, _NO_UTF8)),
+        script=functools.partial(open_then_send, masked(FIN | TEXT, _NO_UTF8)),
         expected=on_the_web("close 1007"),
     ),
     Fault(
         name="a binary message",
-        script=functools.partial(open_then_send, masked(WHOLE | BINARY, _CALL)),
+        script=functools.partial(open_then_send, masked(FIN | BINARY, _CALL)),
         expected=on_the_web("close 1003"),
     ),
     Fault(
         name="an unknown opcode",
-        script=functools.partial(open_then_send, masked(WHOLE | 0x3, b"x")),
+        script=functools.partial(open_then_send, masked(FIN | 0x3, b"x")),
         expected=on_the_web("close 1002"),
     ),
     Fault(
@@ -284,7 +284,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="a close code that none may send",
-        script=functools.partial(open_then_send, masked(WHOLE | CLOSE, (1006).to_bytes(2, "big"))),
+        script=functools.partial(open_then_send, masked(FIN | CLOSE, (1006).to_bytes(2, "big"))),
         expected=on_the_web("close 1002"),
     ),
     *(

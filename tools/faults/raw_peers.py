@@ -18,7 +18,7 @@ import trio
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
-from socket_wires import CLOSE, PING, PONG, TEXT, WHOLE, frames_in, handshake, masked
+from socket_wires import CLOSE, FIN, PING, PONG, TEXT, frames_in, handshake, masked
 
 CHUNK_BYTES: Final = 1 << 16
 UNREAD_BYTES: Final = 1 << 14
@@ -129,15 +129,15 @@ class Messages(Lines):
             await self._received.park()
 
     async def send(self, *messages: bytes) -> None:
-        await self.send_bytes(b"".join(masked(WHOLE | TEXT, each) for each in messages))
+        await self.send_bytes(b"".join(masked(FIN | TEXT, each) for each in messages))
 
     async def close(self) -> None:
         """Send a close frame."""
-        await self.send_bytes(masked(WHOLE | CLOSE, (1000).to_bytes(2, "big")))
+        await self.send_bytes(masked(FIN | CLOSE, (1000).to_bytes(2, "big")))
 
     @property
     def filler(self) -> bytes:
-        return masked(WHOLE | PONG, b"")
+        return masked(FIN | PONG, b"")
 
     async def parse(self) -> None:
         if not self._is_open:
@@ -154,14 +154,14 @@ class Messages(Lines):
             return  # the body of a rejection
         frames, self._rest = frames_in(self._rest)
         for each in frames:
-            await self._note(each.first_byte & ~WHOLE, each.payload)
+            await self._note(each.first_byte & ~FIN, each.payload)
 
     async def _note(self, opcode: int, payload: bytes) -> None:
         if opcode == CLOSE:
             self._has_close = True
             self.outcomes.append(f"close {int.from_bytes(payload[:2], 'big')}")
         elif opcode == PING and self.answers_pings:
-            self._pongs.append(masked(WHOLE | PONG, payload))
+            self._pongs.append(masked(FIN | PONG, payload))
             if not self._sending.locked():
                 await self.send_bytes(b"")
         elif opcode == TEXT:

@@ -1,4 +1,4 @@
-"""What the Python clients of `round_trips.py` do alike."""
+"""The timing loop of the Python clients of `round_trips.py`."""
 
 import json
 import time
@@ -10,11 +10,7 @@ CALLS: Final = 500
 
 
 async def measure(call: Callable[[int], Awaitable[str]]) -> None:
-    """Call one after the other, and print how long each took, and the CPU time of all.
-
-    Raises:
-        ValueError: The answer is another one.
-    """
+    """Make calls one after the other; print their durations and the total CPU time."""
     seconds: list[float] = []
     cpu_begin = 0.0
     for number in range(WARM_UP + CALLS):
