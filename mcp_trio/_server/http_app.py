@@ -35,7 +35,7 @@ from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
-from mcp_trio._server.sockets import Door, verified
+from mcp_trio._server.sockets import HandshakeCheck, verified
 from mcp_trio._session.leader_followers import FirstStep, lead_all
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
@@ -486,11 +486,11 @@ class WebSocketEndpoint:
 
     Attributes:
         runtime: The runtime that holds the sessions.
-        door: The checks that a handshake has to pass.
+        handshake_check: The checks that a handshake has to pass.
     """
 
     runtime: Runtime
-    door: Door
+    handshake_check: HandshakeCheck
 
     async def respond(self, asked: Question) -> None:
         """Reject a plain HTTP request to the endpoint.
@@ -498,7 +498,7 @@ class WebSocketEndpoint:
         Raises:
             RejectedError: Always.
         """
-        rejection = upgrade_rejection(asked.request, path=self.door.path)
+        rejection = upgrade_rejection(asked.request, path=self.handshake_check.path)
         raise RejectedError(
             rejection or Rejection(status=400, text="this is not a WebSocket handshake")
         )
@@ -510,7 +510,7 @@ class WebSocketEndpoint:
             trio.BrokenResourceError: The client is gone.
             RecordingError: The recording cannot be made.
         """
-        admitted = await self.door.admit(upgrade.request)
+        admitted = await self.handshake_check.admit(upgrade.request)
         if isinstance(admitted, Rejection):
             await upgrade.reject(admitted)
             return
@@ -518,7 +518,7 @@ class WebSocketEndpoint:
             await upgrade.reject(closing())
             return
         try:
-            with self.runtime.sessions.place():
+            with self.runtime.sessions.counted_websocket():
                 channel = await accept_websocket(upgrade, admitted, self.runtime.server.limits)
                 await self.runtime.serve(channel)
         except TooManySessionsError:
@@ -567,7 +567,7 @@ class HttpApp:
             sse = SseEndpoints(self.runtime)
             routes += [("/sse", sse.respond_stream), ("/messages", sse.respond_post)]
         if self.websocket is not None:
-            routes.append((self.websocket.door.path, self.websocket.respond))
+            routes.append((self.websocket.handshake_check.path, self.websocket.respond))
         _check_paths([path for path, _ in routes])
         self._routes = dict(routes)
 

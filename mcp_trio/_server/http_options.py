@@ -94,11 +94,11 @@ class Changes(Protocol):
     may arrive late, and several equal notices may arrive as one.
     """
 
-    def joined(self, hear: NotifyChange) -> AbstractAsyncContextManager[NotifyChange]:
+    def joined(self, on_change: NotifyChange) -> AbstractAsyncContextManager[NotifyChange]:
         """Return a context manager that joins the broadcast and gives a function that sends.
 
-        Inside the context `hear` is called for each change of another application. Both functions
-        return without waiting, and may be called in any task or thread.
+        Inside the context `on_change` is called for each change of another application. Both
+        functions return without waiting, and may be called in any task or thread.
         """
         ...
 
@@ -112,19 +112,19 @@ class MemoryChanges:
     )
 
     @asynccontextmanager
-    async def joined(self, hear: NotifyChange) -> AsyncGenerator[NotifyChange]:
+    async def joined(self, on_change: NotifyChange) -> AsyncGenerator[NotifyChange]:
         """Join the broadcast, and give a function that sends a change to the other members."""
         member = object()
-        self._members[member] = hear
+        self._members[member] = on_change
         try:
-            yield partial(self._tell, member)
+            yield partial(self._send, member)
         finally:
             del self._members[member]
 
-    def _tell(self, teller: object, change: Change) -> None:
-        for member, hear in tuple(self._members.items()):
-            if member is not teller:
-                hear(change)
+    def _send(self, sender: object, change: Change) -> None:
+        for member, on_change in tuple(self._members.items()):
+            if member is not sender:
+                on_change(change)
 
 
 @attrs.frozen(kw_only=True)

@@ -43,7 +43,7 @@ from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
 from mcp_trio._server.http_sessions import Restarts, Runtime
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
-from mcp_trio._server.sockets import Door, tls_context, verify_of
+from mcp_trio._server.sockets import HandshakeCheck, tls_context, verify_of
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import exception_to_raise, sole_exception
@@ -311,7 +311,9 @@ def app_of(
     )
     runtime = Runtime(server, options.get("record"), options.get("stores") or HttpStores())
     verify = verify_of(options.get("token"), options.get("verify"))
-    door = Door(host_check=host_check, path=options.get("ws_path", "/ws"), verify=verify)
+    handshake_check = HandshakeCheck(
+        host_check=host_check, path=options.get("ws_path", "/ws"), verify=verify
+    )
     has_websocket = options.get("has_websocket", True)
     return HttpApp(
         runtime=runtime,
@@ -320,7 +322,9 @@ def app_of(
         verify=verify,
         streams_answers=options.get("streams_answers", False),
         has_sse=options.get("has_sse", True),
-        websocket=WebSocketEndpoint(runtime=runtime, door=door) if has_websocket else None,
+        websocket=WebSocketEndpoint(runtime=runtime, handshake_check=handshake_check)
+        if has_websocket
+        else None,
     )
 
 
@@ -443,7 +447,7 @@ async def _accept_connections(
             limits=limits,
             tls=tls,
             upgraded=app.upgraded,
-            tasks_in=TaskPool,
+            leaders_in=lambda nursery: TaskPool(nursery).start_leader,
             task_status=task_status,
         )
     else:

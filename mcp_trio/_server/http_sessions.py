@@ -62,7 +62,7 @@ class Restarts:
 _ID_BYTES = 32
 
 # The number of checks for idle sessions within the shortest idle time.
-_LOOKS_PER_EXPIRY = 10
+_CHECKS_PER_IDLE_TIME = 10
 
 
 class TooManySessionsError(Exception):
@@ -172,7 +172,7 @@ class Sessions:
         return facts is not None and facts.principal == principal
 
     @contextmanager
-    def place(self) -> Generator[None]:
+    def counted_websocket(self) -> Generator[None]:
         """Count a WebSocket session within the block: it has no id, but counts for the limit.
 
         Raises:
@@ -228,9 +228,9 @@ class Sessions:
         Unused sessions are closed after `limits.http.session_unused_seconds`.
         """
         unused_seconds = self.limits.http.session_unused_seconds
-        look_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
+        shortest_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
         while True:
-            await trio.sleep(look_seconds / _LOOKS_PER_EXPIRY)
+            await trio.sleep(shortest_seconds / _CHECKS_PER_IDLE_TIME)
             self._end_forgotten(trio.current_time())
 
     def _end_forgotten(self, now: float) -> None:
@@ -250,7 +250,7 @@ def _nothing() -> None:
     pass
 
 
-def _send_away(channel: WebSocketChannel, session: RunningSession) -> None:
+def _close_websocket(channel: WebSocketChannel, session: RunningSession) -> None:
     channel.mark_going_away()
     session.shut("closed")
 
@@ -319,10 +319,10 @@ class Runtime:
             async with (
                 self.server.enter_lifespan() as value,
                 SessionHttp(close_seconds) as http,
-                self.stores.changes.joined(change_notifier.notify_listeners) as tell,
+                self.stores.changes.joined(change_notifier.notify_listeners) as send_change,
             ):
                 self._lifespan, self._http = value, http
-                with change_notifier.relayed_by(tell):
+                with change_notifier.relayed_by(send_change):
                     await self._hold(task_status)
         finally:
             self.ended.set()
@@ -354,7 +354,7 @@ class Runtime:
             if session is not None:
                 session.shut("closed")
         for channel, connected in self._connected.items():
-            _send_away(channel, connected)
+            _close_websocket(channel, connected)
 
     @property
     def is_closing(self) -> bool:
@@ -464,7 +464,7 @@ class Runtime:
             try:
                 await ended.wait()
             finally:
-                _send_away(channel, session)
+                _close_websocket(channel, session)
                 with trio.CancelScope(shield=True):
                     await ended.wait()
                 del self._connected[channel]

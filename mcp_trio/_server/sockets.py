@@ -211,7 +211,7 @@ class RunWebSocketOptions(WebSocketOptions, total=False):
 
 
 @attrs.frozen(kw_only=True)
-class Door:
+class HandshakeCheck:
     """The checks that a WebSocket handshake has to pass.
 
     Attributes:
@@ -242,13 +242,15 @@ async def verified(request: HttpRequest, verify: Verify) -> HttpRequest | Reject
     return attrs.evolve(request, principal=principal)
 
 
-def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door:
+def handshake_check_for(
+    options: WebSocketOptions, bound: Sequence[tuple[str, int]]
+) -> HandshakeCheck:
     """Return the handshake checks of a server that is bound to these addresses.
 
     Raises:
         ValueError: Both `token` and `verify` are given, or one of the options is invalid.
     """
-    return Door(
+    return HandshakeCheck(
         host_check=host_check_for(
             bound, hosts=options.get("hosts"), origins=options.get("origins")
         ),
@@ -314,19 +316,21 @@ class BoundWebSocket:
     Attributes:
         url: The URL of the endpoint.
         port: The port that was bound.
-        door: The checks that a handshake has to pass.
+        handshake_check: The checks that a handshake has to pass.
     """
 
     url: str
     port: int
-    door: Door
+    handshake_check: HandshakeCheck
     _listeners: Sequence[Any] = attrs.field(alias="listeners")
 
     async def serve(self, handle: Handle, limits: Limits) -> None:
         """Call `handle` with each channel until cancelled; close the channel after the call."""
         from mcp_trio._transports import websocket_server as listener
 
-        host = listener.WebSocketHost(admit=self.door.admit, handle=handle, limits=limits)
+        host = listener.WebSocketHost(
+            admit=self.handshake_check.admit, handle=handle, limits=limits
+        )
         await listener.serve_websocket(self._listeners, host)
 
 
@@ -338,10 +342,14 @@ async def bound_websocket(
     tls = tls_context(options.get("certfile"), options.get("keyfile"))
     bound = await trio.open_tcp_listeners(port, host=host)
     with _closing(bound):
-        door = door_of(options, [each.socket.getsockname()[:2] for each in bound])
-        url = _url("ws" if tls is None else "wss", host, bound, door.path)
+        handshake_check = handshake_check_for(
+            options, [each.socket.getsockname()[:2] for each in bound]
+        )
+        url = _url("ws" if tls is None else "wss", host, bound, handshake_check.path)
         port = bound[0].socket.getsockname()[1]
-        yield BoundWebSocket(url=url, port=port, door=door, listeners=_secured(bound, tls))
+        yield BoundWebSocket(
+            url=url, port=port, handshake_check=handshake_check, listeners=_secured(bound, tls)
+        )
 
 
 def tls_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:

@@ -10,7 +10,7 @@ import math
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol, Self, cast
+from typing import Any, Final, NoReturn, Self, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -31,7 +31,7 @@ from mcp_trio._transports.http1 import (
     parse_request,
 )
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
-from mcp_trio._transports.socket_bytes import Ends, SocketEnds, TlsWire, Wire, client_of
+from mcp_trio._transports.socket_bytes import SocketEnds, TlsWire, Wire, client_of
 from mcp_trio._transports.websocket import Upgraded
 from mcp_trio._transports.websocket_server import StreamUpgrade
 from mcp_trio.limits import Limits
@@ -403,12 +403,8 @@ _CHECKS_PER_IDLE_TIME: Final = 8
 _FULL: Final = Rejected(503, "there are too many connections (limits.http.connections_max)")
 
 
-class ConnectionTasks(Protocol):
-    """The leader/followers engine, as far as the listener uses it."""
-
-    def start_leader(self, leader: Callable[[], Coroutine[Any, Any, None]], /) -> object:
-        """Run the coroutine, which may move to another task where it asks for that."""
-        ...
+StartLeader: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+"""Runs a coroutine function, whose coroutine may move to another task where it asks for that."""
 
 
 async def serve_native(
@@ -418,7 +414,7 @@ async def serve_native(
     limits: Limits,
     tls: ssl.SSLContext | None = None,
     upgraded: Upgraded | None = None,
-    tasks_in: Callable[[trio.Nursery], ConnectionTasks] | None = None,
+    leaders_in: Callable[[trio.Nursery], StartLeader] | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serve an HTTP application on the listeners until cancelled.
@@ -429,7 +425,7 @@ async def serve_native(
         limits: The limits of a connection, and the number of connections.
         tls: The TLS settings; without them, connections are plain.
         upgraded: The WebSocket application; without one, `respond` gets these requests, too.
-        tasks_in: Makes a leader/followers engine in the given nursery, so that `respond` may lead
+        leaders_in: Returns the starter of a leader/followers engine, so that `respond` may lead
             (see `Exchange.may_lead`). Without it, each connection has one task of its own. It is
             not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
         task_status: Gets the listeners once they accept connections.
@@ -440,15 +436,15 @@ async def serve_native(
     host = NativeHost(respond=respond, limits=limits, tls=tls, upgraded=upgraded)
 
     async with trio.open_nursery() as nursery:
-        tasks = None if tasks_in is None or tls is not None else tasks_in(nursery)
+        start_leader = None if leaders_in is None or tls is not None else leaders_in(nursery)
 
         async def take(stream: trio.SocketStream) -> None:
             client = client_of(stream)
             ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
-            if tasks is None:
+            if start_leader is None:
                 await host.serve(ends, client=client)
             else:
-                tasks.start_leader(partial(host.serve, ends, client=client, may_lead=True))
+                start_leader(partial(host.serve, ends, client=client, may_lead=True))
 
         nursery.start_soon(host.close_idle)
         await trio.serve_listeners(
@@ -467,7 +463,9 @@ class NativeHost:
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
 
-    async def serve(self, ends: Ends, *, client: str | None = None, may_lead: bool = False) -> None:
+    async def serve(
+        self, ends: SocketEnds, *, client: str | None = None, may_lead: bool = False
+    ) -> None:
         """Serve one connection until it ends, and close it; raises no `Exception`."""
         if self.tls is None:
             wire, scheme = Wire(ends=ends, limits=self.limits), "http"

@@ -10,14 +10,13 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Generator
 from types import coroutine
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 import msgspec
 import trio
 
 from mcp_trio._transports.descriptors import SocketDescriptor
-from mcp_trio._transports.lines import ByteSink, ByteSource
 from mcp_trio.limits import Limits
 
 
@@ -68,22 +67,6 @@ def client_of(stream: trio.abc.Stream) -> str | None:
     return address
 
 
-class Ends(ByteSource, ByteSink, Protocol):
-    """A connection's byte source and byte sink."""
-
-    def shut_writing(self) -> None:
-        """Send end of file to the peer; reading goes on."""
-        ...
-
-    def end(self) -> None:
-        """Make reads return end of file once the bytes that have arrived are read."""
-        ...
-
-    def wait_idle(self) -> Awaitable[None]:
-        """Wait until the connection is readable, by the trap of `wait_idle`."""
-        ...
-
-
 @attrs.define(kw_only=True, eq=False)
 class SocketEnds(SocketDescriptor):
     """The byte source and sink of a connected socket, which this object owns."""
@@ -120,14 +103,14 @@ class Wire:
     """One connection's read buffer and its bounded writes, below any protocol.
 
     Attributes:
-        ends: The socket, or a substitute in tests.
+        ends: The socket.
         limits: The time without progress after which a write fails, and the sizes of reads.
         received: Bytes that have arrived and are not consumed yet.
         has_ended: The peer has sent end of file.
         is_broken: Nothing more can be sent: the peer has disconnected, or a write was cut short.
     """
 
-    ends: Ends
+    ends: SocketEnds
     limits: Limits
     received: bytearray = attrs.field(factory=bytearray, init=False)
     has_ended: bool = attrs.field(default=False, init=False)

@@ -470,15 +470,15 @@ class Wire:
     members: list = attrs.field(factory=list)
 
     @contextlib.asynccontextmanager
-    async def joined(self, hear):
+    async def joined(self, on_change):
         send, receive = trio.open_memory_channel(100)
 
         async def carry():
             async for notice in receive:
                 await trio.sleep(0.01)
-                hear(notice)
+                on_change(notice)
 
-        def tell(notice):
+        def send_change(notice):
             for other in self.members:
                 if other is not send:
                     other.send_nowait(notice)
@@ -486,7 +486,7 @@ class Wire:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(carry)
             self.members.append(send)
-            yield tell
+            yield send_change
             self.members.remove(send)
             nursery.cancel_scope.cancel()
 

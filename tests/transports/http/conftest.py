@@ -163,7 +163,11 @@ def _resting(respond, listeners, *, limits, task_status):
     from mcp_trio._transports.http_server import serve_native
 
     return serve_native(
-        respond, listeners, limits=limits, tasks_in=TaskPool, task_status=task_status
+        respond,
+        listeners,
+        limits=limits,
+        leaders_in=lambda nursery: TaskPool(nursery).start_leader,
+        task_status=task_status,
     )
 
 
