@@ -51,7 +51,7 @@ from mcp_trio._proxy.stdio import run_stdio_proxy, until_signal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._server.http_options import HttpOptions
 from mcp_trio._server.http_serve import Address, serve_http
-from mcp_trio._server.sessions import StandIn
+from mcp_trio._server.sessions import OtherSessionSource
 from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, serve_websocket
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
@@ -146,7 +146,7 @@ class BridgeHttpSession:
 
 
 @attrs.define(kw_only=True, eq=False)
-class BridgeApplication(StandIn[BridgeHttpSession]):
+class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
     """An application that stands for a server and forwards each session to it.
 
     Attributes:

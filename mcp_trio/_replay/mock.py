@@ -76,7 +76,7 @@ from mcp_trio._replay.live_messages import (
     recorded_index,
 )
 from mcp_trio._replay.trace import load_conversation
-from mcp_trio._server.sessions import StandIn
+from mcp_trio._server.sessions import OtherSessionSource
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
@@ -92,7 +92,7 @@ from mcp_trio.errors import (
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from mcp_trio._server.http_options import HttpOptions, WhoMayCome
+    from mcp_trio._server.http_options import AccessOptions, HttpOptions
     from mcp_trio._server.sockets import WebSocketOptions
 
 _CLOSEST_MAX: Final = 3
@@ -614,7 +614,7 @@ class MockSession:
 
 
 @attrs.define(kw_only=True, eq=False)
-class MockApplication(StandIn[MockSession]):
+class MockApplication(OtherSessionSource[MockSession]):
     """A mock in the place of a `Server`, for the functions that serve it.
 
     Attributes:
@@ -724,7 +724,7 @@ class MockServer:
         port: int = 8000,
         allows_cors: bool = False,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **access: Unpack["WhoMayCome"],
+        **access: Unpack["AccessOptions"],
     ) -> None:
         """Serve HTTP until cancelled, as `Server.serve_http` does, under the recorded versions.
 
@@ -746,7 +746,7 @@ class MockServer:
         host: str = "127.0.0.1",
         port: int = 8000,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **access: Unpack["WhoMayCome"],
+        **access: Unpack["AccessOptions"],
     ) -> None:
         """Serve WebSocket until cancelled, as `Server.serve_websocket` does.
 

@@ -31,7 +31,7 @@ from mcp_trio._server.elicitation import (
 )
 from mcp_trio._server.introspection import returns_awaitable
 from mcp_trio._server.locks import NO_RESULT, TaskLock, ThreadLock
-from mcp_trio._server.threads import Bridge
+from mcp_trio._server.threads import ThreadBridge
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.effects import (
     Effect,
@@ -414,7 +414,7 @@ class ThreadContext(BaseContext):
     thread cannot be cancelled, so a long handler should check `is_cancelled` from time to time.
     """
 
-    _bridge: Bridge
+    _bridge: ThreadBridge
 
     @property
     def _context(self) -> Context:

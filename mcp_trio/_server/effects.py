@@ -19,7 +19,7 @@ import msgspec
 from mcp_trio._journal.records import encode_body
 from mcp_trio._server.base_context import BaseContext
 from mcp_trio._server.introspection import called_function, name_of, returns_awaitable
-from mcp_trio._server.threads import Bridge
+from mcp_trio._server.threads import ThreadBridge
 from mcp_trio._session.effects import Effect, perform, perform_in_thread, perform_without_waiting
 from mcp_trio._session.handlers import RUNNING_EFFECT, Handling
 from mcp_trio.errors import BlockedInReplay
@@ -137,7 +137,7 @@ class CurrentContext(msgspec.Struct, eq=False):
 
     handling: Handling
     served: "ServedSession"
-    bridge: Bridge | None = None
+    bridge: ThreadBridge | None = None
 
 
 CURRENT_CONTEXT: Final[ContextVar[CurrentContext | None]] = ContextVar(

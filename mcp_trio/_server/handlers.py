@@ -33,7 +33,7 @@ from mcp_trio._server.results import prompt_result, resource_result, tool_result
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.subscriptions import Announcer, Subscription, Subscriptions, honoured_filter
-from mcp_trio._server.threads import Bridge, run_in_thread
+from mcp_trio._server.threads import ThreadBridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import Handling
@@ -54,7 +54,7 @@ from mcp_trio.errors import (
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
-    from mcp_trio._server.sessions import ServerSessions, SessionHttp
+    from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
 
 THREAD_MARK: Final = "thread"
 """The mark in a recording of a handler that runs in a thread."""
@@ -83,7 +83,7 @@ class ServedSession:
     registry: Registry
     announcer: Announcer
     lifespan: Any
-    http: "SessionHttp"
+    http: "HandlerHttpClient"
     rounds: SealedRounds
     log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     _session: Session = attrs.field(init=False)
@@ -203,7 +203,7 @@ class ServedSession:
         if own.runs_in_thread:
             sequencer = self._session.sequencer
             sequencer.marked(THREAD_MARK, own.name)
-            bridge = Bridge(own.name, sequencer, None)
+            bridge = ThreadBridge(own.name, sequencer, None)
             await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads)
         else:
             value: Any = handler(**keywords)
@@ -415,7 +415,7 @@ class ServedSession:
             if sequencer.decides_turns:
                 await sequencer.turn(lane)
             sequencer.marked(THREAD_MARK, registered.name, lane)
-        bridge = Bridge(registered.name, sequencer, lane, handling.scope)
+        bridge = ThreadBridge(registered.name, sequencer, lane, handling.scope)
         context = ThreadContext(handling, self, bridge)
         # A handler that reads a resource whose handler runs in a thread has a context already.
         outer = CURRENT_CONTEXT.set(CurrentContext(handling, self, bridge))

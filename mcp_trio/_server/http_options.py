@@ -1,10 +1,10 @@
 """Options of servers over HTTP, and the stores that several machines behind one address share.
 
 By default all stores are in the memory of the process. Machines that serve together share only
-three things: the events that a returning client asks for, the facts about its session, and the
-change that something has changed. A session itself, its handlers and their questions live in one
-process, so requests of legacy clients have to be routed by `Mcp-Session-Id`. Stateless requests
-need no such routing.
+three things: the events that a reconnecting client asks for, the facts about its session, and the
+notices that a list or a resource has changed. A session itself, its handlers and their questions
+live in one process, so requests of legacy clients have to be routed by `Mcp-Session-Id`. Stateless
+requests need no such routing.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
@@ -88,10 +88,10 @@ class MemorySessions:
 class Changes(Protocol):
     """A broadcast of change notices between applications that serve together.
 
-    A change says that a list or a resource has changed; it does not carry the new content, because
-    each application has lists of its own. A change reaches all other applications that have joined,
-    never its sender. The notices of one sender arrive in the order in which they were sent. They
-    may arrive late, and several equal notices may arrive as one.
+    A notice reports that a list or a resource has changed; it does not carry the new content,
+    because each application has lists of its own. It reaches all other applications that have
+    joined, never its sender. The notices of one sender arrive in the order in which they were sent.
+    They may arrive late, and several equal notices may arrive as one.
     """
 
     def joined(self, on_change: NotifyChange) -> AbstractAsyncContextManager[NotifyChange]:
@@ -154,7 +154,7 @@ The name is not a secret: handlers read it as `ctx.principal`, and recordings co
 """
 
 
-class WhoMayCome(TypedDict, total=False):
+class AccessOptions(TypedDict, total=False):
     """Options that restrict access over HTTP and WebSocket.
 
     Attributes:
@@ -173,7 +173,7 @@ class WhoMayCome(TypedDict, total=False):
     verify: Verify | None
 
 
-class HttpOptions(WhoMayCome, total=False):
+class HttpOptions(AccessOptions, total=False):
     """Options of the HTTP application.
 
     Attributes:

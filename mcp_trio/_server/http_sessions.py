@@ -25,10 +25,10 @@ from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.http_options import HttpStores, SessionFacts
-from mcp_trio._server.sessions import RunningSession, SessionHttp, SessionSource
+from mcp_trio._server.sessions import HandlerHttpClient, RunningSession, SessionSource
 from mcp_trio._server.sockets import HandshakeTimeouts
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.tasks import sheltered
+from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.connections import backoff_seconds
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
@@ -280,7 +280,7 @@ class Runtime:
     pool: TaskPool = attrs.field(init=False)
     _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
-    _http: SessionHttp = attrs.field(init=False)
+    _http: HandlerHttpClient = attrs.field(init=False)
     _stateless: RunningSession | None = attrs.field(default=None, init=False)
     _renewable_at: float = attrs.field(default=-math.inf, init=False)
     _handshake_timeouts: HandshakeTimeouts = attrs.field(init=False)
@@ -318,7 +318,7 @@ class Runtime:
             change_notifier = self.server.change_notifier
             async with (
                 self.server.enter_lifespan() as value,
-                SessionHttp(close_seconds) as http,
+                HandlerHttpClient(close_seconds) as http,
                 self.stores.changes.joined(change_notifier.notify_listeners) as send_change,
             ):
                 self._lifespan, self._http = value, http
@@ -332,7 +332,7 @@ class Runtime:
         async with trio.open_nursery() as beside:
             beside.start_soon(self.sessions.expire)
             beside.start_soon(self._handshake_timeouts.run)
-            async with sheltered(self.close) as self.pool:
+            async with open_shielded_pool(self.close) as self.pool:
                 try:
                     self._begin_stateless(beside)
                     task_status.started(self)

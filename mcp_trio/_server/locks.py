@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from mcp_trio._journal.records import LOCK, encode_body
-from mcp_trio._server.threads import Bridge
+from mcp_trio._server.threads import ThreadBridge
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling
 
@@ -122,12 +122,12 @@ class TaskLock:
 class ThreadLock:
     """The context manager `ctx.lock(name)` of a handler in a thread.
 
-    The lock is released although the request may be over; `Bridge.release` decides when.
+    The lock is released although the request may be over; `ThreadBridge.release` decides when.
     """
 
     _handling: Handling
     _locks: Locks
-    _bridge: Bridge
+    _bridge: ThreadBridge
     name: str
 
     def __enter__(self) -> None:

@@ -36,7 +36,7 @@ from mcp_trio._server.registry import (
 )
 from mcp_trio._server.results import given_output_schema
 from mcp_trio._server.sealed_state import KeyRing, StateStore
-from mcp_trio._server.sessions import ServerSessions, SessionHttp
+from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
 from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
@@ -652,7 +652,7 @@ class Server:
         try:
             async with (
                 self._sessions.enter_lifespan() as value,
-                SessionHttp(self.limits.shutdown.close_seconds) as http,
+                HandlerHttpClient(self.limits.shutdown.close_seconds) as http,
             ):
                 await self._sessions.serve_session(
                     channel, lifespan=value, http=http, record=record, task_status=task_status

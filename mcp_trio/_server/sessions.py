@@ -1,7 +1,7 @@
 """The sessions of a server: how they open, and the state that they share.
 
-`Server` is the interface for users; behind it is one `ServerSessions`, which the transports use. A
-`StandIn` takes its place where no `Server` answers: a mock of a recorded server, a proxy.
+`Server` is the interface for users; each has one `ServerSessions`, which the transports use. Where
+no `Server` answers, an `OtherSessionSource` takes its place: a mock of a recorded server, a bridge.
 """
 
 import logging
@@ -51,7 +51,7 @@ _NOT_DECLARED: Final = ServerCapabilities()
 
 
 @attrs.define(eq=False)
-class SessionHttp:
+class HandlerHttpClient:
     """The HTTP client behind `ctx.http`, whose requests are effects.
 
     A context manager: at the end it closes the client, within `close_seconds`, also if it is
@@ -79,7 +79,7 @@ class SessionHttp:
                 await self._client.aclose()
 
 
-# Counting the sessions that are open at the same time.
+# Counting the sessions that are open at the same time ---------------------------------------------
 
 OTHER_SESSIONS: Final = "sessions beside"
 """The count, at the end of a recording, of other sessions that were open meanwhile."""
@@ -206,7 +206,7 @@ class RunningSession(Protocol):
 
 
 class SessionSource(Protocol):
-    """What a transport needs of a server: a `ServerSessions`, or a `StandIn`."""
+    """What a transport needs of a server: a `ServerSessions`, or a `OtherSessionSource`."""
 
     @property
     def limits(self) -> Limits:
@@ -239,7 +239,7 @@ class SessionSource(Protocol):
         channel: Channel,
         *,
         lifespan: Any,
-        http: SessionHttp,
+        http: HandlerHttpClient,
         record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -257,7 +257,7 @@ class SessionSource(Protocol):
         variables: Variables,
         *,
         lifespan: Any,
-        http: SessionHttp,
+        http: HandlerHttpClient,
         record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> RunningSession:
@@ -331,7 +331,7 @@ class ServerSessions:
         channel: Channel,
         *,
         lifespan: Any,
-        http: SessionHttp,
+        http: HandlerHttpClient,
         record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -351,7 +351,7 @@ class ServerSessions:
         variables: Variables,
         *,
         lifespan: Any,
-        http: SessionHttp,
+        http: HandlerHttpClient,
         record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> Session:
@@ -370,7 +370,12 @@ class ServerSessions:
         return session
 
     def _open_recorded(
-        self, channel: Channel, *, lifespan: Any, http: SessionHttp, record: RecordTarget | None
+        self,
+        channel: Channel,
+        *,
+        lifespan: Any,
+        http: HandlerHttpClient,
+        record: RecordTarget | None,
     ) -> Session:
         counted = self._counter.opened(record)
         try:
@@ -401,7 +406,7 @@ class ServerSessions:
         *,
         sequencer: Sequencer = UNRECORDED,
         lifespan: Any = None,
-        http: SessionHttp | None = None,
+        http: HandlerHttpClient | None = None,
     ) -> Session:
         """Return a session over `channel`, which `Session.run` or `Session.begin` starts.
 
@@ -436,7 +441,7 @@ class ServerSessions:
             registry=self.registry,
             announcer=Announcer(self.change_notifier),
             lifespan=lifespan,
-            http=http or SessionHttp(self.limits.shutdown.close_seconds),
+            http=http or HandlerHttpClient(self.limits.shutdown.close_seconds),
             rounds=self._intern(rounds),
         )
         return Session(channel, connection, served, sequencer)
@@ -463,8 +468,8 @@ SessionT = TypeVar("SessionT", bound=RunningSession)
 
 
 @attrs.define(kw_only=True, eq=False)
-class StandIn(ABC, Generic[SessionT]):
-    """The base class of session sources that are not a `Server`.
+class OtherSessionSource(ABC, Generic[SessionT]):
+    """The base class of session sources other than a `Server`: bridges and mocks.
 
     Attributes:
         limits: The limits of each session.

@@ -35,8 +35,8 @@ from mcp_trio._protocol.websocket import (
     with_token_header,
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
-from mcp_trio._server.http_options import Verify, WhoMayCome
-from mcp_trio._server.sessions import RunningSession, SessionHttp, SessionSource
+from mcp_trio._server.http_options import AccessOptions, Verify
+from mcp_trio._server.sessions import HandlerHttpClient, RunningSession, SessionSource
 from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
@@ -157,7 +157,7 @@ async def serve_connections(
             with trio.CancelScope() as shield:
                 async with (
                     server.enter_lifespan() as value,
-                    SessionHttp(server.limits.shutdown.close_seconds) as http,
+                    HandlerHttpClient(server.limits.shutdown.close_seconds) as http,
                     trio.open_nursery() as nursery,
                 ):
                     shield.shield = True  # Before this, no session exists that has to be closed.
@@ -187,7 +187,7 @@ async def serve_with_handshake_timeouts(
 # WebSocket ----------------------------------------------------------------------------------------
 
 
-class WebSocketOptions(WhoMayCome, total=False):
+class WebSocketOptions(AccessOptions, total=False):
     """Options of a WebSocket listener.
 
     Attributes:

@@ -31,7 +31,7 @@ CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thr
 
 
 @attrs.define(eq=False)
-class Bridge:
+class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
 
     A call happens in the lanes of the handler, not of the task that performs the call. It is
@@ -45,7 +45,7 @@ class Bridge:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
-    _to_release: list[Callable[[], None]] = attrs.field(
+    _locks_to_release: list[Callable[[], None]] = attrs.field(
         factory=list[Callable[[], None]], init=False
     )
     _innermost_lane: Lane | None = attrs.field(factory=LANE.get, init=False)
@@ -62,8 +62,8 @@ class Bridge:
     ) -> Result:
         """Return the result of an async function that runs in the event loop.
 
-        Called in the thread, which it blocks. `is_part`: another call follows for the same
-        operation.
+        Called in the thread, which it blocks. `is_part` is True if another call follows that
+        belongs to the same operation of the context.
 
         Raises:
             RequestAbandoned: The request is over, or was cancelled meanwhile.
@@ -111,33 +111,33 @@ class Bridge:
             try:
                 result = await function()
             except Exception:
-                self._note_return(lane, ordinal)
+                self._record_return(lane, ordinal)
                 raise
             if not is_part:
-                self._note_return(lane, ordinal)
+                self._record_return(lane, ordinal)
             return result
         raise _abandoned()
 
-    def _note_return(self, lane: Lane, ordinal_before: int) -> None:
+    def _record_return(self, lane: Lane, ordinal_before: int) -> None:
         if lane.ordinal == ordinal_before:
             self.sequencer.observed(lane, THREAD_RETURNED_MARK, None, is_so=True)
 
-    def release(self, release: Callable[[], None]) -> None:
+    def release(self, release_lock: Callable[[], None]) -> None:
         """Release a lock of the thread: now, or in `end` if its request is cancelled.
 
         The thread may notice the cancellation before the handler's task does, which records it; a
         replay notices it by that record. Therefore no other handler gets the lock earlier.
         """
         if self.is_over and not self._has_ended:
-            self._to_release.append(release)
+            self._locks_to_release.append(release_lock)
         else:
-            release()
+            release_lock()
 
     def end(self) -> None:
         """Release the thread's locks; called when the handler's task no longer waits for it."""
         self._has_ended = True
-        for release in self._to_release:
-            release()
+        for release_lock in self._locks_to_release:
+            release_lock()
 
     async def let_run(self) -> None:
         """Wait until the replay lets the thread run."""
@@ -165,7 +165,7 @@ async def run_in_thread(
     handler: Callable[..., Result],
     keywords: Mapping[str, Any],
     *,
-    bridge: Bridge,
+    bridge: ThreadBridge,
     limiter: trio.CapacityLimiter,
 ) -> Result:
     """Return the result of a handler in a thread, after waiting for a thread of the limiter.
@@ -195,7 +195,7 @@ def _call(handler: Callable[..., Result], keywords: Mapping[str, Any]) -> Result
     return result
 
 
-# In a replay.
+# Threads in a replay ------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -207,7 +207,7 @@ class _ReplayThread(Generic[Result]):
     """
 
     call: Callable[[], Result]
-    bridge: Bridge
+    bridge: ThreadBridge
     token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
     has_ended: bool = attrs.field(default=False, init=False)
     _has_stopped: bool = attrs.field(default=False, init=False)
@@ -232,7 +232,7 @@ class _ReplayThread(Generic[Result]):
             self.bridge.sequencer.thread_waits()
 
 
-async def _run_in_turn(call: Callable[[], Result], bridge: Bridge) -> Result:
+async def _run_in_turn(call: Callable[[], Result], bridge: ThreadBridge) -> Result:
     thread = _ReplayThread(call, bridge)
     await bridge.let_run()
     try:

@@ -83,7 +83,7 @@ class Dispatcher:
         return self._suspended
 
     def _rounds_of(self, handling: Handling) -> Rounds | None:
-        return None if handling.rounds is None else self.suspended_handlers.of(handling)
+        return None if handling.rounds is None else self.suspended_handlers.rounds_of(handling)
 
     def take(self, message: bytes | Oversized) -> None:
         """Act upon one received message: decode it, record it, dispatch it. Never waits or raises.
@@ -253,7 +253,7 @@ class Dispatcher:
     # Requests of stateless clients that are answered with questions, and their retries.
 
     async def _ask(self, handling: Handling, asked: Sequence[Question]) -> list[Any]:
-        rounds = self._rounds_of(handling) or self.suspended_handlers.enter(Rounds(handling, self))
+        rounds = self._rounds_of(handling) or self.suspended_handlers.add(Rounds(handling, self))
         return await rounds.ask(asked)
 
     def suspend(self, rounds: Rounds, reply: bytes) -> None:
@@ -281,7 +281,7 @@ class Dispatcher:
         if rounds.stage is not Stage.SUSPENDED:
             self._queue_duplicate(rounds, retry)
             return None
-        reply = rounds.read(retry)
+        reply = rounds.read_answers(retry)
         if reply is None:
             self._admit_retry(rounds, retry)
         return reply
@@ -306,7 +306,7 @@ class Dispatcher:
             self._resume(rounds.handling, retry)
         else:
             self._admission.wait(retry)
-            rounds.queue(retry)
+            rounds.queue_retry(retry)
 
     def _resume(self, handling: Handling, retry: IncomingRequest) -> None:
         rounds = self._rounds_of(handling)
@@ -321,7 +321,7 @@ class Dispatcher:
             self._end_lane(rounds.handling)
         rounds.end(None if self.suspended_handlers.is_closed else reply)
         self._answer_duplicates(rounds, reply)
-        self.suspended_handlers.leave(rounds)
+        self.suspended_handlers.remove(rounds)
         self._idle.wake()
 
     def _answer_duplicates(self, rounds: Rounds, reply: bytes | None) -> None:

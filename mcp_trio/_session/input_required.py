@@ -292,7 +292,12 @@ class _OpenQuestion:
 
 @attrs.define(eq=False)
 class Rounds:
-    """The rounds of one handler, from its first question on.
+    """The rounds of one handler that asks a stateless client, from its first question on.
+
+    In each round the client receives questions, as the answer to its request, and retries the
+    request with the answers. The handler's tasks call `ask`, the dispatcher passes each retry to
+    `read_answers` and `resume`, and the keeper (`run_keeper`) sends the questions and enforces the
+    time limit.
 
     Attributes:
         handling: The handler and its current request.
@@ -441,8 +446,8 @@ class Rounds:
 
     def _withdraw(self, questions: Sequence[_OpenQuestion]) -> None:
         """Remove questions whose task no longer waits."""
-        gone = [key for key, question in self._open.items() if question in questions]
-        for key in gone:
+        withdrawn = [key for key, question in self._open.items() if question in questions]
+        for key in withdrawn:
             del self._open[key]
         self.dispatcher.suspended_handlers.update(self)
 
@@ -452,8 +457,8 @@ class Rounds:
         """Run the keeper's task until the handler is over and no reply is kept."""
         with self._keeper_scope:
             while True:
-                await self._next_action_due()
-                await self._act()
+                await self._wait_for_action()
+                await self._suspend_or_expire()
 
     @property
     def _has_to_ask(self) -> bool:
@@ -463,7 +468,7 @@ class Rounds:
     def _is_overdue(self) -> bool:
         return trio.current_time() >= self._deadline
 
-    async def _next_action_due(self) -> None:
+    async def _wait_for_action(self) -> None:
         """Wait until there is something to do; a replay waits for the keeper's next record."""
         sequencer = self.handling.session.sequencer
         if self.lane is not None and sequencer.decides_turns:
@@ -480,7 +485,7 @@ class Rounds:
         with trio.move_on_at(self._deadline):
             await self._change.wait()
 
-    async def _act(self) -> None:
+    async def _suspend_or_expire(self) -> None:
         state = (
             f"{SUSPENDED_PREFIX}{secrets.token_urlsafe(_STATE_BYTES)}" if self._has_to_ask else None
         )
@@ -489,7 +494,7 @@ class Rounds:
         if state is None:
             self._expire()
             return
-        while not self._has_to_ask:  # The replay is behind the recording.
+        while not self._has_to_ask:  # In a replay, the handler has not asked yet.
             await self._wait_for_change()
         self._suspend(state)
 
@@ -504,7 +509,7 @@ class Rounds:
         self.dispatcher.suspend(self, reply)
 
     def _expire(self) -> None:
-        """End the waiting for a retry, and drop the kept reply."""
+        """Stop waiting for a retry, which cancels the handler, and drop the kept reply."""
         if self.stage is Stage.SUSPENDED:
             self.cancel_handler()
         self.state = self._last_reply = None
@@ -513,7 +518,7 @@ class Rounds:
 
     # The dispatcher's side.
 
-    def read(self, retry: IncomingRequest) -> bytes | None:
+    def read_answers(self, retry: IncomingRequest) -> bytes | None:
         """Read the answers in a retry; ignore answers without a question.
 
         Returns:
@@ -537,7 +542,7 @@ class Rounds:
         assert self.state is not None
         return self.handling.session.connection.response(retry, _wanted(missing, self.state))
 
-    def queue(self, retry: IncomingRequest) -> None:
+    def queue_retry(self, retry: IncomingRequest) -> None:
         """Let a complete retry wait to be admitted."""
         self.retry, self.stage, self._deadline = retry, Stage.QUEUED, math.inf
 
@@ -665,16 +670,16 @@ class SuspendedHandlers:
             if rounds.stage is Stage.SUSPENDED:
                 rounds.cancel_handler()
 
-    def of(self, handling: Handling) -> Rounds | None:
+    def rounds_of(self, handling: Handling) -> Rounds | None:
         """Return the rounds of a handler; None if it has not asked."""
-        return None if handling.rounds is None else self._rounds.get(handling)
+        return self._rounds.get(handling)
 
-    def enter(self, rounds: Rounds) -> Rounds:
+    def add(self, rounds: Rounds) -> Rounds:
         """Add the rounds of a handler that is about to ask for the first time."""
         rounds.handling.rounds = self._rounds[rounds.handling] = rounds
         return rounds
 
-    def leave(self, rounds: Rounds) -> None:
+    def remove(self, rounds: Rounds) -> None:
         """Remove the rounds of a handler that has finished."""
         del self._rounds[rounds.handling]
         self.update(rounds)
@@ -742,7 +747,13 @@ async def ask_all(handling: Handling, questions: Sequence[Question]) -> list[Any
         RequestError, RequestTimeout, ConnectionLost: The client did not answer.
         RemoteProtocolError: An answer is invalid.
     """
-    _count(handling, len(questions))
+    handling.questions += len(questions)
+    questions_max = handling.session.connection.limits.requests.sent_per_handler_max
+    if handling.questions > questions_max:
+        raise LocalProtocolError(
+            "a handler cannot send more requests than"
+            f" limits.requests.sent_per_handler_max={questions_max}"
+        )
     if not questions:
         await trio.lowlevel.checkpoint()
         return []
@@ -785,13 +796,3 @@ async def _ask(handling: Handling, question: Question) -> Any:
     result = await handling.ask(question.method, question.params, on_progress=question.on_progress)
     question.check(result)
     return result
-
-
-def _count(handling: Handling, number: int) -> None:
-    handling.questions += number
-    questions_max = handling.session.connection.limits.requests.sent_per_handler_max
-    if handling.questions > questions_max:
-        raise LocalProtocolError(
-            "a handler cannot send more requests than"
-            f" limits.requests.sent_per_handler_max={questions_max}"
-        )

@@ -47,10 +47,12 @@ class Deliveries:
         """Queue the notification of an `in` record, if the application handles its method."""
         if not self.application.handles_notification(event.method):
             return
-        queue = self._open_queue()
-        if len(queue) < self.queued_max:
+        if self._queue is None:
+            self._queue, self._delivering = _Queue(), trio.CancelScope()
+            self.tasks.start(self._deliver, self._queue, self._delivering)
+        if len(self._queue) < self.queued_max:
             lane = Lane(f"n{number}", self.sequencer) if self.sequencer.has_lanes else None
-            queue.append((event, lane))
+            self._queue.append((event, lane))
             return
         self.counts[DROPPED] += 1
         if self.counts[DROPPED] == 1:
@@ -60,14 +62,6 @@ class Deliveries:
                 event.method.name,
                 self.queued_max,
             )
-
-    def _open_queue(self) -> _Queue:
-        """Return the queue; start the task that delivers its notifications."""
-        if self._queue is None:
-            self._queue, scope = _Queue(), trio.CancelScope()
-            self._delivering = scope
-            self.tasks.start(self._deliver, self._queue, scope)
-        return self._queue
 
     async def done(self) -> None:
         """Wait until the last notification has been handled."""

@@ -268,7 +268,11 @@ class SendQueue:
             if progress != seen:
                 since, seen = now, progress
             elif now - since >= stall_seconds:
-                self._lose(_stalled(stall_seconds))
+                text = (
+                    f"the peer read nothing for {stall_seconds:g} s while messages waited"
+                    " (limits.messages.write_stall_seconds)"
+                )
+                self._lose(ConnectionLost(text))
         self._has_watcher = False
 
     def _progress(self) -> tuple[int, int]:
@@ -286,10 +290,3 @@ class SendQueue:
         self._queue.clear()
         self._bytes = self._answer_bytes = 0
         self._written.wake()
-
-
-def _stalled(seconds: float) -> ConnectionLost:
-    return ConnectionLost(
-        f"the peer read nothing for {seconds:g} s while messages waited"
-        " (limits.messages.write_stall_seconds)"
-    )

@@ -45,7 +45,7 @@ from mcp_trio._session.journal import UNRECORDED, Lane, Recording, Sequencer, ta
 from mcp_trio._session.leader_followers import Leader, TaskPool, lead_all
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.send_queue import SendQueue
-from mcp_trio._session.tasks import Actor, Tasks, sheltered
+from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
@@ -142,7 +142,7 @@ class Session:
         This raises no `Exception`. If it is cancelled, the session is shut as `closed` and wound
         down within its time limits, and then the cancellation continues.
         """
-        async with sheltered(partial(self.shut, "closed")) as pool:
+        async with open_shielded_pool(partial(self.shut, "closed")) as pool:
             try:
                 self.begin(pool, copy_context())
                 task_status.started(self)

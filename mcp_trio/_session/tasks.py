@@ -161,7 +161,7 @@ Actor: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
-async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[TaskPool]:
+async def open_shielded_pool(on_cancelled: Callable[[], None]) -> AsyncGenerator[TaskPool]:
     """Open a pool of tasks that the caller's cancellation does not cancel.
 
     `on_cancelled` is called when the caller is cancelled, and at the end of the block.
@@ -190,7 +190,7 @@ class Tasks:
     _context: Context | None = attrs.field(default=None, init=False)
     _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
     _actors: tuple[trio.CancelScope | Leader, ...] = attrs.field(default=(), init=False)
-    _gone: Wakeup | None = attrs.field(default=None, init=False)
+    _actor_ended: Wakeup | None = attrs.field(default=None, init=False)
 
     def open(self, pool: TaskPool, context: Context) -> None:
         """Start all tasks in `pool` from now on, with the context variables `context`.
@@ -228,9 +228,9 @@ class Tasks:
 
         async def run() -> None:
             try:
-                await self._reported(actor)
+                await self._run_reported(actor)
             finally:
-                self._depart(leader)
+                self._remove_actor(leader)
 
         leader = self._context.run(self._pool.start_leader, run)
         self._actors = (*self._actors, leader)
@@ -240,16 +240,16 @@ class Tasks:
         """Start an actor."""
         scope = trio.CancelScope()
         self._actors = (*self._actors, scope)
-        self.start(self._act, actor, scope)
+        self.start(self._run_actor, actor, scope)
 
-    async def _act(self, actor: Actor, scope: trio.CancelScope) -> None:
+    async def _run_actor(self, actor: Actor, scope: trio.CancelScope) -> None:
         try:
             with scope:
-                await self._reported(actor)
+                await self._run_reported(actor)
         finally:
-            self._depart(scope)
+            self._remove_actor(scope)
 
-    async def _reported(self, actor: Actor) -> None:
+    async def _run_reported(self, actor: Actor) -> None:
         """Run an actor; an error of its transport beside a cancellation goes to `on_error`."""
         try:
             await actor()
@@ -259,16 +259,16 @@ class Tasks:
                 self.on_error(error)
             raise rest from None
 
-    def _depart(self, actor: "trio.CancelScope | Leader") -> None:
+    def _remove_actor(self, actor: "trio.CancelScope | Leader") -> None:
         self._actors = tuple(each for each in self._actors if each is not actor)
-        if self._gone is not None:
-            self._gone.wake()
+        if self._actor_ended is not None:
+            self._actor_ended.wake()
 
     async def end_actors(self) -> None:
         """Cancel the actors, and wait for their end, shielded."""
         for actor in self._actors:
             actor.cancel()
-        self._gone = Wakeup()
+        self._actor_ended = Wakeup()
         with trio.CancelScope(shield=True):
             while self._actors:
-                await self._gone.wait()
+                await self._actor_ended.wait()

@@ -121,7 +121,7 @@ class _Chunks(AsyncIterator[bytes]):
 
 NOT_FOUND: Final = 404
 SERVER_ERROR: Final = 500
-BOTH_FORMS: Final = f"{JSON}, {EVENT_STREAM}"
+JSON_OR_EVENT_STREAM: Final = f"{JSON}, {EVENT_STREAM}"
 
 # A compressed body could expand to a thousand times the bytes that were received.
 _UNCOMPRESSED: Final = ("Accept-Encoding", "identity")
@@ -174,14 +174,14 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
 
     def loss(self, link: "Link") -> ConnectionLost:
         """Return the error for the caller whose request got this response."""
-        said = [f"{link.name} answered HTTP {self.status} {self.phrase}".rstrip()]
+        parts = [f"{link.name} answered HTTP {self.status} {self.phrase}".rstrip()]
         if self.location is not None:
-            said.append(f"it redirects to {self.location}: connect to that URL if you trust it")
+            parts.append(f"it redirects to {self.location}: connect to that URL if you trust it")
         text = " ".join(self.body.decode(errors="replace").split())
         if text:
-            said.append(text[: link.limits.messages.error_text_chars_max])
+            parts.append(text[: link.limits.messages.error_text_chars_max])
         kind = OutcomeUnknown if self.status >= SERVER_ERROR else ConnectionLost
-        return kind(": ".join(said), http_status=self.status)
+        return kind(": ".join(parts), http_status=self.status)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -230,7 +230,7 @@ class Link:
         on_progress: OnProgress | None = None,
     ) -> AbstractAsyncContextManager[httpx2.Response]:
         """POST a message, to the MCP endpoint or to `url`; yield the response, unread."""
-        own = [("Accept", BOTH_FORMS), ("Content-Type", JSON), *headers]
+        own = [("Accept", JSON_OR_EVENT_STREAM), ("Content-Type", JSON), *headers]
         return self._request("POST", own, content=message, url=url, on_progress=on_progress)
 
     def get_stream(

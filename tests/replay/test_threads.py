@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcp_trio import Limits, RequestError, Server, ThreadContext, effect
-from mcp_trio._server.threads import Bridge
+from mcp_trio._server.threads import ThreadBridge
 from mcp_trio.errors import CapabilityMissing, ReplayDivergence, RequestAbandoned
 from mcp_trio.limits import ReplayLimits, RequestLimits
 from mcp_trio.recording import replay
@@ -404,9 +404,9 @@ def test_a_lock_released_by_a_cancelled_thread_is_granted_in_the_recorded_order(
         await peer.cancel(1)
         assert (await peer.receive_many(2))[1]["id"] == 2
 
-    abandon = Bridge.abandon
+    abandon = ThreadBridge.abandon
     with monkeypatch.context() as patch:
-        patch.setattr(Bridge, "abandon", abandon_late)
+        patch.setattr(ThreadBridge, "abandon", abandon_late)
         path = recorded(leaving, client)
     lanes = [r["l"] for r in world.records(path) if r["k"] in {"cxl", "res"}]
     assert lanes == [lanes[0]] * (len(lanes) - 1) + [lanes[-1]]

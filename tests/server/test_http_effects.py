@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, Context, Limits, Server
-from mcp_trio._server.sessions import SessionHttp
+from mcp_trio._server.sessions import HandlerHttpClient
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import RequestLimits
@@ -371,7 +371,7 @@ async def test_the_client_is_closed_when_the_session_is_cancelled(server, web):
 
 async def test_a_cancelled_session_still_closes_its_client(web):
     with trio.CancelScope() as scope:
-        async with SessionHttp(close_seconds=5) as http:
+        async with HandlerHttpClient(close_seconds=5) as http:
             await http.client.get(web.url)
             scope.cancel()
             await trio.sleep_forever()
@@ -387,7 +387,7 @@ async def test_a_client_that_hangs_on_closing_is_waited_for_in_bounded_time(auto
 
     start = trio.current_time()
     with trio.CancelScope() as scope:
-        async with SessionHttp(close_seconds=5) as http:
+        async with HandlerHttpClient(close_seconds=5) as http:
             http._client = Stuck()
             scope.cancel()
     assert trio.current_time() - start == 5
@@ -565,7 +565,7 @@ async def test_a_request_accepts_an_auth_of_either_library(server, web, record, 
         return list(await fetched_with(ctx.http))
 
     if outside:
-        async with SessionHttp(close_seconds=5) as http:
+        async with HandlerHttpClient(close_seconds=5) as http:
             assert await fetched_with(http.client) == (401, "token")
     else:
         asker, told = await record(server)

@@ -12,7 +12,7 @@ import trio.testing
 from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.tasks import sheltered, sole_exception
+from mcp_trio._session.tasks import open_shielded_pool, sole_exception
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.transports import Lost, RelatedMessage
@@ -683,7 +683,7 @@ async def test_the_owner_of_sheltered_sessions_is_notified_of_its_cancellation(
     channel = DeliveringChannel()
     session = make_session(channel, {"tools/list": slow}, sequencer=recording)
     with trio.move_on_after(5) as scope:
-        async with sheltered(lambda: session.shut("closed")) as warm:
+        async with open_shielded_pool(lambda: session.shut("closed")) as warm:
             session.begin(warm, copy_context())
             channel.take([*handshake, message(id=1, method="tools/list")])
             await session.ended.wait()
