@@ -58,7 +58,7 @@ def test_every_page_tries_every_transport_in_every_era_at_every_host(visits, pla
     }
     places = [
         (transport, era, host)
-        for transport, eras in visits.ERAS_OF.items()
+        for transport, eras in visits.VERSIONS_OF.items()
         for era in eras
         for host in visits.HOSTS_OF[transport]
     ]
@@ -120,7 +120,7 @@ def test_what_the_browser_is_told_says_where_the_page_is_and_what_it_does(planne
 @pytest.fixture
 def answered(visits):
     """Over HTTP, as it should be."""
-    told = {
+    page_report = {
         "said": "answered",
         "statuses": [204, 200],
         "protocols": ["http/1.1"],
@@ -138,7 +138,7 @@ def answered(visits):
         name="Ada",
         has_run=True,
         origin="http://127.0.0.1:1",
-        told=told,
+        page_report=page_report,
     )
 
 
@@ -146,18 +146,26 @@ def answered(visits):
 def rejected(visits, answered):
     """Over HTTP, of a page that could read why."""
     text = "Host 'evil.test' is not allowed here: see the server's setting hosts="
-    told = {"said": "read 403", "statuses": [403], "text": text, "shown": text, "origin": "null"}
-    told["protocols"] = ["h2"]
+    page_report = {
+        "said": "read 403",
+        "statuses": [403],
+        "text": text,
+        "shown": text,
+        "origin": "null",
+    }
+    page_report["protocols"] = ["h2"]
     attempt = visits.Attempt(page="rebound", transport="http", expected="read 403")
-    return attrs.evolve(answered, attempt=attempt, told=told, has_run=False, origin="null")
+    return attrs.evolve(
+        answered, attempt=attempt, page_report=page_report, has_run=False, origin="null"
+    )
 
 
 def with_told(outcome, **more):
-    return attrs.evolve(outcome, told={**outcome.told, **more})
+    return attrs.evolve(outcome, page_report={**outcome.page_report, **more})
 
 
 def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, capsys):
-    assert [*answered.complaints(), *rejected.complaints()] == []
+    assert [*answered.problems(), *rejected.problems()] == []
     assert visiting.report([answered, rejected], 1.0)
     out = capsys.readouterr().out
     assert "2 visits, 0 problems, 1 s" in out
@@ -166,7 +174,7 @@ def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, c
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("page_report", "problem"),
     [
         ({"said": "blocked", "statuses": [403]}, "blocked, 403 instead of answered"),
         ({"statuses": [200, 500]}, "answered, 500 instead of answered"),
@@ -179,31 +187,31 @@ def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, c
         ({"session": None}, "the page sees the session id None"),
     ],
 )
-def test_an_answer_that_is_not_whole_is_told(answered, told, complaint, visiting, capsys):
-    outcome = with_told(answered, **told)
-    assert list(outcome.complaints()) == [complaint]
+def test_an_answer_that_is_not_whole_is_told(answered, page_report, problem, visiting, capsys):
+    outcome = with_told(answered, **page_report)
+    assert list(outcome.problems()) == [problem]
     assert not visiting.report([outcome], 1.0)
-    assert f"Ada: {complaint}" in capsys.readouterr().out
+    assert f"Ada: {problem}" in capsys.readouterr().out
 
 
 def test_a_session_id_in_the_stateless_era_is_told(visits, answered):
     attempt = visits.Attempt(page="allowed", transport="http", era="stateless")
     outcome = attrs.evolve(answered, attempt=attempt)
-    assert list(outcome.complaints()) == ["the page sees the session id 's'"]
+    assert list(outcome.problems()) == ["the page sees the session id 's'"]
 
 
 def test_requests_with_tls_that_do_not_go_over_http_2_at_hypercorn_are_reported(visits, answered):
     attempt = visits.Attempt(page="own", transport="http", setting="TLS")
-    assert list(attrs.evolve(answered, attempt=attempt, host="native").complaints()) == []
+    assert list(attrs.evolve(answered, attempt=attempt, host="native").problems()) == []
     outcome = attrs.evolve(answered, attempt=attempt, host="hypercorn")
-    assert list(outcome.complaints()) == ["it went over ['http/1.1']"]
-    assert list(with_told(outcome, protocols=["h2"]).complaints()) == []
+    assert list(outcome.problems()) == ["it went over ['http/1.1']"]
+    assert list(with_told(outcome, protocols=["h2"]).problems()) == []
 
 
 def test_a_websocket_without_its_subprotocol_is_told(visits, answered):
     attempt = visits.Attempt(page="allowed", transport="websocket")
     outcome = with_told(attrs.evolve(answered, attempt=attempt), subprotocol="")
-    assert list(outcome.complaints()) == ["the subprotocol is ''"]
+    assert list(outcome.problems()) == ["the subprotocol is ''"]
 
 
 @pytest.mark.parametrize(("transport", "is_missed"), [("websocket", True), ("sse", False)])
@@ -212,21 +220,21 @@ def test_only_where_the_sdks_may_lose_progress_is_it_not_missed(
 ):
     attempt = visits.Attempt(page="allowed", client="TypeScript 1", transport=transport)
     outcome = with_told(attrs.evolve(answered, attempt=attempt), heard=[])
-    assert bool(list(outcome.complaints())) is is_missed
+    assert bool(list(outcome.problems())) is is_missed
 
 
 def test_a_rejection_that_does_not_hold_or_says_not_why_is_told(rejected):
-    assert list(attrs.evolve(rejected, has_run=True).complaints()) == [
+    assert list(attrs.evolve(rejected, has_run=True).problems()) == [
         "the tool has run all the same"
     ]
-    assert list(with_told(rejected, text="no").complaints()) == [
+    assert list(with_told(rejected, text="no").problems()) == [
         "the refusal does not name the setting: no"
     ]
 
 
 def test_a_visit_that_was_not_made_is_told(visiting, rejected):
-    outcome = attrs.evolve(rejected, told=visiting.SILENT)
-    assert list(outcome.complaints()) == ["nothing instead of read 403"]
+    outcome = attrs.evolve(rejected, page_report=visiting.SILENT)
+    assert list(outcome.problems()) == ["nothing instead of read 403"]
 
 
 # Around it.
@@ -243,7 +251,7 @@ class RequestDriver:
 @pytest.mark.real_time
 def test_what_a_browser_that_fails_has_told_is_not_lost(visiting, monkeypatch):
     monkeypatch.setattr(visiting, "DRIVER", RequestDriver())
-    assert trio.run(visiting.driven, {"visits": []}) == {"Ada": {"name": "Ada"}}
+    assert trio.run(visiting.drive_browser, {"visits": []}) == {"Ada": {"name": "Ada"}}
 
 
 def test_without_a_browser_it_says_what_to_install(visiting, monkeypatch, tmp_path):

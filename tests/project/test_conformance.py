@@ -86,19 +86,19 @@ def test_the_sets_are_read_as_the_suite_lists_them(scores):
 )
 def test_a_scenario_that_passes_has_no_faults(scores, scored, name, leg):
     score = scored(("a", "SUCCESS"), ("b", "INFO"), ("c", "SKIPPED"), name=name, leg=leg)
-    assert (score.passed, scores.faults_of(score)) == (1, [])
+    assert (score.passed, scores.failures_of(score)) == (1, [])
 
 
 @pytest.mark.parametrize("status", ["FAILURE", "WARNING"])
 def test_a_warning_is_a_fault_too(scores, scored, status):
     score = scored(("a", "SUCCESS"), ("b", status))
-    assert scores.faults_of(score) == ["b: it is so"]
+    assert scores.failures_of(score) == ["b: it is so"]
 
 
 def test_a_scenario_of_which_nothing_was_tested_does_not_pass(scores, scored):
     score = scored(("wire-schema-valid", "SUCCESS"), ("a", "SKIPPED"), ("b", "INFO"))
-    assert scores.faults_of(score) == ["nothing of it was tested"]
-    assert scores.faults_of(None) == ["it has not run"]
+    assert scores.failures_of(score) == ["the scenario has no checks of its own"]
+    assert scores.failures_of(None) == ["the scenario did not run"]
 
 
 def test_how_a_client_ended_counts(scores, tmp_path):
@@ -110,15 +110,15 @@ def test_how_a_client_ended_counts(scores, tmp_path):
     for note in notes:
         (tmp_path / f"{note['scenario']}.json").write_text(json.dumps(note))
     plain = {name: scores.Score(passed=1) for name in ("good", "bad", "slow", "lost")}
-    faults = {
-        name: scores.faults_of(score)
-        for name, score in scores.with_endings(plain, tmp_path).items()
+    failures = {
+        name: scores.failures_of(score)
+        for name, score in scores.with_exit_statuses(plain, tmp_path).items()
     }
-    assert faults == {
+    assert failures == {
         "good": [],
-        "bad": ["the client has ended with status 3"],
-        "slow": ["the client had to be ended"],
-        "lost": ["the client had to be ended"],
+        "bad": ["the client exited with status 3"],
+        "slow": ["the client timed out"],
+        "lost": ["the client timed out"],
     }
 
 

@@ -74,10 +74,10 @@ async def test_the_matrix_has_a_cell_for_each_check_and_transport(autojump_clock
     ("client", "server", "told"),
     [
         (Outcome(), Outcome(), "ok"),
-        (Outcome(), Outcome(nothing="why"), "client"),
-        (Outcome(nothing="why"), Outcome(), "server"),
-        (Outcome(nothing="why"), Outcome(nothing="why"), "-"),
-        (Outcome(nothing="why"), Outcome(failure="what"), "FAILED"),
+        (Outcome(), Outcome(not_applicable="why"), "client"),
+        (Outcome(not_applicable="why"), Outcome(), "server"),
+        (Outcome(not_applicable="why"), Outcome(not_applicable="why"), "-"),
+        (Outcome(not_applicable="why"), Outcome(failure="what"), "FAILED"),
     ],
 )
 def test_a_cell_says_at_which_end_a_check_holds(client, server, told):

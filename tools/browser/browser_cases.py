@@ -1,4 +1,4 @@
-"""The table of what pages in a browser try, and what has to come of each attempt."""
+"""The requests that pages in a browser try, and the expected outcome of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -19,7 +19,7 @@ HOSTS_OF: Final[Mapping[str, Sequence[Host]]] = {
 
 PATHS: Final[Mapping[str, str]] = {"websocket": "/ws", "http": "/mcp", "sse": "/sse"}
 
-ERAS_OF: Final[Mapping[str, Sequence[str]]] = {
+VERSIONS_OF: Final[Mapping[str, Sequence[str]]] = {
     "websocket": ("legacy", "stateless"),
     "http": ("legacy", "stateless"),
     "sse": ("legacy",),
@@ -46,7 +46,6 @@ ON_THE_WAY: Final = "on the way"
 
 
 def greeting(name: str) -> str:
-    """What the tool answers."""
     return f"Hello, {name}."
 
 
@@ -74,12 +73,12 @@ class Attempt:
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """Where it is tried."""
+        """Return the hosts at which it is tried."""
         hosts = HOSTS_OF[self.transport]
         return [each for each in hosts if self.setting != "TLS" or each in TLS_HOSTS]
 
     def scheme(self, plain: str) -> str:
-        """The scheme that is this one without TLS."""
+        """Return the same scheme without TLS."""
         return f"{plain}s" if self.setting == "TLS" else plain
 
 
@@ -115,14 +114,14 @@ SDKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 
 
 def attempts() -> Iterator[Attempt]:
-    """All of them."""
+    """Yield all attempts."""
     for page in ("allowed", "own"):
-        for transport, eras in ERAS_OF.items():
-            for era in eras:
+        for transport, version_modes in VERSIONS_OF.items():
+            for era in version_modes:
                 yield Attempt(page=page, transport=transport, era=era)
     for client, transports in SDKS.items():
-        for transport, eras in transports.items():
-            for era in eras:
+        for transport, version_modes in transports.items():
+            for era in version_modes:
                 yield Attempt(page="allowed", client=client, transport=transport, era=era)
     yield from _rejected()
     yield from _set_otherwise()
@@ -130,8 +129,8 @@ def attempts() -> Iterator[Attempt]:
 
 def _rejected() -> Iterator[Attempt]:
     for page, expected in REJECTED.items():
-        for transport, eras in ERAS_OF.items():
-            for era in eras:
+        for transport, version_modes in VERSIONS_OF.items():
+            for era in version_modes:
                 yield Attempt(page=page, transport=transport, era=era, expected=expected[transport])
     for page in ("other", "opaque"):
         yield Attempt(page=page, client="blind", transport="http", expected=FORGED)
@@ -139,7 +138,7 @@ def _rejected() -> Iterator[Attempt]:
 
 def _set_otherwise() -> Iterator[Attempt]:
     for transport, rejected in UNVERIFIED.items():
-        for era in ERAS_OF[transport]:
+        for era in VERSIONS_OF[transport]:
             for token in TOKENS:
                 yield Attempt(
                     page="allowed",
@@ -153,7 +152,7 @@ def _set_otherwise() -> Iterator[Attempt]:
         yield Attempt(page="allowed", transport=transport, setting="unreadable", expected=expected)
     for page, answers in SECURED.items():
         for transport, expected in answers.items():
-            for era in ERAS_OF[transport]:
+            for era in VERSIONS_OF[transport]:
                 yield Attempt(
                     page=page, transport=transport, era=era, setting="TLS", expected=expected
                 )
@@ -179,67 +178,67 @@ class Outcome:
     name: str
     has_run: bool
     origin: str
-    told: Mapping[str, Any]
+    page_report: Mapping[str, Any]
 
     @property
     def observed(self) -> str:
-        """That in a word, and what was answered by an error."""
-        said = str(self.told["said"])
-        bad = sorted({status for status in self.told["statuses"] if status >= 400})
+        """Return the outcome in a word, with the statuses of errors."""
+        said = str(self.page_report["said"])
+        bad = sorted({status for status in self.page_report["statuses"] if status >= 400})
         return ", ".join([said, *(f"{status}" for status in bad if f"{status}" not in said)])
 
     @property
     def protocols(self) -> Sequence[str]:
-        """What requests went over, such as `H2`."""
-        protocols: Sequence[str] = self.told["protocols"]
+        """Return the HTTP versions of the requests, such as `H2`."""
+        protocols: Sequence[str] = self.page_report["protocols"]
         return protocols
 
-    def complaints(self) -> Iterator[str]:
-        """What is not as it should be, in sentences."""
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each difference from what is expected."""
         attempt = self.attempt
         if self.observed != attempt.expected:
             yield f"{self.observed} instead of {attempt.expected}"
-        elif self.told["origin"] != self.origin:
-            yield f"the page is one of {self.told['origin']}"
+        elif self.page_report["origin"] != self.origin:
+            yield f"the page is one of {self.page_report['origin']}"
         else:
-            yield from _answer_faults(self) if attempt.expected == "answered" else _faults(self)
+            yield from _answer_faults(self) if attempt.expected == "answered" else _failures(self)
 
 
-def _faults(outcome: Outcome) -> Iterator[str]:
-    """Of who was refused."""
+def _failures(outcome: Outcome) -> Iterator[str]:
+    """Yield the failures of a page that must be rejected."""
     if outcome.has_run:
         yield "the tool has run all the same"
-    told = outcome.told
-    if told["said"] == "read 403" and "hosts=" not in told["text"]:
-        yield f"the refusal does not name the setting: {told['text']}"
+    page_report = outcome.page_report
+    if page_report["said"] == "read 403" and "hosts=" not in page_report["text"]:
+        yield f"the refusal does not name the setting: {page_report['text']}"
 
 
 def _answer_faults(outcome: Outcome) -> Iterator[str]:
-    told, right = outcome.told, greeting(outcome.name)
-    if not (told["text"] == told["shown"] == right and outcome.has_run):
-        yield f"the page shows {told['shown']!r} for {told['text']!r}"
-    if told["heard"] != [ON_THE_WAY] and not _may_miss_progress(outcome.attempt):
-        yield f"the page has heard of progress: {told['heard']}"
-    if told["offered"] != [TOOL]:
-        yield f"the page was offered {told['offered']}"
+    page_report, right = outcome.page_report, greeting(outcome.name)
+    if not (page_report["text"] == page_report["shown"] == right and outcome.has_run):
+        yield f"the page shows {page_report['shown']!r} for {page_report['text']!r}"
+    if page_report["heard"] != [ON_THE_WAY] and not _may_miss_progress(outcome.attempt):
+        yield f"the page has heard of progress: {page_report['heard']}"
+    if page_report["offered"] != [TOOL]:
+        yield f"the page was offered {page_report['offered']}"
     is_secured = outcome.attempt.setting == "TLS" and outcome.attempt.transport == "http"
     if is_secured and outcome.host == "hypercorn" and H2 not in outcome.protocols:
         yield f"it went over {outcome.protocols}"
     if outcome.attempt.client == "plain":
-        yield from _link_faults(outcome.attempt, told)
+        yield from _connection_failures(outcome.attempt, page_report)
 
 
 def _may_miss_progress(attempt: Attempt) -> bool:
-    """The SDKs take no progress any more of what was answered in the same piece of a stream."""
+    """Return whether an SDK drops progress that arrives together with the answer."""
     return attempt.client in SDKS and attempt.transport != "websocket"
 
 
-def _link_faults(attempt: Attempt, told: Mapping[str, Any]) -> Iterator[str]:
-    """What the page itself has seen of its transport."""
-    if attempt.transport == "websocket" and told["subprotocol"] != "mcp":
-        yield f"the subprotocol is {told['subprotocol']!r}"
+def _connection_failures(attempt: Attempt, page_report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the page observed of its connection and should not."""
+    if attempt.transport == "websocket" and page_report["subprotocol"] != "mcp":
+        yield f"the subprotocol is {page_report['subprotocol']!r}"
     if attempt.transport == "http":
-        if told["types"][-1] != "text/event-stream":
-            yield f"the answer came as {told['types'][-1]}"
-        if bool(told.get("session")) is not (attempt.era == "legacy"):
-            yield f"the page sees the session id {told.get('session')!r}"
+        if page_report["types"][-1] != "text/event-stream":
+            yield f"the answer came as {page_report['types'][-1]}"
+        if bool(page_report.get("session")) is not (attempt.era == "legacy"):
+            yield f"the page sees the session id {page_report.get('session')!r}"

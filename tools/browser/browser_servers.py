@@ -1,4 +1,4 @@
-"""The servers that pages in a browser talk to, and the origins of the pages."""
+"""The servers for pages in a browser, and the origins of the pages."""
 
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ Serve = Callable[..., Awaitable[None]]
 
 
 def bundle(environment: NodeEnvironment, folder: Path) -> None:
-    """Put the page into a folder, and the SDKs beside it as one script."""
+    """Copy the page into a folder, and bundle the SDKs beside it."""
     shutil.copytree(HERE / "page", folder / "page")
     esbuild = environment.start("node_modules/esbuild/bin/esbuild")
     script = str(environment.folder / "typescript.mjs")
@@ -41,21 +41,20 @@ def bundle(environment: NodeEnvironment, folder: Path) -> None:
 
 
 class PageHandler(SimpleHTTPRequestHandler):
-    """Files, and nothing said about it; where the address says so, for a sandbox."""
+    """Serves files without logging, sandboxed if the address says so."""
 
     def end_headers(self) -> None:
-        """See the base."""
         if self.path == SANDBOXED:
             self.send_header("Content-Security-Policy", "sandbox allow-scripts")
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base's name
-        """Say nothing."""
+        ...
 
 
 @contextmanager
 def pages_of(folder: Path) -> Generator[str]:
-    """An origin, whose pages are the files of a folder."""
+    """Serve the files of a folder as an origin."""
     handler = partial(PageHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, args=[LOOK_SECONDS])
@@ -70,8 +69,8 @@ def pages_of(folder: Path) -> Generator[str]:
 # Servers
 
 
-def server_noting(greeted: set[str]) -> Server:
-    """A server whose one tool notes whom it has greeted."""
+def server_with_greeting(greeted: set[str]) -> Server:
+    """Return a server whose tool notes each name that it has greeted."""
     server = Server("browser")
 
     @server.tool(name=TOOL)
@@ -85,7 +84,7 @@ def server_noting(greeted: set[str]) -> Server:
 
 
 def certificate(folder: Path) -> Mapping[str, str]:
-    """The options of a server that has one, which nobody has signed."""
+    """Return the TLS options of a server with a self-signed certificate."""
     files = {"certfile": str(folder / "certificate.pem"), "keyfile": str(folder / "key.pem")}
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     out = ["-keyout", files["keyfile"], "-out", files["certfile"], "-subj", "/CN=127.0.0.1"]
@@ -96,7 +95,7 @@ def certificate(folder: Path) -> Mapping[str, str]:
 async def serve_all(
     nursery: trio.Nursery, server: Server, origin: str, secured: Mapping[str, str]
 ) -> Places:
-    """Serve at every host, in every setting, to pages of an origin; returns where."""
+    """Serve at every host, in every setting; return the addresses."""
     settings: Mapping[Setting, Mapping[str, Any]] = {
         "open": {"allows_cors": True},
         "token": {"allows_cors": True, "token": TOKEN},

@@ -44,7 +44,7 @@ from browser_servers import (  # noqa: E402
     certificate,
     pages_of,
     serve_all,
-    server_noting,
+    server_with_greeting,
 )
 from install import ensure  # noqa: E402
 from interop_command import new_table, run_command, show  # noqa: E402
@@ -91,7 +91,7 @@ class Visit:
     url: str
 
     def order(self) -> Mapping[str, Any]:
-        """What `drive.mjs` is told."""
+        """Return the instructions for `drive.mjs`."""
         attempt = self.attempt
         task = {
             "url": self.url,
@@ -108,7 +108,7 @@ class Visit:
 def visits_to(
     places: Places, tried: Iterable[Attempt], *, allowed: str, other: str
 ) -> Iterator[Visit]:
-    """Every attempt at every host."""
+    """Return every attempt at every host."""
     numbers = count(1)
     for attempt in tried:
         for host in attempt.hosts:
@@ -139,19 +139,17 @@ def _name_of(number: int, attempt: Attempt, host: str) -> str:
     return "-".join(words).replace(" ", "-")
 
 
-async def hold_visits(folder: Path, chromium: str, pictures: Path | None) -> list[Outcome]:
-    """Serve everything in this process, and let a browser come.
-
-    Raises:
-        trio.TooSlowError: It was not done in time.
-    """
+async def run_visits(folder: Path, chromium: str, pictures: Path | None) -> list[Outcome]:
+    """Serve everything in this process, and let a browser make all visits."""
     greeted: set[str] = set()
     bundle(DRIVER, folder)
     with pages_of(folder) as allowed, pages_of(folder) as other, trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
-            places = await serve_all(nursery, server_noting(greeted), allowed, certificate(folder))
+            places = await serve_all(
+                nursery, server_with_greeting(greeted), allowed, certificate(folder)
+            )
             visits = list(visits_to(places, attempts(), allowed=allowed, other=other))
-            told = await driven(
+            page_report = await drive_browser(
                 {
                     "executable": chromium,
                     "args": CHROMIUM_OPTIONS,
@@ -169,30 +167,26 @@ async def hold_visits(folder: Path, chromium: str, pictures: Path | None) -> lis
             name=visit.name,
             has_run=visit.name in greeted,
             origin=visit.origin,
-            told=told.get(visit.name, SILENT),
+            page_report=page_report.get(visit.name, SILENT),
         )
         for visit in visits
     ]
 
 
-async def driven(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """What the browser tells of each visit, by its name."""
+async def drive_browser(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Run the browser; return its reports by the visits' names."""
     done = await trio.run_process(
         DRIVER.start("drive.mjs"),
         stdin=json.dumps(order).encode(),
         capture_stdout=True,
         check=False,  # it says on stderr what was wrong, and nothing of the visits it did not make
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {each["name"]: each for each in told}
+    page_report = [json.loads(line) for line in done.stdout.splitlines()]
+    return {each["name"]: each for each in page_report}
 
 
 def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
-    """Install what is missing, and hold all visits.
-
-    Raises:
-        SystemExit: There is no Chromium, or it was not done in time.
-    """
+    """Install what is missing, and run all visits."""
     chromium = shutil.which(CHROMIUM)
     if chromium is None:
         raise SystemExit(f"{CHROMIUM} is not installed: `apt-get install {CHROMIUM}`")
@@ -201,7 +195,7 @@ def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
         pictures.mkdir(parents=True, exist_ok=True)
     subprocess.run([chromium, "--version"], check=True, stderr=subprocess.DEVNULL)
     try:
-        return trio.run(hold_visits, folder, chromium, pictures)
+        return trio.run(run_visits, folder, chromium, pictures)
     except trio.TooSlowError:
         raise SystemExit(f"the browser was not done after {SECONDS_MAX:g} s") from None
 
@@ -210,7 +204,6 @@ def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
-    """What came of each attempt at each host; red if it is not what should."""
     table = new_table()
     for heading in ("page", "client", "transport", "era", "setting", "token", "expected", *HOSTS):
         table.add_column(heading, no_wrap=True)
@@ -225,14 +218,14 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _cell(outcome: Outcome) -> str:
-    is_right = not any(outcome.complaints())
+    is_right = not any(outcome.problems())
     cell = f"{outcome.observed}, {H2}" if H2 in outcome.protocols else outcome.observed
     return cell if is_right else f"[bold red]{cell}[/]"
 
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
-    found = [f"{each.name}: {fault}" for each in outcomes for fault in each.complaints()]
+    """Print the table and the problems; return whether there are no problems."""
+    found = [f"{each.name}: {fault}" for each in outcomes for fault in each.problems()]
     show(table_of(outcomes), ())
     for word, meaning in (*PAGES.items(), *SETTINGS.items()):
         print(f"{word}: {meaning}")
@@ -242,7 +235,6 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the visits, and report."""
     parser = argparse.ArgumentParser(description="Let pages in a browser talk to our servers.")
     parser.add_argument(
         "--screenshots", metavar="FOLDER", type=Path, help="of every page, at the end"

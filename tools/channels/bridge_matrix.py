@@ -1,6 +1,7 @@
 """Print which transports a bridge joins: `python tools/channels/bridge_matrix.py`.
 
-Runs the test of every pair, in both eras, and exits with its status; with 1 if there is no pair.
+Runs the test of every pair with legacy and stateless clients. The exit status is that of the tests,
+or 1 if there is no pair.
 """
 
 import re
@@ -17,22 +18,20 @@ _WORDS: Final = {"PASSED": "yes", "FAILED": "NO", "ERROR": "NO"}
 
 
 def results(report: str) -> Mapping[tuple[str, str], str]:
-    """What became of each pair, by where clients come from and where the server is."""
+    """Return the result of each pair, by the client's and the server's transport."""
     return {(way, to): _WORDS[word] for word, way, to in _RESULT.findall(report)}
 
 
 def rows(found: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """The lines of the table."""
     ways = list(dict.fromkeys(way for way, _ in found))
     tos = list(dict.fromkeys(to for _, to in found))
     yield "".join(f"{each:<12}" for each in ("from \\ to", *tos)).rstrip()
     for way in ways:
-        told = (found.get((way, to), "-") for to in tos)
-        yield "".join(f"{each:<12}" for each in (way, *told)).rstrip()
+        texts = (found.get((way, to), "-") for to in tos)
+        yield "".join(f"{each:<12}" for each in (way, *texts)).rstrip()
 
 
 def main() -> int:
-    """Run and print; returns the exit status."""
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", TESTS]
     done = subprocess.run(command, cwd=HOME, capture_output=True, check=False, text=True)
     found = results(done.stdout)

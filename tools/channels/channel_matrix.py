@@ -40,7 +40,7 @@ class Outcome:
         failure: How it has failed; None: it has not.
     """
 
-    nothing: str | None = None
+    not_applicable: str | None = None
     failure: str | None = None
 
 
@@ -49,14 +49,14 @@ Outcomes: TypeAlias = Mapping[tuple[str, str], tuple[Outcome, Outcome]]
 
 
 async def outcome_of(transport: Transport, check: str, end: End) -> Outcome:
-    """Run one check from one end, with everything made anew for it."""
+    """Run one check at one end of a new pair."""
     if end not in transport.ends(check):
-        return Outcome(nothing=transport.excuses[check, end])
+        return Outcome(not_applicable=transport.excuses[check, end])
     with tempfile.TemporaryDirectory() as folder:
         async with trio.open_nursery() as nursery:
             make_pair = await transport.begin(nursery, Path(folder))
             try:
-                nothing = await check_channel_for(
+                not_applicable = await check_channel_for(
                     check,
                     make_pair,
                     limits=transport.limits,
@@ -67,11 +67,11 @@ async def outcome_of(transport: Transport, check: str, end: End) -> Outcome:
                 return Outcome(failure=str(error))
             finally:
                 nursery.cancel_scope.cancel()
-    return Outcome(nothing=nothing)
+    return Outcome(not_applicable=not_applicable)
 
 
 async def outcomes_of(names: Sequence[str], checks: Sequence[str]) -> Outcomes:
-    """Run all of these, one after the other: some look at how long something takes."""
+    """Run all checks, one after the other, as some measure time."""
     found: dict[tuple[str, str], tuple[Outcome, Outcome]] = {}
     for name in names:
         for check in checks:
@@ -81,29 +81,27 @@ async def outcomes_of(names: Sequence[str], checks: Sequence[str]) -> Outcomes:
 
 
 def cell(client: Outcome, server: Outcome) -> str:
-    """What stands in the table for both ends."""
     if client.failure is not None or server.failure is not None:
         return "FAILED"
-    return _HOLDS[client.nothing is None, server.nothing is None]
+    return _HOLDS[client.not_applicable is None, server.not_applicable is None]
 
 
 def remarks(outcomes: Outcomes) -> Iterator[str]:
-    """A line for each failure, and for each reason why there was nothing to look at."""
+    """Yield a line for each failure, and for each reason why a check does not apply."""
     why: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for (name, check), ends in outcomes.items():
         for end_name, outcome in zip(("client", "server"), ends, strict=True):
             if outcome.failure is not None:
                 yield f"FAILED {name}, {end_name}: {outcome.failure}"
-            elif outcome.nothing is not None:
-                why.setdefault((check, outcome.nothing), []).append((name, end_name))
+            elif outcome.not_applicable is not None:
+                why.setdefault((check, outcome.not_applicable), []).append((name, end_name))
     for (check, reason), where in why.items():
         names = {name: [end for each, end in where if each == name] for name, _ in where}
-        told = (f"{name} ({' and '.join(ends)})" for name, ends in names.items())
-        yield f"{check}: {reason}: {'; '.join(told)}"
+        texts = (f"{name} ({' and '.join(ends)})" for name, ends in names.items())
+        yield f"{check}: {reason}: {'; '.join(texts)}"
 
 
 def table_of(outcomes: Outcomes) -> Table:
-    """A row for each check, a column for each transport."""
     names = list(dict.fromkeys(name for name, _ in outcomes))
     table = Table(Column("check", no_wrap=True), *names)
     for check in dict.fromkeys(check for _, check in outcomes):
@@ -112,7 +110,6 @@ def table_of(outcomes: Outcomes) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("transports", nargs="*", choices=[*TRANSPORTS, []], metavar="NAME")
     names = parser.parse_args(arguments).transports or list(TRANSPORTS)

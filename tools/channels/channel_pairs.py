@@ -84,15 +84,17 @@ class Transport:
     timeout_seconds: float = TIMEOUT_SECONDS
 
     def ends(self, check: str) -> tuple[End, ...]:
-        """From which ends a check has something to look at."""
+        """Return the ends at which a check applies."""
         return tuple(end for end in BOTH_ENDS if (check, end) not in self.excuses)
 
 
 # In memory, over pipes, with a process ------------------------------------------------------------
 
 
-def _at_once(make: Callable[[], Pair]) -> Callable[[trio.Nursery, Path], Awaitable[MakePair]]:
-    """A transport of whose pairs each stands by itself."""
+def _simple_transport(
+    make: Callable[[], Pair],
+) -> Callable[[trio.Nursery, Path], Awaitable[MakePair]]:
+    """Return a transport whose pairs need nothing in common."""
 
     async def make_pair() -> Pair:
         return make()
@@ -131,7 +133,7 @@ def _stdio_on_socket(end: socket.socket) -> Channel:
 
 
 def over_stdio() -> Pair:
-    """Two ends of stdio, over pipes of the system."""
+    """Return the two ends of stdio, over operating system pipes."""
     return _over_pipes(_stdio)
 
 
@@ -162,7 +164,7 @@ os._exit(0)
 
 
 async def _with_process(_nursery: trio.Nursery, folder: Path) -> MakePair:
-    """A process whose stdin and stdout are connected to a socket, at which is our other end."""
+    """Start a process whose stdin and stdout are a socket, and return the other end."""
     numbers = count()
 
     async def make_pair() -> Pair:
@@ -179,7 +181,7 @@ async def _with_process(_nursery: trio.Nursery, folder: Path) -> MakePair:
 
 
 async def named_pipes_in(folder: Path) -> Pair:
-    """The example: the two ends of pipes that are made in an empty folder."""
+    """Return the two ends of named pipes in an empty folder, from the example."""
     for name in ("to-server", "to-client"):
         os.mkfifo(folder / name, 0o600)
     ends: dict[bool, NamedPipes] = {}
@@ -208,8 +210,8 @@ async def _named_pipes(_nursery: trio.Nursery, folder: Path) -> MakePair:
 
 
 @attrs.define(eq=False)
-class _Arrivals:
-    """Where a server's channels come out, each of which is held until it is closed."""
+class _AcceptedChannels:
+    """The channels of a server, each held until it is closed."""
 
     _into: "trio.MemorySendChannel[Channel]" = attrs.field(init=False)
     _out: "trio.MemoryReceiveChannel[Channel]" = attrs.field(init=False)
@@ -218,20 +220,19 @@ class _Arrivals:
         self._into, self._out = trio.open_memory_channel[Channel](_WAITING_MAX)
 
     async def handle(self, channel: Channel) -> None:
-        """Hand it out; who gives us this closes it when we return."""
+        """Accept a channel, and return when it is closed."""
         self._into.send_nowait(channel)
         await trio.sleep_forever()
 
     def hand_out(self, channel: Channel) -> None:
-        """The same, for a channel that nobody closes."""
+        """Accept a channel that its owner does not close."""
         self._into.send_nowait(channel)
 
     async def next(self) -> Channel:
-        """The next one."""
         return await self._out.receive()
 
 
-def _connecting(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]) -> MakePair:
+def _connecting(arrivals: _AcceptedChannels, connect: Callable[[], Awaitable[Channel]]) -> MakePair:
     async def make_pair() -> Pair:
         return await connect(), await arrivals.next()
 
@@ -239,7 +240,7 @@ def _connecting(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]) 
 
 
 async def _unix(nursery: trio.Nursery, folder: Path) -> MakePair:
-    path, arrivals = folder / "socket", _Arrivals()
+    path, arrivals = folder / "socket", _AcceptedChannels()
     host = SocketHost(transport="unix", authorize=None, handle=arrivals.handle, limits=LIMITS)
 
     async def listen(*, task_status: trio.TaskStatus[Any]) -> None:
@@ -251,7 +252,7 @@ async def _unix(nursery: trio.Nursery, folder: Path) -> MakePair:
 
 
 async def _tcp(nursery: trio.Nursery, _folder: Path) -> MakePair:
-    arrivals = _Arrivals()
+    arrivals = _AcceptedChannels()
     host = SocketHost(transport="tcp", authorize=None, handle=arrivals.handle, limits=LIMITS)
     listeners = await trio.open_tcp_listeners(0, host=_HOST)
     await nursery.start(serve_sockets, listeners, host)
@@ -260,7 +261,7 @@ async def _tcp(nursery: trio.Nursery, _folder: Path) -> MakePair:
 
 
 async def _websocket(nursery: trio.Nursery, _folder: Path) -> MakePair:
-    arrivals = _Arrivals()
+    arrivals = _AcceptedChannels()
 
     async def listen(*, task_status: trio.TaskStatus[str]) -> None:
         async with bound_websocket({}, host=_HOST, port=0) as bound:
@@ -276,7 +277,7 @@ async def _websocket(nursery: trio.Nursery, _folder: Path) -> MakePair:
 
 @attrs.define(eq=False)
 class _Session:
-    """A session that nobody runs: its channel is handed out, and ends it when it is closed."""
+    """A stand-in for a session, which only hands out its channel."""
 
     channel: Channel
     on_ended: Callable[[], None]
@@ -290,24 +291,21 @@ class _Session:
 
     @property
     def connection(self) -> "_Session":
-        """What was agreed on."""
         return self
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  it ends for whatever reason
-        """The client is done, or the application."""
         if isinstance(self.channel, SessionChannel):
             self.channel.finish()
         self.end()
 
     def end(self) -> None:
-        """It is over."""
         self.closing.set()
         self.on_ended()
 
 
 @attrs.define(eq=False)
 class _ServerEnd:
-    """A session's channel; when it is closed, so is the session, as when an engine runs it."""
+    """A session's channel, whose closing also ends the session."""
 
     session: _Session
 
@@ -315,26 +313,23 @@ class _ServerEnd:
         return getattr(self.session.channel, name)
 
     async def aclose(self) -> None:
-        """Close both."""
         self.session.end()
         await self.session.channel.aclose()
 
 
 @attrs.define(kw_only=True, eq=False)
-class _HandsOut:
-    """What an HTTP application takes for a server."""
+class _ChannelApplication:
+    """A stand-in for a server in an HTTP application, which hands out channels."""
 
-    arrivals: _Arrivals
+    arrivals: _AcceptedChannels
     protocol_versions: tuple[str, ...]
     limits: Limits = LIMITS
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
 
     def enter_lifespan(self) -> AbstractAsyncContextManager[None]:
-        """There is none."""
         return nullcontext()
 
-    def param_header_paths(self, tool: str) -> None:
-        """There are no tools."""
+    def param_header_paths(self, tool: str) -> None: ...
 
     def begin_session(
         self,
@@ -345,7 +340,6 @@ class _HandsOut:
         on_ended: Callable[[], None],
         **_: Any,
     ) -> _Session:
-        """One session."""
         session = _Session(channel, on_ended)
         end: Any = _ServerEnd(session)
         self.arrivals.hand_out(end)
@@ -354,15 +348,15 @@ class _HandsOut:
 
 async def _served(
     nursery: trio.Nursery, host: HostKind, *, is_stateless: bool = False
-) -> tuple[_Arrivals, str]:
-    """Where sessions come out, and where they are asked for."""
-    arrivals = _Arrivals()
+) -> tuple[_AcceptedChannels, str]:
+    """Return the accepted channels, and the URL."""
+    arrivals = _AcceptedChannels()
     protocol_versions = tuple(
         name
         for name in ALL_PROTOCOL_VERSIONS
         if PROTOCOL_VERSIONS[name].is_stateless is is_stateless
     )
-    server = _HandsOut(arrivals=arrivals, protocol_versions=protocol_versions)
+    server = _ChannelApplication(arrivals=arrivals, protocol_versions=protocol_versions)
     address = Address(host=_HOST, port=0, http_server=host)
     url: str = await nursery.start(serve_http, server, address, {})
     return arrivals, url
@@ -376,18 +370,20 @@ async def _websocket_at(host: HostKind, nursery: trio.Nursery, _folder: Path) ->
 
 async def _http_at(host: HostKind, nursery: trio.Nursery, _folder: Path) -> MakePair:
     arrivals, url = await _served(nursery, host)
-    return partial(_shaken, arrivals, partial(open_http_channel, url, limits=LIMITS))
+    return partial(_initialized, arrivals, partial(open_http_channel, url, limits=LIMITS))
 
 
 async def _sse(nursery: trio.Nursery, _folder: Path) -> MakePair:
     arrivals, url = await _served(nursery, "native")
     place = url.replace("/mcp", "/sse")
     opened = partial(open_http_channel, place, limits=LIMITS, tries_http_sse_first=True)
-    return partial(_shaken, arrivals, opened)
+    return partial(_initialized, arrivals, opened)
 
 
-async def _shaken(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]) -> Pair:
-    """Over HTTP it takes a handshake to be connected."""
+async def _initialized(
+    arrivals: _AcceptedChannels, connect: Callable[[], Awaitable[Channel]]
+) -> Pair:
+    """Initialize, without which there is no session over HTTP."""
     ours = await connect()
     await ours.send([encode_request(0, INITIALIZE, {"protocolVersion": _PROTOCOL_VERSION})])
     theirs: Any = await arrivals.next()
@@ -403,7 +399,7 @@ async def _shaken(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]
 
 @attrs.define(eq=False)
 class _SubscriptionEnd:
-    """A server's end of a stateless client's subscription: what it sends takes that one stream."""
+    """The server's end of a stateless subscription, which can only send."""
 
     channel: Channel
     number: int
@@ -411,20 +407,17 @@ class _SubscriptionEnd:
     transport: ClassVar[str] = "http"
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`."""
         await self.channel.send([RelatedMessage(frame, self.number) for frame in frames])
 
     async def receive(self) -> Sequence[Received]:
-        """See `Channel.receive`."""
         return await self.channel.receive()
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`."""
         await self.channel.aclose()
 
 
 async def _stateless_http(nursery: trio.Nursery, _folder: Path) -> MakePair:
-    """Modern requests are no connection; the nearest to one is a request that stays open."""
+    """A transport over one open stateless request, which is the nearest to a connection."""
 
     async def make_pair() -> Pair:
         arrivals, url = await _served(nursery, "native", is_stateless=True)
@@ -473,11 +466,11 @@ _OF_STATELESS_HTTP: Final[Excuses] = {
 }
 
 TRANSPORTS: Final[Mapping[str, Transport]] = {
-    "memory": Transport(begin=_at_once(_in_memory)),
-    "memory, in pieces": Transport(begin=_at_once(_in_small_pieces)),
-    "stdio": Transport(begin=_at_once(over_stdio)),
-    "stdio, polled": Transport(begin=_at_once(partial(_over_pipes, _polled))),
-    "stdio, sockets": Transport(begin=_at_once(_over_a_socket)),
+    "memory": Transport(begin=_simple_transport(_in_memory)),
+    "memory, in pieces": Transport(begin=_simple_transport(_in_small_pieces)),
+    "stdio": Transport(begin=_simple_transport(over_stdio)),
+    "stdio, polled": Transport(begin=_simple_transport(partial(_over_pipes, _polled))),
+    "stdio, sockets": Transport(begin=_simple_transport(_over_a_socket)),
     "stdio, process": Transport(begin=_with_process),
     "HTTP+SSE": Transport(begin=_sse, excuses=_OF_HTTP),
     "HTTP": Transport(begin=partial(_http_at, "native"), excuses=_OF_HTTP),

@@ -40,7 +40,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
 ADDENDS: Final = {"a": 5, "b": 3}
 
 
-async def look_round(client: Client) -> None:
+async def use_everything(client: Client) -> None:
     """List everything, call every tool, read every resource, get every prompt."""
     if client.server_can("tools"):
         for tool in await client.list_tools():
@@ -50,21 +50,19 @@ async def look_round(client: Client) -> None:
             await client.read_resource(resource.uri)
     if client.server_can("prompts"):
         for prompt in await client.list_prompts():
-            await client.get_prompt(prompt.name, blanks_of(prompt.arguments or []))
+            await client.get_prompt(prompt.name, arguments_of(prompt.arguments or []))
 
 
 async def list_tools(client: Client) -> None:
-    """List the tools, and call none."""
     await client.list_tools()
 
 
 async def add_numbers(client: Client) -> None:
-    """Call the one tool, with two numbers."""
     await client.list_tools()
     await client.call_tool("add_numbers", ADDENDS)
 
 
-async def call_as_told(client: Client) -> None:
+async def call_named_tools(client: Client) -> None:
     """Call the tools that the suite names, with its arguments."""
     await client.list_tools()
     for call in json.loads(os.environ[CONTEXT])["toolCalls"]:
@@ -72,7 +70,7 @@ async def call_as_told(client: Client) -> None:
 
 
 async def echo_schema(client: Client) -> None:
-    """Give back the schema of one tool as an argument of another."""
+    """Send the schema of one tool as an argument of another."""
     schemas = {tool.name: tool.input_schema for tool in await client.list_tools()}
     schema = schemas["json_schema_2020_12_tool"]
     await client.call_tool("json_schema_echo", {"schema": schema})
@@ -80,20 +78,19 @@ async def echo_schema(client: Client) -> None:
 
 SCENARIOS: Final[Mapping[str, Play]] = {
     "tools_call": add_numbers,
-    "http-custom-headers": call_as_told,
+    "http-custom-headers": call_named_tools,
     "json-schema-ref-no-deref": list_tools,
     "json-schema-2020-12-preservation": echo_schema,
 }
 
 
 def example_of(tool: Tool) -> dict[str, Any]:
-    """Arguments that a tool may take."""
+    """Return arguments that a tool may take."""
     properties: dict[str, Any] = tool.input_schema.get("properties", {})
     return {name: EXAMPLES[schema.get("type", "string")] for name, schema in properties.items()}
 
 
-def blanks_of(arguments: list[PromptArgument]) -> dict[str, str]:
-    """The arguments that a prompt needs."""
+def arguments_of(arguments: list[PromptArgument]) -> dict[str, str]:
     return {argument.name: "text" for argument in arguments if argument.required}
 
 
@@ -101,7 +98,7 @@ def blanks_of(arguments: list[PromptArgument]) -> dict[str, str]:
 
 
 def fill_in(params: ElicitParams) -> dict[str, Any]:
-    """The user agrees: with what a form says itself, or else with anything."""
+    """Accept the form, with its default values, or with made-up ones."""
     schema = params.requested_schema or {}
     properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     return {
@@ -111,13 +108,13 @@ def fill_in(params: ElicitParams) -> dict[str, Any]:
 
 
 def sample(_params: CreateMessageParams) -> CreateMessageResult:
-    """A model that always says the same."""
+    """Return the same answer to every sampling request."""
     answer = TextContent(text="Paris, probably.")
     return CreateMessageResult(role="assistant", content=answer, model="one-sentence")
 
 
 async def play(url: str, scenario: str) -> None:
-    """Do what a scenario asks for."""
+    """Run the steps of a scenario."""
     async with Client(
         url,
         name="mcp-trio-conformance-client",
@@ -125,7 +122,7 @@ async def play(url: str, scenario: str) -> None:
         sampling=sample,
         elicitation=fill_in,
     ) as client:
-        await SCENARIOS.get(scenario, look_round)(client)
+        await SCENARIOS.get(scenario, use_everything)(client)
 
 
 if __name__ == "__main__":

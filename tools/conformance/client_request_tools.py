@@ -1,7 +1,6 @@
 """Tools of the "everything" server that send requests to the client.
 
-One handler serves clients of all revisions: whether a question travels as a request of the server
-or as a result that asks for more is not its affair.
+One handler serves all protocol versions: requests of the server, and `input_required` results.
 """
 
 # ruff: noqa: D417  # docstrings are for the model
@@ -74,26 +73,26 @@ async def test_elicitation(message: str, *, ctx: Context) -> str:
         message: The question.
     """
     answer = await ctx.elicit(message, User)
-    return said(answer.action, None if answer.data is None else attrs.asdict(answer.data))
+    return user_answer(answer.action, None if answer.data is None else attrs.asdict(answer.data))
 
 
 async def test_elicitation_sep1034_defaults(*, ctx: Context) -> str:
     """Ask the client's user, with a form that is filled in before."""
     answer = await ctx.elicit("Who are you?", Profile)
-    return said(answer.action, None if answer.data is None else attrs.asdict(answer.data))
+    return user_answer(answer.action, None if answer.data is None else attrs.asdict(answer.data))
 
 
 async def test_elicitation_sep1330_enums(*, ctx: Context) -> str:
     """Let the client's user choose one or several, of names or of titles."""
     answer = await ctx.elicit("Choose.", CHOICES)
-    return said(answer.action, answer.data)
+    return user_answer(answer.action, answer.data)
 
 
 async def test_elicitation_url(*, ctx: Context) -> str:
     """Send the client's user to a page, and tell when that is done."""
     answer = await ctx.elicit_url("Sign in.", PAGE)
     await ctx.elicitation_complete(answer.elicitation_id)
-    return said(answer.action, None)
+    return user_answer(answer.action, None)
 
 
 async def test_url_required() -> str:
@@ -138,13 +137,13 @@ async def test_input_required_result_multi_round(*, ctx: Context) -> str:
 
 
 async def context_of(ctx: Context) -> str:
-    """The text of a prompt, or of a resource, that asks."""
+    """Elicit the text of a prompt or a resource."""
     answer = await ctx.elicit("What context should the prompt use?", Setting)
     return f"Context: {'nothing' if answer.data is None else answer.data.context}"
 
 
-def said(action: str, content: object) -> str:
-    """What a user did, in words that a client can read."""
+def user_answer(action: str, content: object) -> str:
+    """Return the user's answer as text."""
     return f"{USER_SAID}{json.dumps({'action': action, 'content': content})}"
 
 

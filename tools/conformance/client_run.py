@@ -1,8 +1,8 @@
-"""Run one client of the suite and note how it ended: `python client_run.py FOLDER COMMAND… URL`.
+"""Run one client of the suite, and store its exit status: `client_run.py FOLDER COMMAND… URL`.
 
-The suite starts the clients of all scenarios at once, and forgets how each has ended. Here they
-wait for each other, so that none is late because all the others are busy; and what their suite
-forgets stands in a file each: the exit status, or that the time was up.
+The suite starts the clients of all scenarios at once, and ignores their exit statuses. This script
+lets two run at a time, so that no client times out because of the others, and writes a file with
+the exit status, or without one after a timeout.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ SCENARIO: Final = "MCP_CONFORMANCE_SCENARIO"
 
 def main() -> None:
     folder, *command = sys.argv[1:]
-    with turn(Path(folder)):
+    with running_slot(Path(folder)):
         ending = ending_of(command)
     scenario = os.environ[SCENARIO]
     note = json.dumps({"scenario": scenario, **ending})
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def ending_of(command: list[str]) -> dict[str, int]:
-    """How a command ends; without a status if it had to be ended."""
+    """Return the exit status of a command, or nothing if it timed out."""
     try:
         done = subprocess.run(command, check=False, timeout=CLIENT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -42,12 +42,12 @@ def ending_of(command: list[str]) -> dict[str, int]:
 
 
 @contextmanager
-def turn(folder: Path) -> Iterator[None]:
-    """Hold one of the few places, which the system gives back whatever happens."""
-    places = [folder / f"place-{number}" for number in range(AT_ONCE)]
+def running_slot(folder: Path) -> Iterator[None]:
+    """Hold one of the two slots; the file lock ends with the process."""
+    slots = [folder / f"place-{number}" for number in range(AT_ONCE)]
     while True:
-        for place in places:
-            with place.open("w") as file:
+        for slot in slots:
+            with slot.open("w") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The content that the "everything" server returns, and that clients compare with."""
+"""The content that the "everything" server returns, and that clients check."""
 
 import base64
 import json
@@ -50,12 +50,11 @@ CHOICES: dict[str, Any] = {
 
 
 def embedded(uri: str, mime_type: str, text: str) -> EmbeddedResource:
-    """The contents of a resource, as a part of something else."""
     return EmbeddedResource(resource=ResourceContents(uri=uri, mime_type=mime_type, text=text))
 
 
 def text_of(content: SamplingContent) -> str:
-    """What a model said; whatever is no text is only named."""
+    """Return the text of a sampling result, or the type of other content."""
     blocks = content if isinstance(content, list) else [content]
     return " ".join(_words_of(block) for block in blocks)
 

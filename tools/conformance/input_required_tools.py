@@ -1,7 +1,7 @@
-"""Tools of the "everything" server that ask stateless clients for input.
+"""Tools of the "everything" server that request input from stateless clients.
 
-Some ask by their result, as the official suite names the questions; a client of an older revision
-is asked the same by requests. The others are about what each request says of its client.
+Some request input under the keys that the official suite expects; legacy clients get requests
+instead. Other tools use what a stateless request contains about its client.
 """
 
 # ruff: noqa: PT028  # what is named test_ is no test
@@ -31,7 +31,7 @@ LATE_SECONDS: Final = 0.5
 
 
 def form(message: str, name: str, kind: str) -> InputRequest:
-    """Asks the user for one thing."""
+    """Return an elicitation with a single field."""
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {name: {"type": kind}},

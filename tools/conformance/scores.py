@@ -1,8 +1,8 @@
-"""What a run of the official suite says, more strictly than the suite itself counts.
+"""Scores of the conformance suite's scenarios, more strictly than the suite counts.
 
-The suite is content when no check of a scored scenario has failed. Here a warning is a fault, too;
-so is a scenario of which nothing was tested, a client that failed or had to be ended, and a
-scenario that is not scored and does not pass, unless there is a reason for that.
+The suite accepts a scored scenario in which no check failed. Here these are failures, too: a
+warning, a scenario without any check of its own, a client that failed or timed out, and an unscored
+scenario that does not pass, unless `REASONS` has a reason for that.
 """
 
 import json
@@ -17,9 +17,9 @@ Leg = Literal["server", "client"]
 
 # Scenarios that are let be, by how their names begin, and why.
 REASONS: Final[Mapping[str, str]] = {
-    "auth/": "authorization is not there yet",
-    "tasks-status-notifications": "the suite skips it always",
-    "tasks-": "the tasks extension is not there",
+    "auth/": "authorization is not implemented yet",
+    "tasks-status-notifications": "the suite always skips it",
+    "tasks-": "the tasks extension is not implemented",
 }
 
 # Checks of the suite's own: of every message's shape, also where there was no message.
@@ -34,7 +34,7 @@ _SCENARIO = re.compile(r"\s+- (\S+)(?: \[(server|client)\])?")
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """One scenario of a revision's set."""
+    """A scenario of a protocol version's set."""
 
     name: str
     leg: Leg
@@ -42,20 +42,20 @@ class Scenario:
 
     @property
     def reason(self) -> str | None:
-        """Why it need not pass; None if it has to."""
+        """Return why it need not pass, None if it must."""
         return next((why for begin, why in REASONS.items() if self.name.startswith(begin)), None)
 
 
 @attrs.frozen(kw_only=True)
 class Score:
-    """What came of a scenario: how many of its own checks passed, and what is wrong."""
+    """The number of passed checks, and the failures."""
 
     passed: int = 0
-    faults: Sequence[str] = ()
+    failures: Sequence[str] = ()
 
 
 def scenarios_in(listing: str) -> Iterator[Scenario]:
-    """The scenarios of a revision's set, as the suite lists them."""
+    """Yield the scenarios in the suite's list."""
     leg: Leg = "server"
     for line in listing.splitlines():
         if line.startswith("Client scenarios"):
@@ -69,55 +69,53 @@ def scenarios_in(listing: str) -> Iterator[Scenario]:
 
 
 def scores_of(folder: Path, leg: Leg) -> dict[str, Score]:
-    """The scores of the scenarios whose checks stand in a folder, each in one of its own."""
+    """Return the score of each scenario whose checks are in the folder."""
     scores: dict[str, Score] = {}
     for path in folder.rglob("checks.json"):
         name = _WHEN.sub("", path.parent.relative_to(folder).as_posix())
         checks = json.loads(path.read_text(encoding="utf-8"))
-        scores[name.removeprefix(_PREFIXES[leg])] = checked_trace(checks)
+        scores[name.removeprefix(_PREFIXES[leg])] = score_of_checks(checks)
     return scores
 
 
-def checked_trace(checks: Sequence[Mapping[str, Any]]) -> Score:
-    """The score of one scenario."""
+def score_of_checks(checks: Sequence[Mapping[str, Any]]) -> Score:
+    """Return the score of one scenario's checks."""
     own = [check for check in checks if check["id"] not in SYNTHETIC]
-    faults = [
+    failures = [
         f"{check['id']}: {check.get('errorMessage') or check['description']}"
         for check in checks
         if check["status"] in BAD
     ]
-    return Score(passed=sum(check["status"] == "SUCCESS" for check in own), faults=faults)
+    return Score(passed=sum(check["status"] == "SUCCESS" for check in own), failures=failures)
 
 
-def with_endings(scores: Mapping[str, Score], folder: Path) -> dict[str, Score]:
-    """The scores, with what is wrong with how the clients have ended."""
+def with_exit_statuses(scores: Mapping[str, Score], folder: Path) -> dict[str, Score]:
+    """Return the scores, with failures for clients that failed or timed out."""
     notes = (json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json"))
     statuses = {note["scenario"]: note.get("status") for note in notes}
     return {
-        name: attrs.evolve(score, faults=[*score.faults, *_ending(statuses.get(name))])
+        name: attrs.evolve(score, failures=[*score.failures, *_ending(statuses.get(name))])
         for name, score in scores.items()
     }
 
 
 def _ending(status: int | None) -> list[str]:
     if status is None:
-        return ["the client had to be ended"]
-    return [f"the client has ended with status {status}"] if status else []
+        return ["the client timed out"]
+    return [f"the client exited with status {status}"] if status else []
 
 
-def faults_of(score: Score | None) -> list[str]:
-    """What is wrong with the score of a scenario."""
+def failures_of(score: Score | None) -> list[str]:
     if score is None:
-        return ["it has not run"]
-    if score.faults or score.passed:
-        return [*score.faults]
-    return ["nothing of it was tested"]
+        return ["the scenario did not run"]
+    if score.failures or score.passed:
+        return [*score.failures]
+    return ["the scenario has no checks of its own"]
 
 
-def in_a_word(scenario: Scenario, score: Score | None) -> str:
-    """What stands in the table."""
-    faults = faults_of(score)
-    if not faults:
+def cell_text(scenario: Scenario, score: Score | None) -> str:
+    failures = failures_of(score)
+    if not failures:
         assert score is not None
         return f"{score.passed} passed"
     return "FAILED" if scenario.reason is None else scenario.reason

@@ -375,18 +375,18 @@ async def extra_prompt() -> str:
 
 
 def require(ctx: Context, capability: str) -> None:
-    """Fail in words if the client cannot do what a tool is about."""
+    """Fail with a text for the model if the client lacks a capability."""
     if not ctx.client_can(capability):
         raise ToolError(f"the client does not offer {capability}")
 
 
 async def log_report(ctx: Context, report: ProgressParams) -> None:
-    """Log how far the client has come."""
+    """Log the client's progress."""
     await ctx.info({"progress": report.progress, "total": report.total})
 
 
 def toggle(remove: Callable[[], object], add: Callable[[], object]) -> str:
-    """Remove what is there, or else add it."""
+    """Add an item, or remove it."""
     try:
         remove()
     except LookupError:
@@ -396,7 +396,6 @@ def toggle(remove: Callable[[], object], add: Callable[[], object]) -> str:
 
 
 def main() -> None:
-    """Serve as the command line says."""
     parser = argparse.ArgumentParser(description="Serve everything that a client may try.")
     transports = parser.add_mutually_exclusive_group(required=True)
     transports.add_argument("--stdio", action="store_true", help="over stdin and stdout")

@@ -1,8 +1,9 @@
 """Run the official conformance suite: `python tools/conformance/suite.py`.
 
-Both legs, for the two revisions that it has a set of scenarios for. Prints what came of each; the
-exit status is 1 unless every scored scenario passes, without a warning and without a baseline, but
-for those of `scores.REASONS`. The suite and its Node are pinned, and installed at the first run.
+It tests our server and our client at the two protocol versions that have a set of scenarios, and
+prints a table. The exit status is 1 unless every scenario passes without a warning and without a
+baseline, but for those of `scores.REASONS`. The suite and its Node are pinned, and installed at the
+first run.
 """
 
 import argparse
@@ -18,7 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from scores import Leg, Scenario, Score, faults_of, in_a_word, scenarios_in, scores_of, with_endings
+from scores import (
+    Leg,
+    Scenario,
+    Score,
+    cell_text,
+    failures_of,
+    scenarios_in,
+    scores_of,
+    with_exit_statuses,
+)
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "interop"))
@@ -36,7 +46,7 @@ HOSTS: Final = ("native", "hypercorn")
 RUN_SECONDS: Final = 600.0
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 SERVING: Final = "serving "
 STOPPED: Final = 128 + signal.SIGTERM
 # They are ended by `client_run.py`, which begins to count when it is their turn.
@@ -46,11 +56,11 @@ Column = Mapping[str, Score]
 
 
 class SuiteError(Exception):
-    """The suite, or what it is to test, did not do its part."""
+    """The suite or the tested server failed."""
 
 
 def suite(*arguments: str) -> str:
-    """What the suite prints; it fails, too, if a scenario has."""
+    """Run the suite, and return its output; a failed scenario is no error."""
     command = [*SUITE.start(PROGRAM), *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS)
     if done.returncode not in (0, 1):
@@ -59,7 +69,7 @@ def suite(*arguments: str) -> str:
 
 
 def run_server(protocol_version: str, folder: Path, host: str) -> Column:
-    """The scores of our server."""
+    """Return the scores of our server."""
     with serving(host, folder / "server.log") as url:
         suite("server", "--url", url, "--requirements", protocol_version, "-o", str(folder))
     return scores_of(folder, "server")
@@ -67,11 +77,7 @@ def run_server(protocol_version: str, folder: Path, host: str) -> Column:
 
 @contextlib.contextmanager
 def serving(host: str, log: Path) -> Iterator[str]:
-    """Our server, at a port of its own; it has to stop when it is told to.
-
-    Raises:
-        SuiteError: It did not start, or has ended in another way.
-    """
+    """Run our server while the block runs; raise `SuiteError` if it fails."""
     command = [sys.executable, str(HERE / "server.py"), "--port", "0", "--server", host]
     with log.open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
         try:
@@ -84,25 +90,25 @@ def serving(host: str, log: Path) -> Iterator[str]:
 
 
 def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where the server says that it serves, in its first line."""
+    """Return the URL in the server's first line."""
     give_up_at = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < give_up_at:
         first, end, _ = log.read_text().partition("\n")
         if end and first.startswith(SERVING):
             return first.removeprefix(SERVING)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     raise SuiteError(f"no server: {log.read_text()}")
 
 
 def run_client(protocol_version: str, folder: Path, _host: str) -> Column:
-    """The scores of our client."""
+    """Return the scores of our client."""
     notes = folder / "endings"
     notes.mkdir()
     programs = [HERE / "client_run.py", notes, sys.executable, HERE / "client.py"]
     command = shlex.join([sys.executable, *map(str, programs)])
     options = ["--requirements", protocol_version, "--timeout", str(CLIENT_MILLISECONDS)]
     suite("client", "--command", command, *options, "-o", str(folder / "checks"))
-    return with_endings(scores_of(folder / "checks", "client"), notes)
+    return with_exit_statuses(scores_of(folder / "checks", "client"), notes)
 
 
 RUNS: Final[Mapping[Leg, Callable[[str, Path, str], Column]]] = {
@@ -111,30 +117,30 @@ RUNS: Final[Mapping[Leg, Callable[[str, Path, str], Column]]] = {
 }
 
 
-# What came of it ---------------------------------------------------------------------------------
+# Report.
 
 
 def report(leg: str, sets: Mapping[str, Sequence[Scenario]], columns: Mapping[str, Column]) -> int:
-    """Print a table of scenarios and revisions, and how many have failed that must not."""
+    """Print the table and the problems; return the number of problems."""
     table = new_table()
     for title in (leg, "", *sets):
         table.add_column(title)
     rows = {each.name: each for scenarios in sets.values() for each in scenarios}
     for name, row in rows.items():
         cells = [
-            in_a_word(found, columns[protocol_version].get(name)) if found is not None else "-"
+            cell_text(found, columns[protocol_version].get(name)) if found is not None else "-"
             for protocol_version, found in ((each, _find(name, sets[each])) for each in sets)
         ]
         table.add_row(name, "" if row.is_scored else "not scored", *cells)
-    complaints = [
-        f"{scenario.name} at {protocol_version}: {fault}"
+    problems = [
+        f"{scenario.name} at {protocol_version}: {failure}"
         for protocol_version, scenarios in sets.items()
         for scenario in scenarios
         if scenario.reason is None
-        for fault in faults_of(columns[protocol_version].get(scenario.name))
+        for failure in failures_of(columns[protocol_version].get(scenario.name))
     ]
-    show(table, complaints)
-    return len(complaints)
+    show(table, problems)
+    return len(problems)
 
 
 def _find(name: str, scenarios: Sequence[Scenario]) -> Scenario | None:
@@ -142,7 +148,7 @@ def _find(name: str, scenarios: Sequence[Scenario]) -> Scenario | None:
 
 
 def run_leg(leg: Leg, protocol_versions: Sequence[str], host: str, folder: Path) -> int:
-    """Run one leg at all revisions; returns how much is wrong."""
+    """Test the server or the client at all versions; return the number of problems."""
     sets = {
         protocol_version: [
             each for each in scenarios_in(listing(protocol_version)) if each.leg == leg
@@ -158,7 +164,7 @@ def run_leg(leg: Leg, protocol_versions: Sequence[str], host: str, folder: Path)
 
 
 def listing(protocol_version: str) -> str:
-    """What the suite says that a revision requires."""
+    """Return the suite's list of the scenarios of a protocol version."""
     return suite("list", "--requirements", protocol_version)
 
 
