@@ -77,77 +77,59 @@ async def dial(
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve at `url` until cancelled; `Server.dial` documents the arguments."""
-    condition = ReportedState(options.get("state_changed"))
+    state = ReportedState(options.get("state_changed"))
     recordings = SuccessiveSessions(options.get("record"))
-    opened_with = ConnectionOptions(
+    connection_options = ConnectionOptions(
         token=options.get("token"),
         headers=options.get("headers"),
         ssl_context=options.get("ssl_context"),
     )
-
-    opened = _once(task_status.started)
+    hub_status = task_status
 
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()  # Cancelling has to work also before a connection is open.
-        line = _Line(
+        dialer = _Dialer(
             url=url,
-            options=opened_with,
+            options=connection_options,
             limits=server.limits,
-            condition=condition,
+            state=state,
             serve=serve,
-            on_open=opened,
+            task_status=hub_status,
         )
-        await line.keep()
+        await dialer.run()
 
-    condition.begin()
+    state.begin()
     try:
         await serve_connections(
             server, listen, record=recordings.record, task_status=trio.TASK_STATUS_IGNORED
         )
     except Exception as error:
-        condition.become("closed", str(error))
+        state.become("closed", str(error))
         raise
     finally:
-        condition.become("closed", "closed on this side")
+        state.become("closed", "closed on this side")
         recordings.end()
 
 
-def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
-    told: list[str] = []
-
-    def tell_once(name: str) -> None:
-        if not told:
-            told.append(name)
-            tell(name)
-
-    return tell_once
-
-
-@attrs.define(eq=False)
-class _Kept:
-    """A `trio.TaskStatus` that keeps the session reported to it."""
-
-    session: Session | None = None
-
-    def started(self, session: Session) -> None:
-        """Keep the session."""
-        self.session = session
-
-
 @attrs.define(kw_only=True, eq=False)
-class _Line:
-    """A connection to the hub that is opened again whenever it breaks."""
+class _Dialer:
+    """A server's connection to its hub, which is opened again whenever it breaks.
+
+    `task_status` receives the name of the hub when the first connection is open.
+    """
 
     url: str
     options: ConnectionOptions
     limits: Limits
-    condition: ReportedState
+    state: ReportedState
     serve: Callable[..., Awaitable[None]]
-    on_open: Callable[[str], None]
+    task_status: trio.TaskStatus[str]
     random_source: RandomSource = random.random
     _channel: NamedChannel | None = attrs.field(default=None, init=False)
+    _session: Session | None = attrs.field(default=None, init=False)
+    _has_been_open: bool = attrs.field(default=False, init=False)
 
-    async def keep(self) -> None:
+    async def run(self) -> NoReturn:
         """Dial and serve until cancelled; then report to the hub that the server goes away.
 
         Raises:
@@ -155,20 +137,21 @@ class _Line:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call_when_cancelled, self._go_away)
-            await self._keep_dialling()
+            failures = 0
+            while True:
+                has_served = await self._serve_once()
+                failures = 0 if has_served else failures + 1
+                seconds = pause_seconds(failures, self.limits, self.random_source)
+                logger.debug("dialing the hub again in %.2f s", seconds)
+                await trio.sleep(seconds)
 
     def _go_away(self) -> None:
         if self._channel is not None:
             self._channel.mark_going_away()
 
-    async def _keep_dialling(self) -> NoReturn:
-        failures = 0
-        while True:
-            has_served = await self._serve_once()
-            failures = 0 if has_served else failures + 1
-            seconds = pause_seconds(failures, self.limits, self.random_source)
-            logger.debug("dialing the hub again in %.2f s", seconds)
-            await trio.sleep(seconds)
+    def started(self, session: Session) -> None:
+        """Keep the session that has opened; this makes the dialer a `trio.TaskStatus`."""
+        self._session = session
 
     async def _serve_once(self) -> bool:
         """Dial and serve once; return whether the session completed its handshake."""
@@ -177,32 +160,30 @@ class _Line:
         except ConnectionLost as loss:
             if loss.http_status in _FINAL:
                 raise
-            self._retry(str(loss))
+            self._report_retry(str(loss))
             return False
         self._channel = channel
         try:
-            return await self._serve(channel)
+            self.state.become("open")
+            if not self._has_been_open:
+                self._has_been_open = True
+                self.task_status.started(channel.name)
+            await self.serve(channel, task_status=self)
+            rejection: ConnectionLost | None = getattr(channel, "rejection", None)
+            if rejection is not None:
+                raise loss_as(ConnectionLost, rejection)
+            session = self._session
+            assert session is not None
+            self._report_retry(str(session.loss))
+            return session.negotiated.is_set()
         finally:
             await channel.aclose()
-            self._channel = None
+            self._channel = self._session = None
 
-    async def _serve(self, channel: NamedChannel) -> bool:
-        self.condition.become("open")
-        self.on_open(channel.name)
-        kept = _Kept()
-        await self.serve(channel, task_status=kept)
-        rejection: ConnectionLost | None = getattr(channel, "rejection", None)
-        if rejection is not None:
-            raise loss_as(ConnectionLost, rejection)
-        session = kept.session
-        assert session is not None
-        self._retry(str(session.loss))
-        return session.negotiated.is_set()
-
-    def _retry(self, reason: str) -> None:
-        if self.condition.state != "retrying":
+    def _report_retry(self, reason: str) -> None:
+        if self.state.state != "retrying":
             logger.warning("dialing the hub again: %s", reason)
-        self.condition.become("retrying", reason)
+        self.state.become("retrying", reason)
 
 
 class ListenOptions(TypedDict, total=False):

@@ -10,7 +10,7 @@ import attrs
 import msgspec
 import trio
 
-Function: TypeAlias = Callable[[], object]
+Callback: TypeAlias = Callable[[], object]
 ErrorGroup: TypeAlias = BaseExceptionGroup[BaseException]
 
 
@@ -31,13 +31,13 @@ class Wakeup(msgspec.Struct, eq=False):
         task = trio.lowlevel.current_task()
         waiting[task] = None
 
-        def leave(_: object) -> trio.lowlevel.Abort:
+        def abort(_: object) -> trio.lowlevel.Abort:
             del waiting[task]
             if self._waiting is waiting and not waiting:
                 self._waiting = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(leave)
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
     def wake(self) -> None:
         """Wake all tasks that wait."""
@@ -51,14 +51,14 @@ class Wakeup(msgspec.Struct, eq=False):
 class LightEvent(Wakeup, eq=False):
     """An event that happens once, like `trio.Event`; functions can be called when it is set."""
 
-    _functions: tuple[Function, ...] | None = ()
+    _functions: tuple[Callback, ...] | None = ()
     """The functions to call; None once the event is set."""
 
     def is_set(self) -> bool:
         """Return whether the event is set."""
         return self._functions is None
 
-    def when_set(self, function: Function) -> None:
+    def when_set(self, function: Callback) -> None:
         """Call `function` when the event is set, before any task wakes; at once if it is set.
 
         The function must be quick, and must not raise.
@@ -122,7 +122,7 @@ class TimerQueue:
             wakeup.wake()
 
 
-async def call_when_cancelled(function: Function) -> None:
+async def call_when_cancelled(function: Callback) -> None:
     """Wait until this task is cancelled, then call `function`, which must be quick.
 
     Started in a nursery outside of tasks that have to wind down in an order of their own.
