@@ -127,7 +127,7 @@ async def test_a_cancelled_caller_with_an_answer_sends_no_cancellation(serve_fak
     assert len(channel.sent) == 1
 
 
-async def test_a_request_that_is_cancelled_before_it_left_was_never_there(dial):
+async def test_a_request_cancelled_before_it_was_sent_is_not_sent(dial):
     session, peer = await dial()
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -136,7 +136,7 @@ async def test_a_request_that_is_cancelled_before_it_left_was_never_there(dial):
 
 
 @pytest.mark.requirement("TIME-01")
-async def test_every_request_has_a_total_budget(autojump_clock, dial):
+async def test_every_request_has_a_total_timeout(autojump_clock, dial):
     session, peer = await dial()
     began = trio.current_time()
     with pytest.raises(RequestTimeout) as caught:
@@ -164,7 +164,7 @@ async def test_a_request_without_an_answer_times_out(autojump_clock, dial):
     assert told["params"]["reason"] == "timeout"
 
 
-async def test_a_callers_own_budget_is_named_as_such(autojump_clock, dial):
+async def test_the_error_names_a_timeout_of_the_caller(autojump_clock, dial):
     session, _ = await dial()
     with pytest.raises(RequestTimeout, match=r"idle budget of 5 s; raise idle_seconds"):
         await session.request("tools/list", idle_seconds=5)
@@ -173,7 +173,7 @@ async def test_a_callers_own_budget_is_named_as_such(autojump_clock, dial):
 
 
 @pytest.mark.requirement("TIME-01", "PROG-10")
-async def test_progress_starts_the_idle_budget_again_but_not_the_total(
+async def test_progress_restarts_the_idle_timeout_but_not_the_total_timeout(
     autojump_clock, dial, nursery
 ):
     session, peer = await dial()
@@ -209,7 +209,7 @@ async def test_silence_after_progress_is_an_idle_timeout(autojump_clock, dial, n
     assert trio.current_time() - began == 110
 
 
-async def test_an_answer_in_the_moment_of_the_timeout_counts(mock_clock, serve_fake, message):
+async def test_a_response_at_the_moment_of_the_timeout_is_returned(mock_clock, serve_fake, message):
     session, channel = await serve_fake()
     results = []
 
@@ -295,7 +295,7 @@ async def test_an_exception_of_a_progress_callback_goes_to_the_caller(dial, nurs
     assert session.cause is None
 
 
-async def test_a_callback_may_take_longer_than_the_budgets_once_the_answer_is_there(
+async def test_a_progress_callback_may_exceed_the_timeouts_after_the_response(
     autojump_clock, dial, nursery
 ):
     session, peer = await dial()
@@ -362,14 +362,14 @@ async def test_a_lost_connection_fails_every_call_with_an_error_of_its_own(dial,
         await session.notify("notifications/roots/list_changed")
 
 
-async def test_a_notification_of_ours_leaves(dial):
+async def test_a_notification_is_sent(dial):
     session, peer = await dial()
     await session.notify("notifications/roots/list_changed")
     assert (await peer.receive())["method"] == "notifications/roots/list_changed"
 
 
 @pytest.mark.requirement("LIFE-02", "LIFE-11")
-async def test_the_handshake_settles_what_is_in_force(dial):
+async def test_the_handshake_sets_version_and_capabilities(dial):
     session, peer = await dial(handshake=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(session.initialize)
@@ -421,7 +421,7 @@ async def test_a_client_disconnects_from_a_server_of_an_unknown_protocol_version
     assert session.cause == "closed"
 
 
-async def test_after_a_rejected_handshake_the_caller_may_try_another_way(dial, outcomes):
+async def test_a_rejected_handshake_leaves_the_session_usable(dial, outcomes):
     session, peer = await dial(handshake=False)
     outcomes.shake_hands(session)
     asked = await peer.receive()
@@ -432,7 +432,7 @@ async def test_after_a_rejected_handshake_the_caller_may_try_another_way(dial, o
     assert not session.negotiated.is_set()
 
 
-async def test_a_handlers_question_may_have_budgets_of_its_own(autojump_clock, serve, call):
+async def test_a_request_of_a_handler_may_have_its_own_timeouts(autojump_clock, serve, call):
     async def asks(handling):
         with pytest.raises(RequestTimeout):
             await handling.ask("roots/list", idle_seconds=3, total_seconds=4)

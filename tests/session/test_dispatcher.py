@@ -58,7 +58,7 @@ async def test_a_request_error_is_answered_as_it_is(serve, call):
     assert one_error(await peer.receive()) == error
 
 
-async def test_an_error_that_cannot_be_sent_is_still_an_error(serve, call):
+async def test_an_error_whose_data_cannot_be_encoded_is_sent_as_another_error(serve, call):
     async def reject(handling):
         raise RequestError(-1, "no", object())
 
@@ -105,7 +105,7 @@ async def test_an_error_beside_a_cancellation_does_not_end_the_session(
     assert logged(logging.ERROR) == ["the handler of tools/call failed"]
 
 
-async def test_a_result_over_the_frame_limit_fails_that_request_alone(
+async def test_a_result_over_the_message_limit_fails_that_request_alone(
     serve, echo, call, small, text_of
 ):
     async def huge(handling):
@@ -167,7 +167,7 @@ async def test_l17_half_an_emoji_pair_in_an_argument_is_answered(serve, echo, ca
     assert text_of(answers[2]) == "echo"
 
 
-async def test_l10_junk_is_counted_and_logged_and_answered_where_an_id_is_known(
+async def test_l10_invalid_messages_are_counted_logged_and_answered_if_they_have_an_id(
     serve, echo, call, logged, text_of
 ):
     """Elsewhere junk is dropped without a reply or a log line that the host can see."""
@@ -312,7 +312,7 @@ async def test_requested_and_growing_progress_is_sent_while_the_request_runs(ser
     assert await peer.receive_available() == []
 
 
-async def test_a_handler_whose_cancellation_is_there_before_it_starts_never_runs(
+async def test_a_handler_cancelled_before_it_starts_never_runs(
     serve_fake, call, message, recording
 ):
     ran = []
@@ -398,7 +398,7 @@ async def test_the_answer_and_notifications_of_a_handler_belong_to_its_request(
 
 
 @KINDS
-async def test_a_rejection_belongs_to_what_is_rejected(serve_fake, message, kind):
+async def test_a_rejection_belongs_to_the_rejected_request(serve_fake, message, kind):
     _session, channel = await serve_fake(channel=kind())
     channel.feed(message(id=1, method="nowhere"), message(id=2, method="ping"), b"{", b"[]")
     await trio.testing.wait_all_tasks_blocked()
@@ -407,7 +407,7 @@ async def test_a_rejection_belongs_to_what_is_rejected(serve_fake, message, kind
 
 
 @KINDS
-async def test_a_question_belongs_to_the_request_whose_handler_asks(
+async def test_a_request_of_a_handler_belongs_to_the_request_that_it_handles(
     serve_fake, message, call, kind
 ):
     async def ask(handling):
@@ -437,7 +437,7 @@ async def test_unsolicited_messages_belong_to_no_request(serve_fake, kind):
     assert [each[1:] for each in addresses(channel)] == [(None, False)] * 3
 
 
-async def test_other_channels_get_plain_frames(serve_fake, message):
+async def test_other_channels_get_plain_messages(serve_fake, message):
     _session, channel = await serve_fake()
     channel.feed(message(id=1, method="ping"))
     await trio.testing.wait_all_tasks_blocked()
@@ -470,7 +470,7 @@ def ask(serve_fake):
     return ask
 
 
-async def test_a_request_is_lost_alone(nursery, ask, message):
+async def test_the_loss_of_a_request_fails_only_that_request(nursery, ask, message):
     session, channel, outcomes, ids = await ask(nursery)
     gone = ConnectionLost("the stream broke")
     channel.feed(Lost(ids[0], gone), message(id=ids[1], result={"roots": []}))
@@ -570,16 +570,14 @@ def tasks_living():
     return trio.lowlevel.current_statistics().tasks_living
 
 
-async def test_what_is_delivered_is_answered_in_the_same_step_as_one_write(begin, message):
+async def test_delivered_requests_are_answered_in_the_same_step_with_one_write(begin, message):
     session, channel = begin()
     assert session.initialized.is_set()
     channel.take([message(id=number, method="ping") for number in range(3)])
     assert [[each["id"] for each in write] for write in channel.writes] == [[0, 1, 2]]
 
 
-async def test_there_are_tasks_only_while_there_is_something_to_do(
-    begin, message, call, autojump_clock
-):
+async def test_an_idle_session_has_no_tasks(begin, message, call, autojump_clock):
     async def slow(handling):
         await handling.progress(1)
         await trio.sleep(1)
@@ -600,7 +598,7 @@ async def test_there_are_tasks_only_while_there_is_something_to_do(
         assert answer[0]["id"] == 1
 
 
-async def test_notifications_are_looked_at_in_order_by_a_task_that_goes(
+async def test_notifications_are_handled_in_order_by_a_temporary_task(
     begin, message, autojump_clock
 ):
     order = []
@@ -620,7 +618,9 @@ async def test_notifications_are_looked_at_in_order_by_a_task_that_goes(
     assert len(session.application.heard) == 2
 
 
-async def test_a_session_ends_alone_and_reports_its_end(begin, message, call, autojump_clock):
+async def test_a_sheltered_session_ends_separately_and_reports_its_end(
+    begin, message, call, autojump_clock
+):
     async def forever(handling):
         await trio.sleep_forever()
 
@@ -639,7 +639,7 @@ async def test_a_session_ends_alone_and_reports_its_end(begin, message, call, au
     assert second.writes
 
 
-async def test_the_end_of_what_is_delivered_ends_the_session(begin, autojump_clock):
+async def test_the_end_of_the_delivered_messages_ends_the_session(begin, autojump_clock):
     session, channel = begin()
     channel.take([])
     assert session.cause == "eof"
@@ -860,7 +860,7 @@ async def test_the_reader_never_waits_for_a_handler(serve_fake, call, message, s
     assert len(channel.sent) == 50
 
 
-async def test_a_request_does_not_begin_with_the_context_variables_of_the_one_before(
+async def test_a_request_does_not_inherit_context_variables_of_the_previous_one(
     serve, call, small, host_check
 ):
     traces = []

@@ -84,7 +84,7 @@ async def test_without_a_recording_an_effect_is_converted_all_the_same(handle):
     assert await handle(lambda handling: perform(handling, it)) == 4
 
 
-async def test_a_failing_effect_raises_the_original(handle, recording, story):
+async def test_a_failing_effect_raises_the_original_exception(handle, recording, story):
     fault = OSError(2, "gone")
 
     async def fail():
@@ -99,7 +99,7 @@ async def test_a_failing_effect_raises_the_original(handle, recording, story):
     }
 
 
-async def test_a_failing_effect_raises_the_original_without_a_recording_too(handle):
+async def test_a_failing_effect_raises_the_original_exception_without_a_recording_too(handle):
     fault = KeyError("name")
 
     def fail():
@@ -239,7 +239,7 @@ async def test_code_after_an_effect_is_outside_of_the_effect(handle, recording, 
     assert len(story()["r5"]) == 4
 
 
-async def test_a_task_that_no_handler_started_has_no_effects_while_something_records(
+async def test_a_task_that_no_handler_started_has_no_effects_during_a_recording(
     serve, call, recording, nursery
 ):
     faults = []
@@ -265,7 +265,7 @@ async def test_a_task_that_no_handler_started_has_no_effects_while_something_rec
 # What is read in passing.
 
 
-async def test_an_effect_in_passing_is_one_record(handle, recording, story):
+async def test_a_synchronous_effect_is_one_record(handle, recording, story):
     async def handler(handling):
         return perform_without_waiting(handling, effect(lambda: 5))
 
@@ -282,7 +282,7 @@ async def test_a_deadline_without_a_recording_counts_from_now(handle, autojump_c
     assert await handle(handler) == (7, 1.5)
 
 
-async def test_a_failing_effect_in_passing_raises_the_original(handle, recording, story):
+async def test_a_failing_synchronous_effect_raises_the_original_exception(handle, recording, story):
     fault = ValueError("no")
 
     def fail():
@@ -301,7 +301,7 @@ async def test_a_failing_effect_in_passing_raises_the_original(handle, recording
     }
 
 
-async def test_an_effect_in_passing_without_a_recording(handle):
+async def test_a_synchronous_effect_runs_without_a_recording(handle):
     async def handler(handling):
         return perform_without_waiting(handling, effect(lambda: 5))
 
@@ -328,7 +328,7 @@ async def test_an_effect_in_a_thread_runs_there(handle, recording, story, is_rec
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-async def test_a_failing_effect_in_a_thread_raises_the_original(
+async def test_a_failing_effect_in_a_thread_raises_the_original_exception(
     handle, recording, story, is_recorded
 ):
     fault = ValueError("no")
@@ -493,7 +493,7 @@ async def test_a_deadline_is_recorded_as_the_time_at_which_it_was_set(
     assert story() == {"r5": [("val", value)]}
 
 
-async def test_that_it_ran_out_is_recorded_with_the_operation_that_set_it(
+async def test_an_expired_deadline_is_recorded_with_the_operation_that_set_it(
     handle, recording, story, autojump_clock
 ):
     async def handler(handling):
@@ -505,7 +505,7 @@ async def test_that_it_ran_out_is_recorded_with_the_operation_that_set_it(
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan])
-async def test_a_deadline_in_the_past_or_nowhere_is_rejected(handle, seconds):
+async def test_a_negative_or_nan_deadline_is_rejected(handle, seconds):
     async def handler(handling):
         with time_limit(handling, seconds):
             pytest.fail("entered")
@@ -526,7 +526,7 @@ async def test_reading_a_clock_in_a_thread_raises_an_error_with_advice(handle, r
 # What follows from the seed and the lane.
 
 
-async def test_each_lane_has_its_own_randomness_out_of_the_seed(serve, call, make_recording):
+async def test_each_lane_has_its_own_random_numbers_from_the_seed(serve, call, make_recording):
     async def numbers(seed):
         found = {}
 
@@ -555,7 +555,7 @@ async def test_each_lane_has_its_own_randomness_out_of_the_seed(serve, call, mak
     assert await numbers(8) != one
 
 
-async def test_without_a_recording_randomness_is_the_requests_own(handle):
+async def test_without_a_recording_each_request_has_its_own_random_numbers(handle):
     async def handler(handling):
         return randomness(handling), randomness(handling)
 
@@ -564,7 +564,7 @@ async def test_without_a_recording_randomness_is_the_requests_own(handle):
     assert (await handle(handler))[0].random() != one.random()
 
 
-async def test_the_way_at_a_change_is_recorded_once(handle, recording, story):
+async def test_the_choice_at_a_patch_is_recorded_once(handle, recording, story):
     async def handler(handling):
         return [takes_patch(handling, name) for name in "aab"]
 
@@ -576,7 +576,7 @@ async def test_the_way_at_a_change_is_recorded_once(handle, recording, story):
     assert story() == {"r5": told}
 
 
-async def test_without_a_recording_the_new_way_is_taken(handle):
+async def test_without_a_recording_the_new_code_of_a_patch_runs(handle):
     async def handler(handling):
         return takes_patch(handling, "a")
 

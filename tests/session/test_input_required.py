@@ -29,7 +29,7 @@ MESSAGE = {"role": "assistant", "content": {"type": "text", "text": "aye"}, "mod
 @pytest.mark.requirement(
     "BASE-22", "STDIO-11", "MRTR-01", "MRTR-02", "MRTR-04", "MRTR-06", "TRAP-99"
 )
-async def test_a_question_is_the_answer_and_the_retry_gets_the_result(dock, rounds):
+async def test_the_first_response_asks_and_the_retry_gets_the_result(dock, rounds):
     _, peer = await dock({"sail": rounds.asking("Which boat?")})
     await peer.send(rounds.call("sail", 1))
     answer = await peer.receive()
@@ -129,7 +129,7 @@ async def test_questions_asked_during_a_round_are_in_the_next(dock, rounds):
 
 
 @pytest.mark.requirement("MRTR-26")
-async def test_an_answer_that_is_missing_is_asked_for_again(dock, rounds):
+async def test_a_missing_answer_is_requested_again(dock, rounds):
     async def sail(handling):
         answers = await ask_all(handling, [rounds.form("Which boat?"), rounds.form("When?")])
         return [answer.content for answer in answers]
@@ -171,7 +171,7 @@ async def test_a_malformed_answer_is_an_error_and_the_handler_waits_on(dock, rou
     assert rounds.text_of(await peer.receive()) == "[{'boat': 'reed'}, {'day': 'noon'}]"
 
 
-async def test_an_exception_of_a_users_check_is_raised_in_the_handler(dock, rounds):
+async def test_an_exception_of_a_check_is_raised_in_the_handler(dock, rounds):
     def check(_result):
         raise ZeroDivisionError("by the tide")
 
@@ -205,7 +205,7 @@ async def test_answers_without_a_question_are_ignored(dock, rounds):
 
 
 @pytest.mark.requirement("MRTR-27")
-async def test_between_rounds_nothing_is_sent_and_then_by_the_new_request(dock, rounds):
+async def test_messages_between_rounds_are_sent_with_the_next_request(dock, rounds):
     is_out = trio.Event()
 
     async def sail(handling):
@@ -349,7 +349,7 @@ class Named(msgspec.Struct):
     name: str
 
 
-async def test_a_method_with_params_of_the_users_own_has_no_rounds(fault, rounds):
+async def test_a_method_with_user_defined_params_has_no_rounds(fault, rounds):
     methods = {"tools/call": custom_method("tools/call", params=Named)}
     request = rounds.call("sail", 1, "parked.x")
     error = await fault(rounds.asking("Which boat?"), request=request, methods=methods)
@@ -403,7 +403,7 @@ async def test_a_question_that_cannot_be_encoded_is_not_asked(rounds, fault):
     assert isinstance(await fault(sail), Unencodable)
 
 
-async def test_questions_beyond_a_frame_are_not_asked(dock, rounds, small, recording):
+async def test_questions_over_the_message_limit_are_not_asked(dock, rounds, small, recording):
     errors = []
 
     async def sail(handling):
@@ -475,7 +475,7 @@ async def test_a_round_has_records_of_the_handler_and_its_keeper(dock, rounds, r
 
 
 @pytest.mark.requirement("BASE-22", "STDIO-11")
-async def test_a_client_that_has_not_shaken_hands_is_not_pinged(
+async def test_a_client_without_a_handshake_is_not_pinged(
     dock, rounds, small, echo, autojump_clock
 ):
     _, peer = await dock(
@@ -533,9 +533,7 @@ async def test_a_handler_without_a_retry_is_cancelled(
     assert recording.story()[-5:-2] == ["mark r1.ask 3", "cxl r1 2", "cxl r1 3"]
 
 
-async def test_a_handler_that_was_taken_up_does_not_run_out_of_time(
-    dock, rounds, autojump_clock, small
-):
+async def test_a_resumed_handler_has_no_retry_timeout(dock, rounds, autojump_clock, small):
     async def sail(handling):
         await rounds.asking("Which boat?")(handling)
         await trio.sleep(20)
@@ -547,7 +545,9 @@ async def test_a_handler_that_was_taken_up_does_not_run_out_of_time(
     assert rounds.text_of(await peer.receive()) == "there"
 
 
-async def test_a_retry_that_lacks_an_answer_gives_no_more_time(dock, rounds, autojump_clock, small):
+async def test_a_retry_without_an_answer_does_not_extend_the_timeout(
+    dock, rounds, autojump_clock, small
+):
     ended = []
     sail = noting(rounds.asking("Which boat?"), ended)
     _, peer = await dock({"sail": sail}, limits=small(requests=RequestLimits(suspended_seconds=10)))
@@ -672,7 +672,7 @@ def full(dock, rounds, small):
     return start
 
 
-async def test_a_retry_for_which_there_is_no_room_is_rejected_and_may_come_again(full, rounds):
+async def test_a_retry_rejected_for_lack_of_room_can_be_repeated(full, rounds):
     _, peer, state, tide = await full()
     await peer.send(rounds.call("wait", "queued"))
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
@@ -709,7 +709,7 @@ async def test_a_retry_that_waits_for_a_slot_at_the_end_is_dropped(full, rounds)
 # Number.
 
 
-async def test_a_question_beyond_the_bound_fails_naming_the_setting(dock, rounds, small, recording):
+async def test_a_question_over_the_limit_fails_naming_the_setting(dock, rounds, small, recording):
     errors = []
 
     async def row(handling):
@@ -780,7 +780,7 @@ async def test_kept_replies_do_not_delay_the_end(dock, rounds, autojump_clock):
     assert trio.current_time() == began
 
 
-async def test_when_the_session_closes_nothing_is_kept_for_a_retry_any_more(
+async def test_a_closing_session_keeps_no_handler_for_a_retry(
     dock, rounds, autojump_clock, small, recording
 ):
     """A replay does not know how long the end of a session takes: nobody may speak meanwhile."""
@@ -867,7 +867,7 @@ def test_a_retry_needs_the_params_and_principal_of_the_first_request(change, is_
     assert (binding_of(IncomingRequest(**first)) == binding_of(retry)) is is_same
 
 
-async def test_another_state_is_the_business_of_the_handler(dock, rounds):
+async def test_an_unknown_state_is_passed_to_the_handler(dock, rounds):
     async def sail(handling):
         return handling.request.params.request_state
 
@@ -880,7 +880,7 @@ async def test_another_state_is_the_business_of_the_handler(dock, rounds):
 
 
 @pytest.mark.requirement("MRTR-23")
-async def test_a_retry_that_comes_again_gets_the_same_reply_and_runs_nothing(
+async def test_a_repeated_retry_gets_the_same_reply_and_runs_no_handler(
     dock, rounds, autojump_clock, small
 ):
     ran = []
@@ -910,7 +910,7 @@ async def test_a_retry_that_comes_again_gets_the_same_reply_and_runs_nothing(
 
 
 @pytest.mark.requirement("MRTR-23")
-async def test_the_error_that_a_retry_got_is_kept_too(dock, rounds):
+async def test_the_error_reply_to_a_retry_is_kept_too(dock, rounds):
     async def sail(handling):
         await rounds.asking("Which boat?")(handling)
         raise ValueError
@@ -952,7 +952,7 @@ def sea(dock, rounds):
 
 
 @pytest.mark.requirement("MRTR-23")
-async def test_a_retry_that_comes_again_before_the_reply_gets_it_as_well(sea, rounds):
+async def test_a_retry_repeated_before_the_reply_gets_the_same_reply(sea, rounds):
     await sea.open()
     assert await sea.retry(2, 3) == []
     assert await sea.retry(4) == []
@@ -966,7 +966,7 @@ async def test_a_retry_that_comes_again_before_the_reply_gets_it_as_well(sea, ro
     assert await sea.retry(5) == [{**answers[0], "id": 5}]
 
 
-async def test_too_many_of_them_are_rejected_naming_the_setting(sea, small):
+async def test_too_many_repeated_retries_are_rejected_naming_the_setting(sea, small):
     await sea.open(limits=small(requests=RequestLimits(queued_max=1)))
     (rejected,) = await sea.retry(2, 3, 4)
     assert (rejected["id"], rejected["error"]["code"]) == (4, -32603)
@@ -992,7 +992,7 @@ async def test_the_request_in_flight_can_be_cancelled_while_the_retry_waits_to_b
     assert recording.story()[-2:] == ["in", "cxl r1 3"]
 
 
-async def test_replies_are_kept_up_to_a_number(dock, rounds, small):
+async def test_the_number_of_kept_replies_is_limited(dock, rounds, small):
     _, peer = await dock(
         {"sail": rounds.asking("Which boat?")},
         limits=small(requests=RequestLimits(suspended_max=2)),
@@ -1007,7 +1007,7 @@ async def test_replies_are_kept_up_to_a_number(dock, rounds, small):
     assert ["error" in answers[state] for state in states] == [True, False, False]
 
 
-async def test_replies_are_kept_up_to_a_size(dock, rounds, small):
+async def test_the_size_of_kept_replies_is_limited(dock, rounds, small):
     limits = small(requests=RequestLimits(replies_kept_bytes_max=1))
     _, peer = await dock({"sail": rounds.asking("Which boat?", "When?")}, limits=limits)
     first = await suspended_rounds_retries(peer, rounds)

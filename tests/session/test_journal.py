@@ -39,7 +39,7 @@ async def test_the_records_of_a_complete_session(serve_fake, call, message, reco
     assert json.loads(body_bytes(records[7])) == {"cause": "eof"}
 
 
-async def test_a_start_has_a_record_only_if_something_else_comes_first(
+async def test_the_start_of_a_handler_is_recorded_only_if_another_event_comes_first(
     serve_fake, call, message, recording
 ):
     go_on = trio.Event()
@@ -69,7 +69,9 @@ def level(data):
     return s.LoggingMessageParams(level="info", data=data)
 
 
-async def test_a_start_is_dated_when_it_happened(mock_clock, serve_fake, message, recording):
+async def test_a_start_has_the_time_at_which_it_happened(
+    mock_clock, serve_fake, message, recording
+):
     async def waits(handling):
         await trio.sleep(1)
         return {}
@@ -110,7 +112,7 @@ async def test_outcomes_are_recorded_when_the_lane_resumes(serve, call, recordin
     ]
 
 
-async def test_a_question_after_the_end_began_is_an_outcome_too(
+async def test_a_request_of_a_handler_after_the_end_began_has_an_outcome(
     autojump_clock, serve_fake, call, message, recording
 ):
     async def asks_late(handling):
@@ -143,7 +145,9 @@ async def test_the_cancellation_of_a_request_is_sent_right_after_its_outcome(
     assert recording.story(since=6) == ["out r5 1", "in", "cxl r5 2", "out r5 3", "cxl r5 4"]
 
 
-async def test_a_question_that_ran_out_of_time_was_cancelled(serve, call, recording):
+async def test_a_request_of_a_handler_that_timed_out_is_recorded_as_cancelled(
+    serve, call, recording
+):
     async def asks(handling):
         with pytest.raises(RequestTimeout):
             await handling.ask("roots/list", total_seconds=0)
@@ -167,7 +171,7 @@ async def test_a_handler_that_ends_without_an_answer_is_recorded(serve, call, re
     assert recording.story(since=5) == ["in", "mark r5 0", "in", "cxl r5 1"]
 
 
-async def test_frames_that_were_no_messages_are_recorded_verbatim(serve_fake, recording):
+async def test_invalid_messages_are_recorded_verbatim(serve_fake, recording):
     _, channel = await serve_fake(sequencer=recording)
     odd = [b"junk", b'\xff{"jsonrpc":"2.0"}', b'{"jsonrpc":"2.0","id":\n5}']
     channel.feed(*odd)
@@ -193,7 +197,7 @@ async def test_pings_have_a_lane_of_their_own(mock_clock, serve_fake, message, r
     await session.ended.wait()
 
 
-async def test_a_client_is_recorded_as_well(dial, recording):
+async def test_the_session_of_a_client_is_recorded(dial, recording):
     session, peer = await dial(sequencer=recording)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(session.request, "tools/list")
@@ -324,7 +328,7 @@ class Gating(Unrecorded):
         self.log.append(f"mark {name}")
 
 
-async def test_a_sequencer_that_decides_turns_decides_which_lane_goes_on(serve_fake, call, message):
+async def test_a_sequencer_with_turns_decides_which_lane_continues(serve_fake, call, message):
     async def asks(handling):
         await handling.notify("notifications/message", level("hello"))
         await handling.ask("roots/list")
@@ -466,7 +470,7 @@ async def test_a_notification_that_is_not_sent_is_recorded_as_well(serve, call, 
     assert told == ["res r5 1", "res r5 2", "err r5 3", "cxl r5 4", "out r5 5"]
 
 
-async def test_whether_progress_has_grown_is_decided_in_the_turn(serve, call):
+async def test_progress_is_compared_with_the_last_value_in_its_turn(serve, call):
     class Backwards(Unrecorded):
         """The lane that was begun first has its turn last."""
 

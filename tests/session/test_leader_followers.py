@@ -60,7 +60,7 @@ def serve(warm):
     return serve
 
 
-async def test_what_waits_for_nothing_is_done_by_who_serves(serve):
+async def test_a_job_that_does_not_suspend_runs_in_the_task_of_the_leader(serve):
     jobs = [Job(nothing), Job(nothing)]
     serving = await serve(*jobs)
     assert len({*serving.tasks, *(job.task for job in jobs)}) == 1
@@ -68,7 +68,9 @@ async def test_what_waits_for_nothing_is_done_by_who_serves(serve):
     assert serving.has_ended
 
 
-async def test_what_waits_keeps_the_task_and_who_serves_goes_on_at_once(serve, autojump_clock):
+async def test_a_job_that_suspends_keeps_the_task_and_the_leader_continues_in_another(
+    serve, autojump_clock
+):
     slow, quick = Job(lambda: trio.sleep(1)), Job(nothing)
     serving = await serve(slow, quick)
     assert serving.has_ended
@@ -82,7 +84,7 @@ async def test_what_waits_keeps_the_task_and_who_serves_goes_on_at_once(serve, a
     assert slow.error is None
 
 
-async def test_only_what_waits_is_cancelled_with_its_scope(serve):
+async def test_a_cancelled_scope_cancels_only_its_suspended_job(serve):
     slow, quick = Job(trio.sleep_forever), Job(nothing)
     serving = await serve(slow, quick)
     slow.scope.cancel()
@@ -93,7 +95,7 @@ async def test_only_what_waits_is_cancelled_with_its_scope(serve):
     assert serving.has_ended
 
 
-async def test_who_cancels_itself_without_a_wait_cancels_nobody_else(serve):
+async def test_a_job_that_cancels_its_own_scope_cancels_no_other_job(serve):
     async def cancel():
         hasty.scope.cancel()
 
@@ -105,7 +107,7 @@ async def test_who_cancels_itself_without_a_wait_cancels_nobody_else(serve):
     assert serving.has_ended
 
 
-async def test_each_has_its_own_variables_before_a_wait_and_behind_it(serve):
+async def test_each_job_has_its_own_context_variables_before_and_after_a_checkpoint(serve):
     painted, looked = [], []
 
     async def paint():
@@ -127,7 +129,7 @@ async def test_each_has_its_own_variables_before_a_wait_and_behind_it(serve):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_fails_fails_alone(serve, waits):
+async def test_a_failing_job_does_not_affect_other_jobs(serve, waits):
     async def fail():
         if waits:
             await trio.lowlevel.checkpoint()
@@ -142,7 +144,7 @@ async def test_what_fails_fails_alone(serve, waits):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_is_left_open_fails_its_job_and_touches_no_other(serve, waits):
+async def test_a_cancel_scope_left_open_fails_only_its_own_job(serve, waits):
     left = trio.CancelScope()
 
     async def careless():
@@ -161,7 +163,7 @@ async def test_what_is_left_open_fails_its_job_and_touches_no_other(serve, waits
     assert serving.has_ended
 
 
-async def test_who_holds_a_scope_open_leads_nobody(warm, autojump_clock):
+async def test_a_task_inside_a_cancel_scope_does_not_lead(warm, autojump_clock):
     slow, quick, tasks = Job(lambda: trio.sleep(5)), Job(nothing), []
 
     async def serving():
@@ -178,7 +180,7 @@ async def test_who_holds_a_scope_open_leads_nobody(warm, autojump_clock):
     assert not {slow.task, quick.task} & set(tasks)
 
 
-async def test_where_trio_does_not_tell_scopes_nobody_leads(serve, monkeypatch):
+async def test_without_access_to_trios_cancel_status_no_task_leads(serve, monkeypatch):
     monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
     job = Job(nothing)
     serving = await serve(job)
@@ -187,7 +189,7 @@ async def test_where_trio_does_not_tell_scopes_nobody_leads(serve, monkeypatch):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_who_serves_keeps_nothing_of_what_it_led(warm, waits):
+async def test_a_leader_keeps_no_reference_to_a_finished_job(warm, waits):
     async def work():
         if waits:
             await trio.lowlevel.checkpoint()
@@ -205,7 +207,7 @@ async def test_who_serves_keeps_nothing_of_what_it_led(warm, waits):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_is_no_exception_leaves(waits):
+async def test_a_base_exception_propagates(waits):
     async def leave():
         if waits:
             await trio.lowlevel.checkpoint()
@@ -219,7 +221,7 @@ async def test_what_is_no_exception_leaves(waits):
     assert serving.has_ended
 
 
-async def test_what_goes_wrong_at_the_end_of_a_job_leaves_and_nothing_is_left_behind():
+async def test_an_error_at_the_end_of_a_job_propagates_and_ends_the_leader():
     class Fragile(Job):
         async def end(self):
             raise KeyError("end")
@@ -232,7 +234,7 @@ async def test_what_goes_wrong_at_the_end_of_a_job_leaves_and_nothing_is_left_be
     assert serving.has_ended
 
 
-async def test_who_serves_feels_cancellation_wherever_it_goes_on():
+async def test_a_leader_is_cancelled_in_any_task_that_it_continues_in():
     seen = []
 
     async def serving():
@@ -251,7 +253,7 @@ async def test_who_serves_feels_cancellation_wherever_it_goes_on():
     assert seen == ["cancelled"]
 
 
-async def test_an_error_that_meets_who_serves_in_a_wait_is_its_own(warm):
+async def test_a_leader_catches_the_errors_of_its_own_waits(warm):
     caught = []
 
     async def serving():
@@ -270,7 +272,7 @@ async def test_an_error_that_meets_who_serves_in_a_wait_is_its_own(warm):
 # The first of what is started
 
 
-async def test_the_first_that_is_started_is_the_callers(warm):
+async def test_collect_returns_the_first_steps_of_the_started_jobs(warm):
     first, second, alone = Job(nothing), Job(nothing), Job(nothing, wants_own_task=True)
 
     def deliver():
@@ -293,11 +295,11 @@ async def test_the_first_that_is_started_is_the_callers(warm):
     assert (first.ended.is_set(), later.ended.is_set()) == (True, True)
 
 
-async def test_nothing_is_the_callers_if_nothing_is_started(warm):
+async def test_collect_returns_no_steps_if_no_job_is_started(warm):
     assert warm.collect(lambda: None) == (None, [])
 
 
-async def test_what_was_started_before_a_failure_is_begun(warm):
+async def test_jobs_started_before_an_error_in_collect_still_run(warm):
     job = Job(nothing)
 
     def deliver():
@@ -314,7 +316,7 @@ async def test_what_was_started_before_a_failure_is_begun(warm):
 
 
 @given(st.lists(st.lists(st.sampled_from(["sleep", "yield", "fail"]), max_size=3), max_size=6))
-def test_whatever_waits_all_is_done_once_and_in_order(programs):
+def test_every_step_of_every_job_runs_once_and_in_order(programs):
     seen = []
 
     def job(place, steps):

@@ -136,7 +136,7 @@ def test_every_function_of_the_table_is_tried():
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_reading_beside_the_context_is_found(name):
+def test_a_direct_clock_or_random_call_is_found(name):
     function, instead = READS[name]
     untracked_call = only(untracked_calls_of(function))
     assert (untracked_call.call, untracked_call.lane, untracked_call.instead) == (
@@ -151,7 +151,7 @@ def test_a_reading_beside_the_context_is_found(name):
 
 
 @pytest.mark.parametrize("name", REACHES)
-def test_a_reach_for_the_outside_is_found(name):
+def test_a_direct_external_io_call_is_found(name):
     function, instead = REACHES[name]
     untracked_call = only(untracked_calls_of(function))
     assert (untracked_call.call, untracked_call.instead, untracked_call.is_outside) == (
@@ -187,7 +187,7 @@ def test_a_reach_for_the_outside_is_found(name):
         (lambda: trio.Path(__file__).read_bytes(), "trio.wrapper", THREAD),
     ],
 )
-def test_it_is_named_as_people_call_it(function, call, instead):
+def test_an_untracked_call_has_its_public_name_and_its_replacement(function, call, instead):
     untracked_call = only(untracked_calls_of(lambda: function()))
     assert (untracked_call.call, untracked_call.instead) == (call, instead)
     assert untracked_call.location.startswith("at test_nondeterminism.py:")
@@ -209,7 +209,7 @@ def test_a_function_that_was_called_often_before_is_found_too():
     assert only(untracked_calls_of(warm)).call == "time.time"
 
 
-def test_generated_code_is_its_peoples():
+def test_generated_code_counts_as_user_code():
     made = attrs.make_class("Made", {"at": attrs.field(factory=time.time)})
     untracked_call = only(untracked_calls_of(lambda: made()))
     assert untracked_call.call == "time.time"
@@ -225,19 +225,19 @@ def run_as(place, expression, name="made_up", **names):
     return functools.partial(eval, compile(expression, str(place), "eval"), known)
 
 
-def test_an_example_is_peoples_code():
+def test_an_example_counts_as_user_code():
     place = Path(mcp_trio.__file__).parent / "examples" / "weather.py"
     assert only(untracked_calls_of(run_as(place, "time.time()"))).location == "at weather.py:1"
 
 
-def test_what_people_installed_is_theirs_and_is_shown_where_they_call_it(tmp_path):
+def test_a_call_in_an_installed_package_is_located_at_its_caller_in_user_code(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "random.random()")
     assert only(untracked_calls_of(lambda: library())).location.startswith(
         "at test_nondeterminism.py:"
     )
 
 
-def test_installed_code_that_no_code_of_people_calls_is_shown_itself(tmp_path):
+def test_without_user_code_a_call_is_located_in_the_installed_package(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "random.random()")
     handler = run_as(nondeterminism.__file__, "library()", library=library)
     assert only(untracked_calls_of(handler)).location == "at dice.py:1"
@@ -285,11 +285,11 @@ def in_effect():
         run_as("<frozen importlib>", "time.time()", "importlib._bootstrap"),
     ],
 )
-def test_this_is_no_untracked_call(function):
+def test_these_calls_are_not_untracked(function):
     assert untracked_calls_of(function) == []
 
 
-def test_a_library_that_measures_for_itself_reaches_the_outside_all_the_same():
+def test_io_of_a_library_with_exempt_clock_calls_is_still_untracked():
     function = run_as("/lib/site-packages/httpx2.py", "socket.socket()", "httpx2._client")
     assert only(untracked_calls_of(function)).call == "socket.socket"
 
@@ -314,7 +314,7 @@ def at(place, name):
     return lambda judge: eval(code, {"__name__": name, "judge": judge})
 
 
-def test_a_judgement_walks_the_stack():
+def test_the_decision_follows_the_callers_on_the_stack():
     ours = Path(nondeterminism.__file__)
     standard = Path(logging.__file__).parents[1]
     assert judged(lambda judge: judge()).call == "time.time"
@@ -333,7 +333,7 @@ def test_a_judgement_walks_the_stack():
     assert judged(at(ours, "mcp_trio.b")) is None
 
 
-def test_a_judgement_ends_where_the_stack_ends():
+def test_the_decision_ends_at_the_outermost_caller():
     row = nondeterminism.row_of_function(time.time)
     found = []
 
@@ -354,7 +354,7 @@ def test_a_judgement_ends_where_the_stack_ends():
     )
 
 
-def test_what_this_python_lacks_is_passed_over():
+def test_functions_missing_in_this_python_are_skipped():
     assert nondeterminism._found("no_such_module.function") is None
     assert nondeterminism._found("time.no.such") is None
 
@@ -398,7 +398,7 @@ async def in_lane(function, *args):
 # Whom it watches.
 
 
-def test_outside_lanes_nothing_is_a_untracked_call():
+def test_outside_lanes_no_call_is_untracked():
     found = []
 
     async def run():
@@ -410,7 +410,7 @@ def test_outside_lanes_nothing_is_a_untracked_call():
     assert found == []
 
 
-def test_a_session_that_is_not_watched_is_let_alone():
+def test_a_session_without_a_watch_is_not_checked():
     found = []
 
     async def run():
@@ -429,7 +429,7 @@ def test_a_session_that_is_not_watched_is_let_alone():
     assert found == []
 
 
-async def test_only_steps_in_lanes_are_looked_at():
+async def test_only_steps_in_lanes_are_watched():
     before = sys.getprofile()
     with UntrackedCallWatch(on_untracked_call=pytest.fail):
         await trio.lowlevel.checkpoint()
@@ -443,14 +443,14 @@ async def test_only_steps_in_lanes_are_looked_at():
 # What comes of it.
 
 
-def test_a_untracked_call_is_one_line():
+def test_an_untracked_call_is_described_in_one_line():
     untracked_call = UntrackedCall(
         call="time.time", location="at a.py:3", lane="r1", instead="ctx.now()"
     )
     assert str(untracked_call) == "time.time() at a.py:3 in lane r1: use ctx.now()"
 
 
-async def test_a_replay_notes_readings_and_blocks_the_outside():
+async def test_a_replay_reports_clock_calls_and_blocks_external_io():
     noted = []
 
     async def handler():
@@ -476,7 +476,7 @@ class Garbage:
         time.time()
 
 
-async def test_what_the_garbage_collector_calls_is_nobodys_doing():
+async def test_calls_of_the_garbage_collector_are_not_untracked():
     found, callbacks = [], [*gc.callbacks]
 
     def reads_the_clock(phase, info):
@@ -501,7 +501,7 @@ async def test_what_the_garbage_collector_calls_is_nobodys_doing():
     assert gc.callbacks == callbacks
 
 
-async def test_a_strict_recording_rejects_readings_too():
+async def test_a_strict_recording_rejects_clock_and_random_calls_too():
     async def handler():
         with pytest.raises(UntrackedNondeterminism, match=r"time\.time\(\) at .* use ctx\.now\(\)"):
             time.time()
@@ -511,7 +511,7 @@ async def test_a_strict_recording_rejects_readings_too():
             nursery.start_soon(in_lane, handler)
 
 
-async def test_the_watch_comes_back_after_a_untracked_call_was_raised():
+async def test_the_watch_continues_after_it_raised_an_error():
     found = []
 
     async def handler():
@@ -557,7 +557,7 @@ async def test_watches_end_in_any_order_and_leave_nothing():
 # Profile functions of others.
 
 
-async def test_a_profile_function_of_somebody_else_goes_on_and_comes_back():
+async def test_an_existing_profile_function_is_still_called_and_is_restored():
     seen = []
 
     def theirs(frame, event, arg):
@@ -575,7 +575,7 @@ async def test_a_profile_function_of_somebody_else_goes_on_and_comes_back():
     assert ("c_call", time.time) in seen
 
 
-async def test_who_takes_the_place_meanwhile_keeps_it():
+async def test_a_profile_function_set_during_the_watch_is_kept():
     def theirs(frame, event, arg):
         pass
 
@@ -620,7 +620,7 @@ async def test_a_handlers_thread_is_watched():
     assert untracked_calls[0] == ("trio.to_thread.run_sync", "r7")
 
 
-async def test_a_thread_of_a_session_that_nobody_watches_has_no_profile_function():
+async def test_a_thread_of_an_unwatched_session_has_no_profile_function():
     def handler():
         with watching_thread():
             return sys.getprofile()
@@ -644,7 +644,7 @@ class FrameAlone:
         self.f_code = code
 
 
-async def test_a_profile_function_asks_the_tables_and_tells_the_watch():
+async def test_the_profile_function_looks_up_calls_and_reports_them_to_the_watch():
     found = []
     frame = sys._getframe()
     LANE.set(Lane("r3"))

@@ -40,7 +40,7 @@ async def test_an_answer_is_sent_although_another_handler_suspends(
 
 @CHANNELS
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_an_answer_is_sent_whenever_another_handler_suspends(
+async def test_a_response_is_sent_at_any_suspension_of_another_handler(
     serve_fake, call, message, kind, is_late
 ):
     begin = trio.Event()
@@ -115,7 +115,7 @@ async def test_a_direct_write_that_took_a_part_leaves_the_rest_to_the_writer(ser
     assert [ids(write) for write in channel.writes] == [[0, 1], [2, 3, 4]]
 
 
-async def test_a_frame_that_was_begun_is_finished(serve_fake, message):
+async def test_a_message_sent_in_part_is_finished(serve_fake, message):
     session, channel = await serve_fake()
     channel.leaves_unfinished = True
     channel.feed(message(id=1, method="ping"))
@@ -144,7 +144,7 @@ async def begun(serve_fake, message):
     return session, channel
 
 
-async def test_a_frame_that_was_begun_is_finished_before_the_channel_is_closed(
+async def test_a_message_sent_in_part_is_finished_before_the_channel_is_closed(
     autojump_clock, begun
 ):
     session, channel = begun
@@ -156,7 +156,7 @@ async def test_a_frame_that_was_begun_is_finished_before_the_channel_is_closed(
     assert not channel.is_unfinished
 
 
-async def test_the_rest_of_a_frame_that_nobody_reads_is_a_stalled_write(autojump_clock, begun):
+async def test_the_rest_of_a_message_that_is_not_read_is_a_stalled_write(autojump_clock, begun):
     session, _ = begun
     with trio.fail_after(40):
         await session.ended.wait()
@@ -174,7 +174,7 @@ async def test_a_long_queue_leaves_in_chunks(serve_fake, message, small):
 
 
 @CHANNELS
-async def test_the_journal_is_written_before_the_bytes_that_it_explains(
+async def test_the_journal_is_written_before_the_bytes_that_it_records(
     serve_fake, message, recording, kind
 ):
     async def busy(handling):
@@ -195,7 +195,7 @@ async def test_the_journal_is_written_before_the_bytes_that_it_explains(
     assert len(channel.sent) == 2
 
 
-async def test_a_recording_is_written_early_when_nothing_leaves(
+async def test_a_recording_is_written_even_if_no_message_is_sent(
     serve_fake, message, make_recording
 ):
     recording = make_recording(Limits(recording=RecordingLimits(unwritten_bytes_max=1000)))
@@ -377,7 +377,7 @@ async def test_a_waiting_request_can_be_cancelled_while_answers_fill_the_queue(
     assert started == set(ids(channel.sent)) == set(range(9))
 
 
-async def test_a_request_of_ours_waits_for_room_too(serve_fake, message, small, nursery):
+async def test_an_outgoing_request_waits_for_room_too(serve_fake, message, small, nursery):
     session, channel = await serve_fake(
         limits=small(messages=MessageLimits(send_queue_bytes_max=100))
     )

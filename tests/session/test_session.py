@@ -48,7 +48,7 @@ async def test_closing_ends_the_session_without_a_message(serve):
     )
 
 
-async def test_only_the_first_cause_counts(serve):
+async def test_only_the_first_cause_of_the_end_is_reported(serve):
     session, _ = await serve()
     session.shut("signal")
     session.shut("lost", ConnectionLost("later"))
@@ -87,7 +87,7 @@ async def test_l02_a_session_does_not_change_the_exceptions_of_the_body(serve):
 
 
 @pytest.mark.requirement("LIFE-20")
-async def test_when_the_peer_has_closed_handlers_may_finish_for_a_while(
+async def test_after_the_peer_has_closed_handlers_may_finish_until_a_timeout(
     autojump_clock, serve_fake, call, message
 ):
     async def quick(handling):
@@ -125,7 +125,7 @@ async def test_requests_that_wait_for_a_slot_may_run_while_draining_but_not_afte
     assert ids(channel.sent) == [0]
 
 
-async def test_a_drain_that_is_done_waits_no_longer(mock_clock, serve_fake, message):
+async def test_a_drain_ends_with_its_last_handler(mock_clock, serve_fake, message):
     session, channel = await serve_fake()
     channel.feed(message(id=1, method="ping"))
     channel.feed()
@@ -134,7 +134,9 @@ async def test_a_drain_that_is_done_waits_no_longer(mock_clock, serve_fake, mess
 
 
 @pytest.mark.parametrize("cause", ["closed", "signal", "lost"])
-async def test_otherwise_handlers_are_cancelled_at_once(serve_fake, call, message, small, cause):
+async def test_without_a_drain_handlers_are_cancelled_at_once(
+    serve_fake, call, message, small, cause
+):
     ends = []
 
     async def tidy(handling):
@@ -154,7 +156,7 @@ async def test_otherwise_handlers_are_cancelled_at_once(serve_fake, call, messag
     assert channel.sent == []
 
 
-async def test_an_answer_given_while_closing_still_leaves(serve_fake, call, message):
+async def test_a_response_given_while_closing_is_still_sent(serve_fake, call, message):
     async def tidy(handling):
         try:
             await trio.sleep_forever()
@@ -221,7 +223,7 @@ async def test_nothing_is_read_after_the_end_began(serve_fake, message):
     assert channel.sent == []
 
 
-async def test_a_cancelled_run_winds_down_and_lets_the_cancellation_go_on(
+async def test_a_cancelled_run_closes_the_session_and_propagates_the_cancellation(
     autojump_clock, make_session, handshake, message
 ):
     channel = DirectFakeChannel()
@@ -249,7 +251,7 @@ async def test_a_run_that_is_cancelled_before_it_begins_ends_too(make_session):
     assert other.ended.is_set()
 
 
-async def test_a_session_that_was_shut_before_it_ran_ends_at_once(make_session):
+async def test_a_session_closed_before_it_runs_ends_at_once(make_session):
     session = make_session(DirectFakeChannel())
     session.shut("closed")
     await session.run()
@@ -319,9 +321,7 @@ async def test_a_callback_that_fails_is_logged_and_the_next_one_runs(serve, logg
     assert logged(logging.ERROR) == ["the callback for notifications/roots/list_changed failed"] * 2
 
 
-async def test_callbacks_slower_than_the_peer_cost_notifications_that_are_counted(
-    serve, small, logged
-):
+async def test_notifications_dropped_because_of_slow_callbacks_are_counted(serve, small, logged):
     go_on = trio.Event()
 
     async def slow(params):
@@ -389,7 +389,9 @@ async def test_a_ping_without_an_answer_is_a_lost_connection(autojump_clock, ser
     assert "the peer did not answer a ping within 10 s" in logged()
 
 
-async def test_a_ping_behind_a_large_answer_is_not_waited_for(autojump_clock, serve, small):
+async def test_the_ping_timeout_excludes_the_sending_of_a_large_response(
+    autojump_clock, serve, small
+):
     async def large(_handling):
         return "x" * 2_000_000
 
@@ -475,7 +477,7 @@ async def test_an_error_beside_the_last_cancellation_stays_in_the_session(
 # The end of the sending side: a transport that fails, a peer that reads nothing.
 
 
-async def test_a_direct_write_that_fails_leaves_the_reason_to_send(serve_fake, message):
+async def test_the_error_of_a_failed_direct_write_is_reported_by_send(serve_fake, message):
     """A process channel learns only while waiting with which status its process exited."""
 
     class Process(DirectFakeChannel):
@@ -541,7 +543,7 @@ async def test_a_receive_that_fails_ends_the_session_as_lost(serve_fake, error):
     assert session.loss.__cause__ is error
 
 
-async def test_a_peer_that_is_gone_is_no_error_in_the_log(serve_fake, message, logged):
+async def test_the_disconnect_of_a_peer_is_not_logged_as_an_error(serve_fake, message, logged):
     session, channel = await serve_fake()
     channel.send_error = BrokenPipeError()
     channel.feed(message(id=1, method="ping"))
@@ -713,7 +715,7 @@ def sqlite_error():
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_exception_comes_back_as_itself(error):
+def test_a_recorded_exception_is_restored(error):
     found = again(error)
     assert type(found) is type(error)
     assert str(found) == str(error)
@@ -739,7 +741,7 @@ def test_a_request_error_still_answers_the_request():
     assert (found.code, found.message, found.data) == (-5, "rejected", {"why": [1]})
 
 
-def test_a_group_comes_back_with_its_members():
+def test_a_recorded_exception_group_is_restored_with_its_members():
     inner = ExceptionGroup("inner", [gone(), KeyError("name")])
     found = again(ExceptionGroup("outer", [ValueError("one"), inner]))
     one, (local, key) = found.exceptions[0], found.exceptions[1].exceptions
@@ -794,7 +796,7 @@ def test_an_error_whose_class_rejects_the_recorded_arguments_is_replaced():
 
 
 @pytest.mark.parametrize("name", ["nowhere.Error", "builtins.int", "builtins.print", "Error", "a."])
-def test_only_exceptions_that_are_imported_already_are_made(name):
+def test_only_exception_classes_already_imported_are_restored(name):
     body = msgspec.json.encode({"type": name, "text": "x", "args": []})
     found = rebuilt_error(body)
     assert isinstance(found, ReplayedError)
@@ -814,7 +816,7 @@ json_values = st.recursive(
 
 
 @given(st.lists(json_values, max_size=3))
-def test_an_exception_comes_back_equal_or_not_at_all(args):
+def test_an_exception_is_restored_equal_or_replaced(args):
     error = ValueError(*args)
     found = again(error)
     assert isinstance(found, ReplayedError) or repr(found) == repr(error)
@@ -850,7 +852,7 @@ class Flood(DirectFakeChannel):
         ),
     ],
 )
-async def test_l04_a_peer_that_never_reads_costs_a_bounded_amount_and_is_given_up(
+async def test_l04_a_peer_that_never_reads_uses_bounded_memory_and_is_disconnected(
     autojump_clock, make_session, handshake, nursery, small, seconds, limits, mib_max
 ):
     """Elsewhere each request that a host sends without reading answers stays in memory."""
@@ -928,7 +930,7 @@ async def test_a_client_is_initialized_by_its_notification(dial):
     assert session.initialized.is_set()
 
 
-async def test_it_is_cancelled_when_the_session_ends_and_may_still_write_its_record(
+async def test_the_initialized_callback_is_cancelled_with_the_session_and_recorded(
     serve_beside, recording
 ):
     async def beside(session):
@@ -946,7 +948,9 @@ async def test_it_is_cancelled_when_the_session_ends_and_may_still_write_its_rec
     assert recording.story(since=5) == ["shut", "mark close 1", "cxl beside 1", "end"]
 
 
-async def test_its_failure_is_logged_and_ends_nothing(serve_beside, logged):
+async def test_an_error_of_the_initialized_callback_is_logged_and_ends_no_session(
+    serve_beside, logged
+):
     async def beside(session):
         raise OSError("aground")
 

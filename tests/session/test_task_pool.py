@@ -91,12 +91,12 @@ def done(warm):
     return done
 
 
-async def test_a_task_that_is_done_takes_the_next_job_in_the_scope_that_it_has(done):
+async def test_an_idle_task_takes_the_next_job_with_the_same_cancel_scope(done):
     first, second = await done(), await done()
     assert (first.task, first.scope) == (second.task, second.scope)
 
 
-async def test_what_runs_at_once_has_a_task_each(warm, autojump_clock):
+async def test_concurrent_jobs_have_separate_tasks(warm, autojump_clock):
     jobs = [Job(lambda: trio.sleep(1)) for _ in range(3)]
     for job in jobs:
         warm.start_job(job, copy_context())
@@ -105,7 +105,7 @@ async def test_what_runs_at_once_has_a_task_each(warm, autojump_clock):
     assert all(job.ended.is_set() for job in jobs)
 
 
-async def test_each_job_begins_with_the_variables_of_its_session_alone(done):
+async def test_each_job_starts_with_only_the_context_variables_of_its_session(done):
     async def paint():
         COLOUR.set("red")
 
@@ -117,7 +117,7 @@ async def test_each_job_begins_with_the_variables_of_its_session_alone(done):
     assert green[COLOUR] == "green"
 
 
-async def test_a_job_takes_a_lane_as_a_task_that_is_spawned_would(done):
+async def test_a_job_gets_a_lane_like_a_spawned_task(done):
     watch_lanes()
     seen, context = [], copy_context()
     context.run(LANE.set, Lane("r1"))
@@ -130,14 +130,14 @@ async def test_a_job_takes_a_lane_as_a_task_that_is_spawned_would(done):
     assert seen == ["r1.0", "r1.1", "r1.2", "r1.3"]
 
 
-async def test_a_job_that_wants_a_task_of_its_own_shares_none(done):
+async def test_a_job_that_wants_its_own_task_shares_none(done):
     warm_one = await done()
     alone = [await done(wants_own_task=True) for _ in range(2)]
     assert len({id(job.task) for job in (warm_one, *alone)}) == 3
     assert (await done()).task is warm_one.task
 
 
-async def test_a_cancelled_scope_is_used_no_more(warm, done):
+async def test_a_cancelled_scope_is_not_reused(warm, done):
     job = Job(trio.sleep_forever)
     warm.start_job(job, copy_context())
     await trio.testing.wait_all_tasks_blocked()
@@ -151,7 +151,7 @@ async def test_a_cancelled_scope_is_used_no_more(warm, done):
     assert after.task is job.task
 
 
-async def test_a_scope_that_was_cancelled_too_late_is_used_no_more_either(done):
+async def test_a_scope_cancelled_after_its_job_is_not_reused(done):
     def cancel_late():
         job.scope.cancel()
         return trio.lowlevel.cancel_shielded_checkpoint()
@@ -163,7 +163,7 @@ async def test_a_scope_that_was_cancelled_too_late_is_used_no_more_either(done):
     assert third.scope is not second.scope
 
 
-async def test_what_is_left_open_fails_its_job_and_touches_no_other(done):
+async def test_a_cancel_scope_left_open_fails_only_its_own_job(done):
     left = trio.CancelScope()
 
     async def careless():
@@ -178,7 +178,7 @@ async def test_what_is_left_open_fails_its_job_and_touches_no_other(done):
 
 
 @pytest.mark.parametrize("work", [at_once, trio.CancelScope().__enter__])
-async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
+async def test_the_end_of_a_job_is_not_repeated_after_an_error(work):
     class Fragile(Job):
         ends = 0
 
@@ -196,14 +196,14 @@ async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
     assert job.ends == 1
 
 
-async def test_where_trio_does_not_tell_scopes_no_scope_is_used_twice(done, monkeypatch):
+async def test_without_access_to_trios_cancel_status_no_scope_is_reused(done, monkeypatch):
     monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
     first, second = await done(), await done()
     assert first.scope is not second.scope
     assert second.error is None
 
 
-async def test_what_rests_keeps_nothing_of_what_it_did(done):
+async def test_an_idle_task_keeps_no_reference_to_its_last_job(done):
     class Session:
         pass
 
@@ -219,7 +219,7 @@ async def test_what_rests_keeps_nothing_of_what_it_did(done):
     assert [each() for each in gone] == [None, None]
 
 
-async def test_tasks_that_nobody_needs_end(warm, autojump_clock):
+async def test_idle_tasks_end_after_a_while(warm, autojump_clock):
     before = tasks_living_task_pool()
     for _ in range(10):
         warm.start_job(Job(lambda: trio.sleep(1)), copy_context())
@@ -236,7 +236,7 @@ async def test_tasks_that_nobody_needs_end(warm, autojump_clock):
     assert tasks_living_task_pool() == before
 
 
-async def test_only_so_many_rest(warm, autojump_clock):
+async def test_the_number_of_idle_tasks_is_limited(warm, autojump_clock):
     before = tasks_living_task_pool()
     for _ in range(_IDLE_TASKS_MAX + 10):
         warm.start_job(Job(lambda: trio.sleep(1)), copy_context())
@@ -244,7 +244,7 @@ async def test_only_so_many_rest(warm, autojump_clock):
     assert tasks_living_task_pool() == before + _IDLE_TASKS_MAX + 1
 
 
-async def test_closed_nobody_rests_any_more(autojump_clock):
+async def test_a_closed_pool_keeps_no_idle_tasks(autojump_clock):
     async with trio.open_nursery() as nursery:
         warm = TaskPool(nursery)
         slow, quick = Job(lambda: trio.sleep(1)), Job(at_once)
@@ -256,7 +256,7 @@ async def test_closed_nobody_rests_any_more(autojump_clock):
     assert trio.current_time() < 2
 
 
-async def test_the_end_of_the_nursery_ends_those_that_rest(autojump_clock):
+async def test_idle_tasks_end_with_their_nursery(autojump_clock):
     async with trio.open_nursery() as nursery:
         warm = TaskPool(nursery)
         warm.start_job(Job(at_once), copy_context())
@@ -319,7 +319,7 @@ def kept():
 
 
 @pytest.mark.parametrize("leave_open", [bare_scope, kept_scope, kept_nursery])
-async def test_it_is_an_internal_error_of_that_request_alone(
+async def test_a_scope_left_open_by_a_handler_is_an_internal_error_of_its_request_only(
     leave_open, kept, serve, call, logged, autojump_clock
 ):
     async def careless(handling):
@@ -416,7 +416,7 @@ def poller(request, monkeypatch):
     return request.param
 
 
-async def test_whoever_has_something_to_read_goes_on(poller, open_connections):
+async def test_a_connection_with_data_is_served(poller, open_connections):
     connections = await open_connections(5)
     for round_ in range(1, 4):
         for place, connection in enumerate(connections):
@@ -427,7 +427,7 @@ async def test_whoever_has_something_to_read_goes_on(poller, open_connections):
         ]
 
 
-async def test_one_task_goes_on_with_all(open_connections, autojump_clock):
+async def test_one_task_serves_all_idle_connections(open_connections, autojump_clock):
     before = tasks_living()
     connections = await open_connections(50)
     for connection in connections:
@@ -438,7 +438,7 @@ async def test_one_task_goes_on_with_all(open_connections, autojump_clock):
     assert tasks_living() == before + 1
 
 
-async def test_one_that_rests_alone_is_joined_by_others(open_connections):
+async def test_a_single_idle_connection_is_joined_by_others(open_connections):
     (first,) = await open_connections(1)
     first.say(b"x")
     await settled()
@@ -450,7 +450,7 @@ async def test_one_that_rests_alone_is_joined_by_others(open_connections):
     assert (first.received, second.received) == (b"xy", b"x")
 
 
-async def test_what_is_there_before_it_rests_is_seen(poller, warm, open_connections):
+async def test_data_that_arrived_before_the_wait_is_noticed(poller, warm, open_connections):
     await open_connections(1)
     late = Connection(warm)
     late.say(b"xyz")
@@ -460,7 +460,7 @@ async def test_what_is_there_before_it_rests_is_seen(poller, warm, open_connecti
     assert (late.received, late.has_ended) == (b"xyz", True)
 
 
-async def test_who_rests_may_be_interrupted(poller, open_connections):
+async def test_a_spurious_wakeup_of_an_idle_connection_is_harmless(poller, open_connections):
     (connection,) = await open_connections(1)
     trio.lowlevel.notify_closing(connection.ours.fileno())
     await settled()
@@ -469,7 +469,7 @@ async def test_who_rests_may_be_interrupted(poller, open_connections):
     assert connection.received == b"x"
 
 
-async def test_each_goes_on_in_variables_of_its_own(poller, open_connections):
+async def test_each_connection_is_served_with_its_own_context_variables(poller, open_connections):
     async def rename(_):
         NAME.set(NAME.get() + "+")
 
@@ -482,7 +482,9 @@ async def test_each_goes_on_in_variables_of_its_own(poller, open_connections):
     assert NAME.get() == "nobody"
 
 
-async def test_who_waits_keeps_the_task_and_the_others_go_on(open_connections, autojump_clock):
+async def test_a_connection_that_suspends_keeps_the_task_and_the_others_continue(
+    open_connections, autojump_clock
+):
     async def wait(data):
         if data == b"w":
             await trio.sleep(1)
@@ -506,7 +508,7 @@ async def test_who_waits_keeps_the_task_and_the_others_go_on(open_connections, a
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_is_led_belongs_to_one_and_the_others_go_on(
+async def test_a_suspended_job_does_not_stop_the_other_connections(
     warm, open_connections, autojump_clock, waits
 ):
     async def work():
@@ -536,7 +538,7 @@ async def test_what_is_led_belongs_to_one_and_the_others_go_on(
     assert [each.received for each in connections] == [b"xy", b"lxxy", b"xy"]
 
 
-async def test_a_job_that_cancels_itself_takes_nobody_along(warm, open_connections):
+async def test_a_job_that_cancels_itself_affects_no_other(warm, open_connections):
     async def cancel():
         job.scope.cancel()
 
@@ -553,7 +555,7 @@ async def test_a_job_that_cancels_itself_takes_nobody_along(warm, open_connectio
     assert job.ended.is_set()
 
 
-async def test_a_scope_that_is_left_open_takes_nobody_along(open_connections, caplog):
+async def test_a_cancel_scope_left_open_affects_no_other_connection(open_connections, caplog):
     async def leave_open(data):
         if data == b"o":
             left.__enter__()
@@ -572,7 +574,7 @@ async def test_a_scope_that_is_left_open_takes_nobody_along(open_connections, ca
     assert logged.message == "an HTTP handler left a cancel scope or a nursery open"
 
 
-async def test_a_scope_that_is_left_open_in_a_task_of_ones_own_stays_behind(
+async def test_a_cancel_scope_left_open_in_a_separate_task_affects_no_other_connection(
     open_connections, caplog, autojump_clock
 ):
     async def leave_open(data):
@@ -593,7 +595,7 @@ async def test_a_scope_that_is_left_open_in_a_task_of_ones_own_stays_behind(
     assert logged.message == "an HTTP handler left a cancel scope or a nursery open"
 
 
-async def test_nobody_is_kept_waiting_by_many_that_are_ready(open_connections):
+async def test_many_ready_connections_do_not_starve_other_tasks(open_connections):
     async def tick():
         while True:
             ticks.append(sum(len(each.received) for each in connections))
@@ -611,7 +613,7 @@ async def test_nobody_is_kept_waiting_by_many_that_are_ready(open_connections):
     assert max(late - early for early, late in pairwise(ticks)) <= 2 * _READY_MAX
 
 
-async def test_cancelled_all_that_rest_are_closed(poller):
+async def test_cancellation_closes_all_idle_connections(poller):
     kept = []
 
     def serve(connection):
@@ -630,7 +632,7 @@ async def test_cancelled_all_that_rest_are_closed(poller):
         connection.theirs.close()
 
 
-async def test_cancelled_who_comes_to_rest_at_last_is_closed_as_well(autojump_clock):
+async def test_cancellation_closes_a_connection_that_becomes_idle_later(autojump_clock):
     async def finish(_):
         with trio.CancelScope(shield=True):
             await trio.sleep(1)
@@ -649,7 +651,7 @@ async def test_cancelled_who_comes_to_rest_at_last_is_closed_as_well(autojump_cl
         connection.theirs.close()
 
 
-async def test_cancelled_with_one_that_waits_all_are_closed():
+async def test_cancellation_closes_all_connections_although_one_is_suspended():
     async with trio.open_nursery() as nursery:
         warm = TaskPool(nursery)
         connections = [Connection(warm, lambda _: trio.sleep_forever()) for _ in range(3)]
@@ -664,7 +666,7 @@ async def test_cancelled_with_one_that_waits_all_are_closed():
         connection.theirs.close()
 
 
-async def test_what_is_no_exception_leaves_and_closes_all():
+async def test_a_base_exception_propagates_and_closes_all_connections():
     async def leave(_):
         raise SystemExit(1)
 
@@ -682,7 +684,7 @@ async def test_what_is_no_exception_leaves_and_closes_all():
         connection.theirs.close()
 
 
-async def test_when_the_last_one_has_ended_nothing_is_left(warm):
+async def test_after_the_last_connection_no_task_is_left(warm):
     before = open_descriptors()
     for _ in range(3):
         connections = [Connection(warm) for _ in range(3)]
@@ -696,7 +698,7 @@ async def test_when_the_last_one_has_ended_nothing_is_left(warm):
         assert open_descriptors() == before
 
 
-async def test_a_closed_lookout_knows_nobody_any_more(warm):
+async def test_a_closed_poller_has_no_connections(warm):
     lookout = Poller()
     connections = [Connection(warm) for _ in range(4)]
     *closed, later = [Leader(connection(), copy_context()) for connection in connections]
@@ -717,7 +719,7 @@ async def test_a_closed_lookout_knows_nobody_any_more(warm):
         connection.theirs.close()
 
 
-async def test_what_another_process_has_as_well_is_not_watched_any_more(open_connections):
+async def test_a_removed_socket_that_another_process_shares_is_not_polled(open_connections):
     """As after a fork, whose child has copies of all descriptors."""
 
     async def leave(data):
@@ -739,7 +741,7 @@ async def test_what_another_process_has_as_well_is_not_watched_any_more(open_con
         assert [each.wakings for each in (*connections[1:], *handshake_timeouts)] == [1] * 4
 
 
-async def test_the_lookout_keeps_nothing_of_who_has_gone(warm, open_connections):
+async def test_the_poller_keeps_no_reference_to_a_removed_connection(warm, open_connections):
     await open_connections(2)
     connection = Connection(warm)
     gone = weakref.ref(connection)
@@ -753,7 +755,7 @@ async def test_the_lookout_keeps_nothing_of_who_has_gone(warm, open_connections)
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_who_rests_keeps_nothing_of_what_it_led(warm, open_connections, waits):
+async def test_an_idle_connection_keeps_no_reference_to_its_last_job(warm, open_connections, waits):
     async def work():
         if waits:
             await trio.lowlevel.checkpoint()
@@ -775,7 +777,7 @@ STEPS = st.tuples(st.integers(0, 4), st.sampled_from([b"x", b"w", b"l", b"s", b"
 
 @pytest.mark.slow
 @given(st.lists(st.lists(STEPS, max_size=12), max_size=8))
-def test_whatever_comes_to_whom_is_read_once_and_in_order(batches):
+def test_all_data_of_all_connections_is_read_once_and_in_order(batches):
     async def main():
         async def act(data):
             if data == b"w":

@@ -49,7 +49,7 @@ async def test_the_answers_have_the_order_of_the_keys():
     assert list((await together([1, 3, 2], ask)).items()) == [(1, 2), (3, 6), (2, 4)]
 
 
-async def test_of_failures_in_one_moment_the_first_in_order_is_raised_bare():
+async def test_of_simultaneous_errors_the_first_in_order_is_raised_without_a_group():
     for _ in range(20):
         go = trio.Event()
 
@@ -69,7 +69,7 @@ async def test_of_failures_in_one_moment_the_first_in_order_is_raised_bare():
         assert caught.value.__notes__ == ["for 'a'"]
 
 
-async def test_a_failure_counts_though_the_caller_is_cancelled_by_now():
+async def test_an_error_is_raised_although_the_caller_is_cancelled():
     with trio.CancelScope() as scope:
 
         async def ask(key):
@@ -83,7 +83,7 @@ async def test_a_failure_counts_though_the_caller_is_cancelled_by_now():
     assert scope.cancelled_caught
 
 
-async def test_a_cancellation_alone_is_one():
+async def test_a_cancellation_without_errors_is_raised():
     with trio.move_on_after(0) as scope:
         await together("ab", lambda _: trio.sleep_forever())
     assert scope.cancelled_caught

@@ -95,7 +95,7 @@ async def said(client, data):
 @pytest.mark.parametrize(
     "request_bytes", [*CONFLICTING_LENGTHS, *INVALID_CHUNKING, *BROKEN_HEADERS]
 )
-async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_bytes):
+async def test_no_request_can_be_smuggled(attacked, name, request_bytes):
     host = await attacked()
     client = await host.connect()
     received = await said(client, request_bytes)
@@ -105,7 +105,7 @@ async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_byte
 
 @pytest.mark.parametrize("name", ["native", "resting"], indirect=True)
 @pytest.mark.parametrize("request_bytes", OFTEN_ACCEPTED)
-async def test_our_own_listener_forgives_less(attacked, request_bytes):
+async def test_the_native_listener_is_stricter(attacked, request_bytes):
     host = await attacked()
     client = await host.connect()
     assert statuses(await said(client, request_bytes)) == [400]

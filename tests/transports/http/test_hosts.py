@@ -813,7 +813,7 @@ async def test_a_request_with_length_and_coding_is_rejected_and_disconnected(
 
 @pytest.mark.parametrize("name", HOSTS)
 @both_lengths
-async def test_data_after_such_a_request_are_not_served(opened_framing, name, fields, caplog):
+async def test_data_after_an_ambiguous_request_are_not_served(opened_framing, name, fields, caplog):
     host, seen = await opened_framing(name)
     for _ in range(3):
         client = await host.connect()
@@ -935,14 +935,14 @@ async def told(client, data):
     ],
 )
 @pytest.mark.real_time
-async def test_our_own_listener_names_the_limit(open_host, data, limits, status, setting):
+async def test_the_native_listener_names_the_limit(open_host, data, limits, status, setting):
     host = await open_host("native", answer, **limits)
     received = await told(await host.connect(), data)
     assert received.startswith(b"HTTP/1.1 %d " % status)
     assert setting.encode() in received
 
 
-def test_what_is_not_kept_any_more_names_how_much_is():
+def test_the_error_for_a_dropped_event_names_the_limits():
     buffer = ReplayBuffer(events_max=1, bytes_max=100)
     stream = buffer.open_stream()
     first, *_ = (buffer.keep(stream, b"data") for _ in range(3))
@@ -953,7 +953,7 @@ def test_what_is_not_kept_any_more_names_how_much_is():
 
 
 @pytest.mark.parametrize("name", ["native", "resting"])
-async def test_one_connection_too_many_gets_the_name_of_the_limit(open_host, name):
+async def test_the_rejection_of_a_connection_over_the_limit_names_it(open_host, name):
     host = await open_host(name, answer, http=HttpLimits(connections_max=1))
     first = await host.connect()
     await first.exchange()
@@ -987,7 +987,7 @@ async def test_each_wait_ends_when_it_has_taken_too_long(autojump_clock):
     assert waited == [3] * 5
 
 
-async def test_who_is_woken_in_time_waits_no_longer(autojump_clock):
+async def test_a_task_woken_before_its_timeout_continues_at_once(autojump_clock):
     patience, wakeups = TimerQueue(3), [Wakeup(), Wakeup()]
 
     async with trio.open_nursery() as nursery:
@@ -1001,7 +1001,7 @@ async def test_who_is_woken_in_time_waits_no_longer(autojump_clock):
     assert trio.current_time() == 4
 
 
-async def test_nothing_runs_while_nobody_waits(autojump_clock):
+async def test_a_timer_queue_has_no_task_while_no_task_waits(autojump_clock):
     patience, before = TimerQueue(3), tasks()
     for _ in range(2):
         with trio.move_on_after(1):

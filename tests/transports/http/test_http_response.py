@@ -30,7 +30,7 @@ def frames(stream):
     return [sent.frame.decode() for sent in stream.take()]
 
 
-def test_frames_are_taken_in_order_and_once():
+def test_messages_are_taken_in_order_and_once():
     stream = AnswerStream(LIMITS)
     stream.put(note("a"))
     stream.put(note("b"))
@@ -72,7 +72,7 @@ def test_a_stream_without_a_response_drops_its_oldest_messages():
     assert (frames(stream), stream.dropped, stream.is_overrun) == (["f"], 2, False)
 
 
-def test_one_frame_may_be_as_large_as_it_is():
+def test_a_single_message_may_exceed_the_buffer_limit():
     for is_carried in (False, True):
         stream = AnswerStream(LIMITS)
         if is_carried:
@@ -82,7 +82,7 @@ def test_one_frame_may_be_as_large_as_it_is():
         assert (len(stream.take()), stream.is_overrun) == (2, False)
 
 
-def test_a_response_that_is_too_slow_gets_nothing_more():
+def test_a_stream_that_is_read_too_slowly_is_overrun_and_cleared():
     stream = AnswerStream(LIMITS)
     stream.carry(trio.CancelScope())
     for text in "abcdefghijk":  # their number alone does not matter
@@ -105,7 +105,7 @@ async def test_taking_a_stream_over_ends_the_previous_response():
     assert not stream.is_carried
 
 
-def test_what_was_missed_goes_first_and_nothing_twice():
+def test_missed_messages_are_sent_first_and_none_twice():
     stream = AnswerStream(LIMITS)
     stream.put(note("b", "1-2"))
     stream.put(note("c", "1-3"))
@@ -113,7 +113,7 @@ def test_what_was_missed_goes_first_and_nothing_twice():
     assert frames(stream) == ["a", "b", "c"]
 
 
-def test_a_stream_whose_client_is_away_holds_nothing():
+def test_a_stream_without_a_connected_client_buffers_no_messages():
     stream = AnswerStream(LIMITS)
     stream.put(note("a", "1-1"))
     stream.leave()
@@ -132,7 +132,7 @@ def test_a_stream_whose_client_is_away_holds_nothing():
         lambda stream: stream.end(),
     ],
 )
-async def test_news_end_every_wait(tell, autojump_clock):
+async def test_a_new_message_wakes_every_waiting_task(tell, autojump_clock):
     stream, woken = AnswerStream(LIMITS), []
 
     async def wait():
@@ -149,7 +149,7 @@ async def test_news_end_every_wait(tell, autojump_clock):
         await stream.news()
 
 
-async def test_the_end_is_waited_for_past_all_news(autojump_clock):
+async def test_waiting_for_the_end_ignores_new_messages(autojump_clock):
     stream = AnswerStream(LIMITS)
     with trio.move_on_after(1) as patience:
         stream.put(note("a"))
@@ -212,14 +212,14 @@ async def carry(stream, accept=BOTH, **options):
 
 
 @pytest.mark.requirement("HTTP-12", "MHTTP-14")
-async def test_one_answer_is_json():
+async def test_a_single_response_is_json():
     exchange = await carry(stream_of(ANSWER))
     assert (exchange.status, exchange.answer_body) == (200, ANSWER)
     assert exchange.headers["content-type"] == "application/json"
 
 
 @pytest.mark.requirement("HTTP-12", "HTTP-24", "MHTTP-14", "MHTTP-18", "MHTTP-19")
-async def test_more_than_an_answer_is_a_stream():
+async def test_a_response_with_other_messages_is_a_stream():
     exchange = await carry(stream_of(NOTE, ANSWER))
     assert exchange.is_stream
     assert exchange.headers["x-accel-buffering"] == "no"
@@ -234,7 +234,7 @@ async def test_more_than_an_answer_is_a_stream():
         (ERROR, None, 200),
     ],
 )
-async def test_the_status_says_what_an_error_is(frame, status_of, status):
+async def test_the_status_follows_from_the_error(frame, status_of, status):
     for accept in (BOTH, "application/json", "text/event-stream"):
         exchange = await carry(stream_of(frame), accept, status_of=status_of)
         assert exchange.status == status
@@ -251,7 +251,7 @@ async def test_the_status_says_what_an_error_is(frame, status_of, status):
         ("text/event-stream", False, True),
     ],
 )
-async def test_the_form_is_one_that_the_client_takes(accept, wants_stream, is_stream):
+async def test_the_content_type_is_one_that_the_client_accepts(accept, wants_stream, is_stream):
     exchange = await carry(stream_of(ANSWER), accept, wants_stream=wants_stream)
     assert exchange.is_stream == is_stream
 
@@ -278,7 +278,7 @@ async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
     assert exchange.is_ended
 
 
-async def test_a_first_event_may_be_another():
+async def test_the_first_event_can_be_chosen():
     stream = stream_of(ANSWER)
     exchange = exchange_of("text/event-stream")
     await StreamSender(limits=LIMITS_CARRYING, first_event=Event(b"x", name="endpoint")).stream(
@@ -287,7 +287,7 @@ async def test_a_first_event_may_be_another():
     assert (await exchange.event()).name == "endpoint"
 
 
-async def test_a_client_that_takes_no_stream_waits(autojump_clock):
+async def test_a_client_that_accepts_only_json_waits_for_the_response(autojump_clock):
     stream, exchange = stream_of(), exchange_of("application/json")
     stream.is_narrow = True
     async with trio.open_nursery() as nursery:
@@ -298,7 +298,7 @@ async def test_a_client_that_takes_no_stream_waits(autojump_clock):
     assert exchange.answer_body == ANSWER
 
 
-async def test_several_answers_are_an_array_where_no_stream_is_taken():
+async def test_several_responses_are_an_array_if_sse_is_not_accepted():
     stream = AnswerStream(LIMITS_CARRYING, awaits={1})
     stream.is_narrow = True
     stream.put(Sent(ERROR, None, is_answer=True))
@@ -314,7 +314,7 @@ async def test_several_answers_are_an_array_where_no_stream_is_taken():
 @pytest.mark.parametrize(
     ("rejection", "status"), [(None, 202), (Rejection(status=503, text="no", id="q"), 503)]
 )
-async def test_what_ends_without_a_word_is_answered_too(rejection, status):
+async def test_a_request_that_ends_without_a_message_gets_a_status(rejection, status):
     stream = stream_of()
     stream.end()
     exchange = await carry(stream, why_unanswered=lambda: rejection)
@@ -325,7 +325,7 @@ async def test_what_ends_without_a_word_is_answered_too(rejection, status):
     assert exchange.json["id"] == "q"
 
 
-async def test_what_ends_without_a_word_as_a_stream_just_ends():
+async def test_a_stream_that_ends_without_a_message_is_closed():
     stream = stream_of()
     stream.end()
     exchange = await carry(stream, "text/event-stream")

@@ -54,7 +54,7 @@ def frames(stream):
     return [sent.frame.decode() for sent in stream.take()]
 
 
-async def test_what_was_posted_is_received_in_order():
+async def test_posted_messages_are_received_in_order():
     made = channel()
     frame = b'{"jsonrpc":"2.0","method":"a"}'
     assert made.deliver(frame, DECODER.decode(frame)) is None
@@ -80,7 +80,7 @@ async def test_a_waiting_receive_is_woken(autojump_clock):
 
 
 @pytest.mark.requirement("HTTP-21", "HTTP-31", "HTTP-32", "HTTP-36", "TRAP-41")
-def test_each_frame_takes_one_way():
+def test_each_message_is_sent_on_one_stream():
     made = channel()
     first, second = deliver(made, 1, id=1), deliver(made, "1", id="1")
     say(made, "a", 1)
@@ -106,7 +106,7 @@ def test_an_answer_never_goes_to_the_stream_of_a_get(about):
 
 
 @pytest.mark.requirement("SSE-04")
-def test_of_one_that_has_one_stream_all_take_it():
+def test_a_session_with_a_single_stream_sends_every_message_on_it():
     made = channel(transport="sse", has_one_stream=True)
     deliver(made, id=1)
     say(made, "a", 1)
@@ -115,7 +115,7 @@ def test_of_one_that_has_one_stream_all_take_it():
     assert made.events is None  # nobody can come back for anything
 
 
-def test_messages_beside_a_json_answer_go_to_the_stream_of_a_get():
+def test_messages_related_to_a_json_response_go_to_the_get_stream():
     made = channel()
     stream = deliver(made, 1, id=1)
     stream.is_narrow = True
@@ -131,7 +131,7 @@ async def test_sending_is_a_checkpoint():
     assert frames(made.unasked) == ["a"]
 
 
-def test_an_id_is_awaited_once_and_nothing_is_delivered_then():
+def test_a_duplicate_id_is_rejected_and_not_delivered():
     made = channel()
     deliver(made, 1, id=1)
     for awaited in ([1], [2, 1], [2, 2]):
@@ -142,7 +142,7 @@ def test_an_id_is_awaited_once_and_nothing_is_delivered_then():
     deliver(made, 1, 2, id=1)
 
 
-def test_there_are_only_so_many_streams():
+def test_the_number_of_streams_is_limited():
     made = channel()
     deliver(made, 1, 2, id=1)
     with pytest.raises(TooManyStreamsError):
@@ -151,7 +151,7 @@ def test_there_are_only_so_many_streams():
 
 
 @pytest.mark.requirement("CANC-06")
-def test_what_is_cancelled_is_not_awaited():
+def test_a_cancelled_request_is_not_awaited():
     made = channel()
     stream = deliver(made, 1, "a", id=1)
     deliver(made, **cancel(1))
@@ -168,7 +168,7 @@ def test_what_is_cancelled_is_not_awaited():
 
 
 @pytest.mark.requirement("HTTP-38", "HTTP-39", "HTTP-42", "HTTP-43", "TRAP-39")
-def test_a_stream_is_resumed_with_what_came_behind_an_event():
+def test_a_stream_is_resumed_with_the_messages_after_an_event():
     made = channel()
     first, second = deliver(made, 1, id=1), deliver(made, 2, id=2)
     begun = made.begin(first)
@@ -188,7 +188,7 @@ def test_a_stream_is_resumed_with_what_came_behind_an_event():
     assert frames(second) == ["b"]
 
 
-def test_a_stream_that_is_carried_can_be_taken_over():
+def test_a_stream_with_a_connection_can_be_taken_over():
     made = channel()
     stream = deliver(made, 1, id=1)
     begun = made.begin(stream)
@@ -212,7 +212,7 @@ def test_messages_about_no_request_wait_for_a_get():
     assert frames(made.unasked) == ["b"]
 
 
-def test_what_was_answered_before_its_events_had_ids_has_them_then():
+def test_a_response_given_before_the_stream_began_gets_event_ids():
     made = channel()
     stream = deliver(made, 1, id=1)
     say(made, "a", 1, is_answer=True)
@@ -224,12 +224,12 @@ def test_what_was_answered_before_its_events_had_ids_has_them_then():
 
 
 @pytest.mark.parametrize("event_id", ["", "1", "9-1", "1-9", "x-y"])
-def test_an_event_that_was_never_given_is_not_found(event_id):
+def test_an_event_id_that_was_never_issued_is_not_found(event_id):
     with pytest.raises(LookupError):
         channel().resumed(event_id)
 
 
-async def test_what_ended_streams_held_is_forgotten_with_time():
+async def test_events_of_ended_streams_are_dropped_after_a_while():
     made = channel()
     for id_ in range(100):
         stream = deliver(made, id_, id=id_)
@@ -240,7 +240,7 @@ async def test_what_ended_streams_held_is_forgotten_with_time():
     assert not made._of_request
 
 
-async def test_the_end_is_the_end_of_every_stream():
+async def test_the_end_of_a_session_ends_every_stream():
     made = channel()
     stream = deliver(made, 1, id=1)
     await made.aclose()
@@ -275,7 +275,7 @@ def frames_stateless_channel(slot):
     return [json.loads(sent.frame) for sent in slot.stream.take()]
 
 
-async def test_each_request_has_a_number_of_its_own_and_its_answer_the_clients():
+async def test_requests_get_internal_ids_and_responses_the_ids_of_the_client():
     made = channel_stateless_channel()
     first, second = asked(made, "a"), asked(made, "a")
     received = [json.loads(frame) for frame in await made.receive()]
@@ -319,7 +319,7 @@ async def test_a_message_about_no_open_request_is_dropped():
     assert [each["method"] for each in frames_stateless_channel(slot)] == ["n"]
 
 
-def test_a_client_that_takes_its_answer_only_gets_that():
+def test_a_client_that_accepts_only_json_gets_only_its_response():
     made = channel_stateless_channel()
     slot = asked(made, 1)
     slot.stream.is_narrow = True
@@ -341,7 +341,7 @@ async def test_a_disconnect_cancels_the_request_once_and_ends_its_messages():
     assert frames_stateless_channel(slot) == []
 
 
-async def test_what_was_answered_is_not_cancelled():
+async def test_an_answered_request_is_not_cancelled():
     made = channel_stateless_channel()
     slot = asked(made, 1)
     say_stateless_channel(made, encode_response(slot.number, {}), slot.number, is_answer=True)
@@ -362,7 +362,7 @@ async def test_a_notification_is_passed_on_unless_it_cancels():
 
 @pytest.mark.requirement("SUB-08")
 @pytest.mark.parametrize("id_", [7, "7"])
-def test_a_subscription_is_named_by_its_own_id(id_):
+def test_notifications_have_the_id_of_their_subscription(id_):
     made = channel_stateless_channel()
     slot = asked(made, id_, LISTEN)
     meta = {"_meta": {SUBSCRIPTION_ID: slot.number}}
@@ -377,7 +377,7 @@ def test_a_subscription_is_named_by_its_own_id(id_):
     assert (last["id"], last["result"]["_meta"]) == (id_, {SUBSCRIPTION_ID: id_})
 
 
-def test_an_error_of_a_subscription_has_no_name():
+def test_an_error_of_a_subscription_has_no_subscription_id():
     made = channel_stateless_channel()
     slot = asked(made, 7, LISTEN)
     error = {"jsonrpc": "2.0", "id": slot.number, "error": {"code": -1, "message": "no"}}
@@ -385,7 +385,7 @@ def test_an_error_of_a_subscription_has_no_name():
     assert frames_stateless_channel(slot) == [error | {"id": 7}]
 
 
-async def test_the_end_is_the_end_of_every_stream_stateless_channel():
+async def test_the_end_of_a_stateless_channel_ends_every_stream():
     made = channel_stateless_channel()
     slot = asked(made, 1)
     made.finish()
@@ -399,7 +399,7 @@ async def test_the_end_is_the_end_of_every_stream_stateless_channel():
         say_stateless_channel(made, b"{}", slot.number)
 
 
-async def test_what_is_taken_means_what_is_written_in_it():
+async def test_a_delivered_request_has_the_same_content_in_one_line():
     """Also where the client had set its request in lines, which no frame has."""
     made, taken = channel_stateless_channel(), []
     made.deliver_to(taken.extend)
@@ -419,7 +419,7 @@ async def test_what_is_taken_means_what_is_written_in_it():
 # What was posted: taken at once where a session takes it, and else in order by who reads.
 
 
-async def test_what_is_put_is_taken_in_the_same_step():
+async def test_a_message_is_received_in_the_step_that_delivers_it():
     inbox, taken = RequestInbox(), []
     inbox.deliver_to(taken.append)
     inbox.put(b"a")
@@ -430,7 +430,7 @@ async def test_what_is_put_is_taken_in_the_same_step():
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
-async def test_what_came_before_is_taken_first(has_ended):
+async def test_earlier_messages_are_received_first(has_ended):
     inbox, taken = RequestInbox(), []
     inbox.put(b"a")
     inbox.put(b"b")
@@ -440,7 +440,7 @@ async def test_what_came_before_is_taken_first(has_ended):
     assert taken == [[b"a", b"b"], *([[]] if has_ended else [])]
 
 
-async def test_nothing_is_taken_of_one_that_is_closed_but_the_end():
+async def test_a_closed_channel_delivers_only_the_end():
     inbox, taken = RequestInbox(), []
     inbox.deliver_to(taken.append)
     inbox.close()

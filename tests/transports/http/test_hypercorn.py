@@ -151,7 +151,7 @@ async def test_the_pieces_of_a_stream_come_at_once_over_http2(opened, certificat
     await client.event(number, h2.events.StreamEnded)
 
 
-async def test_a_stream_that_its_client_resets_is_gone_and_no_other(opened, certificate):
+async def test_a_reset_http2_stream_affects_no_other(opened, certificate):
     gone = []
     is_gone = trio.Event()
 
@@ -321,7 +321,7 @@ async def test_an_error_before_hypercorn_listens_is_raised(opened, tmp_path):
 # The stop, and limits
 
 
-async def test_a_client_that_resets_its_connection_leaves_nothing(opened):
+async def test_a_client_that_resets_its_connection_leaves_no_task(opened):
     host = await opened(say_hello, http=HttpLimits(connections_max=1))
     for _ in range(3):
         client = await host.connect()
@@ -429,7 +429,7 @@ async def test_answers_have_no_server_header(opened):
 # Other applications, and other ways to run hypercorn
 
 
-async def test_it_is_served_below_a_mount(nursery):
+async def test_the_application_is_served_below_a_mount(nursery):
     from hypercorn.middleware.dispatcher import TrioDispatcherMiddleware
 
     paths = []
@@ -449,7 +449,7 @@ async def test_it_is_served_below_a_mount(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_another_application_that_fails_is_logged_and_answered(nursery, caplog):
+async def test_an_error_of_another_mounted_application_is_logged_and_answered(nursery, caplog):
     async def app(scope, receive, send):
         raise KeyError("an error of the application")
 
@@ -462,7 +462,7 @@ async def test_another_application_that_fails_is_logged_and_answered(nursery, ca
     nursery.cancel_scope.cancel()
 
 
-async def test_it_is_served_and_ended_by_hypercorn_itself(nursery):
+async def test_hypercorn_starts_and_stops_the_application(nursery):
     story = []
 
     async def ended():

@@ -159,7 +159,7 @@ async def test_a_client_that_sends_its_closure_alert_gets_the_answer(open_host):
 
 @pytest.mark.parametrize("begun", ["handshake", "headers", "body", "answer"])
 @pytest.mark.parametrize("is_reset", [True, False])
-async def test_a_client_that_vanishes_leaves_nothing(open_host, begun, is_reset, caplog):
+async def test_a_client_that_vanishes_leaves_no_task(open_host, begun, is_reset, caplog):
     async def respond(exchange):
         await exchange.body(100)
         await exchange.start(200, [])

@@ -141,7 +141,7 @@ async def test_the_first_cause_of_the_end_is_reported(autojump_clock):
     await ours.aclose()
 
 
-async def test_a_server_that_stops_says_so_once(autojump_clock):
+async def test_a_stopping_server_closes_once_with_going_away(autojump_clock):
     ours, theirs, socket, _ = await pair()
     ours.mark_going_away()
     await ours.aclose()
@@ -232,7 +232,7 @@ async def test_a_peer_that_violates_the_protocol_gets_a_close_code(raw, name):
         await peer.stream.aclose()
 
 
-async def test_text_in_an_unmasked_frame_is_against_the_rules(raw):
+async def test_an_unmasked_frame_of_a_client_is_a_protocol_error(raw):
     peer, channel = await raw()
     await peer.stream.send_all(b"\x81\x02{}")
     with pytest.raises(OutcomeUnknown, match="violated the WebSocket protocol"):
@@ -241,7 +241,7 @@ async def test_text_in_an_unmasked_frame_is_against_the_rules(raw):
 
 
 @pytest.mark.parametrize("kib", [5, 500])
-async def test_what_is_too_large_is_reported_once_and_the_session_goes_on(raw, nursery, kib):
+async def test_an_oversized_message_is_reported_once_and_the_session_continues(raw, nursery, kib):
     peer, channel = await raw(
         limits=Limits(
             messages=MessageLimits(bytes_max=8 * KIB), shutdown=ShutdownLimits(close_seconds=0.3)
@@ -258,7 +258,7 @@ async def test_what_is_too_large_is_reported_once_and_the_session_goes_on(raw, n
         assert await received(channel, 1) == [b"%d" % each + FRAME]
 
 
-async def test_a_message_of_many_pieces_that_gets_too_large_takes_no_more_than_it_may(raw):
+async def test_an_oversized_fragmented_message_uses_bounded_memory(raw):
     peer, channel = await raw(
         limits=Limits(
             messages=MessageLimits(bytes_max=100), shutdown=ShutdownLimits(close_seconds=0.3)
@@ -278,7 +278,7 @@ async def received(channel, count):
     return messages
 
 
-async def test_a_message_in_pieces_is_one_message(raw):
+async def test_a_fragmented_message_is_joined(raw):
     peer, channel = await raw()
     await peer.frame(TEXT, FRAME[:9], is_last=False)
     await peer.frame(PING, b"are you there?")
@@ -337,7 +337,7 @@ async def test_a_close_without_a_code_is_an_end(raw):
 
 
 @pytest.mark.parametrize("begun", [b"", b"\x81", b"\x81\x8a\0\0\0\0{"])
-async def test_a_connection_that_is_cut_leaves_open_what_was_done(raw, begun):
+async def test_a_cut_connection_leaves_the_outcome_unknown(raw, begun):
     peer, channel = await raw()
     await peer.stream.send_all(begun)
     await peer.stream.aclose()
@@ -377,7 +377,7 @@ async def test_a_peer_that_answers_pings_is_kept(in_memory, autojump_clock, nurs
     await channel.send([FRAME])
 
 
-async def test_a_peer_whose_message_takes_long_is_alive(in_memory, autojump_clock):
+async def test_a_peer_that_sends_a_long_message_is_not_lost(in_memory, autojump_clock):
     peer, channel = await in_memory()
     message = b'"' + b"x" * 100 + b'"'
     head = b"\x81" + bytes([0x80 | len(message)]) + bytes(4)
@@ -406,7 +406,7 @@ async def test_a_peer_that_is_not_read_from_does_not_count_as_silent(in_memory, 
 # Sending
 
 
-async def test_a_send_that_is_cancelled_in_a_message_is_the_last(raw):
+async def test_a_send_cancelled_within_a_message_is_the_last(raw):
     peer, channel = await raw()
     before = channel.bytes_sent
     async with trio.open_nursery() as nursery:
@@ -433,7 +433,7 @@ async def test_a_message_of_any_length_is_one_frame(raw, size):
     await peer.stream.aclose()
 
 
-async def test_what_is_leaving_is_unfinished_until_it_has_left(raw):
+async def test_a_message_is_unfinished_until_it_has_been_sent(raw):
     peer, channel = await raw()
     large = b'"' + b"x" * (16 * MIB) + b'"'
     channel.send_nowait([large])
@@ -448,7 +448,7 @@ async def test_what_is_leaving_is_unfinished_until_it_has_left(raw):
     await peer.stream.aclose()
 
 
-async def test_what_is_cut_is_not_unfinished(raw):
+async def test_a_message_cut_off_by_a_cancelled_send_is_not_unfinished(raw):
     peer, channel = await raw()
     channel.send_nowait([b'"' + b"x" * (16 * MIB) + b'"'])
     async with trio.open_nursery() as nursery:
@@ -459,7 +459,7 @@ async def test_what_is_cut_is_not_unfinished(raw):
     await peer.stream.aclose()
 
 
-async def test_what_the_system_has_no_room_for_goes_before_all_else(raw, nursery):
+async def test_bytes_that_did_not_fit_into_the_socket_are_sent_first(raw, nursery):
     peer, channel = await raw()
     large = b'"' + b"x" * (16 * MIB) + b'"'
     assert channel.send_nowait([large, FRAME]) == 1
@@ -478,7 +478,7 @@ async def test_what_the_system_has_no_room_for_goes_before_all_else(raw, nursery
     await peer.stream.aclose()
 
 
-async def test_a_close_finishes_what_was_begun(raw, nursery):
+async def test_a_close_finishes_a_message_sent_in_part(raw, nursery):
     peer, channel = await raw()
     large = b'"' + b"x" * (16 * MIB) + b'"'
     assert channel.send_nowait([large]) == 1
@@ -503,7 +503,7 @@ async def test_nothing_is_sent_at_once_to_a_peer_that_is_gone(raw):
     await peer.stream.aclose()
 
 
-async def test_a_frame_that_is_no_text_is_rejected(make_pair):
+async def test_a_binary_frame_is_rejected(make_pair):
     ours, theirs = await make_pair()
     with pytest.raises(ValueError, match="utf-8"):
         await ours.send([b"\xff"])
@@ -603,13 +603,13 @@ async def test_a_server_that_hangs_up_is_noticed_at_once(meets):
         await open_websocket_channel(url)
 
 
-async def test_a_server_that_says_nothing_is_waited_for_in_bounded_time(meets, autojump_clock):
+async def test_a_silent_server_is_waited_for_in_bounded_time(meets, autojump_clock):
     url = await meets(answers(b""))
     with pytest.raises(ConnectionLost, match=r"10 s \(limits\.http\.headers_seconds"):
         await open_websocket_channel(url)
 
 
-async def test_an_opening_that_is_cancelled_leaves_nothing(meets):
+async def test_a_cancelled_handshake_leaves_no_connection(meets):
     come, gone = trio.Event(), trio.Event()
 
     async def serve(stream):
@@ -744,7 +744,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("kind", REJECTED)
-async def test_what_is_no_request_is_rejected(kind, autojump_clock):
+async def test_an_invalid_request_is_rejected(kind, autojump_clock):
     request, status, complaint = REJECTED[kind]
     answer = await answered(request)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -752,14 +752,14 @@ async def test_what_is_no_request_is_rejected(kind, autojump_clock):
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /ws HTTP/1.1\r\nHost: x\r\n"])
-async def test_a_head_that_takes_too_long_is_rejected(begun, autojump_clock):
+async def test_headers_that_take_too_long_are_rejected(begun, autojump_clock):
     started = trio.current_time()
     answer = await answered(begun)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert trio.current_time() - started == pytest.approx(LIMITS.http.headers_seconds)
 
 
-async def test_a_head_in_single_bytes_is_read():
+async def test_headers_in_single_bytes_are_read():
     ours, theirs = trio.testing.memory_stream_pair()
     host = WebSocketHost(admit=anybody, handle=never, limits=LIMITS)
     async with trio.open_nursery() as nursery:
@@ -770,7 +770,7 @@ async def test_a_head_in_single_bytes_is_read():
         await ours.aclose()
 
 
-async def test_a_rejection_is_an_answer_of_http_with_its_headers(autojump_clock):
+async def test_a_rejection_is_an_http_response_with_its_headers(autojump_clock):
     async def nobody(_head):
         return Rejection(status=401, text="who are you?", headers=[("WWW-Authenticate", "Bearer")])
 
@@ -789,7 +789,7 @@ async def test_a_client_that_disconnects_before_its_handshake_harms_no_other(cap
     assert not caplog.records
 
 
-async def test_a_fault_of_ours_ends_its_connection_alone_and_is_logged(served, caplog):
+async def test_an_internal_error_ends_only_its_connection_and_is_logged(served, caplog):
     failures = [ValueError("no")]
 
     async def admit(head):
@@ -806,7 +806,7 @@ async def test_a_fault_of_ours_ends_its_connection_alone_and_is_logged(served, c
     await ours.aclose()
 
 
-async def test_a_request_that_is_no_websocket_after_all_is_rejected_by_the_library(caplog):
+async def test_an_invalid_upgrade_is_rejected_by_the_library(caplog):
     answer = await answered(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert not caplog.records
@@ -815,7 +815,7 @@ async def test_a_request_that_is_no_websocket_after_all_is_rejected_by_the_libra
 # What is agreed on
 
 
-async def test_the_subprotocol_is_chosen_if_it_is_offered(served):
+async def test_the_subprotocol_is_selected_if_it_is_offered(served):
     url, arrivals = await served()
     for offered, chosen in (
         (["mcp"], "mcp"),
@@ -834,7 +834,7 @@ async def test_the_subprotocol_is_chosen_if_it_is_offered(served):
             assert (await peer.event()).data == FRAME.decode()
 
 
-async def test_frames_that_came_with_the_head_are_not_lost(served):
+async def test_frames_received_with_the_headers_are_not_lost(served):
     url, arrivals = await served()
     peer = await raw_peer(url)
     async with peer.stream:
@@ -847,7 +847,7 @@ async def test_frames_that_came_with_the_head_are_not_lost(served):
         assert await channel.receive() == [b"{}"]
 
 
-async def test_one_connection_too_many_is_answered_with_the_setting(served):
+async def test_the_rejection_of_a_connection_over_the_limit_names_the_setting(served):
     url, arrivals = await served(
         limits=Limits(
             http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3)
@@ -925,7 +925,7 @@ async def test_a_server_that_stops_finishes_the_answer_that_is_leaving():
 # TLS
 
 
-async def test_tls_is_spoken_with_a_certificate(certificate, nursery):
+async def test_a_server_with_a_certificate_uses_tls(certificate, nursery):
     serve = functools.partial(Server("harbour").serve_websocket, port=0, **certificate)
     url = await nursery.start(serve)
     assert url.startswith("wss://127.0.0.1:")
@@ -942,7 +942,7 @@ async def test_tls_is_spoken_with_a_certificate(certificate, nursery):
         await open_websocket_channel(url.replace("wss", "ws"))
 
 
-async def test_far_too_many_connections_are_closed_without_a_word():
+async def test_connections_far_over_the_limit_are_closed_without_a_response():
     limits = Limits(http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3))
     host = WebSocketHost(admit=anybody, handle=never, limits=limits)
     async with trio.open_nursery() as nursery:

@@ -216,7 +216,7 @@ async def test_100_continue_is_sent_only_when_the_body_is_read(connect, body):
     assert client.statuses() == [100, 200]
 
 
-async def test_a_client_that_asks_first_and_is_rejected_keeps_its_body(connect):
+async def test_a_client_that_expects_100_continue_and_is_rejected_keeps_its_body(connect):
     client = await connect(say_path)
     client.put(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
     await settled()
@@ -281,7 +281,7 @@ async def test_a_body_that_is_too_large_ends_the_connection(connect):
     assert client.is_shut
 
 
-async def test_chunks_are_read_by_one_call_alone(connect):
+async def test_a_chunked_body_cannot_be_read_again_after_its_rejection(connect):
     async def respond(exchange):
         with pytest.raises(BodyTooLargeError):
             await exchange.body(10)
@@ -400,7 +400,7 @@ async def test_a_connection_too_many_is_answered_503_and_closed_at_once(new_clie
     assert third.statuses() == [200]
 
 
-async def test_the_listener_survives_that_there_are_no_descriptors_left(caplog, autojump_clock):
+async def test_the_listener_survives_a_lack_of_descriptors(caplog, autojump_clock):
     """`accept` fails for a while, as it does when another part of the program has used them up."""
 
     @attrs.define
