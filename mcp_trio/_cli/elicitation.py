@@ -112,12 +112,12 @@ def _ask_for_member(name: str, member: Mapping[str, Any], *, is_required: bool) 
     """Ask for a member's value until it is valid; UNSET if the user leaves it out."""
     default = None if is_required else ""
     if "default" in member:
-        default = _text(member["default"])
+        default = _default_text(member["default"])
     return click.prompt(
         _label(name, member),
         default=default,
         show_default=bool(default),
-        value_proc=partial(_value, name, member),
+        value_proc=partial(_parse_answer, name, member),
         err=True,
     )
 
@@ -138,7 +138,7 @@ def _label(name: str, member: Mapping[str, Any]) -> str:
     return printable(f"{label} ({details})" if details else label)
 
 
-def _value(name: str, member: Mapping[str, Any], text: str) -> Any | UnsetType:
+def _parse_answer(name: str, member: Mapping[str, Any], text: str) -> Any | UnsetType:
     if not text:
         return UNSET
     value = _PARSERS.get(str(member.get("type")), str)(text)
@@ -148,14 +148,14 @@ def _value(name: str, member: Mapping[str, Any], text: str) -> Any | UnsetType:
     return value
 
 
-def _text(default: Any) -> str:
+def _default_text(default: Any) -> str:
     """Return a default value as a user would type it."""
     if isinstance(default, list):
         return ", ".join(map(str, cast("Sequence[Any]", default)))
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _number(text: str) -> Any:
+def _parse_number(text: str) -> Any:
     """Return a number; the text itself, which validation rejects, if it is not a number."""
     for parse in (int, float):
         try:
@@ -168,17 +168,17 @@ def _number(text: str) -> Any:
 _BOOLEANS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
 
-def _boolean(text: str) -> Any:
+def _parse_boolean(text: str) -> Any:
     return _BOOLEANS.get(text.lower(), text)
 
 
-def _list(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     return [each.strip() for each in text.split(",")]
 
 
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "integer": _number,
-    "number": _number,
-    "boolean": _boolean,
-    "array": _list,
+    "integer": _parse_number,
+    "number": _parse_number,
+    "boolean": _parse_boolean,
+    "array": _parse_list,
 }

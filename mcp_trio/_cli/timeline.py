@@ -11,7 +11,6 @@ import msgspec
 
 from mcp_trio._cli.output import Column, Line, print_table, printable, shortened, styled
 from mcp_trio._journal.conversation import (
-    InputRequest,
     InputRequired,
     RoundTrip,
     RoundTripTracker,
@@ -44,7 +43,9 @@ def message_text(method: str, params: object) -> str:
 
 def input_required_text(result: InputRequired) -> str:
     """Return the requests of a result that asks the client for input, each with its key."""
-    requests = [f"{key}: {_input_request(each)}" for key, each in result.requests.items()]
+    requests = [
+        f"{key}: {message_text(each.method, each.params)}" for key, each in result.requests.items()
+    ]
     return f"asks {'; '.join(requests)}" if requests else "asks to retry the request"
 
 
@@ -71,10 +72,6 @@ def tool_text(result: Mapping[str, Any]) -> str:
         return " ".join(str(item["text"]) for item in result["content"] if "text" in item)
     except (KeyError, TypeError):
         return ""
-
-
-def _input_request(request: InputRequest) -> str:
-    return message_text(request.method, request.params)
 
 
 def _response_text(response: msgspec.Raw) -> str:

@@ -209,7 +209,7 @@ def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
         texts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         if len(texts) != 1:
             raise msgspec.ValidationError(
-                f"it has no structured content, and {len(texts)} texts in place of one"
+                f"it has no structured content, and {len(texts)} text contents instead of one"
             )
         if result_type is str:
             return msgspec.convert(texts[0], result_type)

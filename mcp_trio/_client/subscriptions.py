@@ -135,11 +135,11 @@ class SubscriptionStream:
     _has_dropped: bool = attrs.field(default=False, init=False)
     _changes: dict[Change, None] = attrs.field(factory=dict[Change, None], init=False)
     _readers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _breaks: int = attrs.field(default=0, init=False)
-    _has_left: bool = attrs.field(default=False, init=False)
-    _is_ended: bool = attrs.field(default=False, init=False)
-    _is_over: bool = attrs.field(default=False, init=False)
-    _has_given_up: bool = attrs.field(default=False, init=False)
+    _failed_tries: int = attrs.field(default=0, init=False)
+    _is_request_closed: bool = attrs.field(default=False, init=False)
+    _was_ended: bool = attrs.field(default=False, init=False)
+    _has_finished: bool = attrs.field(default=False, init=False)
+    _may_be_revived: bool = attrs.field(default=False, init=False)
     _failure: MCPError | None = attrs.field(default=None, init=False)
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
@@ -152,7 +152,7 @@ class SubscriptionStream:
     @property
     def is_open(self) -> bool:
         """Return whether changes may still arrive, on this stream or on another."""
-        return not (self._is_over or self._is_ended)
+        return not (self._has_finished or self._was_ended)
 
     @property
     def _limits(self) -> Limits:
@@ -164,7 +164,7 @@ class SubscriptionStream:
         while not self._changes:
             if self._failure is not None:
                 raise self._failure
-            if self._is_over:
+            if self._has_finished:
                 raise StopAsyncIteration
             await self._readers.park()
         change = next(iter(self._changes))
@@ -189,9 +189,9 @@ class SubscriptionStream:
 
     def end(self) -> None:
         """Cancel the request at the server, if it is open."""
-        self._is_ended = True
-        if not self._has_left:
-            self._leave()
+        self._was_ended = True
+        if not self._is_request_closed:
+            self._close_request()
         self._running.cancel()
 
     async def run(self) -> None:
@@ -201,7 +201,7 @@ class SubscriptionStream:
         """
         with trio.CancelScope() as self._running:
             try:
-                if not self._is_ended:
+                if not self._was_ended:
                     while self.interruption or await self._wait_for_break():
                         await self._resend()
             except MCPError as error:
@@ -209,7 +209,7 @@ class SubscriptionStream:
                 if self.for_callbacks and self._session.cause is None:
                     logger.warning("the client will not be notified of changes: %s", error)
             finally:
-                self._is_over = True
+                self._has_finished = True
                 self._readers.unpark_all()
 
     async def _wait_for_break(self) -> bool:
@@ -225,7 +225,7 @@ class SubscriptionStream:
         since = trio.current_time()
         await self._call.next_report()
         if trio.current_time() - since >= self._limits.http.reconnect_seconds_max:
-            self._breaks = 0
+            self._failed_tries = 0
         loss = self._call.loss
         if loss is None:
             self._call.outcome()
@@ -244,8 +244,8 @@ class SubscriptionStream:
             ConnectionLost: The server cannot be reached, or the session has ended.
         """
         for _ in range(self._limits.http.reconnects_max):
-            seconds = pause_seconds(self._breaks, self._limits, self._random_source)
-            self._breaks += 1
+            seconds = pause_seconds(self._failed_tries, self._limits, self._random_source)
+            self._failed_tries += 1
             with trio.move_on_after(seconds):
                 await self._session.closing.wait()
             try:
@@ -258,41 +258,41 @@ class SubscriptionStream:
                 return
         limit = self._limits.http.reconnects_max
         # With a limit of 0 reconnecting is switched off, so the next call does not revive it.
-        self._has_given_up = limit > 0
+        self._may_be_revived = limit > 0
         raise ConnectionLost(
             f"the subscription was not resumed (limits.http.reconnects_max={limit}):"
             f" {self.interruption}"
         )
 
     def _is_final(self, error: MCPError) -> bool:
-        """Return whether another try is useless: session ended, or rejected by an HTTP status."""
+        """Return whether the session has ended, or an HTTP status rejected the request."""
         status = error.http_status if isinstance(error, ConnectionLost) else None
         is_rejected = status is not None and status < _SERVER_ERROR
         return is_rejected or self._session.cause is not None
 
     def revive(self) -> bool:
         """Prepare another try if the last one was given up; `run` has to run again if True."""
-        if not self._has_given_up or self._session.cause is not None:
+        if not self._may_be_revived or self._session.cause is not None:
             return False
-        self._has_given_up = self._is_over = False
+        self._may_be_revived = self._has_finished = False
         self._failure = None
         return True
 
     async def _send(self, seconds: float | None) -> None:
         """Send the request and wait for its acknowledgement; on any error cancel it."""
-        self._is_acknowledged = self._has_left = False
+        self._is_acknowledged = self._is_request_closed = False
         params = ListenParams(notifications=self.asked)
         self._call = self._session.open_subscription(LISTEN, params, self._receive)
         try:
             await self._wait_for_acknowledgement(seconds)
         except BaseException:
-            if not self._has_left:
-                self._leave()
+            if not self._is_request_closed:
+                self._close_request()
             raise
         self.interruption = ""
 
-    def _leave(self) -> None:
-        self._has_left = True
+    def _close_request(self) -> None:
+        self._is_request_closed = True
         self._session.close_subscription(self._call)
 
     async def _wait_for_acknowledgement(self, seconds: float | None) -> None:
@@ -308,7 +308,7 @@ class SubscriptionStream:
         raise RemoteProtocolError("the server ended a subscription before it acknowledged it")
 
     def _receive(self, method: Method, params: Any) -> bool:
-        """Take in a notification of the server; return True if the callbacks should get it."""
+        """Handle a notification of the server; return whether the callbacks get it, too."""
         if method.name == ACKNOWLEDGED:
             return self._acknowledge(params.notifications)
         if not self._is_acknowledged:  # the server must not send others before it

@@ -60,7 +60,7 @@ LISTEN: Final = "subscriptions/listen"
 _ACKNOWLEDGEMENTS: Final = frozenset({"notifications/subscriptions/acknowledged", PROGRESS})
 
 _NO_POSITION: Final = (-1, 0)
-_OTHER: Final[Mapping[Sender, Sender]] = {"client": "server", "server": "client"}
+_OPPOSITE: Final[Mapping[Sender, Sender]] = {"client": "server", "server": "client"}
 
 
 # Multi round-trip requests ------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def members(body: Raw | None) -> dict[str, Any]:
 
 
 def without_meta(body: Raw | None) -> dict[str, Any]:
-    """Return the members of params without `_meta`, which has no part in what is asked for."""
+    """Return the members of params without `_meta`, which does not change what is called."""
     inner = members(body)
     inner.pop("_meta", None)
     return inner
@@ -405,15 +405,15 @@ class _ConversationBuilder:
             position=position,
             time_ns=record.time_ns,
             sender=sender,
-            **self._facts(message, sender),
+            **self._fields_of(message, sender),
         )
-        self._note(added)
+        self._track(added)
         if sender == "server":
             cause_index = self._cause_of(added, record.lane)
             added = msgspec.structs.replace(added, cause_index=cause_index)
         self.messages.append(added)
 
-    def _facts(self, message: Message, sender: Sender) -> dict[str, Any]:
+    def _fields_of(self, message: Message, sender: Sender) -> dict[str, Any]:
         """Return the fields of a `RecordedMessage` that depend on the type of the message."""
         if isinstance(message, Request):
             index = len(self.messages)
@@ -436,7 +436,7 @@ class _ConversationBuilder:
                 "request_index": self._referenced_by(message, sender),
             }
         assert isinstance(message, Response | ErrorResponse)
-        request_index = self._requests.get(("requestId", _OTHER[sender], message.id))
+        request_index = self._requests.get(("requestId", _OPPOSITE[sender], message.id))
         method = "" if request_index is None else self.messages[request_index].method
         facts = {"method": method, "request_index": request_index}
         if isinstance(message, ErrorResponse):
@@ -453,14 +453,14 @@ class _ConversationBuilder:
         """
         subscription = subscription_of(message.params)
         if subscription is not None:
-            return self._requests.get(("requestId", _OTHER[sender], subscription))
+            return self._requests.get(("requestId", _OPPOSITE[sender], subscription))
         reference = reference_of(message)
         if reference is None:
             return None
-        requester = sender if message.method == CANCELLED else _OTHER[sender]
+        requester = sender if message.method == CANCELLED else _OPPOSITE[sender]
         return self._requests.get((REFERENCES[message.method], requester, reference))
 
-    def _note(self, message: RecordedMessage) -> None:
+    def _track(self, message: RecordedMessage) -> None:
         if message.kind == "request":
             self._requests["requestId", message.sender, message.id] = message.index
             token = token_of(message.body)

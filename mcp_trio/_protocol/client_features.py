@@ -110,10 +110,10 @@ def _error_in_field(member: Schema) -> str | None:
     kind = member.get("type")
     known = _KEYWORDS.get(str(kind))
     if known is None:
-        return f"a form has texts, numbers, booleans and choices, and no {kind or 'other things'}"
-    odd = sorted(map(str, set(member) - known))
-    if odd:
-        return f"a field of type {kind} in a form cannot have {', '.join(odd)}"
+        return f"the type of a field must be one of {', '.join(_KEYWORDS)}, not {kind!r}"
+    unknown = sorted(map(str, set(member) - known))
+    if unknown:
+        return f"a field of type {kind} in a form cannot have {', '.join(unknown)}"
     if str(member.get("format", "uri")) not in FORMATS:
         return f"a form has no format {member['format']!r}, only {', '.join(FORMATS)}"
     if kind == "array" and choices_of(member.get("items")) is None:
@@ -191,8 +191,12 @@ def _check_text(value: Any, member: Schema) -> str | None:
     error = _check_size(len(value), member, "minLength", "maxLength")
     if error is not None:
         return f"{error} characters"
-    has_format = FORMATS.get(str(member.get("format")))
-    return f"not of the format {member['format']}" if has_format and not has_format(value) else None
+    matches_format = FORMATS.get(str(member.get("format")))
+    return (
+        f"not of the format {member['format']}"
+        if matches_format and not matches_format(value)
+        else None
+    )
 
 
 def _check_number(value: Any, member: Schema) -> str | None:

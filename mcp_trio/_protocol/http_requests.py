@@ -56,10 +56,8 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 _SESSION_FIELD: Final = SESSION_ID.lower()
 _VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
 
-_SINGLE: Final = (
-    Request,
-    Notification,
-)  # a tuple, as a union would be created by each `isinstance`
+# A tuple, because `Request | Notification` would be created anew by each `isinstance`.
+_SINGLE_MESSAGE: Final = (Request, Notification)
 
 _ALLOWED: Final = {True: "GET, POST, DELETE", False: "POST"}
 
@@ -162,17 +160,17 @@ class Endpoint:
     @functools.cached_property
     def is_stateless(self) -> bool:
         """True if stateless protocol versions are supported."""
-        return bool(self._stateless)
+        return bool(self._stateless_versions)
 
     @functools.cached_property
-    def _stateless(self) -> frozenset[str]:
+    def _stateless_versions(self) -> frozenset[str]:
         return frozenset(
             name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
         )
 
     @functools.cached_property
-    def _legacy(self) -> frozenset[str]:
-        return frozenset(self.protocol_versions) - self._stateless
+    def _legacy_versions(self) -> frozenset[str]:
+        return frozenset(self.protocol_versions) - self._stateless_versions
 
     def route(self, http_request: HttpRequest, body: bytes = b"") -> RoutingResult:
         """Return the routing result for a request whose body has been read."""
@@ -203,7 +201,7 @@ class Endpoint:
         if type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
         metadata = None
-        if self.is_stateless and isinstance(message, _SINGLE):
+        if self.is_stateless and isinstance(message, _SINGLE_MESSAGE):
             metadata = metadata_of(message.params)
         if metadata is not None or self._names_stateless(http_request):
             return self._stateless_request(http_request, message, metadata)
@@ -211,12 +209,12 @@ class Endpoint:
 
     def _names_stateless(self, http_request: HttpRequest) -> bool:
         """Return whether the headers have a stateless protocol version."""
-        return http_request.headers.get(_VERSION_FIELD) in self._stateless
+        return http_request.headers.get(_VERSION_FIELD) in self._stateless_versions
 
     def _stateless_request(
         self, http_request: HttpRequest, message: Message | Batch, metadata: Metadata | None
     ) -> RoutingResult:
-        if not isinstance(message, _SINGLE):
+        if not isinstance(message, _SINGLE_MESSAGE):
             return Rejection(
                 status=400,
                 text="the body of a stateless POST must be one request or one notification",
@@ -269,7 +267,7 @@ class Endpoint:
         if isinstance(session, Rejection):
             return attrs.evolve(session, id=_id_of(message))
         rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
-        return rejection or SessionMessage(session[0], message, _awaited(message))
+        return rejection or SessionMessage(session[0], message, _request_ids(message))
 
     def _stateless_only(self, message: Message | Batch) -> Rejection:
         return Rejection(
@@ -295,7 +293,7 @@ class Endpoint:
                 status=404, text="there is no such session: it has ended, or never existed"
             )
         version = http_request.headers.get(_VERSION_FIELD)
-        if version is not None and version not in self._legacy:
+        if version is not None and version not in self._legacy_versions:
             return Rejection(
                 status=400,
                 text=f"unsupported {PROTOCOL_VERSION} {version[:40]!r}",
@@ -343,7 +341,7 @@ def _rejected_batch(batch: Batch, session: KnownSession) -> Rejection | None:
     )
 
 
-def _awaited(message: Message | Batch) -> Sequence[RequestId]:
+def _request_ids(message: Message | Batch) -> Sequence[RequestId]:
     if type(message) is Batch:
         return [each.id for each in message.messages if isinstance(each, Request)]
     return [message.id] if isinstance(message, Request) else []

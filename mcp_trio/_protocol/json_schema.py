@@ -126,10 +126,10 @@ def _validator(given: Mapping[str, Any]) -> Any:
     from referencing.jsonschema import EMPTY_REGISTRY
 
     dialect = _dialect(given.get("$schema", DEFAULT_DIALECT))
-    kind, schema = _kind(dialect), copy.deepcopy(dict(given))
+    kind, schema = _validator_class(dialect), copy.deepcopy(dict(given))
     _check_valid(kind, schema)
     validator = kind(schema, registry=EMPTY_REGISTRY)
-    _prepare_parts(schema, validator, dialect)
+    _check_parts(schema, validator, dialect)
     return validator
 
 
@@ -151,7 +151,7 @@ def _check_valid(kind: Any, schema: dict[str, Any]) -> None:
         raise SchemaError(f"invalid schema, at {path}: {error.message}") from error
 
 
-def _prepare_parts(schema: dict[str, Any], validator: Any, dialect: str) -> None:
+def _check_parts(schema: dict[str, Any], validator: Any, dialect: str) -> None:
     """Visit, once, each part of the schema that a validation can reach; check its references.
 
     `$schema` is removed from each part, because the library would switch to its own keywords there,
@@ -168,7 +168,7 @@ def _prepare_parts(schema: dict[str, Any], validator: Any, dialect: str) -> None
     parts: list[tuple[Any, Any]] = [(schema, validator._resolver)]  # noqa: SLF001 - no other way
     references: list[tuple[str, Any]] = []
     while parts or references:
-        part, resolver = parts.pop() if parts else _looked_up(*references.pop())
+        part, resolver = parts.pop() if parts else _resolve(*references.pop())
         if id(part) not in own or id(part) in visited:
             continue
         visited.add(id(part))
@@ -179,7 +179,7 @@ def _prepare_parts(schema: dict[str, Any], validator: Any, dialect: str) -> None
         references += [(part[it], resolver) for it in _REFERENCES if it in part]
 
 
-def _looked_up(reference: str, resolver: Any) -> tuple[Any, Any]:
+def _resolve(reference: str, resolver: Any) -> tuple[Any, Any]:
     from referencing.exceptions import Unresolvable
 
     try:
@@ -204,17 +204,17 @@ _STEPS_LEFT: Final[ContextVar[Iterator[int]]] = ContextVar("steps_left")
 
 
 @functools.cache
-def _kind(dialect: str) -> Any:
+def _validator_class(dialect: str) -> Any:
     """Return the library's class for a dialect, with counted keywords."""
     from jsonschema import validators
 
     library: Any = validators
     kind = getattr(library, DIALECTS[dialect])
-    counted = {name: _counted(keyword) for name, keyword in kind.VALIDATORS.items()}
+    counted = {name: _with_step_count(keyword) for name, keyword in kind.VALIDATORS.items()}
     return library.extend(kind, counted)
 
 
-def _counted(keyword: Callable[..., Any]) -> Callable[..., Any]:
+def _with_step_count(keyword: Callable[..., Any]) -> Callable[..., Any]:
     def count_and_evaluate(*arguments: Any) -> Any:
         if next(_STEPS_LEFT.get()) <= 0:
             raise _TooManySteps

@@ -295,7 +295,7 @@ def check_extension(identifier: str) -> None:
         ValueError: The identifier is malformed.
     """
     if _EXTENSION.fullmatch(identifier) is None:
-        raise ValueError(f"an extension is named like com.example/name, unlike {identifier!r}")
+        raise ValueError(f"an extension needs a name such as com.example/name, not {identifier!r}")
 
 
 def check_keys(keys: Iterable[str]) -> None:
@@ -310,7 +310,7 @@ def check_keys(keys: Iterable[str]) -> None:
     for key in keys:
         match = _KEY.fullmatch(key)
         if match is None:
-            raise ValueError(f"a key of _meta is named like com.example/name, unlike {key!r}")
+            raise ValueError(f"a key of _meta must look like com.example/name, not {key!r}")
         labels = (match["prefix"] or "").split(".")
         if _RESERVED_LABELS & {*labels[1:2], *labels[-2:-1]}:
             raise ValueError(f"the key {key!r} of _meta is reserved for the specification")
@@ -324,7 +324,7 @@ def check_user_meta(params: ParamsToSend | None) -> None:
     """
     meta = meta_of(params)
     if PROGRESS_TOKEN in meta:
-        raise LocalProtocolError(f"_meta.{PROGRESS_TOKEN} is reserved: ask with wants_progress")
+        raise LocalProtocolError(f"_meta.{PROGRESS_TOKEN} is reserved: pass progress= to the call")
     try:
         check_keys(meta)
     except ValueError as error:
@@ -332,7 +332,7 @@ def check_user_meta(params: ParamsToSend | None) -> None:
 
 
 def checked_trace(values: Mapping[str, str]) -> dict[str, str]:
-    """Return those of some values that belong to a distributed trace.
+    """Return the values for `traceparent`, `tracestate` and `baggage`; drop all others.
 
     Raises:
         ValueError: A value does not have the format of W3C Trace Context or W3C Baggage.
@@ -415,7 +415,7 @@ _NULL: Final = Raw(b"null")
 
 
 def _raw_with_metadata(text: bytes, own: dict[str, Any]) -> Raw:
-    """Do the same for an encoded result, in which null counts as absent."""
+    """Add the same members to an encoded result, in which null counts as absent."""
     others = msgspec.json.decode(text, type=dict[str, Raw])
     kind, meta = others.pop("resultType", _NULL), others.pop("_meta", _NULL)
     try:

@@ -176,9 +176,14 @@ def host_check_for(
     is_local = all(_LOOPBACK.fullmatch(address) for address, _ in bound)
     if hosts is None and not is_local:
         hosts = [ANY]
+    own_origins = [
+        _given_origin(f"{scheme}://{name}:{port}")
+        for name, port in own
+        for scheme in ("http", "https")
+    ]
     return HostCheck(
         hosts=_allowed(hosts or (), _given_host, own_hosts),
-        origins=_allowed(origins or (), _given_origin, _own_origins(own)),
+        origins=_allowed(origins or (), _given_origin, own_origins),
         allows_cors=allows_cors,
     )
 
@@ -200,11 +205,6 @@ def _names(address: str) -> Iterator[str]:
 
 def _bracketed(name: str) -> str:
     return f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name
-
-
-def _own_origins(own: Iterable[tuple[str, int]]) -> Iterator[str]:
-    for name, port in own:
-        yield from (_given_origin(f"{scheme}://{name}:{port}") for scheme in ("http", "https"))
 
 
 def _given_host(text: str) -> str:

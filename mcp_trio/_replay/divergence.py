@@ -324,7 +324,7 @@ def _missing_hint(finding: Finding) -> str:
     operation = _operation_text(finding.record.kind)
     if finding.operation is not None:
         return f"the code no longer does the {operation} recorded here, or does it later"
-    return f"the code no longer comes to the {operation} recorded here"
+    return f"the code no longer reaches the {operation} recorded here"
 
 
 def _extra_hint(finding: Finding) -> str:
@@ -342,7 +342,7 @@ def _extra_hint(finding: Finding) -> str:
 
 def _uncancelled_hint(finding: Finding) -> str:
     if finding.operation is None:
-        return "the code no longer comes to the cancellation recorded here"
+        return "the code no longer reaches the cancellation recorded here"
     return "the code continues where it was cancelled in the recording: was a timeout removed?"
 
 

@@ -883,7 +883,7 @@ def _union(hint: Any, inner: tuple[Any, ...]) -> Any:
     if _is_union_accepted(found):
         return found
     if hint in reachable(members):
-        raise TypeError(f"{name_of(hint)} holds itself: make its members structs with a tag")
+        raise TypeError(f"{name_of(hint)} is recursive: make its members structs with a tag")
     return stand_in(name_of(hint), FirstFit([*zip(members, inner, strict=True)]))
 
 

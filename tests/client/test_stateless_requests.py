@@ -96,7 +96,7 @@ async def test_extensions_are_announced_only_if_given(nursery):
     ["maps", "/maps", "", "com.example", "1com/maps", "com-/maps", "com/-maps", "a b/c"],
 )
 def test_an_extension_identifier_without_a_prefix_is_rejected(identifier):
-    with pytest.raises(ValueError, match=r"an extension is named like com\.example/name"):
+    with pytest.raises(ValueError, match=r"an extension needs a name such as com\.example/name"):
         Client(["server"], extensions={identifier: {}})
 
 

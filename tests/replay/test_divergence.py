@@ -76,7 +76,7 @@ async def without_timeout(state, ctx, amount):
 def test_a_removed_timeout_diverges_at_the_cancellation(desk, world, path):
     divergence = desk.assert_diverges(path, desk.make_server(in_time=without_timeout))
     assert world.records(path)[divergence.record]["k"] == "cxl"
-    assert "no longer comes to the cancellation" in str(divergence)
+    assert "no longer reaches the cancellation" in str(divergence)
 
 
 async def longer_sleep(state, ctx, amount):
@@ -135,7 +135,7 @@ def test_a_request_that_does_not_end_any_more_diverges(desk, path):
     async def never(state, ctx, amount):
         await trio.sleep_forever()
 
-    assert "no longer comes to" in str(desk.assert_diverges(path, desk.make_server(add=never)))
+    assert "no longer reaches" in str(desk.assert_diverges(path, desk.make_server(add=never)))
 
 
 def test_the_report_names_records_changes_waiting_lanes_and_remedies(desk, world, path):

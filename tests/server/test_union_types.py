@@ -123,7 +123,7 @@ class Right:
 
 def test_a_union_that_holds_itself_is_rejected_for_it_could_take_for_ever():
     with pytest.raises(
-        TypeError, match=r"'it': .*holds itself: make its members structs with a tag"
+        TypeError, match=r"'it': .*is recursive: make its members structs with a tag"
     ):
         signature(Left).schema  # noqa: B018
 
