@@ -152,7 +152,7 @@ async def use(client, notes):
 
 @pytest.mark.parametrize("to", TOS)
 @pytest.mark.parametrize("direction", FROMS)
-async def test_every_pair_carries_all_that_belongs_to_a_call_in_both_eras(
+async def test_every_pair_of_transports_bridges_stateless_and_legacy_calls(
     server_at, bridge, recordings, direction, to
 ):
     folder = recordings.parent
@@ -211,7 +211,7 @@ async def grow() -> str:
 
 server.run()
 """
-ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
+VERSIONS_BY_KIND = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
 
 
 @attrs.define
@@ -221,7 +221,7 @@ class BridgeApplication:
 
 
 @pytest.fixture
-def bridge_application_bridge_application(tmp_path):
+def open_bridge_application(tmp_path):
     @asynccontextmanager
     async def bridge_application(command, **limits):
         folder = tmp_path / "recorded"
@@ -233,7 +233,7 @@ def bridge_application_bridge_application(tmp_path):
 
 
 @pytest.fixture
-def harbour_bridge_application(tmp_path):
+def tool_server_command(tmp_path):
     (tmp_path / "harbour.py").write_text(SERVER)
     return [sys.executable, str(tmp_path / "harbour.py")]
 
@@ -251,13 +251,15 @@ async def text_of(client, tool, **arguments):
     return (await client.call_tool(tool, arguments)).content[0].text
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_both_eras_pass_with_all_that_belongs_to_a_call(
-    bridge_application_bridge_application, harbour_bridge_application, sessions, era
+@pytest.mark.parametrize("era", VERSIONS_BY_KIND)
+async def test_stateless_and_legacy_calls_are_bridged_with_logs_and_progress(
+    open_bridge_application, tool_server_command, sessions, era
 ):
     logs, progress = [], []
-    async with bridge_application_bridge_application(harbour_bridge_application) as application:
-        options = answering(protocol_versions=ERAS[era], log=logs.append, log_level="debug")
+    async with open_bridge_application(tool_server_command) as application:
+        options = answering(
+            protocol_versions=VERSIONS_BY_KIND[era], log=logs.append, log_level="debug"
+        )
         async with Client(application.url, **options) as client:
             assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
             result = await client.call_tool("tide", {"port": "Rome"}, progress=progress.append)
@@ -269,13 +271,13 @@ async def test_both_eras_pass_with_all_that_belongs_to_a_call(
     assert session.kinds()[-3:] == ["shut", "mark", "end"]
 
 
-async def test_a_server_of_legacy_sessions_is_found_out(
-    bridge_application_bridge_application, harbour_bridge_application, sessions, tmp_path
+async def test_a_legacy_server_is_detected(
+    open_bridge_application, tool_server_command, sessions, tmp_path
 ):
     old = SERVER.replace('version="1"', 'version="1", protocol_versions=("2025-06-18",)')
     (tmp_path / "harbour.py").write_text(old)
     async with (
-        bridge_application_bridge_application(harbour_bridge_application) as application,
+        open_bridge_application(tool_server_command) as application,
         Client(application.url, **answering()) as client,
     ):
         assert client.protocol_version == "2025-06-18"
@@ -291,12 +293,12 @@ async def test_a_server_of_legacy_sessions_is_found_out(
     ]
 
 
-async def test_each_session_has_a_process_and_all_stateless_clients_one(
-    bridge_application_bridge_application, harbour_bridge_application, sessions
+async def test_each_legacy_session_has_a_process_and_stateless_clients_share_one(
+    open_bridge_application, tool_server_command, sessions
 ):
-    async with bridge_application_bridge_application(harbour_bridge_application) as application:
+    async with open_bridge_application(tool_server_command) as application:
         numbers = {}
-        for era, protocol_versions in ERAS.items():
+        for era, protocol_versions in VERSIONS_BY_KIND.items():
             async with (
                 Client(application.url, protocol_versions=protocol_versions) as first,
                 Client(application.url, protocol_versions=protocol_versions) as second,
@@ -308,7 +310,7 @@ async def test_each_session_has_a_process_and_all_stateless_clients_one(
 
 
 async def test_stateless_clients_with_one_token_do_not_get_each_others_progress(
-    bridge_application_bridge_application, tmp_path
+    open_bridge_application, tmp_path
 ):
     code = tmp_path / "slow.py"
     code.write_text("""
@@ -353,7 +355,7 @@ sys.stdin.read()
 
     heard = {}
     async with (
-        bridge_application_bridge_application([sys.executable, str(code)]) as application,
+        open_bridge_application([sys.executable, str(code)]) as application,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(ask, application.url, 1, heard)
@@ -367,13 +369,13 @@ sys.stdin.read()
     assert all(told in ([], [word]) for word, told in progress.items())
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", VERSIONS_BY_KIND)
 async def test_a_server_that_dies_fails_its_own_calls(
-    bridge_application_bridge_application, harbour_bridge_application, sessions, era
+    open_bridge_application, tool_server_command, sessions, era
 ):
     async with (
-        bridge_application_bridge_application(harbour_bridge_application) as application,
-        Client(application.url, protocol_versions=ERAS[era]) as client,
+        open_bridge_application(tool_server_command) as application,
+        Client(application.url, protocol_versions=VERSIONS_BY_KIND[era]) as client,
     ):
         first = await text_of(client, "who")
         with pytest.raises(RequestError, match="exited with status 3"):
@@ -386,10 +388,10 @@ async def test_a_server_that_dies_fails_its_own_calls(
 
 
 async def test_a_command_that_cannot_be_started_fails_each_request(
-    bridge_application_bridge_application, sessions, tmp_path
+    open_bridge_application, sessions, tmp_path
 ):
     async with (
-        bridge_application_bridge_application([str(tmp_path / "missing")]) as application,
+        open_bridge_application([str(tmp_path / "missing")]) as application,
         httpx2.AsyncClient() as client,
     ):
         for number in (1, 2):
@@ -425,11 +427,11 @@ async def crash() -> str:
 server.run()
 Path(sys.argv[1]).write_text("done")
 """
-SECONDS_BRIDGE_ENDS = 20
+BRIDGE_TIMEOUT_SECONDS = 20
 
 
 @pytest.fixture
-def harbour_bridge_ends(tmp_path):
+def crashing_server_command(tmp_path):
     (tmp_path / "harbour.py").write_text(HARBOUR)
     return [sys.executable, str(tmp_path / "harbour.py"), str(tmp_path / "done")]
 
@@ -442,7 +444,7 @@ def sites(tmp_path, all_in):
 
     @asynccontextmanager
     async def bridge(direction, target, **limits):
-        with trio.fail_after(SECONDS_BRIDGE_ENDS):
+        with trio.fail_after(BRIDGE_TIMEOUT_SECONDS):
             async with bridged(direction, target, tmp_path, record=folder, **limits) as url:
                 yield url
 
@@ -450,7 +452,7 @@ def sites(tmp_path, all_in):
     return bridge
 
 
-async def text_of_bridge_ends(client, tool):
+async def tool_text(client, tool):
     return (await client.call_tool(tool)).content[0].text
 
 
@@ -460,12 +462,12 @@ async def until(condition):
 
 
 @pytest.mark.parametrize("direction", CONNECTIONS)
-async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
-    sites, harbour_bridge_ends, tmp_path, direction
+async def test_each_client_has_its_own_server_that_ends_with_it(
+    sites, crashing_server_command, tmp_path, direction
 ):
-    async with sites(direction, harbour_bridge_ends) as url:
+    async with sites(direction, crashing_server_command) as url:
         async with Client(url) as one, Client(url) as other:
-            assert await text_of_bridge_ends(one, "who") != await text_of_bridge_ends(other, "who")
+            assert await tool_text(one, "who") != await tool_text(other, "who")
         await until((tmp_path / "done").exists)
         await until(lambda: all(each.kinds()[-1] == "end" for each in sites.recorded()))
     assert [each.cause for each in sites.recorded()] == ["eof", "eof"]
@@ -473,22 +475,24 @@ async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
 
 
 @pytest.mark.parametrize("direction", CONNECTIONS)
-async def test_a_server_that_dies_is_lost_to_its_client(
-    sites, harbour_bridge_ends, caplog, direction
+async def test_the_death_of_a_server_disconnects_only_its_client(
+    sites, crashing_server_command, caplog, direction
 ):
-    async with sites(direction, harbour_bridge_ends) as url:
+    async with sites(direction, crashing_server_command) as url:
         words = "exited with status 7" if direction == "websocket" else None
         async with Client(url) as client, Client(url) as other:
             with pytest.raises(ConnectionLost, match=words):
                 await client.call_tool("crash")
-            assert await text_of_bridge_ends(other, "who")
+            assert await tool_text(other, "who")
     assert "exited with status 7" in caplog.text
     dead, _ = sites.recorded()
     assert (dead.cause, dead.marks()["exited"]) == ("lost", 7)
 
 
 @pytest.mark.parametrize("direction", CONNECTIONS)
-async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, direction, mock_clock):
+async def test_a_client_without_a_first_request_is_disconnected_and_others_stay(
+    sites, direction, mock_clock
+):
     async with (
         served(watched("there"), "tcp") as (there, _scope),
         sites(direction, there, requests=RequestLimits(first_request_seconds=2)) as url,
@@ -498,14 +502,14 @@ async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, dire
         assert len(await busy.list_tools()) == 1
 
 
-async def test_a_bridge_from_http_has_no_other_transport_beside_it(sites, harbour_bridge_ends):
-    async with sites("http", harbour_bridge_ends) as url:
+async def test_a_bridge_from_http_serves_no_other_transport(sites, crashing_server_command):
+    async with sites("http", crashing_server_command) as url:
         with pytest.raises(ConnectionLost, match="HTTP 404"):
             await open_websocket_channel(url.replace("http:", "ws:").replace("/here", "/ws"))
 
 
 @pytest.mark.parametrize("direction", CONNECTIONS)
-async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, direction):
+async def test_an_unreachable_server_disconnects_the_client(sites, caplog, direction):
     async with sites(direction, "unix:/no/such/socket") as url:
         words = "cannot connect to unix:/no/such/socket" if direction == "websocket" else None
         with pytest.raises(ConnectionLost, match=words):
@@ -515,7 +519,7 @@ async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, 
     assert [each.cause for each in sites.recorded()] == ["lost"]
 
 
-async def test_a_server_of_one_connection_that_goes_fails_what_is_asked_over_http(sites):
+async def test_http_requests_fail_when_the_server_closes_its_connection(sites):
     server = Server("there")
     stop = trio.CancelScope()
 
@@ -539,8 +543,10 @@ async def test_a_server_of_one_connection_that_goes_fails_what_is_asked_over_htt
             await client.call_tool("leave")
 
 
-async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour_bridge_ends):
-    async with sites("websocket", harbour_bridge_ends) as url:
+async def test_a_stopping_bridge_notifies_its_clients_and_ends_its_processes(
+    sites, crashing_server_command
+):
+    async with sites("websocket", crashing_server_command) as url:
         channel = await open_websocket_channel(url)
         await until(sites.recorded)
     assert await channel.receive() == []  # close code 1001
@@ -550,12 +556,18 @@ async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour
     assert "exited" in session.marks()
 
 
-def test_of_processes_there_are_only_so_many(harbour_bridge_ends):
+def test_the_number_of_processes_is_limited(crashing_server_command):
     application = bridge_application(
-        Downstream(kind="tcp"), Upstream(target=harbour_bridge_ends), start=print, limits=Limits()
+        Downstream(kind="tcp"),
+        Upstream(target=crashing_server_command),
+        start=print,
+        limits=Limits(),
     )
     assert application.limits.http.connections_max == application.limits.http.sessions_max == 100
     application = bridge_application(
-        Downstream(kind="http"), Upstream(target=harbour_bridge_ends), start=print, limits=Limits()
+        Downstream(kind="http"),
+        Upstream(target=crashing_server_command),
+        start=print,
+        limits=Limits(),
     )
     assert application.limits.http.connections_max == Limits().http.connections_max

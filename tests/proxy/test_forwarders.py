@@ -118,7 +118,9 @@ class Witness(Descriptor):
         return taken
 
 
-async def test_a_line_is_recorded_before_its_last_byte_goes_on(open_proxy, python, path, recorded):
+async def test_a_line_is_recorded_before_its_last_byte_is_forwarded(
+    open_proxy, python, path, recorded
+):
     def stream(direction):
         return recorded(path).stream(direction)
 
@@ -150,7 +152,7 @@ async def test_a_host_that_does_not_read_stops_the_server_and_loses_nothing(
 
 
 @pytest.mark.real_time
-async def test_a_server_that_does_not_read_stops_the_host_and_not_its_own_words(
+async def test_a_server_that_does_not_read_blocks_the_host_but_not_its_own_output(
     open_proxy, python, path
 ):
     code = """
@@ -189,7 +191,7 @@ async def test_a_message_of_4_mib_is_forwarded(open_proxy, python, path, recorde
 
 
 @pytest.mark.real_time
-async def test_the_end_of_the_host_reaches_the_server_which_takes_its_time(
+async def test_the_end_of_the_host_is_forwarded_to_a_slow_server(
     open_proxy, python, path, recorded
 ):
     code = """
@@ -210,7 +212,7 @@ sys.exit(4)
 
 
 @pytest.mark.real_time
-async def test_a_server_may_close_its_stdout_and_listen_on(open_proxy, python, path, recorded):
+async def test_a_server_may_close_its_stdout_and_read_on(open_proxy, python, path, recorded):
     code = """
 import os, sys, time
 os.write(1, b'bye')
@@ -293,7 +295,7 @@ os._exit(sum(heard))
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_goes_on_once(open_proxy, python, path, recorded, number):
+async def test_a_signal_is_forwarded_once(open_proxy, python, path, recorded, number):
     async with open_proxy(python(COUNTS_SIGNALS), path) as host:
         assert await host.stdout.read() == b"ready"
         host.kill(number)
@@ -318,7 +320,7 @@ time.sleep(60 if is_child else 0.3)
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_what_terminals_send_to_groups_reaches_the_servers_children(
+async def test_terminal_signals_reach_the_children_of_the_server(
     open_proxy, python, path, tmp_path, number
 ):
     childs = tmp_path / "child"
@@ -376,7 +378,7 @@ async def test_after_a_signal_a_host_that_does_not_read_has_little_time_too(
 
 
 @pytest.mark.real_time
-async def test_the_death_of_the_parent_is_an_end_of_file_and_more_if_need_be(
+async def test_the_death_of_the_parent_closes_stdin_and_then_terminates_the_server(
     open_proxy, python, path, recorded
 ):
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
@@ -402,7 +404,7 @@ os.write(1, str(child.pid).encode())
 
 
 @pytest.mark.real_time
-async def test_what_the_server_left_running_is_swept(open_proxy, python, path):
+async def test_processes_left_by_the_server_are_killed(open_proxy, python, path):
     async with open_proxy(python(LEAVES_A_CHILD), path) as host:
         pid = int(await host.read_all())
     await until(lambda: not is_alive(pid))
@@ -419,7 +421,7 @@ async def test_a_descendant_elsewhere_that_holds_the_pipes_delays_no_end(
 
 
 @pytest.mark.parametrize(("exit_status", "status"), [(0, 0), (3, 3), (-15, 143), (None, 137)])
-def test_an_ending_becomes_the_status_that_a_shell_gives_it(exit_status, status):
+def test_the_exit_status_is_that_of_a_shell(exit_status, status):
     assert shell_status(exit_status) == status
 
 
@@ -506,7 +508,7 @@ def forwarder(path):
     return forwarder
 
 
-async def test_frames_pass_as_they_are_whatever_they_are(forwarder, path, recorded, autojump_clock):
+async def test_messages_are_forwarded_unchanged(forwarder, path, recorded, autojump_clock):
     frames = [
         asking(1),
         b'{ "jsonrpc" : "2.0" , "method":"x"  }',
@@ -524,7 +526,7 @@ async def test_frames_pass_as_they_are_whatever_they_are(forwarder, path, record
     assert recorded(path).counts["malformed"] == 4
 
 
-async def test_whoever_reads_slowly_slows_the_other_down(forwarder, autojump_clock):
+async def test_a_slow_reader_slows_its_peer_down(forwarder, autojump_clock):
     frame = asking(1, text="x" * 1000)
     sent = []
 
@@ -546,7 +548,7 @@ async def test_whoever_reads_slowly_slows_the_other_down(forwarder, autojump_clo
         nursery.cancel_scope.cancel()
 
 
-async def test_open_requests_have_a_while_behind_the_last_word(
+async def test_open_requests_may_be_answered_after_the_client_has_closed(
     forwarder, path, recorded, autojump_clock
 ):
     async with forwarder(shutdown=ShutdownLimits(drain_seconds=5)) as ends:
@@ -565,7 +567,7 @@ async def test_open_requests_have_a_while_behind_the_last_word(
     assert recorded(path).cause == "eof"
 
 
-async def test_what_is_never_answered_is_not_waited_for_for_ever(forwarder, autojump_clock):
+async def test_an_unanswered_request_is_waited_for_in_bounded_time(forwarder, autojump_clock):
     async with forwarder(shutdown=ShutdownLimits(drain_seconds=5)) as ends:
         await ends.client.send([asking(1)])
         await heard(ends.server, 1)
@@ -575,7 +577,9 @@ async def test_what_is_never_answered_is_not_waited_for_for_ever(forwarder, auto
     assert 4.9 < trio.current_time() - begin < 8
 
 
-async def test_the_servers_end_is_the_clients(forwarder, path, recorded, autojump_clock):
+async def test_the_end_of_the_server_ends_the_client_connection(
+    forwarder, path, recorded, autojump_clock
+):
     async with forwarder() as ends:
         await ends.client.send([asking(1)])
         await heard(ends.server, 1)
@@ -587,7 +591,9 @@ async def test_the_servers_end_is_the_clients(forwarder, path, recorded, autojum
 
 
 @pytest.mark.parametrize("lost", ["client", "server"])
-async def test_a_reason_is_told_once(forwarder, autojump_clock, caplog, lost):
+async def test_the_reason_of_a_lost_connection_is_logged_once(
+    forwarder, autojump_clock, caplog, lost
+):
     async with forwarder(lost=lost) as ends:
         getattr(ends, lost).sink.close()
         with trio.fail_after(1):
@@ -597,7 +603,7 @@ async def test_a_reason_is_told_once(forwarder, autojump_clock, caplog, lost):
     assert [each.message for each in caplog.records] == ["it broke"]
 
 
-async def test_what_is_too_large_fails_its_request(forwarder, path, recorded, autojump_clock):
+async def test_an_oversized_message_fails_its_request(forwarder, path, recorded, autojump_clock):
     async with forwarder(messages=MessageLimits(bytes_max=200)) as ends:
         await ends.client.send([asking(1, text="x" * 500), asking(2)])
         assert await heard(ends.server, 1) == [asking(2)]
@@ -613,7 +619,7 @@ async def test_what_is_too_large_fails_its_request(forwarder, path, recorded, au
     assert [each.kind for each in discarded] == ["in", "out", "out"]
 
 
-async def test_of_a_large_answer_nobody_else_s_request_fails(forwarder, autojump_clock):
+async def test_an_oversized_response_fails_no_other_request(forwarder, autojump_clock):
     """Its id may stand behind what is too large, and a request of the server's is no answer."""
     upstream = json.dumps({"result": {"text": "x" * 500}, "jsonrpc": "2.0", "id": 2}).encode()
     async with forwarder(messages=MessageLimits(bytes_max=200)) as ends:
@@ -657,9 +663,7 @@ def asked(clients, number):
     return clients.deliver(DECODER.decode(json.dumps(message).encode())).stream
 
 
-async def test_all_requests_that_were_taken_are_answered_and_recorded(
-    path, recorded, autojump_clock
-):
+async def test_all_accepted_requests_are_answered_and_recorded(path, recorded, autojump_clock):
     limits, server, clients = Limits(), Clogged(), StatelessChannel(Limits())
 
     async def connect():
@@ -698,7 +702,9 @@ async def hang_up(stream):
 
 
 @pytest.mark.real_time
-async def test_who_hangs_up_within_a_request_ends_its_connection_alone(tmp_path, caplog):
+async def test_a_client_that_disconnects_during_a_request_ends_only_its_connection(
+    tmp_path, caplog
+):
     limits = Limits()
     start = partial(start_message_journal, tmp_path, transport="http", name="x", limits=limits)
     told, urls = trio.open_memory_channel(1)
@@ -735,11 +741,11 @@ def request(number, method="tools/call", **params):
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
 
-def telling_upstream_connection(method, **params):
+def notification_message(method, **params):
     return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
-def answer_upstream_connection(number, **members):
+def response_message(number, **members):
     return {"jsonrpc": "2.0", "id": number, "result": members}
 
 
@@ -830,37 +836,35 @@ async def test_a_message_belongs_to_the_request_that_it_names_or_to_the_newest(s
         first = scene.ask(request(1, _meta={"progressToken": "t"}))
         second = scene.ask(request(2))
         assert [json.loads(await scene.hear())["id"] for _ in range(2)] == [1, 2]
-        progress = telling_upstream_connection(
-            "notifications/progress", progressToken="t", progress=1
-        )
-        log = telling_upstream_connection("notifications/message", data="x")
+        progress = notification_message("notifications/progress", progressToken="t", progress=1)
+        log = notification_message("notifications/message", data="x")
         question = request("q", "roots/list")
         await scene.say(progress, log, question)
         assert await scene.said_to(first) == [progress]
         assert await scene.said_to(second) == [log, question]
-        await scene.say(answer_upstream_connection(1), answer_upstream_connection(2), log)
-        assert await scene.said_to(first) == [answer_upstream_connection(1)]
-        assert await scene.said_to(second) == [answer_upstream_connection(2)]
+        await scene.say(response_message(1), response_message(2), log)
+        assert await scene.said_to(first) == [response_message(1)]
+        assert await scene.said_to(second) == [response_message(2)]
         assert await scene.said_to(scene.clients.unasked) == [log]
 
 
-async def test_what_a_client_has_cancelled_is_not_open_any_more(scene_of):
+async def test_a_cancelled_request_is_not_open(scene_of):
     async with scene_of() as scene:
         first = scene.ask(request(1))
         scene.ask(request(2))
-        scene.ask(telling_upstream_connection("notifications/cancelled", requestId=2))
-        log = telling_upstream_connection("notifications/message", data="x")
+        scene.ask(notification_message("notifications/cancelled", requestId=2))
+        log = notification_message("notifications/message", data="x")
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(log, answer_upstream_connection(2))
+        await scene.say(log, response_message(2))
         assert await scene.said_to(first) == [log]
         assert await scene.said_to(scene.clients.unasked) == []
 
 
-async def test_a_protocol_version_that_nobody_knows_is_taken_for_the_newest_with_sessions(scene_of):
+async def test_an_unknown_protocol_version_is_treated_as_the_newest_legacy_version(scene_of):
     async with scene_of() as scene:
         scene.ask(request(1, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(answer_upstream_connection(1, protocolVersion="2099-01-01"))
+        await scene.say(response_message(1, protocolVersion="2099-01-01"))
         await trio.testing.wait_all_tasks_blocked()
         assert scene.negotiated_version.protocol_version.name == "2025-11-25"
         assert (scene.negotiated_version.peer_info, scene.negotiated_version.peer_capabilities) == (
@@ -869,7 +873,7 @@ async def test_a_protocol_version_that_nobody_knows_is_taken_for_the_newest_with
         )
 
 
-async def test_a_handshake_is_known_before_its_answer_leaves(scene_of):
+async def test_the_negotiated_version_is_set_before_the_response_is_sent(scene_of):
     async with scene_of() as scene:
         rejected = scene.ask(request(0, "initialize"))
         error = {"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}
@@ -878,7 +882,7 @@ async def test_a_handshake_is_known_before_its_answer_leaves(scene_of):
         assert not scene.negotiated_version.negotiated.is_set()
         scene.ask(request(1, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(answer_upstream_connection(1, protocolVersion="2025-06-18"))
+        await scene.say(response_message(1, protocolVersion="2025-06-18"))
         with trio.fail_after(5):
             await scene.negotiated_version.negotiated.wait()
         assert scene.negotiated_version.protocol_version.name == "2025-06-18"
@@ -890,18 +894,16 @@ async def test_a_body_of_several_lines_is_one_line(scene_of):
         assert json.loads(await scene.hear()) == request(1)
 
 
-async def test_a_batch_of_answers_is_answered_one_by_one_and_what_is_none_is_for_nobody(
+async def test_a_batch_of_responses_is_split_and_invalid_members_are_dropped(
     scene_of, path, recorded
 ):
     async with scene_of() as scene:
         first, second = scene.ask(request(1)), scene.ask(request(2))
         await trio.testing.wait_all_tasks_blocked()
-        batch = json.dumps(
-            [answer_upstream_connection(1), 7, answer_upstream_connection(2)]
-        ).encode()
+        batch = json.dumps([response_message(1), 7, response_message(2)]).encode()
         await scene.server.send([b"goodbye", batch])
-        assert await scene.said_to(first) == [answer_upstream_connection(1)]
-        assert await scene.said_to(second) == [answer_upstream_connection(2)]
+        assert await scene.said_to(first) == [response_message(1)]
+        assert await scene.said_to(second) == [response_message(2)]
     session = recorded(path)
     assert session.lines("out") == [b"goodbye", batch]
     assert session.counts["malformed"] == 2
@@ -912,8 +914,8 @@ async def test_an_answer_over_the_limit_is_an_error(scene_of, path, recorded):
         stream = scene.ask(request(1))
         await trio.testing.wait_all_tasks_blocked()
         await scene.say(
-            answer_upstream_connection(8, text="x" * 200),
-            answer_upstream_connection(1, text="x" * 200),
+            response_message(8, text="x" * 200),
+            response_message(1, text="x" * 200),
         )
         (failed,) = await scene.said_to(stream)
         assert "limits.messages.bytes_max (100)" in failed["error"]["message"]
@@ -933,23 +935,19 @@ async def test_a_large_answer_without_an_id_is_that_of_the_only_request(scene_of
         assert await scene.said_to(listening) == []
 
 
-async def test_what_names_no_request_hurts_nobody(scene_of):
+async def test_a_cancellation_with_an_invalid_id_affects_no_request(scene_of):
     """A client chose what cannot be an id: all the others of the connection go on."""
     async with scene_of() as scene:
         stream = scene.ask(request(1))
         await scene.hear()
         for odd in ([1], {}, True, None):
             scene.post(
-                json.dumps(
-                    telling_upstream_connection("notifications/cancelled", requestId=odd)
-                ).encode()
+                json.dumps(notification_message("notifications/cancelled", requestId=odd)).encode()
             )
             await scene.hear()
-        progress = telling_upstream_connection(
-            "notifications/progress", progressToken=[1], progress=1
-        )
-        await scene.say(progress, answer_upstream_connection(1))
-        assert await scene.said_to(stream) == [answer_upstream_connection(1)]
+        progress = notification_message("notifications/progress", progressToken=[1], progress=1)
+        await scene.say(progress, response_message(1))
+        assert await scene.said_to(stream) == [response_message(1)]
 
 
 async def test_an_answer_that_is_no_message_is_an_error(scene_of, path, recorded):
@@ -971,23 +969,21 @@ async def test_a_stateless_client_takes_no_requests(scene_of, path, recorded):
         await scene.say(request("q", "roots/list"))
         rejected = json.loads(await scene.hear())
         assert (rejected["id"], rejected["error"]["code"]) == ("q", -32601)
-        await scene.say(answer_upstream_connection(1))
-        assert await scene.said_to(stream) == [answer_upstream_connection(5)]
+        await scene.say(response_message(1))
+        assert await scene.said_to(stream) == [response_message(5)]
     session = recorded(path)
     assert session.bodies("in")[-1] == rejected
     assert session.marks()["lost"]["id"] == "q"
 
 
-async def test_what_a_subscription_tells_is_the_subscribers(scene_of):
+async def test_notifications_of_a_subscription_are_sent_to_its_subscriber(scene_of):
     async with scene_of(StatelessChannel) as scene:
         listening = scene.ask(request("l", "subscriptions/listen"))
         calling = scene.ask(request("c"))
         numbers = [json.loads(await scene.hear())["id"] for _ in range(2)]
         meta = {"io.modelcontextprotocol/subscriptionId": numbers[0]}
-        log = telling_upstream_connection("notifications/message", data="x")
-        await scene.say(
-            log, telling_upstream_connection("notifications/tools/list_changed", _meta=meta)
-        )
+        log = notification_message("notifications/message", data="x")
+        await scene.say(log, notification_message("notifications/tools/list_changed", _meta=meta))
         assert await scene.said_to(calling) == [log]
         (told,) = await scene.said_to(listening)
         assert told["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "l"}
@@ -1004,7 +1000,7 @@ async def test_a_server_that_reads_nothing_is_lost(scene_of, path, recorded, aut
     assert recorded(path).cause == "lost"
 
 
-async def test_the_end_of_the_server_is_the_answer_to_what_is_open(scene_of, path, recorded):
+async def test_the_end_of_the_server_fails_open_requests(scene_of, path, recorded):
     async with scene_of() as scene:
         stream = scene.ask(request(1))
         await scene.hear()

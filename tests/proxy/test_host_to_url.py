@@ -160,7 +160,7 @@ async def test_a_stateless_host_is_a_stateless_client(host_of, path, recorded, a
     assert len(recorded(path).lines("out")) == 2
 
 
-async def test_what_a_host_cancels_is_cancelled_and_not_waited_for(
+async def test_a_request_cancelled_by_the_host_is_cancelled_and_not_waited_for(
     host_of, path, recorded, autojump_clock
 ):
     left = trio.Event()
@@ -181,7 +181,7 @@ async def test_what_a_host_cancels_is_cancelled_and_not_waited_for(
     assert trio.current_time() - begin < 1
 
 
-async def test_a_server_that_is_down_fails_each_request_and_nothing_else(
+async def test_an_unreachable_server_fails_only_the_requests(
     host_of, path, recorded, autojump_clock
 ):
     is_down = True
@@ -205,7 +205,9 @@ async def test_a_server_that_is_down_fails_each_request_and_nothing_else(
     assert session.marks()["lost"] == {"id": 1, "error": failed["error"]["message"]}
 
 
-async def test_a_server_that_ends_the_session_ends_us(host_of, path, recorded, autojump_clock):
+async def test_a_server_that_ends_the_session_ends_the_bridge(
+    host_of, path, recorded, autojump_clock
+):
     async def gone(seen):
         return Reply(404)
 
@@ -281,7 +283,9 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("rejected", REJECTED)
-async def test_what_cannot_pass_is_answered(host_of, path, recorded, autojump_clock, rejected):
+async def test_a_message_that_cannot_be_forwarded_is_answered(
+    host_of, path, recorded, autojump_clock, rejected
+):
     async def slow(seen):
         await trio.sleep_forever()
 
@@ -319,7 +323,7 @@ async def test_an_answer_over_the_limit_is_lost(host_of, path, recorded, autojum
 
 
 @pytest.mark.real_time
-async def test_the_parents_death_ends_us(host_of, path, recorded):
+async def test_the_death_of_the_parent_ends_the_bridge(host_of, path, recorded):
     process = await trio.lowlevel.open_process(["true"])
     await process.wait()
     async with host_of(Modern(), parent_pid=process.pid) as host:
@@ -348,7 +352,7 @@ async def ask(target, protocol_version):
 @pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("to", CONNECTIONS)
 @pytest.mark.parametrize("source", SOURCES)
-async def test_a_bridged_session_is_mocked_and_asked_again_over_any_transport(
+async def test_a_bridged_session_can_be_mocked_and_driven_over_any_transport(
     tmp_path, source, to, protocol_version
 ):
     folder = tmp_path / "recorded"
@@ -365,7 +369,7 @@ async def test_a_bridged_session_is_mocked_and_asked_again_over_any_transport(
 
 
 @pytest.mark.real_time
-async def test_handlers_are_not_run_against_what_a_bridge_recorded(tmp_path):
+async def test_a_recording_of_a_bridge_cannot_be_replayed_with_handlers(tmp_path):
     path = tmp_path / "bridged.mcprec.jsonl"
     async with (
         served(weather, "tcp") as (url, _scope),

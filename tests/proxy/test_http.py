@@ -47,7 +47,7 @@ def http_marks(session):
 # Heads.
 
 
-async def test_a_head_passes_but_for_what_belongs_to_the_connection(between, tmp_path):
+async def test_request_headers_are_forwarded_except_those_of_the_connection(between, tmp_path):
     async with between(Legacy(), tmp_path) as proxy:
         await proxy.ask(
             HELLO,
@@ -76,7 +76,7 @@ async def test_a_head_passes_but_for_what_belongs_to_the_connection(between, tmp
     }
 
 
-async def test_nothing_of_a_head_is_recorded(between, tmp_path):
+async def test_headers_are_not_recorded(between, tmp_path):
     async with between(Legacy(), tmp_path) as proxy:
         await proxy.ask(HELLO, target="/mcp?key=hidden", Authorization="Bearer hidden")
         await proxy.ask(method="GET", target="/mcp?key=hidden", Authorization="Bearer hidden")
@@ -84,7 +84,7 @@ async def test_nothing_of_a_head_is_recorded(between, tmp_path):
         assert b"hidden" not in file.read_bytes()
 
 
-async def test_an_answers_head_comes_back_but_for_what_belongs_to_the_connection(between, tmp_path):
+async def test_response_headers_are_forwarded_except_those_of_the_connection(between, tmp_path):
     async def answer(seen):
         fields = {
             **JSON,
@@ -102,7 +102,7 @@ async def test_an_answers_head_comes_back_but_for_what_belongs_to_the_connection
     assert answered.headers == {**JSON, "www-authenticate": "Bearer", "x-odd": "yes"}
 
 
-async def test_a_server_that_sends_a_client_to_itself_sends_it_to_us(between, tmp_path):
+async def test_a_redirect_to_the_server_itself_is_rewritten_to_the_proxy(between, tmp_path):
     async def answer(seen):
         return Reply(307, {"location": f"http://{seen.path[1:]}/mcp/"})
 
@@ -114,7 +114,9 @@ async def test_a_server_that_sends_a_client_to_itself_sends_it_to_us(between, tm
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS", "HEAD", "PUT"])
-async def test_every_method_and_path_passes_and_is_noted(between, tmp_path, files, method):
+async def test_every_method_and_path_is_forwarded_and_its_status_recorded(
+    between, tmp_path, files, method
+):
     async def answer(seen):
         assert (seen.method, seen.path) == (method, "/.well-known/thing?x=1")
         return Reply(404, {"content-type": "text/plain"}, b"nothing here")
@@ -127,7 +129,7 @@ async def test_every_method_and_path_passes_and_is_noted(between, tmp_path, file
     assert http_marks(session) == [{"method": method, "status": 404, "type": "text/plain"}]
 
 
-async def test_what_is_posted_elsewhere_is_passed_and_never_recorded(between, tmp_path, files):
+async def test_posts_to_other_paths_are_forwarded_and_never_recorded(between, tmp_path, files):
     async def answer(seen):
         assert seen.body == b"grant=hidden"
         return Reply(200, JSON, b'{"access_token":"hidden"}')
@@ -144,7 +146,7 @@ async def test_what_is_posted_elsewhere_is_passed_and_never_recorded(between, tm
 # Bodies.
 
 
-async def test_bodies_pass_unchanged_and_are_recorded_verbatim(between, tmp_path, files):
+async def test_bodies_are_forwarded_unchanged_and_recorded_verbatim(between, tmp_path, files):
     asked = b' {"jsonrpc" :"2.0","id":1,\r\n"method":"tools/call"}'
     answered = b'{"id":1,  "jsonrpc":"2.0","result":{}}\n'
 
@@ -165,7 +167,7 @@ async def test_bodies_pass_unchanged_and_are_recorded_verbatim(between, tmp_path
     }
 
 
-async def test_what_is_no_message_passes_and_is_kept_as_it_is(between, tmp_path, files):
+async def test_an_invalid_message_is_forwarded_and_recorded_unchanged(between, tmp_path, files):
     async def answer(seen):
         return Reply(400, JSON, b"{oops")
 
@@ -285,7 +287,7 @@ async def test_a_stream_over_the_limit_passes_and_says_what_is_missing(between, 
     assert record.envelope["discarded"] > 100
 
 
-async def test_what_is_compressed_all_the_same_passes_unread(between, tmp_path, files):
+async def test_compressed_responses_are_forwarded_undecoded(between, tmp_path, files):
     squeezed = {"content-encoding": "gzip"}
 
     async def answer(seen):
@@ -312,7 +314,7 @@ async def test_what_is_compressed_all_the_same_passes_unread(between, tmp_path, 
 # What one side of a proxy over HTTP hears of what goes wrong at the other, and what is recorded.
 
 
-CALL_HTTP_FAULTS = asking(1, "tools/call", STATELESS)
+STATELESS_CALL = asking(1, "tools/call", STATELESS)
 LOG = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 
 
@@ -331,13 +333,13 @@ async def test_a_server_that_does_not_answer_is_a_502_that_names_it(
         raise error
 
     async with between(answer, tmp_path) as proxy:
-        answered = await proxy.ask(CALL_HTTP_FAULTS)
+        answered = await proxy.ask(STATELESS_CALL)
     assert answered.status == 502
     assert answered.json["id"] == 1
     assert answered.json["error"]["code"] == -32000
     assert answered.json["error"]["message"] == f"the proxy got no answer from the server: {words}"
     (session,) = files()
-    assert session.lines("in") == [CALL_HTTP_FAULTS]
+    assert session.lines("in") == [STATELESS_CALL]
     assert session.lines("out") == []
     assert http_marks(session) == [{"method": "POST", "status": 502, "error": words}]
 
@@ -350,7 +352,7 @@ async def test_an_answer_that_no_host_could_give_is_a_502(between, tmp_path, sta
         return Reply(status, headers, b"")
 
     async with between(answer, tmp_path) as proxy:
-        answered = await proxy.ask(CALL_HTTP_FAULTS)
+        answered = await proxy.ask(STATELESS_CALL)
     assert answered.status == 502
     assert "sent an answer that is not valid HTTP" in answered.json["error"]["message"]
 
@@ -361,7 +363,7 @@ async def test_a_slow_server_is_waited_for(between, tmp_path, files, autojump_cl
         return result(seen, ok=True)
 
     async with between(Modern(answers={"tools/call": slow}), tmp_path) as proxy:
-        assert (await proxy.ask(CALL_HTTP_FAULTS)).json["result"] == {"ok": True}
+        assert (await proxy.ask(STATELESS_CALL)).json["result"] == {"ok": True}
     (session,) = files()
     assert session.kinds() == ["open", "in", "out", "shut", "end"]
 
@@ -375,7 +377,7 @@ async def test_a_stream_that_breaks_off_breaks_off(between, tmp_path, files):
         return Reply(200, EVENTS, pieces())
 
     async with between(answer, tmp_path) as proxy:
-        exchange = await proxy.ask(CALL_HTTP_FAULTS)
+        exchange = await proxy.ask(STATELESS_CALL)
         assert exchange.pieces == [event(LOG)]
         assert not exchange.is_ended
     (session,) = files()
@@ -393,7 +395,7 @@ async def test_a_body_that_breaks_off_is_a_502(between, tmp_path, files):
         return Reply(200, JSON, pieces())
 
     async with between(answer, tmp_path) as proxy:
-        assert (await proxy.ask(CALL_HTTP_FAULTS)).status == 502
+        assert (await proxy.ask(STATELESS_CALL)).status == 502
     (session,) = files()
     assert session.lines("out") == []
 
@@ -407,7 +409,7 @@ async def test_a_client_that_goes_away_takes_its_request_with_it(between, tmp_pa
         return Reply(200, EVENTS, pieces())
 
     async with between(answer, tmp_path) as proxy:
-        exchange = proxy.begin(CALL_HTTP_FAULTS)
+        exchange = proxy.begin(STATELESS_CALL)
         await exchange.message()
         (closed,) = proxy.server.closed
         assert not closed.is_set()
@@ -457,7 +459,7 @@ async def test_a_client_that_does_not_read_stops_the_server(between, tmp_path, f
         return Reply(200, EVENTS, pieces())
 
     async with between(answer, tmp_path) as proxy:
-        exchange = proxy.exchange(CALL_HTTP_FAULTS)
+        exchange = proxy.exchange(STATELESS_CALL)
         exchange.stall()
         proxy.nursery.start_soon(proxy.proxy.respond, exchange)
         await trio.testing.wait_all_tasks_blocked()
@@ -466,9 +468,11 @@ async def test_a_client_that_does_not_read_stops_the_server(between, tmp_path, f
         assert len(await exchange.rest()) == 100
 
 
-async def test_what_the_host_check_rejects_does_not_reach_the_server(between, tmp_path, files):
+async def test_requests_rejected_by_the_host_check_do_not_reach_the_server(
+    between, tmp_path, files
+):
     async with between(Legacy(), tmp_path) as proxy:
-        answered = await proxy.ask(CALL_HTTP_FAULTS, Origin="http://evil.test")
+        answered = await proxy.ask(STATELESS_CALL, Origin="http://evil.test")
     assert answered.status == 403
     assert proxy.server.seen == []
     (session,) = files()
@@ -481,7 +485,7 @@ async def test_the_end_of_the_proxy_completes_the_files(between, tmp_path, files
         await trio.sleep_forever()
 
     async with between(answer, tmp_path) as proxy:
-        proxy.begin(CALL_HTTP_FAULTS)
+        proxy.begin(STATELESS_CALL)
         proxy.begin(asking(0, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
         proxy.proxy.recordings.shut("signal")
@@ -561,7 +565,7 @@ async def test_a_deleted_session_has_a_complete_file(between, tmp_path, files):
         assert http_marks(session) == [{"method": "DELETE", "status": 204}]
 
 
-async def test_a_session_that_the_server_has_forgotten_has_a_whole_file(between, tmp_path, files):
+async def test_a_session_forgotten_by_the_server_has_a_complete_file(between, tmp_path, files):
     async def gone(seen):
         return Reply(404)
 
@@ -575,9 +579,7 @@ async def test_a_session_that_the_server_has_forgotten_has_a_whole_file(between,
         assert methods(common) == ["echo"]
 
 
-async def test_a_session_that_nobody_uses_has_a_whole_file(
-    between, tmp_path, files, autojump_clock
-):
+async def test_an_unused_session_has_a_complete_file(between, tmp_path, files, autojump_clock):
     async def listening(seen):
         return Reply(200, EVENTS, forever())
 
@@ -599,7 +601,7 @@ async def test_a_session_that_nobody_uses_has_a_whole_file(
         assert methods(files()[1]) == ["initialize", "echo"]
 
 
-async def test_a_handshake_that_is_rejected_leaves_a_whole_file(between, tmp_path, files):
+async def test_a_rejected_handshake_leaves_a_complete_file(between, tmp_path, files):
     async def reject(seen):
         return json_reply({"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}, 400)
 
@@ -609,9 +611,7 @@ async def test_a_handshake_that_is_rejected_leaves_a_whole_file(between, tmp_pat
         assert session.kinds() == ["open", "in", "out", "mark", "shut", "end"]
 
 
-async def test_over_the_number_of_sessions_what_comes_is_recorded_in_common(
-    between, tmp_path, files
-):
+async def test_sessions_over_the_limit_share_a_file(between, tmp_path, files):
     async with between(counted(), tmp_path, http=HttpLimits(sessions_max=1)) as proxy:
         for _ in range(3):
             await proxy.ask(HELLO_HTTP_SESSIONS)
@@ -656,9 +656,7 @@ async def test_stateless_requests_are_recorded_in_one_file(between, tmp_path, fi
     assert http_marks(session) == [{"method": "POST", "status": 404}]
 
 
-async def test_requests_that_could_be_taken_for_each_other_have_files_apart(
-    between, tmp_path, files
-):
+async def test_requests_with_the_same_progress_token_have_separate_files(between, tmp_path, files):
     go = trio.Event()
 
     async def slow(seen):
@@ -714,7 +712,7 @@ async def test_as_many_files_are_open_as_there_may_be_streams(between, tmp_path,
 # Streams that are resumed.
 
 
-async def test_what_a_client_gets_again_is_recorded_once(between, tmp_path, files):
+async def test_resent_events_are_recorded_once(between, tmp_path, files):
     def log(number):
         return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": number}}
 
@@ -782,7 +780,7 @@ async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_pa
             assert session.marks()["negotiated"]["revision"] == "2024-11-05"
 
 
-async def test_an_endpoint_elsewhere_is_left_to_the_client(between, tmp_path):
+async def test_the_endpoint_of_another_origin_is_forwarded_unchanged(between, tmp_path):
     async with between(old_server("http://other.test/messages"), tmp_path) as proxy:
         stream = proxy.begin(method="GET", target="/sse")
         assert (await stream.event()).data == b"http://other.test/messages"
@@ -792,7 +790,7 @@ async def test_an_endpoint_elsewhere_is_left_to_the_client(between, tmp_path):
 # How it is written.
 
 
-async def test_what_is_redacted_passes_as_it_is_and_is_not_written(between, tmp_path, files):
+async def test_a_secret_is_forwarded_unchanged_and_not_recorded(between, tmp_path, files):
     async def echo(seen):
         return result(seen, password=seen.message["params"]["arguments"]["password"])
 
@@ -806,7 +804,7 @@ async def test_what_is_redacted_passes_as_it_is_and_is_not_written(between, tmp_
     assert b"hunter22" not in file.read_bytes()
 
 
-async def test_what_belongs_to_no_session_goes_on_in_further_files(between, tmp_path):
+async def test_messages_of_no_session_continue_in_further_files(between, tmp_path):
     options = RecordOptions(tmp_path, segment_bytes_max=1000)
     async with between(Modern(), options) as proxy:
         for number in range(10):
@@ -880,7 +878,7 @@ async def converse(url, protocol_versions):
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_was_recorded_can_be_mocked_and_asked_again(tmp_path, recorded, era):
+async def test_a_recording_can_be_mocked_and_driven(tmp_path, recorded, era):
     async with serving(harbour()) as url:
         async with proxy_to(url, tmp_path) as proxied:
             said = await converse(proxied, ERAS[era])

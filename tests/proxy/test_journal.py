@@ -44,7 +44,7 @@ async def test_a_recording_begins_with_the_role_and_the_program(journal, path, r
     assert (body.role, body.transport, body.name) == ("proxy", "stdio", "serve")
 
 
-async def test_it_is_told_from_the_servers_side_without_lanes(journal, path, recorded):
+async def test_records_have_the_directions_of_the_server_and_no_lanes(journal, path, recorded):
     journal.record("in", line(ASKED))
     journal.record("out", line(ANSWERED))
     journal.close(0)
@@ -55,7 +55,7 @@ async def test_it_is_told_from_the_servers_side_without_lanes(journal, path, rec
     assert {record.lane for record in session.records} == {None}
 
 
-async def test_what_was_negotiated_is_marked_behind_the_answer(journal, path, recorded):
+async def test_the_negotiated_version_is_marked_after_the_response(journal, path, recorded):
     journal.record("in", line(ASKED))
     journal.record("out", line(ANSWERED | {"id": "1"}) + line(ANSWERED) + line(ANSWERED))
     journal.close(0)
@@ -79,16 +79,14 @@ async def test_what_was_negotiated_is_marked_behind_the_answer(journal, path, re
         (ASKED, {"jsonrpc": "2.0", "id": 1, "result": [RESULT]}),
     ],
 )
-async def test_without_a_result_nothing_was_negotiated(journal, path, recorded, asked, answered):
+async def test_a_handshake_without_a_result_is_not_marked(journal, path, recorded, asked, answered):
     journal.record("in", line(asked))
     journal.record("out", line(answered))
     journal.close(0)
     assert recorded(path).marks() == {"exited": 0}
 
 
-async def test_peers_that_say_nothing_of_themselves_are_marked_all_the_same(
-    journal, path, recorded
-):
+async def test_peers_without_client_or_server_info_are_marked_too(journal, path, recorded):
     journal.record("in", b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n')
     journal.record("out", b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
     journal.close(0)
@@ -98,7 +96,7 @@ async def test_peers_that_say_nothing_of_themselves_are_marked_all_the_same(
 @pytest.mark.parametrize(
     ("exit_status", "ending"), [(0, 0), (3, 3), (-signal.SIGKILL, "SIGKILL"), (-37, "signal 37")]
 )
-async def test_how_the_server_ended_is_a_mark(journal, path, recorded, exit_status, ending):
+async def test_the_exit_of_the_server_is_a_mark(journal, path, recorded, exit_status, ending):
     journal.close(exit_status)
     session = recorded(path)
     assert session.marks() == {"exited": ending}
@@ -118,7 +116,7 @@ async def test_the_first_cause_is_the_cause(journal, path, recorded, cause):
     assert recorded(path).cause == cause
 
 
-async def test_the_end_of_the_client_is_a_cause_and_that_of_the_server_none(
+async def test_the_end_of_the_client_is_the_cause_and_not_that_of_the_server(
     journal, path, recorded
 ):
     journal.end("out")
@@ -130,7 +128,7 @@ async def test_the_end_of_the_client_is_a_cause_and_that_of_the_server_none(
 ODD_LINES = [b"garbage", b"", b"\0", b"\xff\xfe", b"{}\r", b" {}", b'{"jsonrpc":"2.0"}', b"[1]"]
 
 
-async def test_whatever_is_no_message_is_kept_and_counted(journal, path, recorded):
+async def test_invalid_messages_are_recorded_and_counted(journal, path, recorded):
     journal.record("in", b"\n".join([*ODD_LINES, b""]))
     journal.record("out", line(ANSWERED)[:-1])
     journal.close(0)
@@ -146,7 +144,7 @@ async def test_whatever_is_no_message_is_kept_and_counted(journal, path, recorde
     }
 
 
-async def test_messages_stand_verbatim_and_nothing_else_does(journal, path, recorded):
+async def test_only_messages_are_recorded_verbatim(journal, path, recorded):
     journal.record("in", line(ASKED) + b"\n".join([*ODD_LINES, b""]))
     journal.close(0)
     _, first, *others = [r for r in recorded(path).records if r.kind in {"open", "in"}]
@@ -234,7 +232,7 @@ async def test_a_folder_gets_a_file_of_its_own_for_each_session(tmp_path, record
     assert recorded(first).cause == recorded(second).cause == "closed"
 
 
-async def test_a_batch_is_a_frame_like_any_other(journal, path, recorded):
+async def test_a_batch_is_recorded_like_any_message(journal, path, recorded):
     ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
     journal.record("in", line([ASKED, ping]))
     journal.record("out", line([ANSWERED]))

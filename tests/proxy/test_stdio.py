@@ -34,7 +34,7 @@ def test_blank_lines_and_ends_of_lines_are_kept():
     assert cut([b"a\r\n\n \n"]) == [Line(b"a\r"), Line(b""), Line(b" ")]
 
 
-def test_a_last_line_without_an_end_says_so():
+def test_a_last_line_without_a_line_end_is_marked():
     assert cut([b"a\nb"]) == [Line(b"a"), Line(b"b", has_lf=False)]
     assert cut([b"a\n"]) == [Line(b"a")]
 
@@ -62,7 +62,7 @@ def test_a_longer_line_comes_in_parts_and_the_next_one_whole():
         (Line(b"x", 2), {"part": 2}),
     ],
 )
-def test_an_envelope_tells_what_the_bytes_do_not(line, envelope):
+def test_the_envelope_describes_incomplete_lines(line, envelope):
     assert line.envelope == envelope
 
 
@@ -77,7 +77,7 @@ async def test_without_a_signal_the_status_is_the_proxys():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_is_told_and_then_cancels(number):
+async def test_a_signal_closes_and_then_cancels_the_proxy(number):
     said = []
 
     async def serve():
@@ -113,7 +113,7 @@ async def test_a_second_signal_ends_the_process_at_once(monkeypatch):
     assert statuses == [128 + signal.SIGINT]
 
 
-async def test_what_goes_wrong_comes_out_bare():
+async def test_an_error_is_raised_without_a_group():
     async def serve():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fail)

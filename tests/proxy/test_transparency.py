@@ -112,19 +112,19 @@ def check(talk, through, recorded, path):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_server_is_seen_the_same(check, server):
+def test_the_host_sees_the_same_server_with_and_without_the_proxy(check, server):
     check(SERVERS[server], HOSTS["a message"])
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("server", ["echoes", "answers what it read wholly", "reads byte by byte"])
-def test_a_host_is_seen_the_same(check, server):
+def test_the_server_sees_the_same_host_with_and_without_the_proxy(check, server):
     check(SERVERS[server], HOSTS["odd bytes"])
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("said", HEAVY_HOSTS)
-def test_a_host_that_says_much_or_nothing_is_seen_the_same(check, said):
+def test_large_and_empty_input_is_the_same_with_and_without_the_proxy(check, said):
     check(SERVERS["answers what it read wholly"], HEAVY_HOSTS[said])
 
 
@@ -139,7 +139,7 @@ print(environment, os.getcwd(), ignored, fds, os.umask(0))
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("locale", [{}, {"LC_CTYPE": "C.UTF-8"}])
-def test_a_servers_world_is_the_same(through, python, tmp_path, locale):
+def test_the_environment_of_a_server_is_the_same(through, python, tmp_path, locale):
     """Without a locale Python would add one to the environment; `nohup` ignores a signal."""
     read, write = os.pipe()
     environment = {"TOKEN": "kept", "ODD": "\udcff=", "PATH": os.environ["PATH"]} | locale

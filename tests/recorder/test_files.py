@@ -51,7 +51,7 @@ def first_record(path):
     return next(iter(read_recording(open_recording(path))))
 
 
-async def test_a_recording_begins_with_what_is_known(tmp_path):
+async def test_a_recording_begins_with_the_facts_of_the_session(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     recording = open_recorder(path, tools_digest="d", lifespan=True, **FACTS)
     body = decode_body(first_record(path), OpenBody)
@@ -154,7 +154,7 @@ def test_an_option_that_makes_no_sense_is_rejected(name, number):
         RecordOptions("x", **{name: number})
 
 
-async def test_a_redaction_that_is_wrong_costs_no_file(tmp_path):
+async def test_an_invalid_redaction_leaves_no_file(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     path.write_text("precious")
     wrong = RecordOptions(path, redaction=Redaction(paths={"*": ["no path"]}))
@@ -510,7 +510,7 @@ def decompressed(data):
         return r.read()
 
 
-def test_what_was_written_can_be_read_at_once(tmp_path):
+def test_written_data_can_be_read_at_once(tmp_path):
     path = tmp_path / "x.zst"
     sink = CompressedSink(FileSink(path))
     for count in range(1, 50):
@@ -531,7 +531,7 @@ def test_a_frame_that_has_not_ended_is_read_to_its_last_block(tmp_path):
     sink.close()
 
 
-def test_a_cut_file_gives_the_writes_that_are_whole(tmp_path):
+def test_a_cut_file_has_all_complete_writes(tmp_path):
     path = tmp_path / "x.zst"
     sink = CompressedSink(FileSink(path))
     ends = [0]
@@ -551,7 +551,7 @@ def test_a_cut_file_gives_the_writes_that_are_whole(tmp_path):
     chunks=st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12),
     rejected=st.sets(st.integers(1, 12)),
 )
-def test_a_write_that_fails_takes_nothing_else_with_it(chunks, rejected):
+def test_a_failed_write_affects_no_other_write(chunks, rejected):
     file = MemoryFile(rejected)
     sink = CompressedSink(file)
     kept = []
@@ -573,7 +573,7 @@ def test_nothing_written_is_an_empty_file():
     assert (file.data, file.is_closed) == (b"", True)
 
 
-def test_a_failure_is_told():
+def test_a_failed_write_raises_an_error():
     with pytest.raises(OSError, match="No space"):
         CompressedSink(MemoryFile({1})).write(b"x")
 
@@ -589,7 +589,7 @@ def mode_of(path):
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_a_recording_is_only_its_owners(tmp_path, mask):
+def test_a_compressed_recording_is_readable_by_its_owner_only(tmp_path, mask):
     before = os.umask(mask)
     try:
         FileSink(tmp_path / "x").close()
@@ -613,7 +613,7 @@ def test_the_folder_must_exist(tmp_path):
         FileSink(tmp_path / "no" / "x")
 
 
-def test_what_is_written_is_with_the_system_at_once(tmp_path):
+def test_written_data_is_passed_to_the_system_at_once(tmp_path):
     sink = FileSink(tmp_path / "x")
     sink.write(b"one\n")
     sink.write(b"two\n")

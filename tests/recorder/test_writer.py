@@ -138,7 +138,7 @@ def test_records_are_buffered_and_written_at_once():
     assert sink.is_closed
 
 
-def test_a_record_holds_what_was_given():
+def test_a_record_contains_the_given_values():
     recorder, sink = recording_to()
     sink.clock.seconds = 2
     recorder.record("in", b"\xff", lane="r0", ordinal=3, channel=2, envelope={"a": 1}, embed=False)
@@ -160,7 +160,7 @@ def test_a_closed_recorder_keeps_nothing():
     assert len(sink.writes) == writes
 
 
-def test_a_real_file_is_whole_after_each_flush(tmp_path):
+def test_a_file_is_complete_after_each_flush(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     clock = Clock()
     recorder = Recorder(FileSink(path), clock_ns=clock.nanoseconds, limits=LIMITS)
@@ -191,7 +191,7 @@ def test_a_full_disk_becomes_a_gap_that_counts_what_is_missing():
     assert check(lines_of(sink)).complete
 
 
-def test_a_disk_that_stays_full_is_tried_now_and_then_and_uses_no_numbers():
+def test_a_full_disk_is_retried_at_intervals_and_uses_no_record_numbers():
     recorder, sink = recording_to()
     sink.error = OSError("full")
     record_frames(recorder, 1)
@@ -255,7 +255,7 @@ def test_one_slow_write_moves_writing_to_a_thread_and_back():
     assert check(lines_of(sink)).damage == []
 
 
-def test_what_does_not_fit_is_dropped_and_counted():
+def test_records_that_do_not_fit_are_dropped_and_counted():
     recorder, sink = slowed()
     numbers = record_frames(recorder, 20, size=100)
     recorder.flush()
@@ -310,7 +310,7 @@ def test_closing_leaves_a_hanging_disk_to_the_thread():
     assert story(sink) == ["open0", "in1", "slow disk", 0, "end4"]
 
 
-def test_a_slow_disk_that_fails_becomes_a_gap_of_that():
+def test_an_error_of_a_slow_disk_is_recorded_as_a_gap():
     recorder, sink = slowed()
     record_frames(recorder, 2)
     recorder.flush()
@@ -326,7 +326,7 @@ def test_a_slow_disk_that_fails_becomes_a_gap_of_that():
     assert check(lines_of(sink)).damage == []
 
 
-def test_without_a_thread_writes_stay_slow_but_whole(monkeypatch):
+def test_without_a_thread_writes_are_slow_but_complete(monkeypatch):
     def reject(self):
         raise RuntimeError("can't start new thread")
 
@@ -447,7 +447,7 @@ def open_descriptors():
 
 
 @pytest.mark.real_time
-def test_without_a_thread_there_is_no_such_file(tmp_path, monkeypatch):
+def test_if_no_sync_thread_can_start_no_file_stays_open(tmp_path, monkeypatch):
     def reject(_):
         raise RuntimeError("can't start new thread")
 
@@ -465,7 +465,7 @@ def begin(shared, **facts):
     return Recording(*begin_session(shared, **{**FACTS, **facts}))
 
 
-def story_shared_recording(path):
+def records_of_shared_recording(path):
     return [
         (each.channel, each.kind, decode_body(each, MarkBody).name if each.kind == "mark" else "")
         for each in read_recording(open_recording(path))
@@ -484,7 +484,7 @@ async def test_sessions_have_different_channels(tmp_path):
         one.close({"faults": 1})
         two.sent(b"{}", None)
         two.close({})
-    assert story_shared_recording(path) == [
+    assert records_of_shared_recording(path) == [
         (0, "open", ""),
         (1, "mark", "session"),
         (2, "mark", "session"),
@@ -503,7 +503,7 @@ async def test_sessions_have_different_channels(tmp_path):
     assert check(open_recording(path)).damage == []
 
 
-async def test_a_handler_always_has_its_start_where_others_may_come_between(tmp_path):
+async def test_in_a_shared_recording_every_handler_has_a_start_record(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     with SharedRecording(path) as shared:
         one, two = begin(shared), begin(shared)
@@ -511,17 +511,22 @@ async def test_a_handler_always_has_its_start_where_others_may_come_between(tmp_
         one.started(lane)
         two.received(b"{}", embed=True)
         one.sent(b"{}", lane)
-    assert (1, "mark", "start") in story_shared_recording(path)
-    assert [kind for _, kind, _ in story_shared_recording(path)][3:7] == ["in", "mark", "in", "out"]
+    assert (1, "mark", "start") in records_of_shared_recording(path)
+    assert [kind for _, kind, _ in records_of_shared_recording(path)][3:7] == [
+        "in",
+        "mark",
+        "in",
+        "out",
+    ]
 
 
-async def test_what_a_session_wrote_is_there_before_the_others_go_on(tmp_path):
+async def test_records_of_a_session_are_written_before_other_sessions_continue(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     shared = SharedRecording(path)
     one, two = begin(shared), begin(shared)
     one.received(b"{}", embed=True)
     two.flush()
-    assert (1, "in", "") in story_shared_recording(path)
+    assert (1, "in", "") in records_of_shared_recording(path)
     shared.close()
 
 
@@ -544,11 +549,11 @@ async def test_a_session_that_goes_on_too_long_is_cut_and_the_recording_not_whol
     session.received(b"{}", embed=True)
     session.close({})
     begun = [(1, "mark", "session"), (1, "mark", "ended"), (2, "mark", "session")]
-    assert story_shared_recording(path)[1:] == begun
+    assert records_of_shared_recording(path)[1:] == begun
     assert not check(open_recording(path)).complete
 
 
-def test_another_run_is_another_recording(tmp_path):
+def test_a_shared_recording_belongs_to_one_trio_run(tmp_path):
     with SharedRecording(tmp_path / "x.mcprec.jsonl") as shared:
 
         async def session():
@@ -671,7 +676,7 @@ async def test_the_sessions_of_a_group_may_share_a_recording(tmp_path):
     assert {each.channel for each in answers} == {call.channel}
 
 
-async def test_sessions_beside_are_counted(tmp_path):
+async def test_concurrent_sessions_in_other_files_are_counted(tmp_path):
     server = make_server()
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
@@ -685,7 +690,7 @@ async def test_sessions_beside_are_counted(tmp_path):
     assert "sessions beside" not in last_counts(tmp_path / "alone")
 
 
-async def test_sessions_in_one_recording_are_not_beside_it(tmp_path):
+async def test_sessions_in_the_same_recording_are_not_counted(tmp_path):
     server = make_server()
     path = tmp_path / "x.mcprec.jsonl"
     with SharedRecording(RecordOptions(path, segment_bytes_max=2000)) as shared:
@@ -702,7 +707,7 @@ async def test_sessions_in_one_recording_are_not_beside_it(tmp_path):
     assert {each.channel for each in records} == {0, 1, 2, 3}
 
 
-async def test_a_strict_recording_rejects_what_no_replay_could_repeat(tmp_path, caplog):
+async def test_a_strict_recording_rejects_calls_that_cannot_be_replayed(tmp_path, caplog):
     ours, theirs = memory_pair()
     server = make_server()
     record = RecordOptions(tmp_path / "x.mcprec.jsonl", strict=True)
@@ -786,7 +791,7 @@ def gaps_of(path):
     ]
 
 
-def test_a_redactor_that_fails_costs_that_record_alone_and_tells_nothing(tmp_path):
+def test_a_failing_redactor_drops_only_its_record_and_reveals_nothing(tmp_path):
     rule = Rule()
     path = tmp_path / "x.mcprec.jsonl"
     recorder = start(path, rule)
@@ -804,7 +809,7 @@ def test_a_redactor_that_fails_costs_that_record_alone_and_tells_nothing(tmp_pat
     assert gaps_of(path) == [GapBody(reason=reason), GapBody(count=1)]
 
 
-def test_on_a_slow_disk_it_is_counted_with_what_else_is_lost(tmp_path):
+def test_on_a_slow_disk_a_failing_redactor_is_counted_in_the_gap(tmp_path):
     ticks = iter(range(100))
     rule = Rule()
     path = tmp_path / "x.mcprec.jsonl"

@@ -402,7 +402,7 @@ def accepted(value):
 
 
 @pytest.fixture
-def server_state_of_requests():
+def stateful_server():
     trips = itertools.count(1)
     server = Server(
         "harbour",
@@ -435,13 +435,11 @@ def server_state_of_requests():
 
 
 @pytest.fixture
-def stateless(serve, server_state_of_requests):
+def stateless(serve, stateful_server):
     """A new connection to the server."""
 
     async def connect():
-        return await serve(
-            server_state_of_requests, protocol_version=STATELESS, capabilities=CAPABILITIES
-        )
+        return await serve(stateful_server, protocol_version=STATELESS, capabilities=CAPABILITIES)
 
     return connect
 
@@ -519,15 +517,15 @@ async def test_a_handler_checks_the_client_at_every_request(stateless):
 
 @pytest.mark.requirement("STATE-10")
 @pytest.mark.parametrize("how", ["unknown", "expired"])
-async def test_an_invalid_handle_is_an_error_of_the_tool(stateless, server_state_of_requests, how):
+async def test_an_invalid_handle_is_an_error_of_the_tool(stateless, stateful_server, how):
     trips = {}
 
-    @server_state_of_requests.tool
+    @stateful_server.tool
     async def depart() -> str:
         trips[handle := secrets.token_hex()] = True
         return handle
 
-    @server_state_of_requests.tool
+    @stateful_server.tool
     async def arrive(trip: str) -> str:
         if not trips.get(trip):
             raise ToolError(f"the trip is {'expired' if trip in trips else 'unknown'}")

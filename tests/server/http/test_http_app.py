@@ -350,7 +350,7 @@ async def verify(head):
     return TOKENS.get(head.header("authorization"))
 
 
-def harbour_principals():
+def principal_server():
     server = Server("harbour")
 
     @server.tool
@@ -372,7 +372,7 @@ def harbour_principals():
 
 @pytest.mark.parametrize("tool", ["who", "who_in_a_thread"])
 async def test_stateless_and_legacy_handlers_get_the_principal(open_site, tool):
-    site = await open_site(harbour_principals(), verify=verify)
+    site = await open_site(principal_server(), verify=verify)
     for token, name in TOKENS.items():
         client = await site.open(Authorization=token)
         assert text((await client.ask(call(tool))).json) == name
@@ -383,7 +383,7 @@ async def test_stateless_and_legacy_handlers_get_the_principal(open_site, tool):
 @pytest.mark.requirement("STATE-07")
 @pytest.mark.parametrize("host", ["native", "hypercorn"])
 async def test_each_request_on_a_connection_is_verified_again(nursery, host):
-    serve = functools.partial(harbour_principals().serve_http, port=0, server=host, verify=verify)
+    serve = functools.partial(principal_server().serve_http, port=0, server=host, verify=verify)
     url = await nursery.start(serve)
     asked, connections = stateless(call("who")), []
     async with httpx2.AsyncClient() as http:
@@ -406,14 +406,14 @@ async def test_each_request_on_a_connection_is_verified_again(nursery, host):
 
 
 async def test_without_verify_there_is_no_principal(open_site, autojump_clock):
-    site = await open_site(harbour_principals())
+    site = await open_site(principal_server())
     client = await site.open(Authorization=ANNA)
     assert text((await client.ask(call("who"))).json) == "None"
     assert text((await site.ask_stateless(call("who"), Authorization=ANNA)).json) == "None"
 
 
 async def test_handlers_over_http_with_sse_get_the_principal(open_site, autojump_clock):
-    site = await open_site(harbour_principals(), verify=verify)
+    site = await open_site(principal_server(), verify=verify)
     stream = site.begin("GET", path="/sse", accept="text/event-stream", Authorization=ANNA)
     path = "/" + (await stream.event()).data.decode()
     for message in (hello("2024-11-05"), call("who")):
@@ -425,7 +425,7 @@ async def test_handlers_over_http_with_sse_get_the_principal(open_site, autojump
 @pytest.mark.requirement("MRTR-19", "MRTR-22", "STATE-09", "TRAP-96")
 @pytest.mark.parametrize("tool", ["suspended", "sealed"])
 async def test_a_state_is_valid_only_for_its_principal(open_site, tool, autojump_clock):
-    site = await open_site(harbour_principals(), verify=verify)
+    site = await open_site(principal_server(), verify=verify)
     asked = await site.ask_stateless(call(tool), meta=FORMS, Authorization=ANNA)
     state = asked.json["result"]["requestState"]
     retry = call(tool, id=2, requestState=state, inputResponses={"q1": TRUE})
@@ -439,7 +439,7 @@ async def test_a_state_is_valid_only_for_its_principal(open_site, tool, autojump
 
 
 async def record(options):
-    async with site_of(harbour_principals(), record=options, verify=verify) as site:
+    async with site_of(principal_server(), record=options, verify=verify) as site:
         for token in TOKENS:
             client = await site.open(Authorization=token)
             await client.ask(call("who"))
@@ -462,7 +462,7 @@ def test_the_principal_is_recorded_and_replayed(tmp_path):
     files = recorded(tmp_path, tmp_path)
     assert len(files) == 3
     for file in files:
-        assert replay(file, harbour_principals()).is_complete, file
+        assert replay(file, principal_server()).is_complete, file
     everything = "".join(file.read_text() for file in files)
     assert '"x":{"principal":"anna"}' in everything
     assert '"x":{"principal":"bert"}' in everything
@@ -473,7 +473,7 @@ def test_a_secret_principal_is_redacted(tmp_path):
     redaction = Redaction(secrets=["anna"])
     files = recorded(RecordOptions(tmp_path, redaction=redaction), tmp_path)
     for file in files:
-        assert replay(file, harbour_principals()).is_complete, file
+        assert replay(file, principal_server()).is_complete, file
     everything = "".join(file.read_text() for file in files)
     assert "anna" not in everything
     assert '"x":{"principal":"bert"}' in everything

@@ -414,7 +414,7 @@ FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": 
 BYTES_MAX = 6000
 
 
-def harbour_rolling_recordings():
+def recorded_server():
     server = Server("harbour")
 
     @server.tool
@@ -446,7 +446,7 @@ def recorded(tmp_path):
 
     async def run(talk):
         async with site_of(
-            harbour_rolling_recordings(),
+            recorded_server(),
             record=RecordOptions(tmp_path, segment_bytes_max=BYTES_MAX),
         ) as (site):
             await talk(site)
@@ -467,7 +467,7 @@ def firsts(files):
 
 def replayed(files):
     """How many requests are in the recordings, each of which replays alone; the least first."""
-    reports = [replay(file, harbour_rolling_recordings()) for file in firsts(files)]
+    reports = [replay(file, recorded_server()) for file in firsts(files)]
     assert all(report.is_complete for report in reports)
     return sorted(report.requests for report in reports)
 

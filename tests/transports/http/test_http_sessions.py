@@ -259,7 +259,7 @@ async def test_the_end_of_a_session_ends_every_stream():
 LISTEN = "subscriptions/listen"
 
 
-def channel_stateless_channel():
+def stateless_channel():
     return StatelessChannel(Limits())
 
 
@@ -267,27 +267,25 @@ def asked(to, id_, method="ping"):
     return to.deliver(Request(id_, method, msgspec.Raw(b'{"a":1}')))
 
 
-def say_stateless_channel(to, frame, about, *, is_answer=False):
+def send_stateless(to, frame, about, *, is_answer=False):
     to.send_nowait([RelatedMessage(frame, about, is_answer=is_answer)])
 
 
-def frames_stateless_channel(slot):
+def stateless_messages(slot):
     return [json.loads(sent.frame) for sent in slot.stream.take()]
 
 
 async def test_requests_get_internal_ids_and_responses_the_ids_of_the_client():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     first, second = asked(made, "a"), asked(made, "a")
     received = [json.loads(frame) for frame in await made.receive()]
     assert [each["id"] for each in received] == [first.number, second.number]
     assert [each["params"] for each in received] == [{"a": 1}] * 2
-    say_stateless_channel(
-        made, encode_response(second.number, {"b": 2}), second.number, is_answer=True
-    )
-    assert frames_stateless_channel(second) == [{"jsonrpc": "2.0", "id": "a", "result": {"b": 2}}]
+    send_stateless(made, encode_response(second.number, {"b": 2}), second.number, is_answer=True)
+    assert stateless_messages(second) == [{"jsonrpc": "2.0", "id": "a", "result": {"b": 2}}]
     assert second.stream.is_ended
     assert not first.stream.is_ended
-    assert frames_stateless_channel(first) == []
+    assert stateless_messages(first) == []
 
 
 def nested(depth):
@@ -309,49 +307,49 @@ def test_a_request_nested_too_deeply_is_not_awaited():
 
 @pytest.mark.requirement("MHTTP-16")
 async def test_a_message_about_no_open_request_is_dropped():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, 1)
     for about in (None, 99, "1"):
-        say_stateless_channel(made, encode_notification("n", {}), about)
-    assert frames_stateless_channel(slot) == []
+        send_stateless(made, encode_notification("n", {}), about)
+    assert stateless_messages(slot) == []
     with trio.testing.assert_checkpoints():
         await made.send([RelatedMessage(encode_notification("n", {}), slot.number)])
-    assert [each["method"] for each in frames_stateless_channel(slot)] == ["n"]
+    assert [each["method"] for each in stateless_messages(slot)] == ["n"]
 
 
 def test_a_client_that_accepts_only_json_gets_only_its_response():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, 1)
     slot.stream.is_narrow = True
-    say_stateless_channel(made, encode_notification("n", {}), slot.number)
-    say_stateless_channel(made, encode_response(slot.number, {}), slot.number, is_answer=True)
-    assert [each["id"] for each in frames_stateless_channel(slot)] == [1]
+    send_stateless(made, encode_notification("n", {}), slot.number)
+    send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    assert [each["id"] for each in stateless_messages(slot)] == [1]
 
 
 @pytest.mark.requirement("MHTTP-22", "MHTTP-24")
 async def test_a_disconnect_cancels_the_request_once_and_ends_its_messages():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, 1)
     made.abandon(slot)
     made.abandon(slot)
     _request, cancelled = [json.loads(frame) for frame in await made.receive()]
     assert cancelled["method"] == "notifications/cancelled"
     assert cancelled["params"]["requestId"] == slot.number
-    say_stateless_channel(made, encode_response(slot.number, {}), slot.number, is_answer=True)
-    assert frames_stateless_channel(slot) == []
+    send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    assert stateless_messages(slot) == []
 
 
 async def test_an_answered_request_is_not_cancelled():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, 1)
-    say_stateless_channel(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
     made.abandon(slot)
     assert len(await made.receive()) == 1
 
 
 @pytest.mark.requirement("MHTTP-13")
 async def test_a_notification_is_passed_on_unless_it_cancels():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, 1)
     params = msgspec.Raw(b'{"requestId":%d}' % slot.number)
     made.notify(Notification("notifications/cancelled", params))
@@ -363,30 +361,28 @@ async def test_a_notification_is_passed_on_unless_it_cancels():
 @pytest.mark.requirement("SUB-08")
 @pytest.mark.parametrize("id_", [7, "7"])
 def test_notifications_have_the_id_of_their_subscription(id_):
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, id_, LISTEN)
     meta = {"_meta": {SUBSCRIPTION_ID: slot.number}}
-    say_stateless_channel(made, encode_notification("n", {"x": 1, **meta}), slot.number)
-    say_stateless_channel(
-        made, encode_notification("n", {"_meta": {"a": slot.number}}), slot.number
-    )
-    say_stateless_channel(made, encode_response(slot.number, meta), slot.number, is_answer=True)
-    first, second, last = frames_stateless_channel(slot)
+    send_stateless(made, encode_notification("n", {"x": 1, **meta}), slot.number)
+    send_stateless(made, encode_notification("n", {"_meta": {"a": slot.number}}), slot.number)
+    send_stateless(made, encode_response(slot.number, meta), slot.number, is_answer=True)
+    first, second, last = stateless_messages(slot)
     assert first["params"] == {"x": 1, "_meta": {SUBSCRIPTION_ID: id_}}
     assert second["params"] == {"_meta": {"a": slot.number}}
     assert (last["id"], last["result"]["_meta"]) == (id_, {SUBSCRIPTION_ID: id_})
 
 
 def test_an_error_of_a_subscription_has_no_subscription_id():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, 7, LISTEN)
     error = {"jsonrpc": "2.0", "id": slot.number, "error": {"code": -1, "message": "no"}}
-    say_stateless_channel(made, json.dumps(error).encode(), slot.number, is_answer=True)
-    assert frames_stateless_channel(slot) == [error | {"id": 7}]
+    send_stateless(made, json.dumps(error).encode(), slot.number, is_answer=True)
+    assert stateless_messages(slot) == [error | {"id": 7}]
 
 
 async def test_the_end_of_a_stateless_channel_ends_every_stream():
-    made = channel_stateless_channel()
+    made = stateless_channel()
     slot = asked(made, 1)
     made.finish()
     assert len(await made.receive()) == 1
@@ -396,12 +392,12 @@ async def test_the_end_of_a_stateless_channel_ends_every_stream():
     with pytest.raises(trio.ClosedResourceError):
         await made.receive()
     with pytest.raises(trio.ClosedResourceError):
-        say_stateless_channel(made, b"{}", slot.number)
+        send_stateless(made, b"{}", slot.number)
 
 
 async def test_a_delivered_request_has_the_same_content_in_one_line():
     """Also where the client had set its request in lines, which no frame has."""
-    made, taken = channel_stateless_channel(), []
+    made, taken = stateless_channel(), []
     made.deliver_to(taken.extend)
     for params in (None, b'{"a":1}', b'{\n  "a": [1,\r\n 2]\n}'):
         raw = None if params is None else msgspec.Raw(params)
