@@ -21,7 +21,7 @@ https://modelcontextprotocol.io/specification/draft/basic/utilities/subscription
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 import trio
@@ -32,7 +32,6 @@ from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, 
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.journal import Lane
-from mcp_trio._session.session import Session
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
 from mcp_trio.limits import Limits
@@ -45,6 +44,9 @@ from mcp_trio.types import (
     ServerCapabilities,
     SubscriptionFilter,
 )
+
+if TYPE_CHECKING:
+    from mcp_trio._session.session import Session
 
 ANNOUNCE_LANE: Final = "announce"
 CHOICE: Final = "announce"
@@ -75,7 +77,7 @@ class ChangeListener(ABC):
     """
 
     notifier: "ChangeNotifier"
-    session: Session = attrs.field(init=False)
+    session: "Session" = attrs.field(init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _token: trio.lowlevel.TrioToken = attrs.field(init=False)
     # How often each change has happened, and the changes to be sent, the oldest first.
@@ -100,7 +102,7 @@ class ChangeListener(ABC):
     def encode(self, method: str, uri: str | None) -> bytes:
         """Return the encoded notification."""
 
-    def join(self, session: Session) -> None:
+    def join(self, session: "Session") -> None:
         """Begin to listen for changes."""
         self.session = session
         self._token = trio.lowlevel.current_trio_token()
@@ -196,7 +198,7 @@ class Announcer(ChangeListener):
     _lane: Lane | None = attrs.field(default=None, init=False)
     _is_awake: bool = attrs.field(default=False, init=False)
 
-    def join(self, session: Session) -> None:
+    def join(self, session: "Session") -> None:
         """Begin to listen for changes, when the session opens."""
         if session.sequencer.has_lanes:
             self._lane = Lane(ANNOUNCE_LANE)
@@ -354,7 +356,7 @@ class Subscriptions:
     """The open subscriptions of one session."""
 
     limits: Limits
-    session: Session
+    session: "Session"
     _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
     _has_ender: bool = attrs.field(default=False, init=False)
 

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from copy import copy
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 import msgspec
@@ -21,7 +21,6 @@ from mcp_trio._protocol.events import (
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import OutgoingRequest, RequestId
 from mcp_trio._session.journal import Lane, resume, take_turn
-from mcp_trio._session.send_queue import SendQueue
 from mcp_trio.errors import (
     ConnectionLost,
     OutcomeUnknown,
@@ -30,6 +29,9 @@ from mcp_trio.errors import (
     RequestTimeout,
     loss_as,
 )
+
+if TYPE_CHECKING:
+    from mcp_trio._session.send_queue import SendQueue
 
 ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
 OnNotification: TypeAlias = Callable[[Method, Any], bool]
@@ -169,7 +171,7 @@ class Requests:
     """
 
     connection: Connection
-    send_queue: SendQueue
+    send_queue: "SendQueue"
     loss: ConnectionLost | None = attrs.field(default=None, init=False)
     _calls: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
 

@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context, ContextVar
 from random import Random
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import attrs
 import msgspec
@@ -26,8 +26,10 @@ import trio
 from mcp_trio._journal.records import PATCHED_MARK, MarkBody, ShutBody, value_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import DecodedMessage, PrincipalMessage
-from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from mcp_trio._recorder.writer import Recorder
 
 # Lanes ------------------------------------------------------------------------------------------
 #
@@ -566,7 +568,7 @@ class Recording(_Live):
 
     has_lanes = True
 
-    recorder: Recorder
+    recorder: "Recorder"
     channel: int = 0
     _begun: Lane | None = attrs.field(default=None, init=False)
     _begun_ns: int = attrs.field(default=0, init=False)

@@ -7,16 +7,18 @@ record, with one record: a mark when its callback starts, or `cxl` if the sessio
 
 import logging
 from collections import Counter, deque
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 import trio
 
 from mcp_trio._protocol.events import NotificationReceived
-from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
 from mcp_trio._session.tasks import Tasks, split_group
 from mcp_trio._transports.concurrency import Wakeup
+
+if TYPE_CHECKING:
+    from mcp_trio._session.handlers import Application
 
 logger = logging.getLogger("mcp_trio")
 
@@ -34,7 +36,7 @@ class Deliveries:
     counted, and the first one is logged. Queue and task exist only while notifications wait.
     """
 
-    application: Application
+    application: "Application"
     sequencer: Sequencer
     tasks: Tasks
     queued_max: int

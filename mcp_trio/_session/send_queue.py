@@ -11,7 +11,7 @@ requests and notifications wait for room in their caller's task and never pause 
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import trio
@@ -19,11 +19,13 @@ import trio
 from mcp_trio._jsonrpc.messages import RelatedMessage
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
-from mcp_trio._session.tasks import Tasks
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
+
+if TYPE_CHECKING:
+    from mcp_trio._session.tasks import Tasks
 
 _Queue: TypeAlias = list[tuple[bytes, bool]]
 
@@ -47,7 +49,7 @@ class SendQueue:
     channel: Channel
     sequencer: Sequencer
     limits: Limits
-    tasks: Tasks
+    tasks: "Tasks"
     on_loss: Callable[[Exception], None]
     dropped: frozenset[bytes] = attrs.field(default=frozenset(), init=False)
     reports_losses: bool = attrs.field(init=False)

@@ -33,7 +33,7 @@ def handing_over(arrived, limits):
     async def upgraded(upgrade):
         channel = await accept_websocket(upgrade, upgrade.request, limits)
         await arrived.send(channel)
-        await channel._left.wait()
+        await channel.wait_ended()
 
     return upgraded
 
