@@ -185,6 +185,10 @@ class ShutBody(msgspec.Struct, kw_only=True, frozen=True):
     cause: str
 
 
+OTHER_SESSIONS: Final = "sessions beside"
+"""The count, at the end of a recording, of other sessions that were open meanwhile."""
+
+
 class EndBody(msgspec.Struct, kw_only=True, frozen=True):
     """The body of `end`: counters of the session."""
 

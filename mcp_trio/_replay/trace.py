@@ -15,6 +15,7 @@ from mcp_trio._journal.conversation import Conversation, conversation
 from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
     KINDS,
+    OTHER_SESSIONS,
     PATCHED_MARK,
     THREAD_RETURNED_MARK,
     TIMED_OUT_MARK,
@@ -37,7 +38,6 @@ from mcp_trio._protocol.methods import CANCELLED
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
 from mcp_trio._server.handlers import THREAD_MARK
-from mcp_trio._server.sessions import OTHER_SESSIONS
 from mcp_trio._server.subscriptions import CHOICE
 from mcp_trio._session.input_required import KEEPER, SUSPENDED_MARK
 from mcp_trio._session.journal import START_ORDINAL

@@ -25,8 +25,12 @@ from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.http_options import HttpStores, SessionFacts
-from mcp_trio._server.sessions import HandlerHttpClient, RunningSession, SessionSource
-from mcp_trio._server.sockets import HandshakeTimeouts
+from mcp_trio._server.sessions import (
+    HandlerHttpClient,
+    HandshakeTimeouts,
+    RunningSession,
+    SessionSource,
+)
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio._transports.channel import Channel

@@ -1,4 +1,4 @@
-"""The sessions of a server: how they open, and the state that they share.
+"""The sessions of a server: how they open, the state that they share, the handshake timeout.
 
 `Server` is the interface for users; each has one `ServerSessions`, which the transports use. Where
 no `Server` answers, an `OtherSessionSource` takes its place: a mock of a recorded server, a bridge.
@@ -10,15 +10,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context as Variables
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 import attrs
 import trio
 
+from mcp_trio._journal.records import OTHER_SESSIONS
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import ProtocolVersion
+from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._recorder.writer import RecordTarget, SharedRecording, begin_session, options_of
 from mcp_trio._server.effect_results import EffectResults
 from mcp_trio._server.handlers import ServedSession
@@ -34,6 +36,7 @@ from mcp_trio._session.nondeterminism import strict_watch
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
+from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 from mcp_trio.types import Implementation, ServerCapabilities
 
@@ -80,9 +83,6 @@ class HandlerHttpClient:
 
 
 # Counting the sessions that are open at the same time ---------------------------------------------
-
-OTHER_SESSIONS: Final = "sessions beside"
-"""The count, at the end of a recording, of other sessions that were open meanwhile."""
 
 
 @attrs.define
@@ -526,3 +526,74 @@ class OtherSessionSource(ABC, Generic[SessionT]):
 
         variables.run(pool.nursery.start_soon, run)
         return session
+
+
+# Closing the connections that begin no session in time.
+
+_CHECKS_PER_TIMEOUT: Final = 8
+
+# Ended connections leave the list after this time, even if the timeout itself is longer.
+_CHECK_SECONDS_MAX: Final = 10.0
+
+
+@attrs.define(eq=False)
+class PendingHandshake:
+    """A connection whose client may not have sent its first request yet.
+
+    It is the `trio.TaskStatus` with which to serve the connection, because the time starts when the
+    session opens. Before that nothing reads from the client, and the delay may be caused elsewhere,
+    for example by the server to which a bridge connects for this client.
+    """
+
+    _timeouts: "HandshakeTimeouts"
+    _channel: Channel
+    _session: RunningSession = attrs.field(init=False)
+    opened_at: float = attrs.field(default=0.0, init=False)
+
+    def started(self, session: RunningSession) -> None:
+        """Start the handshake timeout of the session, which has just opened."""
+        self._session, self.opened_at = session, trio.current_time()
+        self._timeouts.pending.append(self)
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether the session is open, and its client has sent no first request."""
+        return not (self._session.has_begun or self._session.closing.is_set())
+
+    def close(self, seconds: float) -> None:
+        """Close the connection, whose client has sent no first request for so many seconds."""
+        text = f"no first request for {seconds:g} s (limits.requests.first_request_seconds)"
+        # A WebSocket can report the reason to the client, and reports it to the session.
+        fail = getattr(self._channel, "fail", None)
+        if fail is not None:
+            fail(ConnectionLost(text), CloseCode.INTERNAL_ERROR)
+        else:
+            logger.warning("a connection is closed: %s", text)
+            self._session.shut("lost")
+
+
+@attrs.define(eq=False)
+class HandshakeTimeouts:
+    """The connections that are closed unless their client soon sends its first request."""
+
+    limits: Limits
+    pending: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
+
+    def task_status_for(self, channel: Channel) -> PendingHandshake:
+        """Return the task status with which to serve a new connection."""
+        return PendingHandshake(self, channel)
+
+    async def run(self) -> NoReturn:
+        """Close connections without a first request in `limits.requests.first_request_seconds`.
+
+        A periodic check of all connections costs less than a timer for each connection.
+        """
+        seconds = self.limits.requests.first_request_seconds
+        while True:
+            await trio.sleep(min(seconds / _CHECKS_PER_TIMEOUT, _CHECK_SECONDS_MAX))
+            pending = [each for each in self.pending if each.is_pending]
+            opened_before = trio.current_time() - seconds
+            for each in pending:
+                if each.opened_at <= opened_before:
+                    each.close(seconds)
+            self.pending = [each for each in pending if each.opened_at > opened_before]

@@ -13,8 +13,6 @@ from functools import partial
 from ipaddress import ip_address
 from typing import (
     Any,
-    Final,
-    NoReturn,
     Required,
     TypeAlias,
     TypedDict,
@@ -28,7 +26,6 @@ from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for
 from mcp_trio._protocol.websocket import (
-    CloseCode,
     checked_token,
     has_token,
     upgrade_rejection,
@@ -36,7 +33,7 @@ from mcp_trio._protocol.websocket import (
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
 from mcp_trio._server.http_options import AccessOptions, Verify
-from mcp_trio._server.sessions import HandlerHttpClient, RunningSession, SessionSource
+from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
 from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
@@ -48,79 +45,9 @@ from mcp_trio._transports.sockets import (
     serve_sockets,
     unix_listener,
 )
-from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 
 logger = logging.getLogger("mcp_trio")
-
-_CHECKS_PER_TIMEOUT: Final = 8
-
-# Ended connections leave the list after this time, even if the timeout itself is longer.
-_CHECK_SECONDS_MAX: Final = 10.0
-
-
-@attrs.define(eq=False)
-class PendingHandshake:
-    """A connection whose client may not have sent its first request yet.
-
-    It is the `trio.TaskStatus` with which to serve the connection, because the time starts when the
-    session opens. Before that nothing reads from the client, and the delay may be caused elsewhere,
-    for example by the server to which a bridge connects for this client.
-    """
-
-    _timeouts: "HandshakeTimeouts"
-    _channel: Channel
-    _session: RunningSession = attrs.field(init=False)
-    opened_at: float = attrs.field(default=0.0, init=False)
-
-    def started(self, session: RunningSession) -> None:
-        """Start the handshake timeout of the session, which has just opened."""
-        self._session, self.opened_at = session, trio.current_time()
-        self._timeouts.pending.append(self)
-
-    @property
-    def is_pending(self) -> bool:
-        """Return whether the session is open, and its client has sent no first request."""
-        return not (self._session.has_begun or self._session.closing.is_set())
-
-    def close(self, seconds: float) -> None:
-        """Close the connection, whose client has sent no first request for so many seconds."""
-        text = f"no first request for {seconds:g} s (limits.requests.first_request_seconds)"
-        # A WebSocket can report the reason to the client, and reports it to the session.
-        fail = getattr(self._channel, "fail", None)
-        if fail is not None:
-            fail(ConnectionLost(text), CloseCode.INTERNAL_ERROR)
-        else:
-            logger.warning("a connection is closed: %s", text)
-            self._session.shut("lost")
-
-
-@attrs.define(eq=False)
-class HandshakeTimeouts:
-    """The connections that are closed unless their client soon sends its first request."""
-
-    limits: Limits
-    pending: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
-
-    def task_status_for(self, channel: Channel) -> PendingHandshake:
-        """Return the task status with which to serve a new connection."""
-        return PendingHandshake(self, channel)
-
-    async def run(self) -> NoReturn:
-        """Close connections without a first request in `limits.requests.first_request_seconds`.
-
-        A periodic check of all connections costs less than a timer for each connection.
-        """
-        seconds = self.limits.requests.first_request_seconds
-        while True:
-            await trio.sleep(min(seconds / _CHECKS_PER_TIMEOUT, _CHECK_SECONDS_MAX))
-            pending = [each for each in self.pending if each.is_pending]
-            opened_before = trio.current_time() - seconds
-            for each in pending:
-                if each.opened_at <= opened_before:
-                    each.close(seconds)
-            self.pending = [each for each in pending if each.opened_at > opened_before]
-
 
 T = TypeVar("T")
 

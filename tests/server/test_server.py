@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 from mcp_trio import Client, Context, Limits, Server, ThreadContext, effect, types
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._server.effects import ReplayLifespan
-from mcp_trio._server.sessions import SessionCounter
-from mcp_trio._server.sockets import HandshakeTimeouts
+from mcp_trio._server.sessions import HandshakeTimeouts, SessionCounter
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.errors import BlockedInReplay, LocalProtocolError, RecordingError, ReplayDivergence
 from mcp_trio.limits import RequestLimits
