@@ -81,15 +81,6 @@ class Sink(Protocol):
         ...
 
 
-class MeasuredSink(Sink, Protocol):
-    """A sink that knows the size of its file."""
-
-    @property
-    def written_bytes(self) -> int:
-        """The size of the file in bytes."""
-        ...
-
-
 class FileSink:
     """A sink that replaces the contents of a file, which only its owner can read.
 
@@ -277,7 +268,7 @@ class Segments:
         self,
         path: str | os.PathLike[str],
         *,
-        open_file: Callable[[str], MeasuredSink],
+        open_file: Callable[[str], FileSink | CompressedSink],
         bytes_max: float | None = None,
         seconds_max: float | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -49,7 +49,6 @@ from mcp_trio._recorder.files import (
     SUFFIX,
     CompressedSink,
     FileSink,
-    MeasuredSink,
     Segments,
     Sink,
     WritingThread,
@@ -640,7 +639,9 @@ def _check_room(target: str) -> None:
             )
 
 
-def _open_file(path: str, *, sync_seconds: float | None, limits: Limits) -> MeasuredSink:
+def _open_file(
+    path: str, *, sync_seconds: float | None, limits: Limits
+) -> FileSink | CompressedSink:
     file = FileSink(path, sync_seconds=sync_seconds, limits=limits)
     return CompressedSink(file) if path.endswith(COMPRESSED_SUFFIX) else file
 
