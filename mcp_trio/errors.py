@@ -1,28 +1,28 @@
 """The errors that this package raises. Each class says which side is at fault.
 
-MCPError
-├── ProtocolError
-│   ├── LocalProtocolError         this side asked for something that the protocol forbids
-│   │   └── CapabilityMissing      the client has not announced what the handler needs
-│   └── RemoteProtocolError        the peer sent something that the protocol forbids
-├── RequestError                   the response is a JSON-RPC error
-│   ├── ResourceNotFound           no resource has this URI
-│   └── UserRejected               the client's user declined the request
-├── RequestTimeout                 the response did not arrive in time
-├── RequestAbandoned               a handler's thread uses a request that has ended
-├── ConnectionLost                 the connection ended while a request was open
-│   └── OutcomeUnknown             the request was sent, and may have been carried out
-├── ToolError                      a tool reports a failure
-├── UrlElicitationRequired         a handler needs its user to visit URLs first
-├── SchemaError                    a JSON Schema cannot be used
-├── ConfigError                    a configuration file cannot be used
-├── RecordingError                 a recording cannot be read or used
-├── ReplayDivergence               the replay differs from the recording
-├── ReplayedError                  an effect failed when it was recorded
-├── BlockedInReplay                a replayed handler tried to use external I/O
-├── UntrackedNondeterminism        a strictly recorded handler bypassed its context
-├── SweepUnavailable               schedules cannot be swept on this Trio or this system
-└── MockMismatch                   a client differs from the recording that a mock server plays
+    MCPError
+    ├── ProtocolError
+    │   ├── LocalProtocolError         this side asked for something that the protocol forbids
+    │   │   └── CapabilityMissing      the client has not announced what the handler needs
+    │   └── RemoteProtocolError        the peer sent something that the protocol forbids
+    ├── RequestError                   the response is a JSON-RPC error
+    │   ├── ResourceNotFound           no resource has this URI
+    │   └── UserRejected               the client's user declined the request
+    ├── RequestTimeout                 the response did not arrive in time
+    ├── RequestAbandoned               a handler's thread uses a request that has ended
+    ├── ConnectionLost                 the connection ended while a request was open
+    │   └── OutcomeUnknown             the request was sent, and may have been carried out
+    ├── ToolError                      a tool reports a failure
+    ├── UrlElicitationRequired         a handler needs its user to visit URLs first
+    ├── SchemaError                    a JSON Schema cannot be used
+    ├── ConfigError                    a configuration file cannot be used
+    ├── RecordingError                 a recording cannot be read or used
+    ├── ReplayDivergence               the replay differs from the recording
+    ├── ReplayedError                  an effect failed when it was recorded
+    ├── BlockedInReplay                a replayed handler tried to use external I/O
+    ├── UntrackedNondeterminism        a strictly recorded handler bypassed its context
+    ├── SweepUnavailable               schedules cannot be swept on this Trio or this system
+    └── MockMismatch                   a client differs from the recording that a mock server plays
 """
 
 from collections.abc import Mapping, Sequence
