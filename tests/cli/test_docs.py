@@ -49,7 +49,7 @@ def run(command, folder, *, status=0):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         stdin=subprocess.DEVNULL,
         env={
             **os.environ,
@@ -59,11 +59,11 @@ def run(command, folder, *, status=0):
     assert done.returncode == status, (command, done.stdout, done.stderr)
 
 
-@pytest.mark.timeout(240)  # forty processes, one after the other
+@pytest.mark.timeout(600)  # sixty processes, one after the other
 def test_every_example_runs_in_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
-    assert len(shown) == 17
+    assert len(shown) == 31
     for language, block in shown:
         runners[language](block, tmp_path)
 
