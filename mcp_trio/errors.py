@@ -23,6 +23,8 @@
     ├── UntrackedNondeterminism        a strictly recorded handler bypassed its context
     ├── SweepUnavailable               schedules cannot be swept on this Trio or this system
     └── MockMismatch                   a client differs from the recording that a mock server plays
+
+An indented class is a subclass of the class above, and is caught with it.
 """
 
 from collections.abc import Mapping, Sequence
