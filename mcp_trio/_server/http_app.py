@@ -188,7 +188,7 @@ class McpEndpoint:
             assert stream is not None
             await stream.news()  # A session whose handshake fails gets no id.
             if begun.is_negotiated:
-                self.runtime.sessions.agreed(begun)
+                self.runtime.sessions.publish(begun)
             is_told = await self._carry(asked, begun, stream) and begun.is_negotiated
         finally:
             if not is_told:  # The client has not received the id, and cannot use the session.

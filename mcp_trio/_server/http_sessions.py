@@ -84,7 +84,7 @@ class HttpSession:
     channel: SessionChannel
     principal: str | None
     used_at: float
-    _among: "Sessions"
+    _registry: "Sessions"
     session: RunningSession | None = attrs.field(default=None, init=False)
 
     @property
@@ -117,7 +117,7 @@ class HttpSession:
 
     def forget(self) -> None:
         """Remove the session from its registry."""
-        self._among.forget(self)
+        self._registry.forget(self)
 
 
 @attrs.define(eq=False)
@@ -151,11 +151,11 @@ class Sessions:
             principal=principal,
             events=None if make is None else make(session_id),
         )
-        begun = HttpSession(session_id, channel, principal, trio.current_time(), self)
-        self._open[begun.id] = self._unused[begun.id] = begun
-        return begun
+        opened = HttpSession(session_id, channel, principal, trio.current_time(), self)
+        self._open[opened.id] = self._unused[opened.id] = opened
+        return opened
 
-    def agreed(self, session: HttpSession) -> None:
+    def publish(self, session: HttpSession) -> None:
         """Publish the facts about a session in the store, after its handshake was answered."""
         assert session.session is not None
         connection = session.session.connection
@@ -235,9 +235,9 @@ class Sessions:
         shortest_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
         while True:
             await trio.sleep(shortest_seconds / _CHECKS_PER_IDLE_TIME)
-            self._end_forgotten(trio.current_time())
+            self._close_idle(trio.current_time())
 
-    def _end_forgotten(self, now: float) -> None:
+    def _close_idle(self, now: float) -> None:
         """Close the idle sessions; a function of its own, so the task keeps no session alive."""
         idle_seconds = self.limits.http.session_idle_seconds
         unused_seconds = min(idle_seconds, self.limits.http.session_unused_seconds)
@@ -353,8 +353,8 @@ class Runtime:
 
     def _shut_all(self) -> None:
         """Start to close all sessions, each in bounded time."""
-        begun = [self._stateless, *(each.session for each in self.sessions)]
-        for session in begun:
+        opened = [self._stateless, *(each.session for each in self.sessions)]
+        for session in opened:
             if session is not None:
                 session.shut("closed")
         for channel, connected in self._connected.items():
@@ -440,13 +440,13 @@ class Runtime:
         Raises:
             TooManySessionsError: There are too many sessions.
         """
-        begun = self.sessions.begin(principal, transport=transport)
+        opened = self.sessions.begin(principal, transport=transport)
         try:
-            begun.session = self._start(begun.channel, begun.forget)
+            opened.session = self._start(opened.channel, opened.forget)
         except BaseException:
-            begun.forget()
+            opened.forget()
             raise
-        return begun
+        return opened
 
     async def serve(self, channel: WebSocketChannel) -> None:
         """Serve a WebSocket as a session until the session has ended; close the channel.

@@ -1,7 +1,7 @@
 """Results: from the return value of a handler to the result that is sent, and its output schema.
 
-The type of the value, or the nearest of its base classes, selects a row in a table: one table for
-the content of tools and prompts, one for resources. A value without a row becomes JSON text. A
+The type of the value, or the nearest of its base classes, selects a function in a table: one for
+the content of tools and prompts, one for resources. Any other value becomes JSON text. A
 value that is a complete result already is sent as it is, except that resources embedded in a prompt
 get a MIME type if they have none.
 """
@@ -226,13 +226,13 @@ class JsonWriter:
 
 @functools.lru_cache
 def _writer_for(kind: Any) -> Callable[[Any, JsonWriter], Any]:
-    for is_row, row in _KINDS:
-        if is_row(kind):
-            return row
-    return next((_ROWS[base] for base in kind.__mro__ if base in _ROWS), _itself)
+    for is_kind, convert in _KINDS:
+        if is_kind(kind):
+            return convert
+    return next((_BY_CLASS[base] for base in kind.__mro__ if base in _BY_CLASS), _unchanged)
 
 
-def _itself(value: Any, _writer: JsonWriter) -> Any:
+def _unchanged(value: Any, _writer: JsonWriter) -> Any:
     return value
 
 
@@ -251,7 +251,7 @@ def _dict(values: dict[Any, Any], writer: JsonWriter) -> dict[Any, Any]:
     return values if is_same else ordered
 
 
-_ROWS: Final[dict[type, Callable[[Any, JsonWriter], Any]]] = {
+_BY_CLASS: Final[dict[type, Callable[[Any, JsonWriter], Any]]] = {
     set: _set,
     frozenset: _set,
     list: _sequence,
@@ -309,11 +309,11 @@ _BYTES_TYPE: Final = "application/octet-stream"
 
 _ROLES: Final = frozenset(get_args(Role))
 
-Row = TypeVar("Row")
+Entry = TypeVar("Entry")
 
 
-def _row(table: Mapping[type, Row], value: Any) -> Row | None:
-    """Return the row of the value's class, or of its nearest base class."""
+def _find_by_class(table: Mapping[type, Entry], value: Any) -> Entry | None:
+    """Return the entry of the value's class, or of its nearest base class."""
     for kind in type(value).__mro__:
         if kind in table:
             return table[kind]
@@ -398,8 +398,8 @@ def _contents(value: Any, writer: JsonWriter) -> list[Content]:
     items = _items(value)
     if any(isinstance(item, CONTENT_TYPES) for item in items):
         return [content for item in items for content in _contents(item, writer)]
-    row = _row(_CONTENTS, value)
-    return [TextContent(text=writer.encode(value).decode())] if row is None else row(value)
+    convert = _find_by_class(_CONTENTS, value)
+    return [TextContent(text=writer.encode(value).decode())] if convert is None else convert(value)
 
 
 def _blob_contents(value: bytes | bytearray | memoryview) -> list[Content]:
@@ -578,11 +578,11 @@ def resource_result(
     items = _items(value)
     if items and all(isinstance(item, ResourceContents) for item in items):
         return ReadResourceResult(contents=items)
-    row = _row(_RESOURCES, value)
-    if row is None:
-        row, value = _text_resource, writer.encode(value).decode()
+    convert = _find_by_class(_RESOURCES, value)
+    if convert is None:
+        convert, value = _text_resource, writer.encode(value).decode()
         mime_type = mime_type or "application/json"
-    return ReadResourceResult(contents=[row(uri, mime_type, value)])
+    return ReadResourceResult(contents=[convert(uri, mime_type, value)])
 
 
 def _items(value: Any) -> list[Any]:
@@ -650,13 +650,15 @@ def _message(value: Any) -> PromptMessage:
         return value
     role: Role
     role, content = value if _is_pair(value) else ("user", value)
-    row = _row(_CONTENTS, content) if isinstance(content, (str, *CONTENT_TYPES)) else None
-    if row is None:
+    convert = (
+        _find_by_class(_CONTENTS, content) if isinstance(content, (str, *CONTENT_TYPES)) else None
+    )
+    if convert is None:
         raise TypeError(
             f"a prompt returns text, messages or pairs of {' or '.join(sorted(_ROLES))} and text, "
             f"but this one returned a {type(content).__name__}"
         )
-    return PromptMessage(role=role, content=row(content)[0])
+    return PromptMessage(role=role, content=convert(content)[0])
 
 
 def _with_mime_type(message: PromptMessage) -> PromptMessage:
