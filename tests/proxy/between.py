@@ -1,4 +1,4 @@
-"""A proxy over HTTP in memory: scripted clients before it, a scripted server behind it."""
+"""An HTTP proxy in memory between scripted clients and a scripted server."""
 
 import json
 from contextlib import asynccontextmanager

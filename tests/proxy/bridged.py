@@ -1,4 +1,4 @@
-"""A bridge that runs in this process, and the words for where its clients come from."""
+"""A bridge that runs in this process."""
 
 from contextlib import asynccontextmanager
 from functools import partial

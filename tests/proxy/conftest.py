@@ -1,4 +1,4 @@
-"""A proxy in this process, between a scripted server and a host that the test is."""
+"""A proxy in this process, between a scripted server and a scripted host."""
 
 import os
 import sys

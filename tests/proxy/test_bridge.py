@@ -1,4 +1,4 @@
-"""Every transport that clients may come over, joined to every one that a server may be at."""
+"""Bridges from every transport of clients to every transport of servers."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Bytes go on as they come, behind their records, and what happens to one end happens to the other."""
+"""Forwarding between two connections: order, back pressure, signals and the end of each side."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A host that speaks stdio, and a server at a URL: both eras, and what goes wrong between them."""
+"""A bridge from a stdio host to a server at a URL."""
 
 import json
 import os

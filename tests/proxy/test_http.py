@@ -1,4 +1,4 @@
-"""What passes a proxy over HTTP: heads, bodies and streams as they are, and what is refused."""
+"""The HTTP proxy: forwarding of headers, bodies and streams, and their recording."""
 
 import json
 import ssl

@@ -1,4 +1,4 @@
-"""What a proxy's recording says of the session, also when its file cannot be written."""
+"""The recording of a proxy, also when its file cannot be written."""
 
 import os
 import signal

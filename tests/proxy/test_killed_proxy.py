@@ -1,4 +1,4 @@
-"""What a proxy that is killed at any instant leaves behind: every line that a peer saw."""
+"""A killed proxy has recorded every line that a peer received."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Lines of which nothing is dropped."""
+"""The stdio proxy: lines, their envelopes, and signals."""
 
 import os
 import signal

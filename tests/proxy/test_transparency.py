@@ -1,4 +1,4 @@
-"""The same host and the same server, with and without the proxy: nobody sees a difference."""
+"""A host and a server behave the same with and without the proxy."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What the tests of recording share: a clock of the test's own, and what a session says of itself."""
+"""Fixtures of recordings: a test clock and the facts of a session."""
 
 import attrs
 

@@ -1,4 +1,4 @@
-"""How a session comes to be recorded: the file and its first record."""
+"""Files of recordings: creation, segments, compression and locks."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""A recorder keeps everything while it can, and says so in the file when it could not."""
+"""A recorder writes every record, or marks the gap where it could not."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Servers over memory, with a peer on the other side that is scripted word by word."""
+"""Servers over memory channels, with a scripted client."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""What rounds are answered, what comes of them, and a handler that asks while it ends."""
+"""Helpers for the rounds of a request that needs input."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""What a handler asks its client, at every revision: in a request of its own, or in a round."""
+"""Requests of a handler to its client at every protocol version."""
 
 import attrs
 import pytest
@@ -384,7 +384,7 @@ async def test_no_form_asks_for_secrets(talk, protocol_version, name):
     assert text_of(await call.end()) == "not asked"
 
 
-# Visits.
+# URL elicitation.
 
 
 @pytest.mark.requirement("ELIC-27", "ELIC-28", "ELIC-29", "ELIC-30", "ELIC-44", "TRAP-92")
@@ -465,7 +465,7 @@ async def test_a_mode_that_was_not_announced_is_not_used(
             assert text_of(said) == f"the client did not announce elicitation.{mode}"
 
 
-# Refusals.
+# Rejections.
 
 
 @pytest.mark.requirement("TRAP-88")

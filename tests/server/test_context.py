@@ -1,4 +1,4 @@
-""""""
+"""The context of a handler: client and request, progress, log messages and sampling."""
 
 import json
 
@@ -21,7 +21,7 @@ def told_data(asker):
     ]
 
 
-# Facts.
+# Properties.
 
 
 async def test_the_context_has_the_properties_of_client_and_request(server, serve):
@@ -469,7 +469,7 @@ async def test_context_is_asked_for_only_where_it_is_announced(ask_once, context
     ("protocol_version", "capabilities", "context"),
     [(D, ALL, "thisServer"), (D, PLAIN, "none"), (C, PLAIN, "thisServer")],
 )
-async def test_context_that_may_be_asked_for_is(ask_once, protocol_version, capabilities, context):
+async def test_announced_context_is_requested(ask_once, protocol_version, capabilities, context):
     params = await ask_once(
         "Why?",
         protocol_version=protocol_version,

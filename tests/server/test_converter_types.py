@@ -1,4 +1,4 @@
-""""""
+"""Types that a converter of the user encodes and decodes."""
 
 import collections
 import dataclasses

@@ -438,7 +438,7 @@ def test_generators_are_no_effects():
             effect(function)
 
 
-# What a replay does with all that.
+# Replays.
 
 
 async def test_everything_replays(server, record):

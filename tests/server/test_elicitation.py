@@ -184,7 +184,7 @@ async def test_an_invalid_answer_is_an_error_of_the_client(server, asked, result
 
 
 @pytest.mark.requirement("ELIC-09")
-async def test_a_value_alone_a_schema_and_a_mere_confirmation_are_forms_too(server, serve):
+async def test_a_single_value_a_schema_and_a_confirmation_are_forms(server, serve):
     schema = {"type": "object", "properties": {"depth": {"type": "number"}}}
 
     @server.tool
@@ -209,7 +209,7 @@ async def test_a_value_alone_a_schema_and_a_mere_confirmation_are_forms_too(serv
     assert text_of(await asker.end(call)) == '[3,{"depth":2.5},null]'
 
 
-# What a client has to announce.
+# Client capabilities.
 
 
 FORM, VISIT = {"elicitation": {"form": {}}}, {"elicitation": {"url": {}}}
@@ -281,7 +281,7 @@ async def test_all_missing_capabilities_are_reported_at_once(server, serve):
     )
 
 
-# What is never asked.
+# Requests that are not sent.
 
 
 @pytest.mark.requirement("ELIC-09", "ELIC-25", "ELIC-43")
@@ -294,7 +294,7 @@ async def test_all_missing_capabilities_are_reported_at_once(server, serve):
         ("Pay at https://harbour.example first", None, None),
     ],
 )
-async def test_a_form_that_must_not_be_never_leaves(server, serve, message, kind, error):
+async def test_an_invalid_form_is_never_sent(server, serve, message, kind, error):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(error or LocalProtocolError):
@@ -341,7 +341,7 @@ async def test_invalid_unsafe_and_credential_urls_are_rejected(server, serve, ur
 @pytest.mark.parametrize(
     "url", [URL, "http://localhost:8000/pay", "http://127.0.0.1/pay?state=7", "http://[::1]/pay"]
 )
-async def test_in_development_a_url_of_this_machine_will_do(server, asked, url):
+async def test_in_development_a_url_of_this_machine_is_accepted(server, asked, url):
     @server.tool
     async def ask(ctx: Context) -> str:
         return (await ctx.elicit_url("Pay", url)).action
@@ -400,7 +400,7 @@ async def test_several_questions_are_asked_at_once_and_answered_in_their_order(
     assert text_of(await asker.end(call)) == "3 decline m file:///pier"
 
 
-async def test_one_question_that_fails_takes_the_others_back(server, serve):
+async def test_a_failed_request_withdraws_the_others(server, serve):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(RemoteProtocolError, match="value: missing"):
@@ -420,7 +420,7 @@ async def test_one_question_that_fails_takes_the_others_back(server, serve):
 # Recordings.
 
 
-async def test_a_recorded_session_asks_the_same_again_with_the_same_ids(server, record):
+async def test_a_replayed_session_sends_the_same_requests_with_the_same_ids(server, record):
     @server.tool
     async def ask(ctx: Context) -> str:
         nights, visit = await ctx.ask_all(
@@ -473,7 +473,7 @@ def rejected(hint, content):
     return caught.value.lines
 
 
-# What a form says.
+# Contents of a form.
 
 
 @pytest.mark.requirement("ELIC-09", "ELIC-10", "ELIC-12", "TRAP-91")
@@ -519,7 +519,7 @@ def test_a_single_value_is_a_field_with_all_supported_keywords(hint, said):
 
 
 @pytest.mark.requirement("ELIC-09")
-def test_one_literal_is_not_shown_in_the_order_of_another():
+def test_equal_literals_keep_their_own_order():
     assert member(Literal["a", "b"])["enum"] == ["a", "b"]
     assert member(Literal["b", "a"])["enum"] == ["b", "a"]
 
@@ -619,7 +619,7 @@ def test_an_optional_field_is_not_required_in_the_form():
     assert form_of(int | None).read({"value": 3}) == 3
 
 
-# What no form can say.
+# Types that no form supports.
 
 
 @attrs.frozen
@@ -716,7 +716,7 @@ def test_a_schema_that_is_no_form_is_rejected():
         form_of({"type": "object", "properties": {"it": "string"}})
 
 
-# What is wrong with an answer.
+# Invalid answers.
 
 
 @attrs.frozen
@@ -839,7 +839,7 @@ async def test_a_handler_asks_its_client(server, serve):
 
 
 @pytest.mark.requirement("LIFE-14", "ROOT-10", "SAMP-06")
-async def test_a_client_that_cannot_is_not_asked(server, serve):
+async def test_a_client_without_the_capability_is_not_asked(server, serve):
     caught = []
 
     @server.tool
@@ -887,7 +887,7 @@ async def test_a_handler_pings_its_client(server, serve):
         assert (await asker.end(call))["result"]["content"][0]["text"] == "alive"
 
 
-# What is asked of a model.
+# Sampling.
 
 
 def say(text, role="user"):
@@ -984,7 +984,9 @@ async def test_a_sampling_request_has_a_default_for_max_tokens(server, serve, th
         ("Why?", {"colour": "blue"}, "'colour'"),
     ],
 )
-async def test_a_question_that_is_none_never_leaves(server, serve, question, options, rejection):
+async def test_an_invalid_sampling_request_is_never_sent(
+    server, serve, question, options, rejection
+):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(TypeError, match=rejection):
@@ -996,7 +998,7 @@ async def test_a_question_that_is_none_never_leaves(server, serve, question, opt
     assert asker.told == []
 
 
-async def test_a_model_may_report_how_far_it_is(server, serve):
+async def test_a_sampling_request_can_report_progress(server, serve):
     seen = []
 
     @server.tool
@@ -1022,7 +1024,7 @@ async def test_a_model_may_report_how_far_it_is(server, serve):
 
 
 @pytest.mark.requirement("SAMP-28", "SAMP-10")
-async def test_an_answer_that_is_no_message_is_an_error_of_the_clients(server, serve):
+async def test_an_invalid_sampling_result_is_an_error_of_the_client(server, serve):
     @server.tool
     async def ask(ctx: Context) -> str:
         with pytest.raises(RemoteProtocolError, match="sampling/createMessage"):
@@ -1036,7 +1038,7 @@ async def test_an_answer_that_is_no_message_is_an_error_of_the_clients(server, s
         assert (await asker.end(call))["result"]["content"][0]["text"] == "caught"
 
 
-# Resources of one's own.
+# Resources of the same server.
 
 
 @pytest.fixture
@@ -1072,7 +1074,7 @@ async def test_a_handler_reads_resources_of_its_own_server(library, serve):
     assert await asker.call("there") == "high in lima for tools/call"
 
 
-async def test_a_thread_that_reads_what_needs_a_thread_never_waits_for_its_own_place(serve):
+async def test_a_nested_resource_read_in_a_thread_needs_no_further_thread(serve):
     server = Server("harbour", limits=Limits(requests=RequestLimits(threads_max=1)))
 
     @server.resource("harbour://depth")
@@ -1096,7 +1098,7 @@ async def test_a_thread_that_reads_what_needs_a_thread_never_waits_for_its_own_p
     assert await asker.call("here") == "3"
 
 
-async def test_a_resource_that_is_not_there_is_an_error_of_the_request(library, serve):
+async def test_a_missing_resource_is_an_error_of_the_request(library, serve):
     @library.tool
     async def careless(ctx: Context) -> str:
         await ctx.read_resource("harbour://nowhere")
@@ -1184,7 +1186,7 @@ async def test_only_the_asked_client_is_notified_of_the_completion_and_once(serv
     assert second.told == []
 
 
-async def test_visits_that_are_never_over_are_forgotten_in_the_end(serve):
+async def test_url_elicitations_that_are_never_completed_are_dropped(serve):
     server = Server("harbour", limits=Limits(requests=RequestLimits(elicitations_remembered_max=1)))
 
     @server.tool
@@ -1247,7 +1249,7 @@ CALLS = [
 
 @pytest.mark.requirement("ERR-16", "ERR-17", "ELIC-28", "TRAP-92")
 @pytest.mark.parametrize(("method", "params"), CALLS)
-async def test_a_client_of_november_2025_is_told_which_visits_are_needed(
+async def test_a_client_of_2025_11_25_gets_an_error_with_the_required_urls(
     toll, serve, method, params
 ):
     asker = await serve(toll, protocol_version=D, capabilities=BOTH)

@@ -393,7 +393,7 @@ async def test_a_client_that_hangs_on_closing_is_waited_for_in_bounded_time(auto
     assert trio.current_time() - start == 5
 
 
-# People's own clients.
+# Clients of the user.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The same handlers at a stateless client: what they ask is the answer to their own request."""
+"""Requests of handlers to stateless clients, which answer them in rounds."""
 
 import inspect
 import json
@@ -138,7 +138,9 @@ async def test_an_answer_that_does_not_fit_is_rejected_in_a_round(server, rounds
 
 
 @pytest.mark.requirement("ELIC-27", "ELIC-29", "TRAP-92")
-async def test_a_visit_has_no_id_and_its_end_no_notice(server, rounds):
+async def test_a_url_elicitation_in_a_round_has_no_id_and_no_completion_notification(
+    server, rounds
+):
     @server.tool
     async def pay(ctx: Context) -> str:
         answer = await ctx.elicit_url("Pay", URL, elicitation_id="mine")
@@ -191,7 +193,7 @@ async def test_all_that_is_asked_at_once_is_one_round(server, rounds):
         ({}, "roots", {"roots": {}}),
     ],
 )
-async def test_a_request_that_did_not_announce_what_is_needed_is_told_what_that_is(
+async def test_the_error_names_the_missing_client_capability(
     server, rounds, capabilities, name, missing
 ):
     tide = types.Tool(name="tide", input_schema={"type": "object"})
@@ -234,7 +236,7 @@ def toll(server):
 
 
 @pytest.mark.requirement("ELIC-29", "ELIC-30", "TRAP-92")
-async def test_a_visit_that_is_needed_is_a_round_and_then_the_handler_looks_again(toll, rounds):
+async def test_a_required_url_is_a_round_and_the_handler_runs_again(toll, rounds):
     agreed = {"it": {"action": "accept"}}
     asked, reply = await rounds("tools/call", {"name": "here"}, agreed, agreed)
     params = {"mode": "url", "message": "Pay", "url": URL}
@@ -258,7 +260,7 @@ async def test_repeated_url_elicitations_run_at_a_constant_stack_depth(server, r
     assert len(set(depths[1:])) == 1
 
 
-def test_a_visit_of_nothing_is_none():
+def test_an_empty_list_of_required_urls_is_rejected():
     with pytest.raises(ValueError, match="no URL"):
         UrlElicitationRequired([])
 
@@ -274,7 +276,7 @@ async def test_a_user_who_declines_a_required_url_receives_an_error(toll, rounds
 
 
 @pytest.mark.requirement("ELIC-04")
-async def test_a_visit_is_not_needed_of_who_cannot_be_asked(toll, rounds):
+async def test_a_client_without_url_elicitation_is_not_asked_for_a_required_url(toll, rounds):
     _, reply = await rounds("tools/call", {"name": "here"}, capabilities={"elicitation": {}})
     assert reply["error"]["code"] == -32021
     assert reply["error"]["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
@@ -378,7 +380,7 @@ async def test_answers_without_a_state_are_decoded_by_their_shape(plain):
 
 @pytest.mark.requirement("MRTR-24")
 @pytest.mark.parametrize("answer", [{"action": "maybe"}, {"neither": 1}, [], "text"])
-async def test_an_answer_that_looks_like_none_is_rejected(plain, answer):
+async def test_an_answer_of_unknown_shape_is_rejected(plain, answer):
     async def ask(*, ctx: Context) -> types.InputRequiredResult:
         return asks(a=SURE)
 
@@ -455,7 +457,7 @@ async def test_a_resumable_handler_asks_by_its_context_only(resumable):
     assert await resumable(ask).rejected() == INTERNAL
 
 
-async def test_a_handler_of_the_whole_method_may_ask_by_its_result(chain):
+async def test_a_handler_of_a_method_may_ask_by_its_result(chain):
     def register(server):
         @server.method("tools/call")
         async def call(
@@ -485,7 +487,7 @@ async def test_a_legacy_client_is_asked_the_same_by_requests(serve):
 
 @pytest.mark.requirement("ELIC-28", "ELIC-31")
 @pytest.mark.parametrize("own_id", [None, "payment-7"])
-async def test_a_visit_that_a_legacy_client_is_asked_for_has_an_id_and_an_end(serve, own_id):
+async def test_a_legacy_url_elicitation_has_an_id_and_a_completion_notification(serve, own_id):
     server = Server("shop")
     visit = types.ElicitParams(
         message="pay", mode="url", url="https://shop.example/pay", elicitation_id=own_id
@@ -657,7 +659,7 @@ def server_rounds():
 
 @pytest.mark.requirement("MRTR-01", "MRTR-02", "BASE-22", "STDIO-11")
 @pytest.mark.parametrize("method", list(PARAMS))
-async def test_three_methods_ask_by_their_answers_and_replay(server_rounds, record, method):
+async def test_three_methods_have_rounds_that_replay(server_rounds, record, method):
     asker, told = await record(
         server_rounds, protocol_version=STATELESS, capabilities={"elicitation": {}}
     )

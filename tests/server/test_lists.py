@@ -1,4 +1,4 @@
-""""""
+"""Lists of a server: pages, capabilities and notifications of changes."""
 
 import base64
 import contextlib
@@ -318,7 +318,7 @@ def names_of_lists_at_every_version(result, method):
     return [row["name"] for row in result[LISTS[method]]]
 
 
-# What is declared.
+# Capabilities.
 
 
 @pytest.mark.requirement("TOOL-01", "RES-01", "PROM-01", "LOG-01", "COMP-01")
@@ -354,7 +354,7 @@ async def test_methods_of_undeclared_kinds_are_not_found(
     assert (await asker.error(method))["code"] == -32601
 
 
-# What is listed.
+# Members of lists.
 
 
 @pytest.mark.requirement("TOOL-02", "RES-02", "PROM-02")
@@ -445,7 +445,7 @@ async def test_a_prompt_lists_its_arguments_and_a_template_its_variables(
     assert row["uriTemplate"] == "x:{port}{?ship}"
 
 
-# What changes.
+# Changes.
 
 
 @pytest.mark.requirement("TOOL-35", "RES-13", "PROM-11")
@@ -609,7 +609,7 @@ async def test_every_client_gets_the_same_list_in_the_order_of_registration(serv
     assert [row["name"] for row in lists[0][LISTS[method]]] == ["b", "c", "a"]
 
 
-# What clients may keep.
+# Cache hints.
 
 
 @pytest.mark.requirement("CACHE-01", "CACHE-02", "CACHE-03", "CACHE-16", "TRAP-72")

@@ -23,7 +23,7 @@ class Found:
     where: Path
 
 
-# Methods that the protocol does not know.
+# Methods outside the protocol.
 
 
 async def test_a_new_method_is_handled_with_typed_params_and_a_context(server, serve):
@@ -121,7 +121,7 @@ async def test_a_method_may_be_registered_while_a_session_is_open(server, serve)
     assert await asker.result("acme/late") == {"late": False}
 
 
-# Methods that it knows.
+# Methods of the protocol.
 
 
 async def test_a_built_in_method_is_replaced_and_its_capability_declared(server, serve):
@@ -217,7 +217,7 @@ async def test_an_error_of_a_notifications_handler_is_logged_and_the_next_one_is
     assert caplog.text.count("OSError: aground") == 2
 
 
-# What cannot be registered.
+# Rejected registrations.
 
 
 @pytest.mark.parametrize(

@@ -790,7 +790,9 @@ async def overheard(harbour, nursery):
 
 @pytest.mark.requirement("TRAN-04", "TRAN-07", "BASE-20", "BASE-22", "BASE-23")
 @pytest.mark.requirement("STDIO-11", "STDIO-12", "META-11", "META-12")
-async def test_a_stateless_client_sends_requests_and_a_server_answers_and_tells(overheard):
+async def test_a_stateless_client_sends_requests_and_receives_responses_and_notifications(
+    overheard,
+):
     ours, theirs, _ = await overheard(STATELESS)
     assert {kind(message) for message in ours.messages} <= {"request", "notification"}
     assert {kind(message) for message in theirs.messages} == {"response", "notification"}
@@ -809,7 +811,7 @@ async def test_a_stateless_client_sends_requests_and_a_server_answers_and_tells(
 
 @pytest.mark.requirement("TRAN-03", "BASE-19", "LIFE-02")
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_a_legacy_pair_shakes_hands_and_asks_in_both_directions(overheard, protocol_version):
+async def test_after_a_legacy_handshake_both_sides_send_requests(overheard, protocol_version):
     ours, theirs, _ = await overheard(protocol_version)
     said = [message.get("method") for message in ours.messages if "method" in message]
     assert said[:2] == ["initialize", "notifications/initialized"]
@@ -820,7 +822,7 @@ async def test_a_legacy_pair_shakes_hands_and_asks_in_both_directions(overheard,
 
 @pytest.mark.requirement("BASE-18")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_what_leaves_is_utf_8_in_one_line(overheard, protocol_version):
+async def test_messages_are_sent_as_utf_8_in_one_line(overheard, protocol_version):
     for channel in (await overheard(protocol_version))[:2]:
         text = b"\n".join(channel.sent).decode("utf-8", "strict")
         assert "é" in text
@@ -829,18 +831,18 @@ async def test_what_leaves_is_utf_8_in_one_line(overheard, protocol_version):
 
 @pytest.mark.requirement("PROG-08")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_people_read_what_a_handler_says_of_its_progress(overheard, protocol_version):
+async def test_progress_contains_the_message_of_the_handler(overheard, protocol_version):
     (report,) = (await overheard(protocol_version))[2]
     assert report.message == (None if protocol_version == LEGACY[0] else "casting off")
 
 
-# What is told, and what is refused.
+# Notifications and errors.
 
 
 @pytest.mark.requirement("PROG-01", "PROG-03", "PROG-04", "PROG-05", "PROG-06", "PROG-09")
 @pytest.mark.requirement("TRAP-61", "TRAP-62", "TRAP-64")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_each_request_hears_of_its_own_progress_while_it_grows(serve, protocol_version):
+async def test_each_request_receives_only_its_own_increasing_progress(serve, protocol_version):
     server, left = Server("harbour"), []
 
     @server.tool
@@ -904,12 +906,12 @@ async def test_the_codes_of_json_rpc_are_the_same_at_every_protocol_version(
             assert told["error"]["code"] == -32600
 
 
-# What is cancelled.
+# Cancellation.
 
 
 @pytest.mark.requirement("STDIO-15", "STDIO-16", "CANC-15", "CANC-16")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_a_cancelled_request_stops_and_is_never_heard_of_again(serve, protocol_version):
+async def test_a_cancelled_request_stops_and_sends_nothing_more(serve, protocol_version):
     server, ended, later = Server("harbour"), trio.Event(), trio.Event()
 
     @server.tool
@@ -945,11 +947,11 @@ async def test_a_cancelled_request_stops_and_is_never_heard_of_again(serve, prot
     assert asker.told == []
 
 
-# What spans requests.
+# State across requests.
 
 
 @pytest.mark.requirement("STATE-03", "STATE-05", "STATE-06")
-async def test_what_spans_requests_is_found_by_its_state_and_not_by_its_connection(chain):
+async def test_a_handler_is_resumed_by_its_state_on_any_connection(chain):
     def register(server):
         @server.tool(name="it", resumable=True)
         async def it(port: str, ctx: Context) -> str:
@@ -971,7 +973,7 @@ async def test_what_spans_requests_is_found_by_its_state_and_not_by_its_connecti
 
 
 @pytest.mark.requirement("STATE-06", "STATE-02", "META-16")
-async def test_two_conversations_share_a_connection_and_know_nothing_of_each_other(serve):
+async def test_two_conversations_on_one_connection_are_independent(serve):
     server = Server("harbour")
 
     @server.tool
@@ -993,7 +995,7 @@ async def test_two_conversations_share_a_connection_and_know_nothing_of_each_oth
 
 
 @pytest.mark.requirement("STATE-10")
-async def test_a_tool_says_to_the_model_that_it_does_not_know_a_handle(serve):
+async def test_an_unknown_handle_is_a_tool_error(serve):
     server = Server("harbour")
 
     @server.tool
@@ -1006,7 +1008,7 @@ async def test_a_tool_says_to_the_model_that_it_does_not_know_a_handle(serve):
     assert result["content"][0]["text"] == "there is no berth b7, or it has been given up"
 
 
-# What was not announced.
+# Missing capabilities.
 
 
 @pytest.mark.requirement("META-17", "ERR-14")

@@ -1,4 +1,4 @@
-""""""
+"""Pydantic types in the signatures of handlers."""
 
 import json
 import pathlib

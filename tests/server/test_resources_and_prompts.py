@@ -1,4 +1,4 @@
-""""""
+"""Resources, prompts and completions of a server."""
 
 import pytest
 import trio

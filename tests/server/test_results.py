@@ -1,4 +1,4 @@
-""""""
+"""Return values of handlers: content, structured content and output schemas."""
 
 import base64
 import dataclasses
@@ -529,7 +529,7 @@ async def test_a_function_without_annotation_has_no_schema(serve):
     assert await called(asker) == {"content": [{"type": "text", "text": '{"a":1}'}]}
 
 
-# What people say at registration.
+# Options at registration.
 
 
 async def test_structured_content_can_be_left_out(serve):
@@ -599,7 +599,7 @@ def test_a_given_schema_with_structured_content_disabled_is_rejected():
         returning(dict, output_schema=GIVEN, structured=False)
 
 
-# What does not fit.
+# Results that do not match their schema.
 
 
 @pytest.mark.requirement("TOOL-24")
@@ -632,7 +632,7 @@ async def test_a_result_that_does_not_match_its_schema_is_never_sent(
     assert "in what 'it' returned" in caplog.text
 
 
-# Whole results.
+# Complete results.
 
 
 @pytest.mark.requirement("TOOL-23", "TRAP-68", "TRAP-70")

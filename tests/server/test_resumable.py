@@ -25,7 +25,7 @@ STATELESS = "2026-07-28"
 
 
 @pytest.mark.requirement("MRTR-02", "MRTR-05", "MRTR-06", "MRTR-09", "STATE-02")
-async def test_a_handler_goes_on_where_it_asked_and_does_nothing_twice(resumable):
+async def test_a_handler_continues_where_it_asked_and_repeats_no_step(resumable):
     done = []
 
     def price(count: int) -> int:
@@ -99,7 +99,7 @@ async def test_missing_answers_are_asked_again_and_unknown_answers_ignored(resum
     "answer",
     [{"action": "maybe"}, {"roots": []}, [], 1, {"action": "accept", "content": {"value": "no"}}],
 )
-async def test_an_answer_that_is_none_is_rejected(resumable, answer):
+async def test_an_invalid_answer_is_rejected(resumable, answer):
     async def ask(*, ctx: Context) -> str:
         return str(await ctx.elicit("sure?", bool))
 
@@ -149,7 +149,7 @@ async def test_a_state_is_rejected_by_a_handler_that_never_gave_one(chain, resum
     assert text_of((await it.send())["result"]) == "plain"
 
 
-async def test_a_state_of_another_version_is_over(chain):
+async def test_a_state_of_another_handler_version_is_rejected(chain):
     async def ask(*, ctx: Context) -> str:
         return str((await ctx.elicit("sure?", bool)).data)
 
@@ -171,7 +171,7 @@ async def test_a_state_of_another_version_is_over(chain):
         {"requests": RequestLimits(state_chain_seconds=0.0)},
     ],
 )
-async def test_a_state_is_over_when_its_time_is(resumable, limits):
+async def test_a_state_expires(resumable, limits):
     async def ask(*, ctx: Context) -> str:
         return str((await ctx.elicit("sure?", bool)).data)
 
@@ -337,7 +337,7 @@ async def test_clocks_and_random_numbers_repeat_in_every_round(resumable):
     assert text_of(result) != text_of(other)
 
 
-async def test_each_task_has_steps_and_chance_of_its_own(resumable):
+async def test_each_task_has_its_own_steps_and_random_numbers(resumable):
     done = []
 
     def note(name: str) -> str:
@@ -531,7 +531,7 @@ async def test_tasks_of_an_effect_are_none_of_the_handlers(resumable):
     assert list(asked) == ["q1"]
 
 
-async def test_inside_of_an_effect_nothing_is_asked(resumable):
+async def test_inside_an_effect_the_client_cannot_be_asked(resumable):
     async def ask(*, ctx: Context) -> str:
         async def nested() -> None:
             await ctx.elicit("sure?", bool)
@@ -588,7 +588,7 @@ async def test_a_handler_in_a_thread_is_resumed_as_well(resumable):
     assert done == ["price"]
 
 
-async def test_that_a_thread_looks_into_its_memory_is_no_record(resumable, tmp_path):
+async def test_a_thread_that_reads_its_kept_steps_records_nothing(resumable, tmp_path):
     def ask(*, ctx: ThreadContext) -> None:
         ctx.effect(json.dumps, 30)
         ctx.elicit("sure?", bool)
@@ -653,7 +653,7 @@ async def test_prompts_and_resources_are_resumed_as_well(chain):
 # Code changes -----------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_changed_forgets_from_there_and_asks_again(resumable):
+async def test_a_changed_handler_forgets_later_steps_and_asks_again(resumable):
     done = []
 
     def step(name: str) -> str:
@@ -680,7 +680,7 @@ async def test_a_handler_that_changed_forgets_from_there_and_asks_again(resumabl
     assert done == ["same", "old", "new"]
 
 
-async def test_an_answer_to_another_question_is_none(resumable):
+async def test_an_answer_to_another_question_is_not_used(resumable):
     def version(question):
         async def ask(*, ctx: Context) -> str:
             return f"{question}: {(await ctx.elicit(question, bool)).data}"

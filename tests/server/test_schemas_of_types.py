@@ -1,4 +1,4 @@
-"""Whatever the type: its schema is valid, and accepts exactly what is decoded."""
+"""The schema of every type is valid and accepts exactly the values that can be decoded."""
 
 import enum
 import json

@@ -1,4 +1,4 @@
-""""""
+"""A server: its lifespan, recordings, capabilities and sessions."""
 
 import contextlib
 import copy

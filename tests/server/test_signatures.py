@@ -1,4 +1,4 @@
-""""""
+"""Signatures of handlers: schemas, decoding, docstrings and error texts."""
 
 import collections
 import dataclasses

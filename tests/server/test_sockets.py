@@ -143,7 +143,7 @@ async def test_an_error_of_the_lifespan_is_raised_without_a_group(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-# Who may come
+# Authorization
 
 
 async def test_a_token_opens_a_websocket_by_header_and_by_subprotocol(tmp_path):

@@ -1,4 +1,4 @@
-"""Serving stdio: over pipes in this process, and in a process of its own where signals matter."""
+"""Serving stdio: over pipes in this process, and in a process with signals."""
 
 import contextlib
 import functools

@@ -60,7 +60,7 @@ def told(messages):
     ]
 
 
-# What is told.
+# Notifications.
 
 
 @pytest.mark.requirement("SUB-03", "SUB-04", "SUB-08", "META-20", "TOOL-36", "RES-14", "PROM-12")
@@ -254,7 +254,7 @@ async def test_a_client_without_a_subscription_receives_nothing(server, stateles
     assert await asker.wire.receive_available() == []
 
 
-# How it ends.
+# The end of a subscription.
 
 
 @pytest.mark.requirement("SUB-12", "SUB-13")
@@ -328,7 +328,7 @@ async def test_a_client_that_disconnects_does_not_delay_the_end(server, nursery,
     assert not server._change_notifier._listeners
 
 
-# What it costs.
+# Limits.
 
 
 async def test_the_rejection_of_too_many_subscriptions_names_the_limit(stateless):

@@ -1,4 +1,4 @@
-""""""
+"""Tools: registration, arguments, results, errors and security."""
 
 import functools
 import json

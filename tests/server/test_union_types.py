@@ -1,4 +1,4 @@
-""""""
+"""Unions in the signatures of handlers."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-""""""
+"""URI templates: expansion, matching, and the rejection of hostile values."""
 
 import time
 from urllib.parse import unquote

@@ -1,4 +1,4 @@
-"""Servers that note what becomes of them, and of those who wait for them."""
+"""Servers that record their events for tests."""
 
 import contextlib
 

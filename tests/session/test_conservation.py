@@ -1,4 +1,4 @@
-"""Every request ends exactly once, whatever happens around it: random conversations, both sides."""
+"""Every request of a random conversation ends exactly once, on both sides."""
 
 import collections
 import json

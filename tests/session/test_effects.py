@@ -262,7 +262,7 @@ async def test_a_task_that_no_handler_started_has_no_effects_during_a_recording(
     assert "no lane" in faults[0]
 
 
-# What is read in passing.
+# Synchronous effects.
 
 
 async def test_a_synchronous_effect_is_one_record(handle, recording, story):

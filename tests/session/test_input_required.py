@@ -311,7 +311,7 @@ async def test_the_same_task_asks_again_after_it_has_left_a_question(dock, round
     assert rounds.text_of(await peer.receive()) == "[{'day': 'now'}]"
 
 
-# What cannot be asked.
+# Rejected requests of handlers.
 
 
 @pytest.fixture
@@ -441,7 +441,7 @@ async def test_an_effect_cannot_ask(rounds, fault):
     assert "fish" in str(error)
 
 
-# What a recording says.
+# Recordings.
 
 
 async def test_a_recording_of_a_stateless_session_has_its_protocol_version_once(
@@ -559,7 +559,7 @@ async def test_a_retry_without_an_answer_does_not_extend_the_timeout(
     assert len(ended) == 1
 
 
-# What is shielded from the end.
+# Shielded handlers.
 
 
 @pytest.fixture
@@ -620,7 +620,7 @@ async def test_a_shielded_question_without_a_retry_raises_connection_lost(
     assert recording.story()[-2:] == ["err r1 2", "cxl r1 3"]
 
 
-# Places.
+# Slots.
 
 
 async def test_a_suspended_handler_frees_its_slot_and_takes_one_again(dock, rounds, small, echo):

@@ -1,4 +1,4 @@
-"""Who serves takes the first step of what it brings, and goes on elsewhere if that waits."""
+"""A leader runs the first step of a job in its own task and continues in another if it suspends."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Tasks that run one handler after the other."""
+"""A pool of tasks that run jobs one after the other, and the poller of idle connections."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""A server as a subprocess: its start, its end, and what is left of it."""
+"""A server as a subprocess: its start, its end and its children."""
 
 import errno
 import json

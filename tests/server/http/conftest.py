@@ -1,4 +1,4 @@
-"""Servers behind the HTTP application, with clients whose exchanges are scripted."""
+"""Servers behind the HTTP application, with clients that send scripted exchanges."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""The application: who is let in, what is where, and what the runtime of it does."""
+"""The HTTP application: endpoints, authorization, mounting and shutdown."""
 
 import contextlib
 import functools

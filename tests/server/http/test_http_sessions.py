@@ -1,4 +1,4 @@
-"""Sessions that were begun and never used: they go soon, and are in nobody's way."""
+"""HTTP sessions: timeouts, resumption, stores and the HTTP+SSE transport."""
 
 import contextlib
 import gc

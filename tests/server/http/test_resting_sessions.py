@@ -1,4 +1,4 @@
-"""A session over HTTP is tasks only while it has something to do, and little memory besides."""
+"""Idle HTTP sessions have no tasks and take little memory."""
 
 import gc
 import time

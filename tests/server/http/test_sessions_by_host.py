@@ -1,4 +1,4 @@
-"""Legacy sessions over HTTP: their ids, their streams, and how they end."""
+"""Legacy sessions over HTTP: ids, streams, batches and the end of a session."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""Modern requests over HTTP: each by itself, and gone with its client."""
+"""Stateless requests over HTTP."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""The WebSocket endpoint at the end of a server, with a host that is scripted."""
+"""The WebSocket endpoint of a server."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""A client of HTTP/2 that shows what goes over the wire."""
+"""An HTTP/2 client that shows the events on the wire."""
 
 import ssl
 

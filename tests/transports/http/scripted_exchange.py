@@ -1,4 +1,4 @@
-"""An exchange without a socket: it gives one request, and keeps what is answered."""
+"""An exchange without a socket: one request, and the response that it got."""
 
 import contextlib
 import json

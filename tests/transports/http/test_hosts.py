@@ -1,4 +1,4 @@
-"""What every host promises to an application: each of these tests runs over all of them."""
+"""The contract of HTTP hosts, checked with each of them."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""What waits for a client on one stream."""
+"""The messages that wait for a client on one HTTP response."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""A session's frames, each on its own way; and what was posted to it, in order."""
+"""Channels of HTTP sessions: the streams of outgoing messages and the order of posted ones."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pairs of channels over a WebSocket, and the library's own ends to speak with them."""
+"""Pairs of channels over a WebSocket, and connections of the library as their peers."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""A channel over a socket of messages that is nobody's library."""
+"""WebSocket channels: over a scripted socket, and over the library's connections."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""The native listener's connections: over bytes in memory, what goes in and what comes out."""
+"""Connections of the native HTTP listener, over bytes in memory."""
 
 import errno
 import functools
