@@ -5,7 +5,14 @@ import pytest
 import trio
 from channel_matrix import Outcome, cell, outcomes_of, remarks, table_of
 from proof import transports
-from proof.transports import ENVELOPE, ERAS, WAYS, differences, record, records_of
+from proof.transports import (
+    ENVELOPE,
+    PROTOCOL_VERSIONS,
+    TRANSPORTS,
+    differences,
+    record,
+    records_of,
+)
 from rich.console import Console
 
 from mcp_trio.testing import CHANNEL_CHECKS
@@ -14,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("protocol_version", ERAS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 def test_over_all_transports_the_same_is_recorded_but_for_the_envelope(capsys, protocol_version):
     assert transports.main(["--protocol-version", protocol_version]) == 0
     assert "WRONG" not in capsys.readouterr().out
@@ -23,7 +30,9 @@ def test_over_all_transports_the_same_is_recorded_but_for_the_envelope(capsys, p
 @pytest.mark.real_time
 @pytest.mark.parametrize("field", ["shut $.cause", "open $.transport"])
 def test_anything_else_that_differs_is_told_and_is_a_status(monkeypatch, capsys, field):
-    monkeypatch.setattr(transports, "WAYS", {name: WAYS[name] for name in ("memory", "HTTP")})
+    monkeypatch.setattr(
+        transports, "TRANSPORTS", {name: TRANSPORTS[name] for name in ("memory", "HTTP")}
+    )
     monkeypatch.setattr(
         transports, "ENVELOPE", {each: ENVELOPE[each] for each in ENVELOPE if each != field}
     )
@@ -33,15 +42,15 @@ def test_anything_else_that_differs_is_told_and_is_a_status(monkeypatch, capsys,
 
 def test_what_may_differ_and_never_does_is_told(monkeypatch):
     row = transports.Row("TCP", 1, tuple(ENVELOPE), "yes")
-    assert transports.needless_fields([row]) == []
+    assert transports.unused_fields([row]) == []
     monkeypatch.setattr(transports, "ENVELOPE", {**ENVELOPE, "out $.result": ("x", "y")})
-    assert transports.needless_fields([row]) == ["out $.result"]
+    assert transports.unused_fields([row]) == ["out $.result"]
 
 
 @pytest.mark.real_time
 def test_every_kind_of_difference_has_its_name(tmp_path):
     protocol_version = "2025-11-25"
-    left = records_of(trio.run(record, WAYS["memory"], protocol_version, tmp_path))
+    left = records_of(trio.run(record, TRANSPORTS["memory"], protocol_version, tmp_path))
     assert list(differences(left, left)) == []
     assert list(differences(left, left[:-1])) == ["more records"]
     swapped = [left[0], left[2], left[1], *left[3:]]
@@ -51,7 +60,7 @@ def test_every_kind_of_difference_has_its_name(tmp_path):
 
 def test_a_replay_that_differs_is_told(tmp_path):
     protocol_version = "2025-11-25"
-    path = trio.run(record, WAYS["memory"], protocol_version, tmp_path)
+    path = trio.run(record, TRANSPORTS["memory"], protocol_version, tmp_path)
     path.write_bytes(path.read_bytes().replace(b"gauge 2", b"gauge 3"))
     assert transports.replayed(path, protocol_version) != "yes"
 

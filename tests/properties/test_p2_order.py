@@ -9,7 +9,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from proof.observed_replay import Listened, recorded_story
+from proof.observed_replay import NotingServer, recorded_actions
 
 from mcp_trio import Context, Server
 from mcp_trio._session.journal import Lane
@@ -65,13 +65,13 @@ def test_lanes_and_their_order_are_the_same_under_every_schedule(stage, tasks, s
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "forest.mcprec.jsonl")
         stage.play(forest(tasks), talk_of(tasks, stage), record=path, seed=seed)
-        story = recorded_story(path)
+        actions = recorded_actions(path)
         expected = {name for n, tree in enumerate(tasks) for name in names_of(tree, f"r{5 + n}")}
-        assert {moment.lane for moment in story.moments if moment.lane} - {"close"} == expected
+        assert {action.lane for action in actions.ordered if action.lane} - {"close"} == expected
         for other in (seed + 100, seed + 200):
-            listened = Listened(forest(tasks))
-            stage.replayed(path, listened, seed=other)
-            assert story.difference(listened.story) is None
+            noting_server = NotingServer(forest(tasks))
+            stage.replayed(path, noting_server, seed=other)
+            assert actions.difference(noting_server.actions) is None
 
 
 # The control: lanes by the time at which they were spawned.

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import assume
-from proof.observed_replay import Listened, recorded_story
+from proof.observed_replay import NotingServer, recorded_actions
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body
@@ -26,10 +26,10 @@ from mcp_trio.transports import memory_pair
 
 def replayed(path, server, *, number=0, mode="strict"):
     """Replay under a scheduler seed; return what the session did."""
-    listened = Listened(server)
+    noting_server = NotingServer(server)
     with seeded_schedule(number):
-        replay(path, listened, mode=mode, watches=False)
-    return listened.story
+        replay(path, noting_server, mode=mode, watches=False)
+    return noting_server.actions
 
 
 def records(path):
@@ -38,11 +38,11 @@ def records(path):
 
 def played(path):
     """Return kind, lane and ordinal of each record that takes a turn in a replay."""
-    return recorded_story(path).moments
+    return recorded_actions(path).ordered
 
 
 def sent_frames(path):
-    return recorded_story(path).frames
+    return recorded_actions(path).sent_messages
 
 
 def rewrite(path, target, change):
@@ -98,8 +98,8 @@ def assert_same_whatever_the_schedule(make_server, client, *, number):
         assume(not given_up.is_so)
         for other in (number + 100, number + 200, number + 300):
             heard = replayed(path, make_server(), number=other)
-            assert heard.frames == sent_frames(path)
-            assert heard.moments == played(path)
+            assert heard.sent_messages == sent_frames(path)
+            assert heard.ordered == played(path)
 
 
 # The desk: a server, and a session with all kinds of records.

@@ -550,7 +550,7 @@ async def weighing(ctx):
 def test_an_error_of_a_reading_is_raised_again(world, tmp_path):
     path = world.record(make_server(weighing), tmp_path / "a.mcprec.jsonl", call_divergence_kinds)
     heard = world.replayed(path, make_server(weighing))
-    assert heard.frames == world.sent_frames(path)
+    assert heard.sent_messages == world.sent_frames(path)
 
 
 def test_a_record_that_is_no_outcome_diverges(world, tmp_path):
@@ -791,8 +791,8 @@ def test_announcements_are_replayed_byte_for_byte(world, recorded, number):
     assert len(told) < 20  # 16 changes of tools, 4 of prompts, 5 updates
     for other in range(3):
         heard = world.replayed(path, make_server_announced_changes(), number=other)
-        assert heard.frames == world.sent_frames(path)
-        assert heard.moments == world.played(path)
+        assert heard.sent_messages == world.sent_frames(path)
+        assert heard.ordered == world.played(path)
 
 
 @pytest.mark.parametrize("number", range(12))

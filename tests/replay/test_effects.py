@@ -113,7 +113,7 @@ def test_every_effect_comes_from_the_recording(world, recorded):
     RUNS.clear()
     for number in range(3):
         heard = world.replayed(path, make_server(everything), number=number)
-        assert heard.frames == world.sent_frames(path)
+        assert heard.sent_messages == world.sent_frames(path)
     assert RUNS == []
 
 
@@ -266,7 +266,7 @@ def test_a_cancelled_effect_is_cancelled_at_the_same_record(world, recorded):
     kinds = [r["k"] for r in world.records(path) if r.get("l") == "r5"]
     assert kinds == ["cmd", "cxl", "cmd", "res", "cxl"]
     heard = world.replayed(path, make_server(slow))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
 
 
 async def waiting_without_timeout(ctx):
@@ -299,10 +299,10 @@ async def old_code(ctx):
 
 def test_patched_code_takes_the_branch_of_the_recording(world, recorded):
     path = recorded(old_code)
-    assert world.replayed(path, make_server(patched_code)).frames == world.sent_frames(path)
+    assert world.replayed(path, make_server(patched_code)).sent_messages == world.sent_frames(path)
     path.unlink()
     path = recorded(patched_code)
-    assert world.replayed(path, make_server(patched_code)).frames == world.sent_frames(path)
+    assert world.replayed(path, make_server(patched_code)).sent_messages == world.sent_frames(path)
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(old_code))
     assert caught.value.kind in {"missing", "extra"}
@@ -566,7 +566,7 @@ def test_a_cancelled_lane_may_have_an_effect_that_is_not_recorded(world, tmp_pat
     )
     assert world.records(path)[world.place_of(path, lambda r: r["k"] == "cxl")]["l"] == "r19"
     heard = world.replayed(path, make_server_outbound(handler), number=number, mode="outbound")
-    assert heard.frames == world.sent_frames(path)
+    assert heard.sent_messages == world.sent_frames(path)
 
 
 @pytest.mark.parametrize(
@@ -576,7 +576,7 @@ def test_a_cancelled_lane_may_have_an_effect_that_is_not_recorded(world, tmp_pat
 @pytest.mark.parametrize("number", range(3))
 def test_effects_in_another_order_replay_if_the_messages_are_the_same(world, path, handler, number):
     heard = world.replayed(path, make_server_outbound(handler), number=number, mode="outbound")
-    assert heard.frames == world.sent_frames(path)
+    assert heard.sent_messages == world.sent_frames(path)
 
 
 @pytest.mark.parametrize(

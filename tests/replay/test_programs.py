@@ -398,7 +398,7 @@ def test_a_race_that_the_journal_cannot_know_is_replayed_or_reported_but_never_s
         for other in (number + 100, number + 200):
             with suppress(ReplayDivergence):
                 heard = world.replayed(path, server_of(scripts), number=other)
-                assert heard.frames == world.sent_frames(path)
+                assert heard.sent_messages == world.sent_frames(path)
 
 
 # The control: without the gate the schedule decides.

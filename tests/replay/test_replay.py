@@ -38,8 +38,8 @@ def test_the_report_counts_records_and_requests(desk, path, world):
 @pytest.mark.parametrize("number", range(5))
 def test_a_replay_sends_the_recorded_bytes_in_the_recorded_order(desk, world, path, number):
     heard = world.replayed(path, desk.make_server(), number=number)
-    assert heard.moments == world.played(path)
-    assert heard.frames == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
+    assert heard.sent_messages == world.sent_frames(path)
 
 
 async def test_a_replay_runs_inside_a_trio_program(desk, world, tmp_path):
@@ -289,8 +289,8 @@ def test_requests_see_the_state_that_a_notification_handler_left(world, tmp_path
     path = world.record(make_counter(), tmp_path / "x.mcprec.jsonl", moor_and_count, number=number)
     assert told(world, path) == [("mark", 1)] * 6
     heard = world.replayed(path, make_counter(), number=number + 1)
-    assert heard.frames == world.sent_frames(path)
-    assert heard.moments == world.played(path)
+    assert heard.sent_messages == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
 
 
 def test_a_session_that_ends_before_all_notifications_are_handled_replays(world, tmp_path):
@@ -362,8 +362,8 @@ def test_a_recording_replays_in_segments_and_compressed(world, tmp_path, name, s
     world.record(make_server_recording_files(), options, call)
     assert len(list(tmp_path.iterdir())) > 1 or segment_bytes_max is None
     heard = world.replayed(path, make_server_recording_files())
-    assert heard.frames == world.sent_frames(path)
-    assert heard.moments == world.played(path)
+    assert heard.sent_messages == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
 
 
 def test_unknown_keys_are_ignored(world, tmp_path):

@@ -138,7 +138,9 @@ def told(world, path):
 def test_requests_made_together_replay(world, tmp_path, tool, options):
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", calling(tool, **options))
     for number in range(5):
-        assert world.replayed(path, make_server(), number=number).frames == world.sent_frames(path)
+        assert world.replayed(
+            path, make_server(), number=number
+        ).sent_messages == world.sent_frames(path)
 
 
 def test_the_wait_for_all_answers_has_an_end_of_its_own(world, tmp_path):
@@ -169,7 +171,7 @@ def test_a_wait_cancelled_after_all_answers_is_cancelled_again(world, tmp_path):
         return lines[:place] + [encode_body(record) + b"\n" for record in later]
 
     changed = world.rewrite(path, tmp_path / "b.mcprec.jsonl", stand_still)
-    assert world.replayed(changed, make_server()).frames == world.sent_frames(changed)
+    assert world.replayed(changed, make_server()).sent_messages == world.sent_frames(changed)
 
 
 def test_an_error_before_a_cancellation_is_raised_again(world, tmp_path):
@@ -186,7 +188,7 @@ def test_an_error_before_a_cancellation_is_raised_again(world, tmp_path):
     assert told(world, path)[-2:] == [("err", 0), ("cxl", 0)]
     for number in range(5):
         heard = world.replayed(path, make_server(), number=number)
-        assert heard.moments == world.played(path)
+        assert heard.ordered == world.played(path)
 
 
 def test_the_first_of_two_rejections_is_raised(world, tmp_path):
@@ -218,7 +220,7 @@ def test_the_first_of_two_rejections_is_raised(world, tmp_path):
     for turn in range(5):
         path = world.record(make(), tmp_path / f"{turn}.mcprec.jsonl", client)
         assert told(world, path) == [("cmd", 0), ("err", 1), ("err", 1), ("err", 0)]
-        assert world.replayed(path, make()).frames == world.sent_frames(path)
+        assert world.replayed(path, make()).sent_messages == world.sent_frames(path)
     assert {error.message for error in caught} == {"roots/list"}
 
 
@@ -317,9 +319,11 @@ def test_a_batch_is_one_record_and_each_of_its_messages_has_a_lane(world, path_b
 
 def test_batches_replay_byte_for_byte(world, path_batched_sessions):
     for number in range(5):
-        story = world.replayed(path_batched_sessions, make_server_batched_sessions(), number=number)
-        assert story.moments == world.played(path_batched_sessions)
-        assert story.frames == world.sent_frames(path_batched_sessions)
+        actions = world.replayed(
+            path_batched_sessions, make_server_batched_sessions(), number=number
+        )
+        assert actions.ordered == world.played(path_batched_sessions)
+        assert actions.sent_messages == world.sent_frames(path_batched_sessions)
 
 
 @pytest.mark.parametrize("lane", range(3))
@@ -458,8 +462,8 @@ def recorded(world, tmp_path, handler_early_wakeups):
 
 def test_a_call_cancelled_just_before_it_is_no_divergence(world, recorded, handler_early_wakeups):
     heard = world.replayed(recorded, make_server_early_wakeups(handler_early_wakeups))
-    assert heard.frames == world.sent_frames(recorded)
-    assert heard.moments == world.played(recorded)
+    assert heard.sent_messages == world.sent_frames(recorded)
+    assert heard.ordered == world.played(recorded)
 
 
 def test_each_removed_cxl_diverges(desk, world, recorded, handler_early_wakeups):
@@ -526,7 +530,7 @@ def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
     path = world.record(make_server_early_wakeups(in_a_nursery), tmp_path / "a.mcprec.jsonl", once)
     late = world.rewrite(path, tmp_path / "late.jsonl", pause)
     heard = world.replayed(late, make_server_early_wakeups(in_a_nursery), number=number)
-    assert heard.moments == world.played(late)
+    assert heard.ordered == world.played(late)
 
 
 # A call that is not recorded is accepted only if its lane came to it a little too early.
@@ -695,7 +699,7 @@ async def reading_all(ctx):
 def test_a_value_read_shortly_before_a_cancellation_is_no_divergence(world, tmp_path, client):
     path = world.record(make_server_early_calls(waiting_first), tmp_path / "a.mcprec.jsonl", client)
     heard = world.replayed(path, make_server_early_calls(waiting_less))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
     assert replay(path, make_server_early_calls(waiting_less), mode="outbound").is_complete
 
 
@@ -720,7 +724,7 @@ def test_a_shield_that_a_lane_entered_too_early_is_removed(world, tmp_path, clie
         make_server_early_calls(shielding_in_time), tmp_path / "a.mcprec.jsonl", client
     )
     heard = world.replayed(path, make_server_early_calls(shielding_early))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
 
 
 async def begin_to_tell(ctx):
@@ -753,8 +757,8 @@ def test_a_call_overtaken_by_its_cancellation_is_not_compared(world, tmp_path, c
     in_time = cleaning_up(begin, after_seconds=5.001)
     path = world.record(in_time, tmp_path / "a.mcprec.jsonl", client)
     heard = world.replayed(path, cleaning_up(begin, after_seconds=4.999))
-    assert heard.moments == world.played(path)
-    assert heard.frames == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
+    assert heard.sent_messages == world.sent_frames(path)
 
 
 def test_a_value_that_was_never_recorded_is_blocked(world, tmp_path):
@@ -801,7 +805,7 @@ def assert_replayed(world, make_server, path, place, **moves):
     target = path.with_name("late.mcprec.jsonl")
     late = world.rewrite(path, target, lambda lines: moved(lines, place, **moves))
     for number in range(4):
-        assert world.replayed(late, make_server(), number=number).moments == world.played(late)
+        assert world.replayed(late, make_server(), number=number).ordered == world.played(late)
 
 
 def test_requests_made_together_by_a_cancelled_thread_replay(world, tmp_path):
@@ -982,8 +986,8 @@ def assert_replays(world, tmp_path, client, seconds, then):
         make_server_simultaneous_deadlines(seconds, then), tmp_path / "a.mcprec.jsonl", client
     )
     heard = world.replayed(path, make_server_simultaneous_deadlines(seconds, then))
-    assert heard.frames == world.sent_frames(path)
-    assert heard.moments == world.played(path)
+    assert heard.sent_messages == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
     return [record["k"] for record in world.records(path) if record.get("l", "").startswith("r")]
 
 
@@ -1051,8 +1055,8 @@ def test_a_deadline_at_the_time_of_the_session_end_expires_again(world, tmp_path
     for path in races.values():
         for number in range(8):
             heard = world.replayed(path, make_racer(), number=number)
-            assert heard.frames == world.sent_frames(path)
-            assert heard.moments == world.played(path)
+            assert heard.sent_messages == world.sent_frames(path)
+            assert heard.ordered == world.played(path)
 
 
 # Replay of several sessions in one recording.
@@ -1115,7 +1119,7 @@ def test_all_sessions_send_the_same_bytes_in_the_same_order(world, path_shared_r
     assert {r.get("c", 0) for r in world.records(path_shared_recordings)} == set(range(COUNT + 1))
     assert world.replayed(
         path_shared_recordings, make_server_shared_recordings(), number=number
-    ).frames == world.sent_frames(path_shared_recordings)
+    ).sent_messages == world.sent_frames(path_shared_recordings)
 
 
 def test_a_cut_replays_up_to_the_cut(world, path_shared_recordings, tmp_path):

@@ -88,15 +88,15 @@ def test_multi_round_trip_requests_replay_with_their_recorded_states(
     world, path_multi_round_trip_requests, number
 ):
     heard = world.replayed(path_multi_round_trip_requests, make_server(), number=number)
-    assert heard.frames == world.sent_frames(path_multi_round_trip_requests)
-    assert heard.moments == world.played(path_multi_round_trip_requests)
+    assert heard.sent_messages == world.sent_frames(path_multi_round_trip_requests)
+    assert heard.ordered == world.played(path_multi_round_trip_requests)
     report = replay(path_multi_round_trip_requests, make_server())
     assert (report.requests, report.untracked_calls) == (3, ())
 
 
 def test_multi_round_trip_requests_replay_in_outbound_mode(world, path_multi_round_trip_requests):
     heard = world.replayed(path_multi_round_trip_requests, make_server(), mode="outbound")
-    assert heard.frames == world.sent_frames(path_multi_round_trip_requests)
+    assert heard.sent_messages == world.sent_frames(path_multi_round_trip_requests)
 
 
 @pytest.mark.parametrize("lines", range(5, 38, 3))
@@ -301,8 +301,8 @@ def test_notifications_of_subscriptions_replay_byte_for_byte(world, recorded, cl
     path = recorded(client, number)
     for other in range(3):
         heard = world.replayed(path, make_server_subscribed_sessions(), number=other)
-        assert heard.frames == world.sent_frames(path)
-        assert heard.moments == world.played(path)
+        assert heard.sent_messages == world.sent_frames(path)
+        assert heard.ordered == world.played(path)
 
 
 def test_each_subscription_notifies_in_the_lane_of_its_request(world, recorded):

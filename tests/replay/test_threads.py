@@ -93,8 +93,8 @@ def test_handlers_in_threads_send_the_same_bytes_in_the_same_order(world, record
     path = recorded(talking, calling(6))
     assert sum(r["k"] == "mark" and r["f"]["name"] == "thread" for r in world.records(path)) == 7
     heard = world.replayed(path, make_server(talking), number=number)
-    assert heard.frames == world.sent_frames(path)
-    assert heard.moments == world.played(path)
+    assert heard.sent_messages == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
 
 
 def test_one_thread_runs_at_a_time(recorded):
@@ -121,7 +121,7 @@ def test_a_read_within_a_thread_takes_another_one(world, recorded):
 
     path = recorded(reading, calling(3))
     heard = world.replayed(path, make_server(reading))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
 
 
 # Cancellation.
@@ -158,7 +158,7 @@ def test_an_abandoned_thread_is_rejected_and_ends(world, recorded):
         time.sleep(0.001)
     SEEN.clear()
     heard = world.replayed(path, make_server(asking))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
     assert SEEN == [True, "left"] * 3
 
 
@@ -180,7 +180,7 @@ def test_nothing_of_a_request_is_recorded_after_its_end(world, recorded):
     kinds = [(r["k"], r["o"]) for r in world.records(path) if r.get("l", "").startswith("r")]
     assert kinds == [("mark", 1), ("out", 2), ("cxl", 3), ("out", 4), ("cxl", 5)]
     heard = world.replayed(path, make_server(asking_roots))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
 
 
 def use_clock(ctx):
@@ -249,7 +249,7 @@ def test_a_thread_makes_no_call_after_the_end_of_its_request(world, abandoned_at
     recorded_steps = list(went_on)
     went_on.clear()
     heard = world.replayed(path, make_server(working))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
     assert went_on == recorded_steps
 
 
@@ -312,7 +312,7 @@ def test_a_thread_continues_after_a_call_without_a_record(world, recorded, call)
     told = [(r["l"], r["f"]) for r in world.records(path) if "came back" in str(r.get("f"))]
     assert len(told) == len(dict(told)) == 2
     heard = world.replayed(path, make_server(passing))
-    assert heard.moments == world.played(path)
+    assert heard.ordered == world.played(path)
     assert said == [1, 2] * 2
 
 
@@ -364,7 +364,7 @@ def test_the_mark_of_a_returned_call_is_no_code_change(world, recorded):
 
     path = recorded(old, calling(1))
     heard = world.replayed(path, make_server(new), mode="outbound")
-    assert heard.frames == world.sent_frames(path)
+    assert heard.sent_messages == world.sent_frames(path)
 
 
 @pytest.mark.parametrize("work", [calculate, calculate_as_effect])
@@ -412,8 +412,8 @@ def test_a_lock_released_by_a_cancelled_thread_is_granted_in_the_recorded_order(
     assert lanes == [lanes[0]] * (len(lanes) - 1) + [lanes[-1]]
     assert lanes[0] != lanes[-1]
     heard = world.replayed(path, make_server(leaving))
-    assert heard.frames == world.sent_frames(path)
-    assert heard.moments == world.played(path)
+    assert heard.sent_messages == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
 
 
 # Divergences.

@@ -1,8 +1,7 @@
-"""Handlers of a shop as they were recorded, and each of them changed in one way.
+"""Handlers of a shop as they were recorded, and variants that are changed in one way.
 
-The numbers beside the recorded ones are the ordinals of their operations. `order` is a list of
-steps, so that a change of it is a change of the list. The table at the end says what is made of
-which.
+The numbers beside the recorded handlers are the ordinals of their operations. `order` is a list of
+steps; changing it means changing the list. The table at the end has all changes.
 """
 
 import random
@@ -21,7 +20,7 @@ Handler: TypeAlias = Callable[..., Reply] | Callable[..., Awaitable[Reply]]
 
 @attrs.define
 class Order:
-    """An order at work; `reply` is what it answers in the end."""
+    """A running order; `reply` is its answer."""
 
     item: str
     count: int
@@ -36,36 +35,31 @@ OrderStep: TypeAlias = Callable[[Order], Awaitable[None]]
 
 
 async def look_up(item: str) -> int:
-    """How many there are."""
     await trio.sleep(0.002)
     return len(item)
 
 
 async def price_of(item: str, count: int) -> int:
-    """What they cost."""
     await trio.sleep(0.001)
     return len(item) * count
 
 
 async def price_today(item: str, count: int) -> int:
-    """What they cost, elsewhere."""
     return await price_of(item, count)
 
 
 async def note(item: str) -> None:
-    """Write it down."""
     await trio.sleep(0.001)
     assert item
 
 
 async def deliver(item: str) -> None:
-    """Takes longer than anybody waits."""
+    """Take longer than any timeout."""
     await trio.sleep(10)
     assert item
 
 
 def weigh(item: str) -> int:
-    """For a thread."""
     return len(item)
 
 
@@ -185,7 +179,7 @@ async def fall_asleep(_order: Order) -> None:
 
 
 def order_of(*steps: OrderStep) -> Handler:
-    """A handler of some steps."""
+    """Return a handler that runs some steps."""
 
     async def order(item: str, count: int, *, ctx: Context) -> Reply:
         work = Order(item, count, ctx)
@@ -197,13 +191,13 @@ def order_of(*steps: OrderStep) -> Handler:
 
 
 def order_after(before: OrderStep, *more: OrderStep) -> Handler:
-    """The recorded order with more steps behind one."""
+    """Return the recorded order with more steps after one."""
     place = ORDER.index(before) + 1
     return order_of(*ORDER[:place], *more, *ORDER[place:])
 
 
 def order_with(recorded: OrderStep, *instead: OrderStep) -> Handler:
-    """The recorded order with other steps, or none, instead of one."""
+    """Return the recorded order with one step replaced by others."""
     place = ORDER.index(recorded)
     return order_of(*ORDER[:place], *instead, *ORDER[place + 1 :])
 
@@ -361,10 +355,10 @@ def scales_of_another_thing(item: str, *, ctx: ThreadContext) -> Reply:
 
 @attrs.frozen
 class Change:
-    """One handler changed.
+    """A changed handler.
 
-    `kind` is what the divergence is called, None if there is to be none; `ordinal` that of the
-    first operation that is affected, of the handler or `of_child` tasks of it.
+    `kind` is that of the expected divergence, None if there is none; `ordinal` is that of the first
+    affected operation, of the handler or `of_child` tasks of it.
     """
 
     what: str

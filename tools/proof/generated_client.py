@@ -1,7 +1,7 @@
-"""The client of a generated program: it calls, cancels and answers by the clock.
+"""The client of a generated program: it calls, cancels and answers at given times.
 
-It tells its story at any revision. A legacy server asks it by requests. A stateless one asks by its
-answers, and the client comes back to its call with what it says to that, in some way or other.
+It supports every protocol version. A legacy server sends requests. A stateless one returns
+`input_required` results, and the client retries its calls in one of several ways.
 """
 
 import itertools
@@ -36,7 +36,7 @@ CAPABILITIES: Final[Mapping[str, Message]] = {
 
 
 def capabilities_of(protocol_version: ProtocolVersion) -> Message:
-    """All that a client can be asked, in requests or in rounds, as far as its revision goes."""
+    """Return all client capabilities of a protocol version."""
     announced: Message = {}
     for method, members in CAPABILITIES.items():
         if is_between(protocol_version, METHODS[method].since, None):
@@ -45,8 +45,8 @@ def capabilities_of(protocol_version: ProtocolVersion) -> Message:
 
 
 @attrs.define
-class Talk:
-    """One call, and its requests: the first and all retries; `answers` is where theirs arrive."""
+class RunningCall:
+    """A call with the ids of its requests, the first and all retries, and their answers."""
 
     number: int
     call: Call
@@ -56,56 +56,58 @@ class Talk:
     ids: list[str] = attrs.field(factory=list[str])
 
     def request(self, **members: Any) -> Message:
-        """The next request of this call."""
+        """Return the next request of this call."""
         self.ids.append(f"{self.number}.{len(self.ids)}")
         params = {**self.params, **members}
         return {"id": self.ids[-1], "method": "tools/call", "params": params}
 
     def cancellation(self) -> Message:
-        """What cancels the last request of this call."""
+        """Return the cancellation of the last request."""
         return {"method": "notifications/cancelled", "params": {"requestId": self.ids[-1]}}
 
 
 @attrs.define
-class ClientStory:
-    """What the client of a program says; `url` is the latency server's."""
+class ScriptedClient:
+    """The client of a program; `url` is that of the latency server."""
 
     program: Program
     protocol_version: ProtocolVersion
     peer: WirePeer
     url: str
-    _talks: list[Talk] = attrs.field(factory=list[Talk], init=False)
-    _questions: Iterator[int] = attrs.field(factory=itertools.count, init=False)
+    _calls: list[RunningCall] = attrs.field(factory=list[RunningCall], init=False)
+    _request_numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
 
-    async def tell(self) -> None:
-        """Talk until the program says that it is enough, whatever is still open then."""
-        await self._begin()
+    async def run(self) -> None:
+        """Run the program to its end, whatever is still in flight."""
+        await self._open()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive, nursery)
-            for calls in together(self.program.calls):
+            for calls in grouped(self.program.calls):
                 await trio.sleep(calls[0].delay_ms / 1000)
-                talks = [self._talk(call) for call in calls]
-                await self._send(*(said for talk in talks for said in opening(talk)))
-                for talk in talks:
-                    nursery.start_soon(self._go_on, talk)
-                    nursery.start_soon(self._cancel, talk)
+                started = [self._start_call(call) for call in calls]
+                await self._send(
+                    *(message for running in started for message in first_messages(running))
+                )
+                for running in started:
+                    nursery.start_soon(self._retry, running)
+                    nursery.start_soon(self._cancel, running)
             await trio.sleep(self.program.ends_after_ms / 1000)
             nursery.cancel_scope.cancel()
 
-    async def _begin(self) -> None:
-        """Shake hands; a stateless client, which does not, wants to hear what changes."""
+    async def _open(self) -> None:
+        """Initialize, or subscribe where there is no handshake."""
         if self.protocol_version.has_handshake:
             capabilities = capabilities_of(self.protocol_version)
             await self.peer.handshake(
                 protocol_version=self.protocol_version.name, capabilities=capabilities
             )
             return
-        wishes = {"toolsListChanged": True, "promptsListChanged": True}
-        params = {"notifications": wishes, "_meta": self._meta()}
+        requested = {"toolsListChanged": True, "promptsListChanged": True}
+        params = {"notifications": requested, "_meta": self._meta()}
         await self.peer.send_request(LISTEN, params, id="listen")
 
     def _meta(self) -> Message:
-        """What each request says."""
+        """Return the metadata of each request."""
         if self.protocol_version.has_handshake:
             return {}
         return {
@@ -115,7 +117,7 @@ class ClientStory:
         }
 
     async def _send(self, *messages: Message) -> None:
-        """What is said at once is one batch, where there are batches."""
+        """Send messages, as a batch where the protocol version has batches."""
         if len(messages) > 1 and self.protocol_version.has_batches:
             batch = [{"jsonrpc": "2.0", **message} for message in messages]
             await self.peer.send(msgspec.json.encode(batch))
@@ -126,50 +128,50 @@ class ClientStory:
         while True:
             message = await self.peer.receive()
             if "method" not in message:
-                self._pass_on(message)
+                self._deliver(message)
             elif "id" in message:
                 nursery.start_soon(self._answer, message)
 
-    def _pass_on(self, answer: Message) -> None:
-        for talk in self._talks:
-            if answer["id"] in talk.ids:
-                talk.inbox.send_nowait(answer)
+    def _deliver(self, answer: Message) -> None:
+        for running in self._calls:
+            if answer["id"] in running.ids:
+                running.inbox.send_nowait(answer)
 
     # Calls.
 
-    def _talk(self, call: Call) -> Talk:
-        number = len(self._talks)
+    def _start_call(self, call: Call) -> RunningCall:
+        number = len(self._calls)
         meta = self._meta() | ({"progressToken": number} if call.wants_progress else {})
         arguments = {"script": call.script, "url": self.url}
         params = {"name": call.tool, "arguments": arguments, "_meta": meta}
         inbox, answers = trio.open_memory_channel[Message](100)
-        self._talks.append(Talk(number, call, params, answers, inbox))
-        return self._talks[-1]
+        self._calls.append(RunningCall(number, call, params, answers, inbox))
+        return self._calls[-1]
 
-    async def _cancel(self, talk: Talk) -> None:
-        if talk.call.cancels_after_ms:
-            await trio.sleep(talk.call.cancels_after_ms / 1000)
-            await self._send(talk.cancellation())
+    async def _cancel(self, running: RunningCall) -> None:
+        if running.call.cancels_after_ms:
+            await trio.sleep(running.call.cancels_after_ms / 1000)
+            await self._send(running.cancellation())
 
-    async def _go_on(self, talk: Talk) -> None:
-        """Come back as long as there are questions, and the program says so."""
-        for retry in talk.call.retries:
-            result = (await talk.answers.receive()).get("result", {})
+    async def _retry(self, running: RunningCall) -> None:
+        """Retry while input is required and the program has retries."""
+        for retry in running.call.retries:
+            result = (await running.answers.receive()).get("result", {})
             if result.get("resultType") != INPUT_REQUIRED:
                 return
             await trio.sleep(retry.delay_ms / 1000)
-            said = self._said(retry, result)
-            await self._send(talk.request(**said))
+            message = self._retry_params(retry, result)
+            await self._send(running.request(**message))
             if retry.way in {"twice", "again"}:
                 await trio.sleep(retry.delay_ms / 1000 if retry.way == "again" else 0)
-                await self._send(talk.request(**said))
+                await self._send(running.request(**message))
             if retry.way == "not at all":
-                await self._send(talk.cancellation())
+                await self._send(running.cancellation())
 
-    def _said(self, retry: Retry, result: Message) -> Message:
-        """What a retry brings."""
+    def _retry_params(self, retry: Retry, result: Message) -> Message:
+        """Return the members of a retry."""
         answers = {
-            key: self._result(question, next(self._questions))
+            key: self._result(question, next(self._request_numbers))
             for key, question in result.get("inputRequests", {}).items()
         }
         state = result["requestState"]
@@ -185,7 +187,7 @@ class ClientStory:
 
     async def _answer(self, question: Message) -> None:
         """Answer a request of the server."""
-        number = next(self._questions)
+        number = next(self._request_numbers)
         delays = self.program.answer_delays_ms
         delay_seconds = delays[number % len(delays)] / 1000
         await trio.sleep(delay_seconds)
@@ -197,7 +199,7 @@ class ClientStory:
         await self.peer.send_result(question, self._result(question, number))
 
     def _result(self, question: Message, number: int) -> Message:
-        """What is said to a question; its form is not always filled in as it should."""
+        """Return the result of a server request; some forms are filled in wrongly."""
         if question["method"] == "roots/list":
             return {"roots": [{"uri": "file:///a"}] * (number % 3)}
         if question["method"] == "sampling/createMessage":
@@ -208,11 +210,11 @@ class ClientStory:
         if schema is None or action != "accept":
             return {"action": action}
         fields: Mapping[str, Message] = schema.get("properties", {})
-        return {"action": action, "content": filled(fields, number) if number % 11 else {}}
+        return {"action": action, "content": filled_in(fields, number) if number % 11 else {}}
 
 
-def together(calls: tuple[Call, ...]) -> list[list[Call]]:
-    """The calls, those together that are sent at once."""
+def grouped(calls: tuple[Call, ...]) -> list[list[Call]]:
+    """Return the calls, grouped by those that are sent at once."""
     groups: list[list[Call]] = []
     for call in calls:
         if groups and not call.delay_ms:
@@ -222,14 +224,14 @@ def together(calls: tuple[Call, ...]) -> list[list[Call]]:
     return groups
 
 
-def opening(talk: Talk) -> list[Message]:
-    """How a call begins: some are cancelled in the same breath."""
-    request = talk.request()
-    return [request, talk.cancellation()] if talk.call.cancels_after_ms == 0 else [request]
+def first_messages(running: RunningCall) -> list[Message]:
+    """Return the request, and its cancellation if that follows at once."""
+    request = running.request()
+    return [request, running.cancellation()] if running.call.cancels_after_ms == 0 else [request]
 
 
-def filled(fields: Mapping[str, Message], number: int) -> Message:
-    """What the user fills in; what has a default may be left out."""
+def filled_in(fields: Mapping[str, Message], number: int) -> Message:
+    """Return the fields of a form, some of those with defaults left out."""
     values = {"integer": number, "boolean": number % 2 == 0}
     return {
         name: field["enum"][0] if "enum" in field else values[field["type"]]

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import attrs
 import external_calls
-from handler_steps import Act, World
+from handler_steps import RunningHandler, SharedState
 from programs import Program, Script
-from thread_steps import ThreadAct
+from thread_steps import RunningThreadHandler
 
 from mcp_trio import Context, Limits, MCPError, Server, ThreadContext, ToolError
 from mcp_trio.limits import RequestLimits, ShutdownLimits
@@ -23,31 +23,35 @@ LIMITS: Final = Limits(
 
 
 @attrs.frozen
-class Served:
-    """A server that nobody used yet, and what its handlers will share."""
+class GeneratedServer:
+    """A fresh server, and the state that its handlers share."""
 
     server: Server
-    world: World
+    shared: SharedState
 
 
-def server_of(program: Program) -> Served:
-    """A new server with the program's handlers."""
-    world = World()
+def server_of(program: Program) -> GeneratedServer:
+    """Return a fresh server with the program's handlers."""
+    shared = SharedState()
     server = Server(f"generated {program.seed}", limits=LIMITS, lifespan=_lifespan)
 
     @server.tool
     async def run(script: int, url: str, *, ctx: Context) -> list[Any]:
-        return await _act(Act(world, ctx, url), program.scripts["run"][script])
+        return await _run(RunningHandler(shared, ctx, url), program.scripts["run"][script])
 
     @server.tool(resumable=True)
     async def run_resumably(script: int, url: str, *, ctx: Context) -> list[Any]:
-        return await _act(Act(world, ctx, url), program.scripts["run_resumably"][script])
+        return await _run(
+            RunningHandler(shared, ctx, url), program.scripts["run_resumably"][script]
+        )
 
     @server.tool
     def run_in_thread(script: int, url: str, *, ctx: ThreadContext) -> list[Any]:
-        return _act_in_thread(ThreadAct(world, ctx), program.scripts["run_in_thread"][script], url)
+        return _run_in_thread(
+            RunningThreadHandler(shared, ctx), program.scripts["run_in_thread"][script], url
+        )
 
-    return Served(server, world)
+    return GeneratedServer(server, shared)
 
 
 @asynccontextmanager
@@ -55,25 +59,25 @@ async def _lifespan(_server: Server) -> AsyncGenerator[external_calls.Database]:
     yield external_calls.Database()
 
 
-async def _act(act: Act, script: Script) -> list[Any]:
+async def _run(handler: RunningHandler, script: Script) -> list[Any]:
     try:
-        await act.play(script)
+        await handler.run(script)
     except MCPError as error:
-        _note(error, act.seen)
-    return act.seen
+        _note_error(error, handler.seen)
+    return handler.seen
 
 
-def _act_in_thread(act: ThreadAct, script: Script, url: str) -> list[Any]:
-    act.seen.append(url)
+def _run_in_thread(handler: RunningThreadHandler, script: Script, url: str) -> list[Any]:
+    handler.seen.append(url)
     try:
-        act.play(script)
+        handler.run(script)
     except MCPError as error:
-        _note(error, act.seen)
-    return act.seen
+        _note_error(error, handler.seen)
+    return handler.seen
 
 
-def _note(error: MCPError, seen: list[Any]) -> None:
-    """A client that has gone ends a handler like any other failure, but for people's refusals."""
+def _note_error(error: MCPError, seen: list[Any]) -> None:
+    """Raise a tool error again; add other errors to the handler's answer."""
     if isinstance(error, ToolError):
         raise error
     seen.append(type(error).__name__)

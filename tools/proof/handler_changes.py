@@ -1,7 +1,7 @@
 """Change handlers of a recorded session, each in one way: `python tools/proof/handler_changes.py`.
 
-Every change has to be found at the first record that it affects, and called what it is; those that
-change nothing that was recorded have to replay. Prints a table; exits 1 if a row of it is wrong.
+Every change has to be found at the first record that it affects, as a divergence of the right kind;
+changes that affect no record have to replay. Prints a table; exits with 1 if a row is wrong.
 """
 
 import logging
@@ -30,8 +30,8 @@ SESSION_SECONDS_MAX: Final = 10.0
 
 
 @attrs.frozen
-class Found:
-    """What a replay said; no record: it did not diverge."""
+class Divergence:
+    """The record and kind of a divergence; None if the replay did not diverge."""
 
     record: int | None
     kind: str | None
@@ -42,7 +42,7 @@ class Found:
 
 
 def server_of(change: Change | None = None) -> Server:
-    """The shop, as recorded or with one handler changed."""
+    """Return the shop's server, with one handler changed."""
     server = Server("shop")
     changed = {} if change is None else {change.tool: change.handler}
     for tool, handler in {**RECORDED, **changed}.items():
@@ -51,7 +51,7 @@ def server_of(change: Change | None = None) -> Server:
 
 
 def record_shop(path: Path) -> None:
-    """Record a session that calls everything at once, and some of it twice."""
+    """Record a session that calls every tool, and some of them twice."""
     trio.run(_record, path)
 
 
@@ -96,7 +96,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 def lanes_of(records: Sequence[Record], tool: str) -> set[str]:
-    """The lanes of a tool's calls."""
+    """Return the lanes of a tool's calls."""
     return {
         f"r{record.number}"
         for record in records
@@ -106,7 +106,7 @@ def lanes_of(records: Sequence[Record], tool: str) -> set[str]:
 
 
 def expected_record(records: Sequence[Record], change: Change) -> int | None:
-    """The first record that a change affects."""
+    """Return the number of the first record that a change affects."""
     if change.kind is None:
         return None
     lanes = lanes_of(records, change.tool)
@@ -117,31 +117,31 @@ def expected_record(records: Sequence[Record], change: Change) -> int | None:
     raise LookupError(f"{change.what}: nothing like it was recorded")
 
 
-def found_in(path: Path, change: Change) -> Found:
-    """What a replay with the changed handler says."""
+def found_in(path: Path, change: Change) -> Divergence:
+    """Replay with the changed handler, and return the divergence."""
     try:
         replay(path, server_of(change))
     except ReplayDivergence as divergence:
-        return Found(divergence.record, divergence.kind, str(divergence))
-    return Found(None, None)
+        return Divergence(divergence.record, divergence.kind, str(divergence))
+    return Divergence(None, None)
 
 
-# Telling.
+# Report.
 
 
-def told(number: int | None, kind: str | None) -> str:
+def divergence_text(number: int | None, kind: str | None) -> str:
     return "replays" if number is None else f"{number} {kind}"
 
 
-def hold(path: Path, records: Sequence[Record], change: Change) -> bool:
-    """Print the row of a change; returns whether it is as it should be."""
+def check_change(path: Path, records: Sequence[Record], change: Change) -> bool:
+    """Print the row of a change; return whether it is right."""
     number = expected_record(records, change)
     found = found_in(path, change)
     is_right = (found.record, found.kind) == (number, change.kind)
     recorded = "" if number is None else _recorded(records, number)
     print(
         f"{change.tool:9}{change.what:34}{recorded:40.38}"
-        f"{told(number, change.kind):16}{told(found.record, found.kind):16}"
+        f"{divergence_text(number, change.kind):16}{divergence_text(found.record, found.kind):16}"
         f"{'ok' if is_right else 'WRONG'}"
     )
     if not is_right:
@@ -162,7 +162,7 @@ def main() -> None:
         replay(path, server_of())
         records = list(records_of(path))
         print(f"{'tool':9}{'change':34}{'recorded there':40}{'expected':16}{'found':16}")
-        wrong = [change for change in CHANGES if not hold(path, records, change)]
+        wrong = [change for change in CHANGES if not check_change(path, records, change)]
     print(f"{len(CHANGES)} changes, {len(CHANGES) - len(wrong)} found where and as they should be")
     sys.exit(bool(wrong))
 

@@ -1,4 +1,4 @@
-"""A web server on loopback that takes its time, says something new each time, and breaks off."""
+"""A local web server that answers late, differently each time, and sometimes disconnects."""
 
 import random
 from typing import Final
@@ -13,7 +13,7 @@ _STATUSES: Final = (200, 200, 200, 404, 503)
 
 
 async def start_latency_server(nursery: trio.Nursery) -> str:
-    """Serve in a nursery until it is cancelled; returns the URL."""
+    """Start the server in a nursery, and return its URL."""
     listeners = await nursery.start(trio.serve_tcp, _serve, 0)
     port = listeners[0].socket.getsockname()[1]
     return f"http://127.0.0.1:{port}"
@@ -32,7 +32,7 @@ async def _serve(stream: trio.SocketStream) -> None:
 
 
 async def _next_event(connection: h11.Connection, stream: trio.SocketStream) -> h11.Event | None:
-    """What the client says next; None when this connection is done."""
+    """Return the client's next event, None at the end of the connection."""
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:

@@ -1,7 +1,7 @@
-"""A replay with its actions noted, beside the records of the file.
+"""A replay whose actions are noted, for comparison with the recording.
 
-The replayer compares too; this is a second opinion, which looks at the sequencer's calls alone. And
-it knows a sequencer that takes no turns, for the control.
+The replayer compares, too; this is an independent check, which looks only at calls of the
+sequencer. A second sequencer never waits for its turn: the control, whose replays have to differ.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from mcp_trio._session.journal import Lane
 from mcp_trio.recording import Record, body_bytes, open_recording, read_recording
 
 
-class Moment(NamedTuple):
-    """One record, or one call of a sequencer."""
+class Action(NamedTuple):
+    """A record, or a call of a sequencer."""
 
     kind: str
     lane: str | None
@@ -26,20 +26,20 @@ class Moment(NamedTuple):
 
 
 @attrs.define
-class Story:
-    """What happened in order, what was read without waiting, and the frames that were sent."""
+class Actions:
+    """The ordered actions, the values read without waiting, and the sent messages."""
 
-    moments: list[Moment] = attrs.field(factory=list[Moment])
-    read: list[Moment] = attrs.field(factory=list[Moment])
-    frames: list[bytes] = attrs.field(factory=list[bytes])
+    ordered: list[Action] = attrs.field(factory=list[Action])
+    read: list[Action] = attrs.field(factory=list[Action])
+    sent_messages: list[bytes] = attrs.field(factory=list[bytes])
 
-    def difference(self, other: "Story") -> str | None:
-        """What is not the same first; None if everything is."""
-        for what in ("moments", "frames"):
+    def difference(self, other: "Actions") -> str | None:
+        """Return the first difference, or None."""
+        for what in ("ordered", "sent_messages"):
             ours, theirs = getattr(self, what), getattr(other, what)
-            for place, (left, right) in enumerate(zip(ours, theirs, strict=False)):
+            for position, (left, right) in enumerate(zip(ours, theirs, strict=False)):
                 if left != right:
-                    return f"{what}[{place}]: {left!r} became {right!r}"
+                    return f"{what}[{position}]: {left!r} became {right!r}"
             if len(ours) != len(theirs):
                 return f"{len(ours)} {what} became {len(theirs)}"
         if sorted(map(str, self.read)) != sorted(map(str, other.read)):
@@ -48,158 +48,146 @@ class Story:
 
 
 def records_of(path: Path) -> Iterator[Record]:
-    """The records of a file, without its flaws."""
+    """Yield the records of a file, without its damage."""
     return (item for item in read_recording(open_recording(path)) if isinstance(item, Record))
 
 
-def recorded_story(path: Path) -> Story:
-    """What the file says."""
-    story = Story()
+def recorded_actions(path: Path) -> Actions:
+    """Return the actions in the recording."""
+    actions = Actions()
     for record in records_of(path):
-        moment = Moment(record.kind, record.lane, record.ordinal)
+        action = Action(record.kind, record.lane, record.ordinal)
         if is_immediate(record):
-            story.read.append(moment)
+            actions.read.append(action)
         elif record.kind != "open":
-            story.moments.append(moment)
+            actions.ordered.append(action)
         if record.kind == "out":
-            story.frames.append(body_bytes(record) or b"")
-    return story
+            actions.sent_messages.append(body_bytes(record) or b"")
+    return actions
 
 
 @attrs.define(eq=False)
-class Tee:
-    """A sequencer that keeps what the session replay that it wraps accepted."""
+class NotingSequencer:
+    """A sequencer that notes what the replay of a session accepted."""
 
     replay: Any
-    story: Story
+    actions: Actions
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.replay, name)
 
-    def _keep(self, kind: str, lane: Lane | None) -> None:
-        moment = Moment(kind, None, None)
+    def _note(self, kind: str, lane: Lane | None) -> None:
+        action = Action(kind, None, None)
         if lane is not None:
-            moment = Moment(kind, lane.name, lane.ordinal)
-        self.story.moments.append(moment)
+            action = Action(kind, lane.name, lane.ordinal)
+        self.actions.ordered.append(action)
 
     def _call(self, name: str, kind: str, lane: Lane | None, *args: Any, **keywords: Any) -> Any:
-        """Pass a call on; it counts if the position moved, as it does not for what is excused."""
+        """Pass a call on, and note it if the replay's position moved."""
         position = self.replay.replayer.position
         before = position.index
         result = getattr(self.replay, name)(*args, **keywords)
         if position.index > before:
-            self._keep(kind, lane)
+            self._note(kind, lane)
         return result
 
     def started(self, lane: Lane) -> None:
-        """See `Sequencer`, as all of these."""
         self._call("started", "mark", lane, lane)
 
-    def received(self, frame: Any, *, embed: bool) -> int:
-        """Delivered: the position has moved already."""
-        self._keep("in", None)
-        number: int = self.replay.received(frame, embed=embed)
+    def received(self, message: Any, *, embed: bool) -> int:
+        """Note a received message; the position has moved already."""
+        self._note("in", None)
+        number: int = self.replay.received(message, embed=embed)
         return number
 
-    def sent(self, frame: bytes, lane: Lane | None) -> None:
-        """A frame leaves."""
-        self._call("sent", "out", lane, frame, lane)
-        self.story.frames.append(frame)
+    def sent(self, message: bytes, lane: Lane | None) -> None:
+        self._call("sent", "out", lane, message, lane)
+        self.actions.sent_messages.append(message)
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
-        """An effect starts."""
         self._call("effect_started", "cmd", lane, lane, body)
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """An outcome."""
         self._call("resumed", kind, lane, lane, kind, body)
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """A lane ends without an answer."""
         self._call("ended", "cxl", lane, lane, unstarted=unstarted)
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
-        """A mark."""
         return self._call("marked", "mark", lane, name, value, lane)
 
     def shut(self, cause: str) -> None:
-        """The session begins to close."""
         self._call("shut", "shut", None, cause)
 
     def close(self, counts: dict[str, int]) -> None:
-        """The session is over."""
         self._call("close", "end", None, counts)
 
     def read_value(self, lane: Lane, *args: Any) -> Any:
-        """Something is read without waiting; it counts if it was recorded."""
+        """Note a value read without waiting, if it was recorded."""
         before = lane.ordinal
         outcome = self.replay.read_value(lane, *args)
         if lane.ordinal > before:
-            self.story.read.append(Moment("val", lane.name, lane.ordinal))
+            self.actions.read.append(Action("val", lane.name, lane.ordinal))
         return outcome
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """The same."""
         return self._marked(lane, lambda: self.replay.patched(lane, name))
 
     def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        """The same."""
         return self._marked(lane, lambda: self.replay.observed(lane, name, value, is_so=is_so))
 
     def _marked(self, lane: Lane, ask: Callable[[], bool]) -> bool:
         before = lane.ordinal
         is_so = ask()
         if lane.ordinal > before:
-            self.story.read.append(Moment("mark", lane.name, lane.ordinal))
+            self.actions.read.append(Action("mark", lane.name, lane.ordinal))
         return is_so
 
 
-class Hasty(Tee):
-    """The gate is off: outcomes are those of the file, but nobody waits for a turn."""
+class UngatedSequencer(NotingSequencer):
+    """A sequencer that returns recorded outcomes at once, in any order."""
 
     outcomes: dict[tuple[str | None, int | None], Record]
 
-    async def turn_to_start(self, lane: Lane) -> None:
-        """Go on."""
+    async def turn_to_start(self, lane: Lane) -> None: ...
 
     async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002
-        """Go on; the kind of what the file holds for this lane next."""
+        """Return the kind of this lane's next record, without waiting."""
         record = self.outcomes.get((lane.name, lane.ordinal + 1))
         return "" if record is None else record.kind
 
     def recorded(self, lane: Lane) -> bytes | None:
-        """The lane's own outcome, wherever the replay is."""
+        """Return the lane's own outcome, whatever the replay's position."""
         return body_bytes(self.outcomes[lane.name, lane.ordinal + 1])
 
 
 @attrs.define(eq=False)
-class Listened:
-    """A server whose replayed session is heard; with `outcomes`, one whose gate is off."""
+class NotingServer:
+    """A server whose replayed session is noted; with `outcomes`, it has no gate."""
 
     server: Any
-    story: Story = attrs.field(factory=Story)
+    actions: Actions = attrs.field(factory=Actions)
     outcomes: dict[tuple[str | None, int | None], Record] | None = None
 
     @property
     def limits(self) -> Limits:
-        """What each session may cost."""
         limits: Limits = self.server.limits
         return limits
 
     @property
-    def _sessions(self) -> "Listened":
-        """Itself: it takes the place of the server's sessions, too."""
+    def _sessions(self) -> "NotingServer":
+        """Return this object, which stands in for the server's sessions, too."""
         return self
 
     def open_session(self, channel: Any, *, sequencer: Any, **options: Any) -> Any:
-        """A session of the server's, with an ear at its sequencer."""
-        tee = Tee(sequencer, self.story)
+        """Open a session of the server with a noting sequencer."""
+        tee = NotingSequencer(sequencer, self.actions)
         if self.outcomes is not None:
-            tee = Hasty(sequencer, self.story)
+            tee = UngatedSequencer(sequencer, self.actions)
             tee.outcomes = self.outcomes
         return sessions_of(self.server).open_session(channel, sequencer=tee, **options)
 
 
 def outcomes_of(path: Path) -> dict[tuple[str | None, int | None], Record]:
-    """Each lane's records by their ordinal."""
+    """Return the records by lane and ordinal."""
     return {(record.lane, record.ordinal): record for record in records_of(path)}

@@ -1,7 +1,6 @@
-"""Programs made from a seed: what a server's handlers do, and what its client says and when.
+"""Programs generated from a seed: the steps of handlers, and the messages of a client.
 
-Nothing here runs anything. Equal seeds make equal programs, in every process: that is how a replay
-elsewhere gets the same code, and how a number reproduces a failure.
+Equal seeds make equal programs in every process, so that another process can replay a recording.
 """
 
 import random
@@ -23,7 +22,7 @@ RETRIES_MAX: Final = 6
 
 @attrs.frozen
 class Step:
-    """One thing that a handler does; `parts` are what it does inside."""
+    """A step of a handler; `parts` are the steps inside it."""
 
     name: str
     amount: int
@@ -32,7 +31,7 @@ class Step:
 
 @attrs.frozen
 class Retry:
-    """How and when a stateless client retries a call that was answered by questions."""
+    """How and when a stateless client retries a call that requires input."""
 
     way: Way
     delay_ms: int
@@ -40,9 +39,10 @@ class Retry:
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """One call of the client; None: it is not cancelled. Without a delay it is sent with the last.
+    """A call of the client.
 
-    `retries` are for stateless servers; after them the client does not come back.
+    Without a delay it is sent together with the call before. It is cancelled unless
+    `cancels_after_ms` is None. `retries` are for stateless servers; no further ones follow.
     """
 
     delay_ms: int
@@ -55,7 +55,7 @@ class Call:
 
 @attrs.frozen(kw_only=True)
 class Program:
-    """A server and its client, which leaves so long after its last call."""
+    """A server and its client, which disconnects some time after its last call."""
 
     seed: int
     scripts: Mapping[str, tuple[Script, ...]]
@@ -67,7 +67,7 @@ class Program:
 
 @attrs.frozen(kw_only=True)
 class Shape:
-    """How many parts a step has, and what is not to be done inside."""
+    """The number of parts of a step, and the steps that are not allowed inside."""
 
     parts: int
     bars: frozenset[str]
@@ -129,7 +129,7 @@ _WAYS: Final[tuple[Way, ...]] = (
 
 
 def program_of(seed: int, *, raw: bool = False) -> Program:
-    """The program of a seed; `raw` ones wait in ways that the journal does not know as well."""
+    """Return the program of a seed; `raw` ones also wait in ways that are not recorded."""
     random_source = random.Random(seed)
     grammars = {**TOOLS, "run": _RAW} if raw else TOOLS
     return Program(

@@ -1,9 +1,9 @@
-"""What replay promises, and the tests that prove it: `python tools/proof/properties.py [--full]`.
+"""Run the tests that prove the guarantees of replay: `python tools/proof/properties.py [--full]`.
 
-Runs the tests of each property and its controls, which show that the tests can fail, and prints a
-table with the number of examples that each has tried: those that Hypothesis generated, those that a
-test says by its `count` fixture or its row here, or one for each set of parameters. With `--full`
-there are thousands. Exits 1 if a test fails, or is not there any more.
+Runs the tests of each property, and controls, which show that the tests can fail. Prints a table
+with the number of examples of each: those that Hypothesis generated, those of the test's `count`
+fixture or of its row here, or one for each set of parameters. With `--full` there are thousands.
+Exits with 1 if a test fails or is missing.
 """
 
 import argparse
@@ -25,7 +25,7 @@ EXAMPLES: Final = "examples"
 
 @attrs.frozen
 class Proof:
-    """A test of a property, or a control; `examples` of each run, if the test cannot say itself."""
+    """A test or a control; `examples` of each run, if the test does not report them."""
 
     test: str
     is_control: bool = False
@@ -33,7 +33,6 @@ class Proof:
 
     @property
     def node(self) -> str:
-        """What pytest calls it."""
         return f"tests/{self.test}"
 
 
@@ -89,11 +88,11 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
     ),
     "5 crash prefix": (
         Proof(
-            "stdio/test_kill.py::test_a_killed_server_has_recorded_every_message_that_its_peer_received",
+            "stdio/test_processes.py::test_a_killed_server_has_recorded_every_message_that_its_peer_received",
             examples=500,
         ),
         Proof(
-            "stdio/test_kill.py::test_a_recording_in_several_files_loses_no_record_either",
+            "stdio/test_processes.py::test_a_recording_in_several_files_loses_no_record_either",
             examples=40,
         ),
         Proof(
@@ -104,7 +103,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         ),
         Proof("properties/test_p5_crash_prefix.py::test_a_byte_changed_in_the_middle_is_detected"),
         control(
-            "stdio/test_kill.py::test_the_same_kills_find_lost_records_if_messages_are_sent_before_them",
+            "stdio/test_processes.py::test_the_same_kills_find_lost_records_if_messages_are_sent_before_them",
             examples=60,
         ),
         control(
@@ -176,47 +175,49 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
 
 
 @attrs.define(eq=False)
-class Tally:
-    """A plugin of pytest that counts runs, failures and examples of each test."""
+class TestCounts:
+    """A pytest plugin that counts runs, failures and examples of each test."""
 
     runs: Counter[str] = attrs.field(factory=Counter[str])
     failures: Counter[str] = attrs.field(factory=Counter[str])
-    said: Counter[str] = attrs.field(factory=Counter[str])
+    reported_examples: Counter[str] = attrs.field(factory=Counter[str])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a run at its call, and a failure whenever it comes."""
+        """Count the run of a test, and a failure in any phase."""
         node = _without_parameters(report.nodeid)
         self.runs[node] += report.when == "call"
         self.failures[node] += report.failed
         if report.when == "call":
-            says = (value for name, value in report.user_properties if name == EXAMPLES)
-            self.said[node] += sum(value for value in says if isinstance(value, int))
+            reported = (value for name, value in report.user_properties if name == EXAMPLES)
+            self.reported_examples[node] += sum(
+                value for value in reported if isinstance(value, int)
+            )
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Hypothesis has told by now how many examples it made."""
+        """Count the examples that Hypothesis has generated."""
         statistics: str = getattr(item, "hypothesis_statistics", "")
-        self.said[_without_parameters(item.nodeid)] += sum(map(int, PASSING.findall(statistics)))
+        self.reported_examples[_without_parameters(item.nodeid)] += sum(
+            map(int, PASSING.findall(statistics))
+        )
 
     def examples(self, proof: Proof) -> int:
-        """How many examples a test has tried."""
         runs = self.runs[proof.node]
         if proof.examples is not None:
             return runs * proof.examples
-        return self.said[proof.node] or runs
+        return self.reported_examples[proof.node] or runs
 
     def result(self, proof: Proof) -> str:
-        """How a test ended."""
         if not self.runs[proof.node]:
             return "MISSING"
         return "FAILED" if self.failures[proof.node] else "ok"
 
 
 class Unlimited:
-    """A plugin of pytest: thousands of examples take longer than a test may otherwise."""
+    """A pytest plugin that removes time limits, for thousands of examples."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Drop the limits that tests have of their own."""
+        """Remove the time limits of single tests."""
         for item in items:
             item.own_markers = [each for each in item.own_markers if each.name != "timeout"]
 
@@ -225,42 +226,42 @@ def _without_parameters(node: str) -> str:
     return node.partition("[")[0]
 
 
-# Running and telling.
+# Run and report.
 
 
-def run(proofs: Sequence[Proof], *, is_full: bool) -> Tally:
-    """Run tests in this process."""
+def run(proofs: Sequence[Proof], *, is_full: bool) -> TestCounts:
+    """Run the tests in this process."""
     os.environ["MCP_TRIO_EXAMPLES"] = "full" if is_full else "ci"
-    tally = Tally()
+    counts = TestCounts()
     options = ["-q", "--no-header", "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     unlimited = ["--timeout=0"] if is_full else []
     nodes = [str(ROOT / proof.node) for proof in proofs]
-    plugins: list[Any] = [tally, Unlimited()] if is_full else [tally]
+    plugins: list[Any] = [counts, Unlimited()] if is_full else [counts]
     pytest.main([*options, *unlimited, *nodes], plugins=plugins)
-    return tally
+    return counts
 
 
-def tell(tally: Tally) -> None:
-    """Print the table."""
+def print_table(counts: TestCounts) -> None:
     print(f"\n{'property':33}{'':9}{'test':105}{'examples':>9}  result")
     for name, proofs in PROPERTIES.items():
         for proof in proofs:
             role = "control" if proof.is_control else "test"
             words = proof.test.partition("::")[2].removeprefix("test_").replace("_", " ")
-            print(f"{name:33}{role:9}{words:105}{tally.examples(proof):>9,}  {tally.result(proof)}")
+            print(
+                f"{name:33}{role:9}{words:105}{counts.examples(proof):>9,}  {counts.result(proof)}"
+            )
 
 
 def main(arguments: list[str]) -> int:
-    """Run everything and print the table; 1 if a test is wrong."""
     parser = argparse.ArgumentParser(description="Prove what replay promises.")
     parser.add_argument("--full", action="store_true", help="thousands of examples")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
     proofs = [proof for proofs in PROPERTIES.values() for proof in proofs]
-    tally = run(proofs, is_full=options.full)
-    tell(tally)
-    total = sum(tally.examples(proof) for proof in proofs)
-    wrong = [proof for proof in proofs if tally.result(proof) != "ok"]
+    counts = run(proofs, is_full=options.full)
+    print_table(counts)
+    total = sum(counts.examples(proof) for proof in proofs)
+    wrong = [proof for proof in proofs if counts.result(proof) != "ok"]
     print(
         f"{len(PROPERTIES)} properties, {len(proofs)} tests, {total:,} examples, {len(wrong)} wrong"
     )

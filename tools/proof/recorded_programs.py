@@ -1,8 +1,8 @@
-"""Record generated programs over real time, with real threads and a real web server.
+"""Record generated programs in real time, with real threads and a real web server.
 
-`python tools/proof/recorded_programs.py FOLDER REVISION FIRST COUNT [--raw]` records the seeds from
-FIRST on, with a client that speaks REVISION: some sessions at once, each in a file of its own, with
-the server's memory in the end beside it.
+`python tools/proof/recorded_programs.py FOLDER VERSION FIRST COUNT [--raw]` records the seeds from
+FIRST on, with a client of that protocol version: several sessions at once, each in its own file,
+with the final state of the server's memory beside it.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Final
 import httpx2
 import msgspec
 import trio
-from generated_client import ClientStory
+from generated_client import ScriptedClient
 from generated_server import server_of
 from latency_server import start_latency_server
 from programs import Program, program_of
@@ -31,19 +31,17 @@ ENDS_SECONDS_MAX: Final = 30.0
 
 
 def recording_of(folder: Path, seed: int) -> Path:
-    """The file of a seed."""
     return folder / f"{seed}{SUFFIX}"
 
 
 def state_of(folder: Path, seed: int) -> Path:
-    """What the server's memory held in the end."""
+    """Return the file with the final state of the server's memory."""
     return folder / f"{seed}.state.json"
 
 
 async def record_programs(
     folder: Path, protocol_version: ProtocolVersion, programs: Sequence[Program]
 ) -> None:
-    """Record each program."""
     limiter = trio.CapacityLimiter(SESSIONS_AT_ONCE)
     async with trio.open_nursery() as web:
         url = await start_latency_server(web)
@@ -55,7 +53,7 @@ async def record_programs(
 
 
 async def _warm_up(url: str) -> None:
-    """Import what a first request would, while the first sessions stand still."""
+    """Make a request, so that imports do not delay the first sessions."""
     with suppress(httpx2.HTTPError):
         async with httpx2.AsyncClient() as client:
             await client.get(url)
@@ -80,11 +78,11 @@ async def _record(
                     await served.server.serve(ours, record=path, task_status=task_status)
 
                 session = await nursery.start(serve)
-                await ClientStory(program, protocol_version, peer, url).tell()
+                await ScriptedClient(program, protocol_version, peer, url).run()
                 if program.ending == "closed":
                     session.shut("closed")
                 await peer.aclose()
-    state_of(folder, program.seed).write_bytes(msgspec.json.encode(served.world.state()))
+    state_of(folder, program.seed).write_bytes(msgspec.json.encode(served.shared.state()))
 
 
 def main() -> None:

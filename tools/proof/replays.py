@@ -1,4 +1,4 @@
-"""Record generated programs at each revision, and replay them: all to the same bytes?
+"""Record generated programs at each protocol version, and replay them to the same bytes.
 
     python tools/proof/replays.py --recordings 200 --processes 20
     python tools/proof/replays.py --recordings 10 --processes 3
@@ -6,13 +6,12 @@
     python tools/proof/replays.py --recordings 200 --raw
     python tools/proof/replays.py --again FOLDER --seed 17 --process 3
 
-The same programs are recorded with a client of each revision, and replayed in many processes, which
-have hash seeds, heap layouts and scheduler seeds of their own. Every replay is compared with the
-file, by the replayer and by an ear at its sequencer: frames, order, and what the server's memory
-holds in the end. The control is the same with the gate off. With `--raw`, handlers wait in ways
-that the journal does not know, too: then a replay may diverge, but never differ in silence. Failing
-recordings are kept with `--keep FOLDER`, in a folder for each revision; the last form replays one
-of them alone. Exits 1 if any replay differs that may not, or if the gate makes no difference.
+The recordings are replayed in many processes with different hash seeds, heap layouts and scheduler
+seeds. Every replay is compared with the file, by the replayer and by a noting sequencer: messages,
+order, and the final state of the server's memory. The control replays without the gate, and has to
+differ. With `--raw`, handlers also wait in ways that are not recorded: such a replay may diverge,
+but never differ silently. `--keep FOLDER` keeps failed recordings, and the last form replays one of
+them. Exits with 1 if a replay differs that may not, or if the gate makes no difference.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from typing import Final, TypeVar, cast
 import attrs
 import msgspec
 from generated_server import server_of
-from observed_replay import Listened, Story, outcomes_of, recorded_story, records_of
+from observed_replay import Actions, NotingServer, outcomes_of, recorded_actions, records_of
 from programs import program_of
 from recorded_programs import recording_of, state_of
 
@@ -55,7 +54,7 @@ Item = TypeVar("Item")
 
 
 class Failure(msgspec.Struct):
-    """A replay that was not the same; `is_loud`: it said so itself."""
+    """A replay that differs; `is_loud`: it raised the divergence itself."""
 
     seed: int
     process: int
@@ -64,7 +63,7 @@ class Failure(msgspec.Struct):
 
 
 class Replays(msgspec.Struct):
-    """What one process found."""
+    """The results of one process."""
 
     process: int
     replayed: int
@@ -72,7 +71,7 @@ class Replays(msgspec.Struct):
     seconds: float
 
 
-class Named(msgspec.Struct):
+class NamedBody(msgspec.Struct):
     """The name in the body of an effect, a value or a mark."""
 
     name: str
@@ -83,15 +82,14 @@ class Named(msgspec.Struct):
 
 @attrs.frozen(kw_only=True)
 class Replayer:
-    """Replays what one folder holds, as the process of a number does it."""
+    """Replays the recordings of a folder, as the process of that number."""
 
     folder: Path
     process: int
     raw: bool = False
-    gated: bool = True
+    has_gate: bool = True
 
     def replay_all(self, seeds: Sequence[int]) -> Replays:
-        """What became of each seed's recording."""
         begun = time.perf_counter()
         kept = fragment_heap(random.Random(self.process))
         failures = [failure for seed in seeds if (failure := self.failure(seed)) is not None]
@@ -102,32 +100,34 @@ class Replayer:
         )
 
     def failure(self, seed: int) -> Failure | None:
-        """How the replay of a seed's recording differs; None if it does not."""
+        """Return how the replay of a seed's recording differs, or None."""
         path = recording_of(self.folder, seed)
         served = server_of(program_of(seed, raw=self.raw))
-        listened = Listened(served.server, outcomes=None if self.gated else outcomes_of(path))
+        noting_server = NotingServer(
+            served.server, outcomes=None if self.has_gate else outcomes_of(path)
+        )
         is_watched = self.process == 0  # slower, and the same for every process
         try:
             with seeded_schedule(f"{self.process} {seed}"):
-                replay(path, cast("Server", listened), watches=is_watched)
+                replay(path, cast("Server", noting_server), watches=is_watched)
         except (ReplayDivergence, RecordingError) as error:
             text = f"{type(error).__name__}: {error}"
             return Failure(seed=seed, process=self.process, is_loud=True, text=text)
-        silent = self._difference(seed, listened.story, served.world.state())
+        silent = self._difference(seed, noting_server.actions, served.shared.state())
         if silent is None:
             return None
         return Failure(seed=seed, process=self.process, is_loud=False, text=silent)
 
-    def _difference(self, seed: int, story: Story, state: object) -> str | None:
-        """What the replayer did not see: another order, other bytes, another state of memory."""
+    def _difference(self, seed: int, actions: Actions, state: object) -> str | None:
+        """Return a difference that the replayer did not notice: order, bytes, or memory."""
         recorded_state = msgspec.json.decode(state_of(self.folder, seed).read_bytes())
         if state != recorded_state:
             return f"the server's memory: {recorded_state!r} became {state!r}"
-        return recorded_story(recording_of(self.folder, seed)).difference(story)
+        return recorded_actions(recording_of(self.folder, seed)).difference(actions)
 
 
 def fragment_heap(random_source: random.Random) -> list[bytearray]:
-    """Leave holes in the heap, so that nothing lies where it lay in another process."""
+    """Leave holes in the heap, so that addresses differ from those of other processes."""
     pieces = [bytearray(random_source.randrange(1, 2000)) for _ in range(HEAP_PIECES)]
     random_source.shuffle(pieces)
     return pieces[: HEAP_PIECES // 3]
@@ -138,7 +138,7 @@ def fragment_heap(random_source: random.Random) -> list[bytearray]:
 
 @attrs.frozen(kw_only=True)
 class Proof:
-    """What is recorded and replayed, and where."""
+    """The recordings of one protocol version, and the processes that replay them."""
 
     folder: Path
     protocol_version: str
@@ -149,18 +149,17 @@ class Proof:
 
     @property
     def seeds(self) -> range:
-        """The programs."""
         return range(self.first, self.first + self.recordings)
 
     def record(self) -> None:
-        """Record every seed, one process after the other: they are to keep time."""
+        """Record every seed, in one process after the other, to keep the timing."""
         for seeds in self._pieces():
             subprocess.run(self._recorder(seeds), check=True)
 
-    def replay(self, *, gated: bool) -> Iterator[Replays]:
-        """What each process found, as they end."""
-        for numbers in _at_once(range(self.processes if gated else 1)):
-            for process in [self._start(number, gated=gated) for number in numbers]:
+    def replay(self, *, has_gate: bool) -> Iterator[Replays]:
+        """Yield the results of each process as it ends."""
+        for numbers in _at_once(range(self.processes if has_gate else 1)):
+            for process in [self._start(number, has_gate=has_gate) for number in numbers]:
                 output, _ = process.communicate()
                 if process.returncode:
                     raise SystemExit(f"a process that replays ended with {process.returncode}")
@@ -185,10 +184,10 @@ class Proof:
     def _raw(self) -> list[str]:
         return ["--raw"] if self.raw else []
 
-    def _start(self, number: int, *, gated: bool) -> "subprocess.Popen[bytes]":
+    def _start(self, number: int, *, has_gate: bool) -> "subprocess.Popen[bytes]":
         options = ["--worker", str(self.folder), "--process", str(number)]
         options += ["--first", str(self.first), "--recordings", str(self.recordings)]
-        options += [*self._raw, *([] if gated else ["--hasty"])]
+        options += [*self._raw, *([] if has_gate else ["--ungated"])]
         return subprocess.Popen(
             [sys.executable, str(HERE / "replays.py"), *options],
             stdout=subprocess.PIPE,
@@ -201,12 +200,12 @@ def _at_once(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         yield items[start : start + PROCESSES_AT_ONCE]
 
 
-# Telling.
+# Results.
 
 
 @attrs.define
 class Contents:
-    """What the recordings hold: records by kind, names by what they name, and crowds."""
+    """Counts of the recordings' contents: record kinds, names, child tasks."""
 
     kinds: Counter[str] = attrs.field(factory=Counter[str])
     names: Counter[str] = attrs.field(factory=Counter[str])
@@ -214,18 +213,16 @@ class Contents:
     recordings: int = 0
 
     def add(self, path: Path) -> None:
-        """Count one more recording."""
         self.recordings += 1
         lanes: set[str] = set()
         for record in records_of(path):
             self.kinds[record.kind] += 1
             lanes.add(record.lane or "")
             if record.kind in {"cmd", "val", "mark"}:
-                self.names[f"{record.kind} {decode_body(record, Named).name}"] += 1
+                self.names[f"{record.kind} {decode_body(record, NamedBody).name}"] += 1
         self.children += sum("." in lane for lane in lanes)
 
-    def tell(self) -> None:
-        """Print it."""
+    def show(self) -> None:
         print(f"{self.recordings} recordings, {self.kinds.total()} records,", end=" ")
         print(f"{self.children} child tasks with records")
         for counter in (self.kinds, self.names):
@@ -236,33 +233,34 @@ COLUMNS: Final = (
     *("recordings", "records", "replays", "identical", "diverged", "silent"),
     *("without gate", "seconds"),
 )
-HEADING: Final = f"{'revision':14}{''.join(f'{column:>13}' for column in COLUMNS)}"
+HEADING: Final = f"{'version':14}{''.join(f'{column:>13}' for column in COLUMNS)}"
 
 
 @attrs.define(kw_only=True)
 class Row:
-    """What became of the recordings of one revision; `gateless` differ when nobody is held back."""
+    """The results of one protocol version."""
 
     proof: Proof
     records: int
     replays: int
     failures: list[Failure]
-    gateless: int
+    differing_without_gate: int
     seconds: float
 
     @property
-    def is_held(self) -> bool:
-        """Whether everything is as promised."""
+    def is_right(self) -> bool:
+        """Return whether all replays are right, and enough differ without the gate."""
         is_allowed = all(self.proof.raw and failure.is_loud for failure in self.failures)
-        return is_allowed and self.gateless > self.proof.recordings * GATELESS_SHARE_MIN
+        return (
+            is_allowed and self.differing_without_gate > self.proof.recordings * GATELESS_SHARE_MIN
+        )
 
-    def tell(self) -> None:
-        """Print it."""
+    def show(self) -> None:
         loud = sum(failure.is_loud for failure in self.failures)
         differ = len(self.failures)
         cells = (
             *(self.proof.recordings, self.records, self.replays, self.replays - differ, loud),
-            *(differ - loud, self.gateless, f"{self.seconds:.1f}"),
+            *(differ - loud, self.differing_without_gate, f"{self.seconds:.1f}"),
         )
         print(
             f"{self.proof.protocol_version:14}{''.join(f'{cell:>13}' for cell in cells)}",
@@ -270,44 +268,44 @@ class Row:
         )
 
 
-def proven(proof: Proof, contents: Contents) -> Row:
+def run_proof(proof: Proof, contents: Contents) -> Row:
     """Record, replay, and replay without the gate."""
     begun, before = time.perf_counter(), contents.kinds.total()
     proof.record()
     for seed in proof.seeds:
         contents.add(recording_of(proof.folder, seed))
-    found = [*proof.replay(gated=True)]
-    (hasty,) = proof.replay(gated=False)
+    found = [*proof.replay(has_gate=True)]
+    (ungated,) = proof.replay(has_gate=False)
     return Row(
         proof=proof,
         records=contents.kinds.total() - before,
         replays=sum(replays.replayed for replays in found),
         failures=[failure for replays in found for failure in replays.failures],
-        gateless=len(hasty.failures),
+        differing_without_gate=len(ungated.failures),
         seconds=time.perf_counter() - begun,
     )
 
 
-def prove(proofs: Sequence[Proof], keep: Path | None) -> bool:
-    """Prove at each revision, and print; returns whether everything is as promised."""
+def run_all(proofs: Sequence[Proof], keep: Path | None) -> bool:
+    """Run all proofs and print the results; return whether all are right."""
     contents, rows = Contents(), list[Row]()
     print(HEADING, flush=True)
     for proof in proofs:
-        rows.append(proven(proof, contents))
-        rows[-1].tell()
+        rows.append(run_proof(proof, contents))
+        rows[-1].show()
     total, differ = sum(row.replays for row in rows), sum(len(row.failures) for row in rows)
     print(f"\n{total} replays, {total - differ} identical, {differ} differ")
-    contents.tell()
+    contents.show()
     for row in rows:
-        tell_failures(row, None if keep is None else keep / row.proof.protocol_version)
-    return all(row.is_held for row in rows)
+        print_failures(row, None if keep is None else keep / row.proof.protocol_version)
+    return all(row.is_right for row in rows)
 
 
-def tell_failures(row: Row, keep: Path | None) -> None:
-    """Print some of the seeds that fail, the silent ones first, and keep the recordings of all."""
-    failures = sorted(row.failures, key=_loudness, reverse=True)
+def print_failures(row: Row, keep: Path | None) -> None:
+    """Print some failed seeds, the silent ones first, and keep all failed recordings."""
+    failures = sorted(row.failures, key=_failure_order, reverse=True)
     by_seed = {failure.seed: failure for failure in failures}
-    for failure in sorted(by_seed.values(), key=_loudness)[:TEXTS_SHOWN_MAX]:
+    for failure in sorted(by_seed.values(), key=_failure_order)[:TEXTS_SHOWN_MAX]:
         where = f"{row.proof.protocol_version}, seed {failure.seed}, process {failure.process}"
         print(f"\n{where}: {failure.text}")
     if keep is not None and by_seed:
@@ -317,7 +315,7 @@ def tell_failures(row: Row, keep: Path | None) -> None:
             shutil.copy(state_of(row.proof.folder, seed), keep)
 
 
-def _loudness(failure: Failure) -> tuple[bool, int]:
+def _failure_order(failure: Failure) -> tuple[bool, int]:
     return failure.is_loud, failure.seed
 
 
@@ -326,7 +324,7 @@ def _loudness(failure: Failure) -> tuple[bool, int]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
-    parser.add_argument("--recordings", type=int, default=10, help="at each revision")
+    parser.add_argument("--recordings", type=int, default=10, help="at each protocol version")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument(
         "--protocol-version",
@@ -341,16 +339,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--process", type=int, default=0, help="as which process")
     parser.add_argument("--raw", action="store_true", help="handlers that wait unseen, as well")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--hasty", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--ungated", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the commands of the docstring on lines of their own."""
+    """Keeps the line breaks of the docstring in the help."""
 
 
 def replay_again(replayer: Replayer, seed: int) -> bool:
-    """Replay one recording as a process did, but for its heap; returns whether it is the same."""
+    """Replay one recording with a process's seeds; return whether it is identical."""
     hash_seed = str(replayer.process)
     if os.environ.get("PYTHONHASHSEED") != hash_seed:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -360,8 +358,7 @@ def replay_again(replayer: Replayer, seed: int) -> bool:
     return failure is None
 
 
-def prove_in_passing(options: argparse.Namespace) -> bool:
-    """Prove in folders that are not kept."""
+def run_in_temporary_folder(options: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         proofs = [
             Proof(
@@ -376,7 +373,7 @@ def prove_in_passing(options: argparse.Namespace) -> bool:
         ]
         for proof in proofs:
             proof.folder.mkdir()
-        return prove(proofs, options.keep)
+        return run_all(proofs, options.keep)
 
 
 def main() -> None:
@@ -386,7 +383,7 @@ def main() -> None:
         folder=options.worker or options.again or Path(),
         process=options.process,
         raw=options.raw,
-        gated=not options.hasty,
+        has_gate=not options.ungated,
     )
     if options.worker is not None:
         seeds = range(options.first, options.first + options.recordings)
@@ -394,7 +391,7 @@ def main() -> None:
     elif options.again is not None:
         sys.exit(not replay_again(replayer, options.seed))
     else:
-        sys.exit(not prove_in_passing(options))
+        sys.exit(not run_in_temporary_folder(options))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Record one application over every transport, and compare: `python tools/proof/transports.py`.
 
-The same client does the same to it over each: lists, a call with progress and a log message, an
-effect, a question, a resource, a call that is cancelled. The server records. Each recording is
-compared with that of the first transport, record by record and member by member, and replayed
-strictly. What may differ is the envelope, the table here; exits 1 if anything else does, if
-something there never does, or if a replay does not do what was recorded.
+The same client uses it over each: lists, a call with progress, a log message, an effect and an
+elicitation, a resource, and a cancelled call. Each of the server's recordings is compared with that
+of the first transport, member by member, and replayed strictly. `ENVELOPE` has the members that may
+differ. Exits with 1 if another member differs, if one of these never differs, or if a replay
+diverges.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import Record, body_bytes, open_recording, read_recording, replay
 from mcp_trio.transports import Channel, memory_pair
 
-ERAS: Final = ("2025-11-25", "2026-07-28")
+PROTOCOL_VERSIONS: Final = ("2025-11-25", "2026-07-28")
 _FIRST: Final = "memory"
 _SECONDS: Final = 30
 
@@ -65,21 +65,21 @@ so.
 
 @attrs.frozen
 class Unit:
-    """What is asked."""
+    """The elicited form."""
 
     unit: str
 
 
 @attrs.frozen
 class Application:
-    """A server, and an event for when what was cancelled there has ended."""
+    """A server, and an event that is set when its cancelled handler has ended."""
 
     server: Server
     cancelled: trio.Event
 
 
 def application(protocol_version: str) -> Application:
-    """A harbour, for clients of one era: no session is beside theirs."""
+    """Return a fresh application for one protocol version."""
     server = Server(
         "harbour", version="1", instructions="Mind the tide.", protocol_versions=[protocol_version]
     )
@@ -113,8 +113,8 @@ def application(protocol_version: str) -> Application:
     return Application(server, cancelled)
 
 
-async def use(target: Target, protocol_version: str, cancelled: trio.Event) -> None:
-    """All that the client does, one after the other: what is concurrent may come in any order."""
+async def run_client(target: Target, protocol_version: str, cancelled: trio.Event) -> None:
+    """Use the application, one request after the other, as concurrent ones have no fixed order."""
     limits = Limits(shutdown=ShutdownLimits(close_seconds=1))
     async with Client(
         target,
@@ -135,7 +135,7 @@ async def use(target: Target, protocol_version: str, cancelled: trio.Event) -> N
 
 # The transports -----------------------------------------------------------------------------------
 
-Way: TypeAlias = Callable[[Server, Path], AbstractAsyncContextManager[Target]]
+Transport: TypeAlias = Callable[[Server, Path], AbstractAsyncContextManager[Target]]
 """Serves, recording into a folder; gives what the client connects to."""
 
 
@@ -167,11 +167,11 @@ async def _named_pipes(folder: Path) -> Pair:
 
 @asynccontextmanager
 async def _at(
-    serve: Callable[..., Any], place: Callable[[str], str], server: Server, folder: Path
+    serve: Callable[..., Any], url_of: Callable[[str], str], server: Server, folder: Path
 ) -> AsyncGenerator[str]:
     async with trio.open_nursery() as nursery:
         url: str = await nursery.start(partial(serve, server, folder))
-        yield place(url)
+        yield url_of(url)
         nursery.cancel_scope.cancel()
 
 
@@ -191,47 +191,47 @@ async def _tcp(server: Server, folder: Path, **status: Any) -> None:
     await server.serve_tcp(port=0, record=folder, **status)
 
 
-def _there(url: str) -> str:
+def _same_url(url: str) -> str:
     return url
 
 
-def _sse_there(url: str) -> str:
+def _sse_url(url: str) -> str:
     return url.replace("/mcp", "/sse")
 
 
-def _websocket_there(url: str) -> str:
+def _websocket_url(url: str) -> str:
     return url.replace("http:", "ws:").replace("/mcp", "/ws")
 
 
-WAYS: Final[Mapping[str, Way]] = {
+TRANSPORTS: Final[Mapping[str, Transport]] = {
     _FIRST: partial(_over, _memory),
     "stdio": partial(_over, _stdio),
-    "HTTP": partial(_at, partial(_http, "native"), _there),
-    "HTTP, hypercorn": partial(_at, partial(_http, "hypercorn"), _there),
-    "HTTP+SSE": partial(_at, partial(_http, "native"), _sse_there),
-    "WebSocket": partial(_at, _websocket, _there),
-    "WebSocket, native": partial(_at, partial(_http, "native"), _websocket_there),
-    "WebSocket, ASGI": partial(_at, partial(_http, "hypercorn"), _websocket_there),
-    "Unix": partial(_at, _unix, _there),
-    "TCP": partial(_at, _tcp, _there),
+    "HTTP": partial(_at, partial(_http, "native"), _same_url),
+    "HTTP, hypercorn": partial(_at, partial(_http, "hypercorn"), _same_url),
+    "HTTP+SSE": partial(_at, partial(_http, "native"), _sse_url),
+    "WebSocket": partial(_at, _websocket, _same_url),
+    "WebSocket, native": partial(_at, partial(_http, "native"), _websocket_url),
+    "WebSocket, ASGI": partial(_at, partial(_http, "hypercorn"), _websocket_url),
+    "Unix": partial(_at, _unix, _same_url),
+    "TCP": partial(_at, _tcp, _same_url),
     "named pipes": partial(_over, _named_pipes),
 }
 
 
-_NOT_THERE: Final = frozenset({("HTTP+SSE", "2026-07-28")})
+_UNSUPPORTED: Final = frozenset({("HTTP+SSE", "2026-07-28")})
 
 
-async def record(way: Way, protocol_version: str, folder: Path) -> Path:
-    """What was recorded when the client did all that over one transport."""
-    its = application(protocol_version)
+async def record(transport: Transport, protocol_version: str, folder: Path) -> Path:
+    """Record the client's session over one transport, and return the file."""
+    tested = application(protocol_version)
     with trio.fail_after(_SECONDS):
-        async with way(its.server, folder) as target:
-            await use(target, protocol_version, its.cancelled)
+        async with transport(tested.server, folder) as target:
+            await run_client(target, protocol_version, tested.cancelled)
     return _recording_in(folder)
 
 
 def _recording_in(folder: Path) -> Path:
-    """The one in which something was called."""
+    """Return the recording that has a tool call."""
     (found,) = [each for each in folder.glob("*.jsonl") if "tools/call" in each.read_text()]
     return found
 
@@ -240,12 +240,12 @@ def _recording_in(folder: Path) -> Path:
 
 
 def records_of(path: Path) -> list[Record]:
-    """Those of a recording without a flaw."""
+    """Return the records of a recording."""
     return [each for each in read_recording(open_recording(path)) if isinstance(each, Record)]
 
 
 def differences(left: Sequence[Record], right: Sequence[Record]) -> Iterator[str]:
-    """Every place where two recordings differ, by record and path."""
+    """Yield the record and path of each difference."""
     for one, other in zip_longest(left, right):
         if one is None or other is None:
             yield "more records"
@@ -256,16 +256,22 @@ def differences(left: Sequence[Record], right: Sequence[Record]) -> Iterator[str
 
 
 _NAMED_KINDS: Final = frozenset({"in", "out", "mark"})
-_HEADS: Final = {"channel": "c", "lane": "l", "ordinal": "o", "time_ns": "t", "digest": "h"}
+_RECORD_MEMBERS: Final = {
+    "channel": "c",
+    "lane": "l",
+    "ordinal": "o",
+    "time_ns": "t",
+    "digest": "h",
+}
 
 
 def _between(one: Record, other: Record) -> Iterator[str]:
-    for member, key in _HEADS.items():
+    for member, key in _RECORD_MEMBERS.items():
         if getattr(one, member) != getattr(other, member):
             yield key
-    frame = body_bytes(one) or b"null"
+    message = body_bytes(one) or b"null"
     for name, *texts in (
-        (f"{_named(one.kind, frame)} $", frame, body_bytes(other) or b"null"),
+        (f"{_named(one.kind, message)} $", message, body_bytes(other) or b"null"),
         ("x $", msgspec.json.encode(one.envelope), msgspec.json.encode(other.envelope)),
     ):
         for path, _, _ in json_differences(*texts):
@@ -273,22 +279,22 @@ def _between(one: Record, other: Record) -> Iterator[str]:
 
 
 class _Named(msgspec.Struct):
-    """A message, or a mark."""
+    """The method of a message, or the name of a mark."""
 
     method: str = ""
     name: str = ""
 
 
-def _named(kind: str, frame: bytes) -> str:
-    """The kind of a record; with the name of a mark, or the method of a message."""
+def _named(kind: str, message: bytes) -> str:
+    """Return a record's kind, with the name of a mark or the method of a message."""
     if kind not in _NAMED_KINDS:
         return kind
-    body = msgspec.json.decode(frame, type=_Named)
+    body = msgspec.json.decode(message, type=_Named)
     return f"{kind} {body.method or body.name}".rstrip()
 
 
 def replayed(path: Path, protocol_version: str) -> str:
-    """Whether the same application does the same again; or what it does otherwise."""
+    """Replay with a fresh application; return "yes", or how it diverges."""
     try:
         report = replay(path, application(protocol_version).server)
     except ReplayDivergence as divergence:
@@ -298,7 +304,7 @@ def replayed(path: Path, protocol_version: str) -> str:
 
 @attrs.frozen
 class Row:
-    """What one transport came to."""
+    """The results of one transport."""
 
     transport: str
     records: int
@@ -307,56 +313,55 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        """Whether only the envelope differs, and the replay does not."""
         return self.replayed == "yes" and set(self.differing) <= ENVELOPE.keys()
 
 
 def rows_of(protocol_version: str, names: Sequence[str]) -> Iterator[Row]:
-    """A row for each transport."""
+    """Yield a row for each transport."""
     first: list[Record] | None = None
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            path = trio.run(record, WAYS[name], protocol_version, Path(folder))
-            records, verdict = records_of(path), replayed(path, protocol_version)
+            path = trio.run(record, TRANSPORTS[name], protocol_version, Path(folder))
+            records, replay_result = records_of(path), replayed(path, protocol_version)
         first = first or records
         differing = tuple(dict.fromkeys(differences(first, records)))
-        yield Row(name, len(records), differing, verdict)
+        yield Row(name, len(records), differing, replay_result)
 
 
 def table_of(protocol_version: str, rows: Sequence[Row]) -> Table:
-    """The rows of one era."""
     table = Table(
         "transport", "records", "differing fields", "replays strictly", title=protocol_version
     )
     for row in rows:
         named = (ENVELOPE.get(field, (f"WRONG {field}",))[0] for field in row.differing)
-        told = ", ".join(named) or "(the others are compared with this)"
-        table.add_row(row.transport, str(row.records), told, row.replayed)
+        fields = ", ".join(named) or "(the others are compared with this)"
+        table.add_row(row.transport, str(row.records), fields, row.replayed)
     return table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record, compare and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--protocol-version", action="append", choices=ERAS, help="only this")
+    parser.add_argument(
+        "--protocol-version", action="append", choices=PROTOCOL_VERSIONS, help="only this"
+    )
     console = Console(width=None if sys.stdout.isatty() else 140)
-    protocol_versions = parser.parse_args(arguments).protocol_version or ERAS
+    protocol_versions = parser.parse_args(arguments).protocol_version or PROTOCOL_VERSIONS
     found: list[Row] = []
     for protocol_version in protocol_versions:
-        names = [name for name in WAYS if (name, protocol_version) not in _NOT_THERE]
+        names = [name for name in TRANSPORTS if (name, protocol_version) not in _UNSUPPORTED]
         rows = list(rows_of(protocol_version, names))
         console.print(table_of(protocol_version, rows))
         found += rows
     for field, (title, meaning) in ENVELOPE.items():
         console.print(f"{title}: {meaning} ({field})", highlight=False, markup=False)
-    needless = needless_fields(found) if set(protocol_versions) == set(ERAS) else []
-    for field in needless:
+    unused = unused_fields(found) if set(protocol_versions) == set(PROTOCOL_VERSIONS) else []
+    for field in unused:
         console.print(f"WRONG: {field} never differs", highlight=False, markup=False)
-    return 0 if all(row.is_right for row in found) and not needless else 1
+    return 0 if all(row.is_right for row in found) and not unused else 1
 
 
-def needless_fields(rows: Iterable[Row]) -> list[str]:
-    """What may differ, and does so nowhere: whoever reads the table believes more than is true."""
+def unused_fields(rows: Iterable[Row]) -> list[str]:
+    """Return the members that may differ, and never do."""
     return sorted(ENVELOPE.keys() - {field for row in rows for field in row.differing})
 
 
