@@ -106,14 +106,14 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def mutations(session: nox.Session) -> None:
-    """Switch rules off, one at a time, and see their tests go red; 20 drawn ids by default."""
+    """Turn rules off, one at a time, and check that their tests fail; 20 random ids by default."""
     install(session, "test")
     session.run("python", "tools/mutate.py", *(session.posargs or ["--draw", "20"]))
 
 
 @nox.session(default=False)
 def proof(session: nox.Session) -> None:
-    """Prove what replay promises: thousands of examples, and 1,000 recordings in 20 processes."""
+    """Turn rules off, one at a time, and check that their tests fail; 20 random ones by default."""
     install(session, "test")
     session.run("python", "tools/proof/properties.py", "--full")
     session.run("python", "tools/proof/handler_changes.py")
@@ -124,7 +124,7 @@ def proof(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure what a call costs, over stdio, HTTP and sockets, beside the official SDKs."""
+    """Measure the cost of a call over stdio, HTTP and sockets, beside the official SDKs."""
     install(session)
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
@@ -136,7 +136,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def interop(session: nox.Session) -> None:
-    """Talk with the official SDKs in both roles, see the proxy unseen, and mocks taken for real."""
+    """Test with the official SDKs in both roles, and compare the proxy and mocks with servers."""
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/interop/run.py", *session.posargs)
@@ -149,7 +149,7 @@ def interop(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def mounts(session: nox.Session) -> None:
-    """Tour our server wherever it can be mounted, or where told, and compare eras on the web."""
+    """Use our server at every mount, or the named ones, and pair protocol versions on the web."""
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/interop/mounts.py", *session.posargs)
@@ -159,21 +159,21 @@ def mounts(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def browser(session: nox.Session) -> None:
-    """Let pages in a headless Chromium talk to our servers, or see them refused."""
+    """Let pages in a headless Chromium use our servers, or check that they are rejected."""
     install(session)
     session.run("python", "tools/browser/run_browser.py", *session.posargs)
 
 
 @nox.session(default=False)
 def hostile(session: nox.Session) -> None:
-    """Attack servers over both hosts, and see what that costs and whom it bothers."""
+    """Attack servers at both HTTP hosts, and measure the cost and the delay of other clients."""
     install(session)
     session.run("python", "tools/hostile/run_attacks.py", *session.posargs)
 
 
 @nox.session(default=False)
 def faults(session: nox.Session) -> None:
-    """Do to servers and clients on sockets what goes wrong there, and see what becomes of it."""
+    """Cause faults on sockets, and check how servers and clients handle them."""
     install(session)
     session.run("python", "tools/faults/run_faults.py", *session.posargs)
 

@@ -37,11 +37,10 @@ class Rejected:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
         return REJECTED / f"{self.name}{SUFFIX}"
 
     def made(self) -> bytes:
-        """What it is, made anew of the good one."""
+        """Return its content, made from the good recording."""
         changed = self.change(list(open_recording(GOLDEN[self.of].path)))
         return b"".join(changed if self.keeps_digests else _resealed(changed))
 
@@ -50,7 +49,7 @@ class Rejected:
 
 
 def with_open(**members: object) -> Callable[[Lines], Lines]:
-    """The first record says something else."""
+    """Return a change of the first record."""
 
     def change(lines: Lines) -> Lines:
         record = json.loads(lines[0])
@@ -61,7 +60,7 @@ def with_open(**members: object) -> Callable[[Lines], Lines]:
 
 
 def with_line(change_line: Callable[[bytes], bytes], *, holding: bytes) -> Callable[[Lines], Lines]:
-    """The middle one of the lines that hold something is another."""
+    """Return a change of the middle line among those that have a text."""
 
     def change(lines: Lines) -> Lines:
         places = [place for place, line in enumerate(lines) if holding in line]
@@ -81,7 +80,7 @@ def _second_segment(lines: Lines) -> Lines:
 
 
 def _of_later_writer(lines: Lines) -> Lines:
-    """A record of another kind before the last one, and a key more in the one before."""
+    """Add a record of an unknown kind, and an unknown key."""
     *before, keyed, end = lines
     trace = {"n": len(before) + 1, "k": "trace", "t": json.loads(keyed)["t"], "f": {"deep": [1]}}
     ending = json.loads(end) | {"n": len(before) + 2}
@@ -203,7 +202,7 @@ TABLE: Final = (
 
 
 def complaints(rejected: Rejected) -> list[str]:
-    """What is wrong with how a bad recording is taken, in sentences."""
+    """Return sentences about how a bad recording is wrongly accepted."""
     found: list[str] = []
     for what, judge, reason in (
         ("check", _checked, rejected.check),

@@ -1,4 +1,4 @@
-"""The golden recordings: what each of them is, and the servers that replay them. One table."""
+"""The golden recordings, and the servers that replay them: one table."""
 
 import importlib.util
 import sys
@@ -55,12 +55,10 @@ class Golden:
 
     @property
     def path(self) -> Path:
-        """Where it is, or begins."""
         return RECORDINGS / f"{self.name}{self.suffix}"
 
     @property
     def files(self) -> list[Path]:
-        """All of its files."""
         numbers = range(2, self.segments + 1)
         return [self.path, *(Path(segment_name(str(self.path), each)) for each in numbers)]
 
@@ -121,7 +119,7 @@ SIDES: Final = (("asking-client", "asking-server"),)
 
 
 def load_server(name: str) -> Server:
-    """The server of that name, made anew: nothing of an earlier session is left in it."""
+    """Return a fresh server of that name."""
     return _LOADERS.get(name, _of_servers_py)(name)
 
 
@@ -141,7 +139,7 @@ def _conformance(_name: str) -> Server:
 
 
 def _first_conformance(name: str) -> Server:
-    """The same as it was when the first recordings were made."""
+    """Return the server as it was for the first recordings."""
     server = _conformance(name)
     for tool in _LATER_TOOLS:
         server.remove_tool(tool)

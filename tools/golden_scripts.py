@@ -53,19 +53,17 @@ FILLED: Final[Mapping[str, Message]] = {
 
 
 def call(request_id: int, tool: str, **arguments: Any) -> Message:
-    """A call that wants progress."""
+    """Return a call with a progress token."""
     meta = {"progressToken": f"progress {request_id}"}
     params = {"name": tool, "arguments": arguments, "_meta": meta}
     return {"id": request_id, "method": "tools/call", "params": params}
 
 
 def cancel(request_id: int | str) -> Message:
-    """The cancellation of a request."""
     return {"method": "notifications/cancelled", "params": {"requestId": request_id}}
 
 
 def listen(request_id: int, **wishes: Any) -> Message:
-    """A subscription."""
     params = {"notifications": wishes}
     return {"id": request_id, "method": "subscriptions/listen", "params": params}
 
@@ -85,7 +83,7 @@ class Speaker:
     _talks: dict[int | str, "_Talk"] = attrs.field(factory=dict[int | str, "_Talk"], init=False)
 
     async def begin(self) -> None:
-        """Shake hands, if there is a handshake; listen from now on."""
+        """Initialize if there is a handshake, and read messages from now on."""
         if self.protocol_version.has_handshake:
             await self.peer.handshake(
                 protocol_version=self.protocol_version.name, capabilities=CAPABILITIES
@@ -93,7 +91,7 @@ class Speaker:
         self.nursery.start_soon(self._receive)
 
     async def say(self, step: Step) -> None:
-        """Send a message, or several in one; or sleep for so many milliseconds."""
+        """Send a message, or several at once; or sleep for so many milliseconds."""
         if isinstance(step, list):
             batch = [{"jsonrpc": "2.0", **self._complete(message)} for message in step]
             await self.peer.send(msgspec.json.encode(batch))
@@ -105,7 +103,7 @@ class Speaker:
             await trio.sleep(step / 1000)
 
     def _complete(self, message: Message) -> Message:
-        """A stateless request says everything about itself."""
+        """Add the metadata of a stateless request."""
         if self.protocol_version.has_handshake or "id" not in message or "method" not in message:
             return message
         params = message.get("params", {})
@@ -132,14 +130,14 @@ class Speaker:
         await self.peer.send_result(question, answer_to(question))
 
     def _hear(self, talk: "_Talk", result: Message) -> None:
-        """Come back to what was not asked before."""
+        """Retry a request whose input requests are new."""
         asked = result["requestState"], *result["inputRequests"]
         if asked not in talk.heard:
             talk.heard.append(asked)
             self.nursery.start_soon(self._come_back, talk, result)
 
     async def _come_back(self, talk: "_Talk", result: Message) -> None:
-        """Make the request again, with answers."""
+        """Send the request again, with answers."""
         await trio.sleep(self.after_ms / 1000)
         questions = result["inputRequests"].items()
         answers = {key: answer_to(question) for key, question in questions}
@@ -185,7 +183,7 @@ _WAYS: Final[Mapping[str, Callable[[Message], Sequence[Message | float | None]]]
 
 
 def answer_to(question: Message) -> Message:
-    """What this client has to say."""
+    """Return the client's answer to a server request."""
     params = question.get("params", {})
     if question["method"] == "roots/list":
         return {"roots": [{"uri": "file:///work"}]}
@@ -198,7 +196,7 @@ def answer_to(question: Message) -> Message:
 
 
 def _said_by_model(params: Message) -> Message:
-    """A model that looks at what it has tools for, once."""
+    """Return a sampling result, which uses a tool once."""
     content: Message = {"type": "text", "text": "At noon."}
     if "tools" in params and len(params["messages"]) == 1:
         content = {"type": "tool_use", "id": "look", "name": "tides", "input": {}}
@@ -211,7 +209,7 @@ def client(
     ways: Mapping[int, Sequence[str]] | None = None,
     after_ms: float = 2,
 ) -> Script:
-    """A client of a revision that says all this, and leaves."""
+    """Return a client that sends these messages, and disconnects."""
 
     async def run(peer: WirePeer, _session: Session) -> None:
         async with trio.open_nursery() as nursery:

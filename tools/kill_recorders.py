@@ -66,7 +66,7 @@ server = Server("kill")
 
 @server.tool
 async def work(steps: int, ms: float, *, ctx: Context) -> int:
-    """Sleep for a moment, so many times, and tell of each."""
+    """Sleep so many times, and report progress each time."""
     for step in range(steps):
         await trio.sleep(ms / 1000)
         await ctx.progress(step + 1, steps)
@@ -77,20 +77,20 @@ async def work(steps: int, ms: float, *, ctx: Context) -> int:
 
 
 class LateRecording(Recording):
-    """The control: records are written after the frames that they explain."""
+    """The control: a recorder that writes records after the messages that they explain."""
 
     def flush(self) -> None:
-        """Writes in the scheduler's next pass."""
+        """Write in the scheduler's next pass."""
         trio.lowlevel.current_trio_token().run_sync_soon(super().flush, idempotent=True)
 
 
 async def serve_ahead(channel: Channel, recording: RecordOptions) -> None:
-    """Serve as the product does."""
+    """Serve with the real recorder."""
     await server.serve(channel, record=recording)
 
 
 async def serve_late(channel: Channel, recording: RecordOptions) -> None:
-    """Serve with the control's sequencer."""
+    """Serve with the control's recorder."""
     recorder = open_recorder(recording, role="server", transport="stdio", name="kill", version="0")
     await sessions_of(server).open_session(channel, sequencer=LateRecording(recorder)).run()
 
@@ -99,7 +99,7 @@ Serve = Callable[[Channel, RecordOptions], Awaitable[None]]
 
 
 class Child(NamedTuple):
-    """A forked server: its process and our ends of its pipes; reading never waits."""
+    """A forked server, and our ends of its pipes; reads do not block."""
 
     pid: int
     to_child: int
@@ -107,7 +107,7 @@ class Child(NamedTuple):
 
 
 def fork_server(serve: Serve, recording: RecordOptions) -> Child:
-    """Start a server, in milliseconds: a new interpreter would need a good part of a second."""
+    """Fork a server, which is faster than starting an interpreter."""
     child_in, to_child = os.pipe()
     from_child, child_out = os.pipe()
     pid = os.fork()
@@ -122,7 +122,7 @@ def fork_server(serve: Serve, recording: RecordOptions) -> Child:
 def _run_child(
     serve: Serve, recording: RecordOptions, own_ends: tuple[int, int], other_ends: tuple[int, int]
 ) -> None:
-    """Serve until killed; whatever happens, nothing of the forking program runs on."""
+    """Serve until killed; never return to the parent's code."""
     try:
         for fd in other_ends:
             os.close(fd)
@@ -135,7 +135,7 @@ def _run_child(
 
 
 class Flood:
-    """Keeps calls in flight over a child's pipes, and everything that came back."""
+    """Keeps calls in flight over a child's pipes, and stores what it received."""
 
     def __init__(self, child: Child, random_source: random.Random) -> None:
         self.frames: list[bytes] = []
@@ -151,11 +151,10 @@ class Flood:
 
     @property
     def in_flight(self) -> int:
-        """How many calls were sent whose answer has not been received."""
         return self._calls - self._answers
 
     def pump(self, seconds: float) -> None:
-        """Send the calls that are due, and read what comes within so much time."""
+        """Send the calls that are due, and read for so many seconds."""
         due = [self._call() for _ in range(self.in_flight, IN_FLIGHT_AIM)]
         due += [self._ping() for _ in due if self._random_source.random() < PING_SHARE]
         if due:  # a pipe has room for all calls in flight: this never waits
@@ -164,7 +163,7 @@ class Flood:
             raise RuntimeError("the server ended by itself")
 
     def read(self) -> bool:
-        """Take in what is there; False at the end."""
+        """Read what has arrived; return False at the end."""
         try:
             chunk = os.read(self._child.from_child, CHUNK_BYTES)
         except BlockingIOError:
@@ -202,7 +201,7 @@ def _is_answer_to_a_call(frame: bytes) -> bool:
 
 
 class Trial(NamedTuple):
-    """One kill: what the peer had and got, and what the recording lacks of it."""
+    """One kill: what the client sent and received, and what the recording lacks."""
 
     frames_before: int
     frames: int
@@ -219,7 +218,7 @@ class Trial(NamedTuple):
 
 
 def try_kill(serve: Serve, recording: RecordOptions, random_source: random.Random) -> Trial:
-    """Flood a new server, kill it at a random instant, and read its recording."""
+    """Kill a busy server at a random instant, and read its recording."""
     child = fork_server(serve, recording)
     flood = Flood(child, random_source)
     try:
@@ -267,7 +266,7 @@ def _judge(flood: Flood, frames_before: int, recording: RecordOptions) -> Trial:
 
 
 def _items(recording: RecordOptions) -> Iterator[Record | Damage]:
-    """What the recording holds: nothing if the server died before it could begin."""
+    """Return the recording's items; nothing if the server died before it could open the file."""
     try:
         yield from read_recording(open_recording(recording.path))
     except RecordingError:
@@ -278,7 +277,7 @@ def _items(recording: RecordOptions) -> Iterator[Record | Damage]:
 
 
 class Report(msgspec.Struct):
-    """What came of all kills that count."""
+    """The results of all kills that count."""
 
     write_ahead: bool
     compressed: bool
@@ -296,7 +295,6 @@ class Report(msgspec.Struct):
     files_max: int = 0
 
     def add(self, trial: Trial) -> None:
-        """Count a trial, if it counts."""
         if not trial.counts:
             self.not_counted += 1
             return

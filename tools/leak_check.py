@@ -35,7 +35,7 @@ PATTERNS: Final[Mapping[str, str | re.Pattern[str]]] = {
 
 
 class Leak(NamedTuple):
-    """What was found, in which line (the first is 1)."""
+    """A secret or name, and its line (the first is 1)."""
 
     line: int
     what: str
@@ -46,10 +46,7 @@ class Leak(NamedTuple):
 
 
 def leaks(lines: Iterable[bytes], names: Mapping[str, str]) -> Iterator[Leak]:
-    """What must not stand in a recording; `names` are those of a machine, by what they are.
-
-    Frames in base64 are looked into.
-    """
+    """Return what must not be published; base64 bodies are decoded. `names` are the machine's."""
     patterns = {what: re.compile(pattern) for what, pattern in PATTERNS.items()}
     for what, name in names.items():
         patterns[what] = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
@@ -61,7 +58,6 @@ def leaks(lines: Iterable[bytes], names: Mapping[str, str]) -> Iterator[Leak]:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of one file of a recording."""
     if path.name.endswith(COMPRESSED_SUFFIX):
         yield from open_recording(path)
         return
@@ -70,7 +66,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def names_of_this_machine() -> dict[str, str]:
-    """The names that tell which machine this is, and whose."""
+    """Return the names of this machine and its user."""
     host = socket.gethostname()
     names = {
         "this checkout": str(HOME),

@@ -43,20 +43,19 @@ GOLDEN_SESSIONS: Final = HOME / "tools" / "interop" / "golden_sessions.py"
 
 
 def call(number: int, tool: str, **arguments: Any) -> Message:
-    """A call that wants progress."""
+    """Return a call with a progress token."""
     meta = {"progressToken": f"progress {number}"}
     params = {"name": tool, "arguments": arguments, "_meta": meta}
     return {"id": number, "method": "tools/call", "params": params}
 
 
 def cancel(number: int) -> Message:
-    """The cancellation of a call."""
     params = {"requestId": number, "reason": "no longer needed"}
     return {"method": "notifications/cancelled", "params": params}
 
 
 async def answer_roots(peer: WirePeer, *, after_ms: tuple[float, ...]) -> None:
-    """Answer each question for roots after a while, longer or shorter by turns."""
+    """Answer each `roots/list` request, after a short and a long delay by turns."""
     async with trio.open_nursery() as nursery:
         asked = 0
         while True:
@@ -67,15 +66,14 @@ async def answer_roots(peer: WirePeer, *, after_ms: tuple[float, ...]) -> None:
 
 
 async def answer_one(peer: WirePeer, question: Mapping[str, Any], after_ms: float) -> None:
-    """Answer one question for roots."""
     await trio.sleep(after_ms / 1000)
     await peer.send_result(question, {"roots": [{"uri": "file:///work"}]})
 
 
 def client(*script: Step, after_ms: tuple[float, ...] = (2,)) -> Script:
-    """A client that sends messages, and sleeps for so many milliseconds where a number stands.
+    """Return a client that sends messages, and sleeps where a number is.
 
-    What stands before a number is sent at once; a function is called.
+    The messages before a number are sent at once; a function is called.
     """
 
     async def run(peer: WirePeer, _session: Session) -> None:
@@ -98,7 +96,7 @@ def client(*script: Step, after_ms: tuple[float, ...] = (2,)) -> Script:
 
 
 def stopping(script: Script) -> Script:
-    """The script, after which the server closes."""
+    """Return the script, after which the server closes."""
 
     async def run(peer: WirePeer, session: Session) -> None:
         await script(peer, session)
@@ -112,7 +110,7 @@ NOWHERE: Final = "http://127.0.0.1:1/"
 
 
 async def visit_harbour(peer: WirePeer, session: Session) -> None:
-    """A client of a server that visits a web server, which is here only as long as that takes."""
+    """Return a client, and run the web server that its server visits."""
     async with trio.open_nursery() as nursery:
         serve = functools.partial(trio.serve_tcp, answer_http, 0, host="127.0.0.1")
         listeners: list[trio.SocketListener] = await nursery.start(serve)
@@ -123,7 +121,6 @@ async def visit_harbour(peer: WirePeer, session: Session) -> None:
 
 
 async def answer_http(stream: trio.SocketStream) -> None:
-    """Answer one request of HTTP."""
     async with stream:
         request = b""
         while not request.endswith(b"}" if request.startswith(b"POST") else b"\r\n\r\n"):
@@ -152,12 +149,11 @@ WAIT_LONG: Final = call(6, "wait", milliseconds=60_000)
 
 
 def fill_disk() -> None:
-    """Let no file of this process grow any more."""
+    """Let no file of this process grow."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
 
 def clear_disk() -> None:
-    """Let files grow again."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
@@ -300,7 +296,6 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 async def record_session(server: Server, script: Script, record: Record) -> None:
-    """Record one session of a server."""
     ours, theirs = memory_pair()
     peer = WirePeer(theirs)
 
@@ -314,7 +309,7 @@ async def record_session(server: Server, script: Script, record: Record) -> None
 
 
 async def record_server(name: str, path: Path) -> None:
-    """Record one session of the server that belongs to a recording."""
+    """Record one session of a recording's server."""
     server = GOLDEN[name].recorded
     script = SCRIPTS.get(name) or SCRIPTS[server]
     options = RecordOptions(path, **OPTIONS.get(name, {}))
@@ -331,7 +326,7 @@ async def record_shared(_name: str, path: Path) -> None:
 
 
 async def record_cut(name: str, path: Path) -> None:
-    """Keep what is in the file while handlers still run: what a kill would have left."""
+    """Copy the file while handlers run, as a kill would leave it."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(record_server, name, path)
         await trio.sleep(0.7)
@@ -341,7 +336,7 @@ async def record_cut(name: str, path: Path) -> None:
 
 
 async def record_client(_name: str, path: Path) -> None:
-    """Record a session of the weather server, told from the client's side."""
+    """Record a session at the client of the weather server."""
     async with Client(weather.server, record=path) as session, trio.open_nursery() as nursery:
         for city in ("Oslo", "Lima", "Pune"):
             nursery.start_soon(session.call_tool, "forecast", {"city": city})
@@ -350,7 +345,7 @@ async def record_client(_name: str, path: Path) -> None:
 
 
 def record_scripted(name: str, into: Path) -> None:
-    """Record a session that needs nobody else."""
+    """Record a session that needs no peers."""
     trio.run(RECORD.get(name, record_server), name, into / GOLDEN[name].path.name)
 
 
@@ -358,7 +353,7 @@ RECORD: Final = {"client": record_client, "shared": record_shared, "cut": record
 
 
 def record_peers(name: str, into: Path) -> None:
-    """Record a session with peers; of some both sides."""
+    """Record a session with peers, for some at both ends."""
     session = next((server for client, server in SIDES if client == name), name)
     command = [sys.executable, str(GOLDEN_SESSIONS), "--into", str(into), session]
     if subprocess.run(command, check=False).returncode:
@@ -383,7 +378,7 @@ def make(name: str) -> None:
 
 
 def make_rejected() -> None:
-    """Make the bad ones of the good ones."""
+    """Make the bad recordings from the good ones."""
     REJECTED.mkdir(exist_ok=True)
     for rejected in TABLE:
         rejected.path.write_bytes(rejected.made())

@@ -31,7 +31,7 @@ ESCAPED: Final = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 
 
 class Mutation(NamedTuple):
-    """One way to switch a rule off, and the test that must notice."""
+    """A change that turns a rule off, and the test that has to fail."""
 
     id: str
     file: str
@@ -74,7 +74,7 @@ def unescape(text: str) -> str:
 
 
 def chosen(mutations: Sequence[Mutation], options: argparse.Namespace) -> list[Mutation]:
-    """The mutations of the wanted ids; an id without any ends the script."""
+    """Return the mutations of these ids; exit if an id has none."""
     known = sorted({mutation.id for mutation in mutations})
     wanted = set(options.ids or known)
     if unknown := sorted(wanted.difference(known)):
@@ -102,7 +102,7 @@ def copy_project(home: Path) -> None:
 
 
 def try_out(home: Path, mutation: Mutation) -> str:
-    """What the test says while the rule is off; the copy is whole again afterwards."""
+    """Return the test's result while the rule is off; the copy is restored afterwards."""
     path = home / mutation.file
     original = path.read_text(encoding="utf-8")
     if (count := original.count(mutation.source)) != 1:

@@ -1,7 +1,4 @@
-"""Every change of a recording that matters to a replay, and the record where it is noticed.
-
-Outcomes are told to handlers: what is changed in them shows in what a handler does with them.
-"""
+"""Every change of a recording that a replay has to notice, and the record where it does."""
 
 import itertools
 import json
@@ -17,7 +14,7 @@ Line: TypeAlias = dict[str, Any]
 
 
 class Change(NamedTuple):
-    """A changed recording, the records at one of which it has to diverge, and in which way."""
+    """A changed recording, and the records and kinds of the expected divergence."""
 
     kind: str
     what: str
@@ -27,7 +24,7 @@ class Change(NamedTuple):
 
 
 def changes(lines: list[bytes], *, is_seeded: bool = False) -> Iterator[Change]:
-    """Every change of a recording that this script knows to make."""
+    """Yield every change of a recording."""
     records: list[Line] = [json.loads(line) for line in lines]
     records = list(itertools.takewhile(lambda record: record["k"] != "gap", records))
     if is_seeded:
@@ -38,14 +35,14 @@ def changes(lines: list[bytes], *, is_seeded: bool = False) -> Iterator[Change]:
 
 
 def change_seed(lines: list[bytes], records: list[Line]) -> Iterator[Change]:
-    """The seed: what the dice say differs."""
+    """Change the seed: the random numbers differ."""
     body = records[0]["f"] | {"seed": records[0]["f"]["seed"] ^ 1}
     line = encoded({**records[0], "f": body})
     yield Change("open", "seed", replaced(lines, 0, line), behind(records, 0), IN_FRAMES)
 
 
 def change_out(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """One byte of an `out`."""
+    """Change a byte of a sent message."""
     number = records[place]["n"]
     line = lines[place].replace(b'"jsonrpc":"2.0"', b'"jsonrpc":"2.1"')
     what = f"byte of out {number}"
@@ -53,7 +50,7 @@ def change_out(lines: list[bytes], records: list[Line], place: int) -> Iterator[
 
 
 def change_command(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """An argument of an effect."""
+    """Change an argument of an effect."""
     number = records[place]["n"]
     line = encoded({**records[place], "f": different(records[place]["f"], "arguments")})
     what = f"arguments of cmd {number}"
@@ -61,7 +58,7 @@ def change_command(lines: list[bytes], records: list[Line], place: int) -> Itera
 
 
 def change_outcome(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """The result of an effect, or its error; those without any say nothing."""
+    """Change the result or the error of an effect."""
     record = records[place]
     if kind_before(records, place) != "cmd" or record.get("f") is None:
         return
@@ -72,7 +69,7 @@ def change_outcome(lines: list[bytes], records: list[Line], place: int) -> Itera
 
 
 def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """What was read in passing; deadlines are only waited for."""
+    """Change a value that was read without waiting; not deadlines."""
     record = records[place]
     if record["f"]["name"] == TIMEOUT or "value" not in record["f"]:
         return
@@ -82,7 +79,7 @@ def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterato
 
 
 def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """Which way was taken."""
+    """Change the branch that `patched` took."""
     record = records[place]
     if record["f"]["name"] != PATCHED_MARK:
         return
@@ -92,7 +89,7 @@ def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterato
 
 
 def change_id(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """The id of a request: its answer differs."""
+    """Change the id of a request, so that its answer differs."""
     number = records[place]["n"]
     for request in messages_of(records[place]):
         told = [r["n"] for r in records if tells(r, request.get("id"), records[place].get("c"))]
@@ -123,7 +120,7 @@ def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Ite
 
 
 def change_state(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """The state of a retry, if there is a parked handler behind it: it does not go on."""
+    """Change the request state of a retry, so that its suspended handler does not resume."""
     number, request = records[place]["n"], messages_of(records[place])[0]
     state = request.get("params", {}).get("requestState")
     if state is None or not state.startswith(SUSPENDED_PREFIX):
@@ -155,7 +152,7 @@ def only(number: int) -> range:
 
 
 def behind(records: list[Line], place: int) -> range:
-    """The numbers of all records that come later."""
+    """Return the numbers of all later records."""
     return range(records[place]["n"] + 1, records[-1]["n"] + 1)
 
 
@@ -166,25 +163,25 @@ def kind_before(records: list[Line], place: int) -> str | None:
 
 
 def next_of_lane(records: list[Line], place: int) -> int | None:
-    """The number of the lane's next record behind the one at `place`."""
+    """Return the number of the lane's next record after this position."""
     lane = records[place].get("l")
     later = (r["n"] for r in records[place + 1 :] if lane is not None and r.get("l") == lane)
     return next(later, None)
 
 
 def different(body: Line, member: str) -> Line:
-    """A body with another value in one of its members."""
+    """Return a body with another value in one member."""
     return {**body, member: other(body[member])}
 
 
 def other(value: Any) -> Any:
-    """A value of the same form, with something else wherever that tells something."""
+    """Return another value of the same form."""
     changed = (change(value) for kind, change in OTHERS.items() if isinstance(value, kind))
     return next(changed, value)
 
 
 def other_text(text: str) -> str:
-    """A text of the same form: if there is a digit at its end, with another one."""
+    """Return another text of the same form, with another digit at its end if it has one."""
     if text == "<opaque>":
         return text
     return re.sub(r"[0-9]\Z|\Z", lambda digit: str((int(digit[0] or 0) + 1) % 10), text, count=1)
@@ -218,13 +215,13 @@ def tells(record: Line, request_id: object, channel: int | None) -> bool:
 
 
 def messages_of(record: Line) -> list[Line]:
-    """The messages of a frame: one, or those of a batch."""
+    """Return the messages of a body, one or those of a batch."""
     frame: Line | list[Line] = record["f"]
     return frame if isinstance(frame, list) else [frame]
 
 
 def with_message(line: bytes, message: Line, changed: Line) -> bytes:
-    """A line with another message in the place of one."""
+    """Return a line with one of its messages replaced."""
     return line.replace(text_of(message), text_of(changed), 1)
 
 

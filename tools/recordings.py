@@ -48,7 +48,7 @@ OTHERS: Final = [golden for golden in GOLDEN.values() if golden.replays != STRIC
 
 
 def replay_all(seed: int) -> dict[str, str]:
-    """Replay each recording some times; what went wrong, by name."""
+    """Replay each recording some times; return the failures by name."""
     # With the flag every order of the tasks can come, without it a batch is only turned round.
     scheduler: Any = sys.modules["trio._core._run"]
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # noqa: SLF001  Trio has no public way
@@ -63,7 +63,7 @@ def replay_all(seed: int) -> dict[str, str]:
 
 
 def replay_once(path: Path, golden: Golden) -> ReplayDivergence | None:
-    """How a replay diverges; None if it does not. It looks for no strays: `hold_replayed` does."""
+    """Return how a replay diverges, or None."""
     try:
         replay(path, load_server(golden.server), watches=False)
     except ReplayDivergence as divergence:
@@ -72,7 +72,7 @@ def replay_once(path: Path, golden: Golden) -> ReplayDivergence | None:
 
 
 def replay_everywhere() -> dict[str, list[str]]:
-    """Replay under every hash seed; what went wrong, by name."""
+    """Replay under every hash seed; return the failures by name."""
     failures: dict[str, list[str]] = {}
     waiting = list(HASH_SEEDS)
     while waiting:
@@ -87,7 +87,7 @@ def replay_everywhere() -> dict[str, list[str]]:
 
 
 def start_process(seed: int) -> "subprocess.Popen[bytes]":
-    """A process that replays under a hash seed and scheduler seeds that follow from it."""
+    """Start a process that replays with a hash seed."""
     return subprocess.Popen(
         [sys.executable, __file__, "--seed", str(seed)],
         stdout=subprocess.PIPE,
@@ -99,7 +99,7 @@ def start_process(seed: int) -> "subprocess.Popen[bytes]":
 
 
 def try_changes(name: str) -> tuple[Counter[str], list[str]]:
-    """Replay changed recordings; how many of each kind, and which went wrong."""
+    """Replay changed recordings; return their number by kind, and the failures."""
     be_quiet()
     golden = GOLDEN[name]
     tried: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def try_changes(name: str) -> tuple[Counter[str], list[str]]:
 
 
 def complaint_of(change: Change, divergence: ReplayDivergence | None) -> str:
-    """What is wrong with how a replay takes a change; empty if nothing is."""
+    """Return what is wrong with the replay of a change, or an empty text."""
     if divergence is None:
         return "replayed as if nothing had happened"
     if divergence.record not in change.expected:
@@ -127,7 +127,7 @@ def complaint_of(change: Change, divergence: ReplayDivergence | None) -> str:
 
 
 def spread(found: Sequence[Change]) -> Iterator[Change]:
-    """At most so many changes of each kind, from the beginning to the end of a long recording."""
+    """Return at most so many changes of each kind, from all parts of the recording."""
     for kind in dict.fromkeys(change.kind for change in found):
         of_kind = [change for change in found if change.kind == kind]
         step = -(-len(of_kind) // CHANGES_MAX)
@@ -138,7 +138,7 @@ def spread(found: Sequence[Change]) -> Iterator[Change]:
 
 
 def in_flight_max(golden: Golden) -> int:
-    """How many requests of the peer were unanswered at once."""
+    """Return the highest number of unanswered requests."""
     records = [json.loads(line) for line in open_recording(golden.path)]
     last: dict[str, int] = {r["l"].partition(".")[0]: r["n"] for r in records if "l" in r}
     spans = [(int(lane[1:]), end) for lane, end in last.items() if lane[1:].isdecimal()]
@@ -148,7 +148,7 @@ def in_flight_max(golden: Golden) -> int:
 def hold_replayed(
     golden: Golden, replays: list[str], tried: Counter[str], failures: list[str]
 ) -> list[str]:
-    """Print the row of a recording that replays strictly; returns what went wrong."""
+    """Check a recording that replays strictly; print its row and return the failures."""
     try:
         report = replay(golden.path, load_server(golden.server), key=golden.key)
     except ReplayDivergence as divergence:
@@ -168,7 +168,7 @@ def hold_replayed(
 
 
 def hold_all_replayed() -> list[str]:
-    """Replay, change, print; returns what went wrong."""
+    """Replay all recordings and their changes; return the failures."""
     print(
         f"{'recording, replayed':28}{'records':>9}{'requests':>10}{'in flight':>11}{'the same':>10}"
         f"{''.join(f'{kind:>6}' for kind in CHANGED)}   changed, each at its place",
@@ -184,7 +184,7 @@ def hold_all_replayed() -> list[str]:
 
 
 def hold_other(golden: Golden) -> list[str]:
-    """Print the row of a recording that does not replay; returns what is wrong with it."""
+    """Check a recording that does not replay; print its row and return the failures."""
     report = check(open_recording(golden.path))
     failures = [f"line {flaw.line}: {flaw.text}" for flaw in report.damage]
     if not is_intact(report):
@@ -204,13 +204,12 @@ def hold_other(golden: Golden) -> list[str]:
 
 
 def role_of(golden: Golden) -> str:
-    """The role that a recording was made in."""
     role: str = json.loads(next(open_recording(golden.path)))["f"]["role"]
     return role
 
 
 def rejection(golden: Golden) -> str | None:
-    """What replay says when it refuses a recording; None if it does not."""
+    """Return the error of replay for a recording, or None."""
     try:
         replay(golden.path, load_server(golden.server))
     except (RecordingError, ReplayDivergence) as error:
@@ -219,7 +218,7 @@ def rejection(golden: Golden) -> str | None:
 
 
 def hold_others() -> list[str]:
-    """Check those that do not replay; returns what is wrong."""
+    """Check the recordings that do not replay; return the failures."""
     print(f"\n{'recording, checked':28}{'records':>9}{'in':>10}{'out':>11}{'role':>10}")
     failures = [text for golden in OTHERS for text in hold_other(golden)]
     for sides in SIDES:
@@ -230,13 +229,12 @@ def hold_others() -> list[str]:
 
 
 def records_of(golden: Golden) -> Iterator[Record]:
-    """The records of a recording."""
     items = read_recording(open_recording(golden.path))
     return (item for item in items if isinstance(item, Record))
 
 
 def hold_rejected() -> list[str]:
-    """See that the bad ones are refused; returns what is wrong."""
+    """Check that bad recordings are rejected; return the failures."""
     print(f"\n{'recording, rejected':28}{'check':64}replay")
     failures: list[str] = []
     for rejected in TABLE:
@@ -247,7 +245,7 @@ def hold_rejected() -> list[str]:
 
 
 def hold_files() -> list[str]:
-    """See that all files are known, small, and hold nothing that is nobody's business."""
+    """Check that all files are known and small, and have no secrets or machine names."""
     paths = sorted(RECORDINGS.rglob(f"*{SUFFIX}*"))
     of_golden = [file for golden in GOLDEN.values() for file in golden.files]
     known = {*of_golden, *(rejected.path for rejected in TABLE)}
@@ -265,7 +263,7 @@ def hold_files() -> list[str]:
 
 
 def be_quiet() -> None:
-    """Handlers that fail on purpose need not be logged."""
+    """Turn off logging, as some handlers fail on purpose."""
     logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)
 
 
