@@ -302,9 +302,9 @@ async def test_calls_of_an_exchange_in_the_wrong_order_raise():
         with pytest.raises(RuntimeError, match="nothing was sent"):
             await exchange.end()
         await exchange.start(200, [])
-        with pytest.raises(RuntimeError, match="it was started"):
+        with pytest.raises(RuntimeError, match="its headers were sent"):
             await exchange.answer(200, [])
-        with pytest.raises(RuntimeError, match="it was started"):
+        with pytest.raises(RuntimeError, match="its headers were sent"):
             await exchange.start(200, [])
         await exchange.end()
         for late in (exchange.end(), exchange.send(b""), exchange.answer(200, [])):
