@@ -113,7 +113,7 @@ def mutations(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def proof(session: nox.Session) -> None:
-    """Turn rules off, one at a time, and check that their tests fail; 20 random ones by default."""
+    """Prove the guarantees of replay by many examples, and by 1,000 recordings in 20 processes."""
     install(session, "test")
     session.run("python", "tools/proof/properties.py", "--full")
     session.run("python", "tools/proof/handler_changes.py")
