@@ -308,7 +308,7 @@ async def test_calls_of_an_exchange_in_the_wrong_order_raise():
             await exchange.start(200, [])
         await exchange.end()
         for late in (exchange.end(), exchange.send(b""), exchange.answer(200, [])):
-            with pytest.raises(RuntimeError, match="it was sent completely"):
+            with pytest.raises(RuntimeError, match="it is complete"):
                 await late
 
     assert len((await served(respond, piece())).sent) == 3
