@@ -572,8 +572,8 @@ async def test_result_type_parses_text_without_structured_content(
         (gives({"metres": "deep"}), "Expected `float`, got `str` - at `\\$.metres`"),
         (gives([]), "Expected `object`, got `array`"),
         (gives(), "JSON is malformed"),
-        (gives(content=[]), "it has no structured content, and \\d texts"),
-        (gives(content=[TEXT, TEXT]), "it has no structured content, and \\d texts"),
+        (gives(content=[]), "it has no structured content, and \\d text contents"),
+        (gives(content=[TEXT, TEXT]), "it has no structured content, and \\d text contents"),
     ],
 )
 async def test_a_result_that_does_not_fit_result_type_is_a_protocol_error(nursery, result, why):

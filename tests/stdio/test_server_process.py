@@ -17,6 +17,8 @@ import pytest
 
 from mcp_trio.limits import DEFAULT_LIMITS
 
+pytestmark = pytest.mark.slow
+
 # What a machine may take longer than it should.
 GRACE_SECONDS = 4.0
 DEADLINE_SECONDS = (

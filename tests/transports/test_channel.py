@@ -28,6 +28,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.requirement("TRAN-01", "TRAN-02", "STDIO-01", "STDIO-02")
 @pytest.mark.parametrize("case", CASES)

@@ -27,6 +27,8 @@ from harmful_requests import (
 from mcp_trio.limits import HttpLimits, MessageLimits
 from tests.transports.http.conftest import pouring
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 10.0  # for what takes less than one
 
 
