@@ -177,3 +177,16 @@ def test_the_cases_need_ws(monkeypatch, capsys):
     monkeypatch.setattr(websocket_framing, "is_installed", lambda _: False)
     with pytest.raises(peers.MissingPeer, match=r"^ws [0-9.]+ is not installed as pinned"):
         websocket_framing.run_all(None)
+
+
+def test_what_an_endpoint_lacks_is_no_problem_until_it_works():
+    (endpoint, case), _reason = next(iter(websocket_framing.LACKING.items()))
+    outcomes = dict.fromkeys(websocket_framing.CASES, "ok")
+    lacking = {**outcomes, **{case: "no" for name, case in websocket_framing.LACKING}}
+    assert websocket_framing.report(
+        [websocket_framing.EndpointResult(endpoint, outcomes=lacking)], 1
+    )
+    works = {**lacking, case: "ok"}
+    assert not websocket_framing.report(
+        [websocket_framing.EndpointResult(endpoint, outcomes=works)], 1
+    )
