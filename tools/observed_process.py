@@ -196,8 +196,15 @@ class Watch:
     baseline: Resources = attrs.field(default=Resources(0, 0), init=False)
 
     async def resources(self) -> Resources:
-        """Return the server's resources, asked for in a thread, as this one may be busy."""
-        return await trio.to_thread.run_sync(self._resources)
+        """Return the larger of two readings, taken in a thread, as this one may be busy.
+
+        While hypercorn starts again after a failure, its listening sockets are missing for a
+        moment. A baseline from such a reading would be too low for good.
+        """
+        first = await trio.to_thread.run_sync(self._resources)
+        await trio.sleep(POLL_SECONDS)
+        second = await trio.to_thread.run_sync(self._resources)
+        return Resources(max(first.descriptors, second.descriptors), max(first.tasks, second.tasks))
 
     def _resources(self) -> Resources:
         return Resources(descriptors_of(self.process), self.count_tasks())
