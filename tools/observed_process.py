@@ -24,7 +24,7 @@ POLL_SECONDS: Final = 0.02
 """The interval of polling a server."""
 
 QUIET_SECONDS: Final = 0.5
-RELEASE_SECONDS_MAX: Final = 20.0
+RELEASE_SECONDS_MAX: Final = 5.0
 PAUSE_SECONDS: Final = 0.05
 CLOSE_SECONDS_MAX: Final = 15.0
 """The time within which the server has to close a useless connection."""
