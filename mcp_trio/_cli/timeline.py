@@ -217,7 +217,7 @@ class _SentRequest:
 
 @attrs.define
 class Counts:
-    """What a recording holds, counted; and its protocol versions, in order."""
+    """Counts of a recording, and its protocol versions in order of appearance."""
 
     records: int = 0
     damage: int = 0

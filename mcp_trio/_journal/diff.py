@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body
+from mcp_trio._journal.records import SUSPENDED_MARK, OpenBody, Record, body_bytes, decode_body
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
@@ -99,8 +99,7 @@ _INCIDENTAL: Final = frozenset(
 
 # The members of messages that a server chooses at random, and that its client returns.
 _RANDOM_MEMBERS: Final = (".requestState", ".elicitationId")
-# The mark with a request state, and the effects that seal and open such states.
-_RANDOM_MARK: Final = "parked"
+# The effects that seal and open request states, whose results are random, too.
 _RANDOM_EFFECTS: Final = "state."
 
 
@@ -198,7 +197,7 @@ def _random_records(records: Iterable[Record]) -> Collection[int]:
         if record.kind == "cmd":
             effects[lane] = _name(record)
         is_outcome = record.kind == "res" and effects.pop(lane, "").startswith(_RANDOM_EFFECTS)
-        if is_outcome or (record.kind == "mark" and _name(record) == _RANDOM_MARK):
+        if is_outcome or (record.kind == "mark" and _name(record) == SUSPENDED_MARK):
             random_records.add(record.number)
     return random_records
 

@@ -53,6 +53,9 @@ TIMED_OUT_MARK: Final = "ran out"
 # The mark of a thread's call that returned without any other record.
 THREAD_RETURNED_MARK: Final = "came back"
 
+# The mark of a handler that was suspended; its value is the random state that its client returns.
+SUSPENDED_MARK: Final = "parked"
+
 # The names of the effects and values of the context itself; names of users' effects have no dot.
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"

@@ -20,6 +20,7 @@ import trio
 
 from mcp_trio._journal.records import (
     PATCHED_MARK,
+    SUSPENDED_MARK,
     TIMEOUT,
     MarkBody,
     Record,
@@ -48,7 +49,6 @@ from mcp_trio._replay.trace import (
     request_data,
 )
 from mcp_trio._server.effects import with_recorded_lifespan
-from mcp_trio._session.input_required import SUSPENDED_MARK
 from mcp_trio._session.journal import UNSTARTED_BODY, Lane, Outcome, take_turn
 from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import BlockedInReplay

@@ -44,6 +44,7 @@ from mcp_trio._journal.records import (
     LOCK,
     PATCHED_MARK,
     SLEEP,
+    SUSPENDED_MARK,
     TIMEOUT,
     CommandBody,
     ErrorBody,
@@ -73,7 +74,6 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._session.input_required import SUSPENDED_MARK
 from mcp_trio._session.journal import Lane, Outcome
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session

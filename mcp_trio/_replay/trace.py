@@ -17,6 +17,7 @@ from mcp_trio._journal.records import (
     KINDS,
     OTHER_SESSIONS,
     PATCHED_MARK,
+    SUSPENDED_MARK,
     THREAD_RETURNED_MARK,
     TIMED_OUT_MARK,
     CommandBody,
@@ -39,7 +40,7 @@ from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
 from mcp_trio._server.handlers import THREAD_MARK
 from mcp_trio._server.subscriptions import CHOICE
-from mcp_trio._session.input_required import KEEPER, SUSPENDED_MARK
+from mcp_trio._session.input_required import KEEPER
 from mcp_trio._session.journal import START_ORDINAL
 from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import RecordingError

@@ -57,7 +57,7 @@ def _capabilities(kinds: frozenset[str]) -> types.ServerCapabilities:
 
 @attrs.frozen
 class CacheHints:
-    """How long clients may cache a result, and whether other clients may share it.
+    """Hints for clients: the time to cache a result, and the scope in which it may be shared.
 
     https://modelcontextprotocol.io/specification/2026-07-28/server/utilities/caching
     """

@@ -206,7 +206,7 @@ class RunningSession(Protocol):
 
 
 class SessionSource(Protocol):
-    """What a transport needs of a server: a `ServerSessions`, or a `OtherSessionSource`."""
+    """The server as transports use it: a `ServerSessions` or an `OtherSessionSource`."""
 
     @property
     def limits(self) -> Limits:

@@ -810,8 +810,8 @@ class TypeReader:
         """Return the annotation, with a stand-in for each type that msgspec does not support.
 
         Raises:
-            TypeError: A constraint cannot be checked, or the members of a union cannot be told
-                apart.
+            TypeError: A constraint cannot be checked, or the members of a union cannot be
+                distinguished.
         """
         custom = self._custom(hint)
         if custom is not None:

@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from mcp_trio import types
-from mcp_trio._journal.records import encode_body
+from mcp_trio._journal.records import SUSPENDED_MARK, encode_body
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import (
@@ -247,7 +247,6 @@ class _Answer:
 # and a mark records the action: the state of a new round, or null when the time is over. A replay
 # follows the mark. A retry has no lane, because it starts no handler.
 
-SUSPENDED_MARK: Final = "parked"
 KEEPER: Final = "ask"
 """The last part of the name of a keeper's lane."""
 

@@ -143,10 +143,10 @@ async def lead_all(steps: list[FirstStep]) -> None:
 
 
 Request: TypeAlias = FirstStep | IdleConnection | None
-"""What a driven coroutine asks of its driver; None: it has ended."""
+"""A request of a driven coroutine to its driver; None: the coroutine has ended."""
 
 Trap: TypeAlias = Any
-"""What a coroutine yields: a trap of Trio, or a `Request`."""
+"""A value that a coroutine yields: a trap of Trio, or a `Request`."""
 
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
@@ -473,7 +473,7 @@ class _PoolTask:
         return is_cancelled or self._is_left_open()
 
     def _is_left_open(self) -> bool:
-        """Return whether a scope inside of ours is still open, or cannot be told."""
+        """Return whether a scope inside of ours is still open, or Trio does not reveal it."""
         return getattr(self._task, _INNERMOST, None) is not self._innermost
 
     async def _drive(self, leader: Leader, trap: Trap = None) -> None:

@@ -489,7 +489,7 @@ class AsgiExchange:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the client has disconnected or stalled, so that nothing more can be sent."""
+        """Return whether the client has disconnected or stalled: nothing more can be sent."""
         return self._is_stalled or self._is_gone.is_set()
 
     # Reading

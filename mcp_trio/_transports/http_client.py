@@ -276,7 +276,7 @@ class _PendingRequest:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the server has neither accepted the request nor rejected its session."""
+        """Return whether the server has neither accepted the request nor rejected its session."""
         return not (self.is_accepted or self.is_session_unknown)
 
 
@@ -350,7 +350,7 @@ class HttpChannel:
 
     @property
     def uses_http_sse(self) -> bool:
-        """Whether the server turned out to have the transport of 2024-11-05, HTTP+SSE."""
+        """Return whether the server turned out to have the transport of 2024-11-05, HTTP+SSE."""
         return self._endpoint is not None
 
     # Sending and receiving

@@ -42,7 +42,7 @@ class Exchange(Protocol):
 
     @property
     def may_lead(self) -> bool:
-        """Whether the application may move its coroutine to another task (leader/followers)."""
+        """Return whether the application may go on in another task (leader/followers)."""
         ...
 
     async def body(self, bytes_max: int) -> bytes:

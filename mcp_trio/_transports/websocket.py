@@ -79,7 +79,7 @@ class MessageSocket(Protocol):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether `send_texts` must be called, if only with no messages, to finish a message."""
+        """Return whether `send_texts` must be called, if only with no messages, to finish one."""
         ...
 
     async def receive(self) -> Sequence[bytes | Oversized]:

@@ -426,8 +426,8 @@ async def woken_and_cancelled(ctx):
         nursery.cancel_scope.cancel()
 
 
-def make_server_early_wakeups(handler):
-    server = Server("early")
+def make_run_server(handler):
+    server = Server("run")
 
     @server.tool
     async def run(*, ctx: Context) -> str:
@@ -456,12 +456,12 @@ def handler_early_wakeups(request):
 @pytest.fixture
 def recorded(world, tmp_path, handler_early_wakeups):
     return world.record(
-        make_server_early_wakeups(handler_early_wakeups), tmp_path / "early.mcprec.jsonl", cut_short
+        make_run_server(handler_early_wakeups), tmp_path / "early.mcprec.jsonl", cut_short
     )
 
 
 def test_a_call_cancelled_just_before_it_is_no_divergence(world, recorded, handler_early_wakeups):
-    heard = world.replayed(recorded, make_server_early_wakeups(handler_early_wakeups))
+    heard = world.replayed(recorded, make_run_server(handler_early_wakeups))
     assert heard.sent_messages == world.sent_frames(recorded)
     assert heard.ordered == world.played(recorded)
 
@@ -474,7 +474,7 @@ def test_each_removed_cxl_diverges(desk, world, recorded, handler_early_wakeups)
             recorded.with_name("without.jsonl"),
             lambda lines, n=number: lines[:n] + lines[n + 1 :],
         )
-        divergence = desk.assert_diverges(without, make_server_early_wakeups(handler_early_wakeups))
+        divergence = desk.assert_diverges(without, make_run_server(handler_early_wakeups))
         assert divergence.record == number
 
 
@@ -485,10 +485,7 @@ def test_a_removed_shut_diverges_at_its_index(desk, world, recorded, handler_ear
         recorded.with_name("without.jsonl"),
         lambda lines: lines[:number] + lines[number + 1 :],
     )
-    assert (
-        desk.assert_diverges(without, make_server_early_wakeups(handler_early_wakeups)).record
-        == number
-    )
+    assert desk.assert_diverges(without, make_run_server(handler_early_wakeups)).record == number
 
 
 def test_two_sleeps_in_a_row_both_end_in_time(world, tmp_path):
@@ -497,10 +494,8 @@ def test_two_sleeps_in_a_row_both_end_in_time(world, tmp_path):
         await trio.sleep(0.004)
         await ctx.info("awake")
 
-    path = world.record(
-        make_server_early_wakeups(sleep_twice), tmp_path / "a.mcprec.jsonl", cut_short
-    )
-    assert replay(path, make_server_early_wakeups(sleep_twice)).is_complete
+    path = world.record(make_run_server(sleep_twice), tmp_path / "a.mcprec.jsonl", cut_short)
+    assert replay(path, make_run_server(sleep_twice)).is_complete
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -527,9 +522,9 @@ def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
         record["t"] += 5_000_000
         lines[place] = json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
-    path = world.record(make_server_early_wakeups(in_a_nursery), tmp_path / "a.mcprec.jsonl", once)
+    path = world.record(make_run_server(in_a_nursery), tmp_path / "a.mcprec.jsonl", once)
     late = world.rewrite(path, tmp_path / "late.jsonl", pause)
-    heard = world.replayed(late, make_server_early_wakeups(in_a_nursery), number=number)
+    heard = world.replayed(late, make_run_server(in_a_nursery), number=number)
     assert heard.ordered == world.played(late)
 
 
@@ -611,17 +606,6 @@ async def telling_in_a_child(ctx):
         nursery.start_soon(telling_late, ctx)
 
 
-def make_server_early_calls(handler):
-    server = Server("excused")
-
-    @server.tool
-    async def run(*, ctx: Context) -> str:
-        await handler(ctx)
-        return "done"
-
-    return server
-
-
 async def cancelled(peer, _session):
     await peer.handshake()
     await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=1)
@@ -656,10 +640,10 @@ async def left(peer, _session):
     ],
 )
 def test_new_operations_long_before_a_cancellation_diverge(world, tmp_path, client, handler):
-    path = world.record(make_server_early_calls(forever), tmp_path / "a.mcprec.jsonl", client)
-    assert replay(path, make_server_early_calls(forever)).is_complete
+    path = world.record(make_run_server(forever), tmp_path / "a.mcprec.jsonl", client)
+    assert replay(path, make_run_server(forever)).is_complete
     with pytest.raises(ReplayDivergence) as caught:
-        replay(path, make_server_early_calls(handler))
+        replay(path, make_run_server(handler))
     assert caught.value.lane.startswith("r")
 
 
@@ -697,10 +681,10 @@ async def reading_all(ctx):
 
 @pytest.mark.parametrize("client", [cancelled, left])
 def test_a_value_read_shortly_before_a_cancellation_is_no_divergence(world, tmp_path, client):
-    path = world.record(make_server_early_calls(waiting_first), tmp_path / "a.mcprec.jsonl", client)
-    heard = world.replayed(path, make_server_early_calls(waiting_less))
+    path = world.record(make_run_server(waiting_first), tmp_path / "a.mcprec.jsonl", client)
+    heard = world.replayed(path, make_run_server(waiting_less))
     assert heard.ordered == world.played(path)
-    assert replay(path, make_server_early_calls(waiting_less), mode="outbound").is_complete
+    assert replay(path, make_run_server(waiting_less), mode="outbound").is_complete
 
 
 async def shielding(ctx):
@@ -720,10 +704,8 @@ async def shielding_early(ctx):
 
 @pytest.mark.parametrize("client", [cancelled, left])
 def test_a_shield_that_a_lane_entered_too_early_is_removed(world, tmp_path, client):
-    path = world.record(
-        make_server_early_calls(shielding_in_time), tmp_path / "a.mcprec.jsonl", client
-    )
-    heard = world.replayed(path, make_server_early_calls(shielding_early))
+    path = world.record(make_run_server(shielding_in_time), tmp_path / "a.mcprec.jsonl", client)
+    heard = world.replayed(path, make_run_server(shielding_early))
     assert heard.ordered == world.played(path)
 
 
@@ -748,7 +730,7 @@ def cleaning_up(begin, *, after_seconds):
                 await ctx.info("cleaned up")
                 await ctx.sleep(0.1)
 
-    return make_server_early_calls(handler)
+    return make_run_server(handler)
 
 
 @pytest.mark.parametrize("client", [cancelled, left])
@@ -771,8 +753,8 @@ def test_a_value_that_was_never_recorded_is_blocked(world, tmp_path):
         read.append("rejected")
         await ctx.info("never said")
 
-    path = world.record(make_server_early_calls(forever), tmp_path / "a.mcprec.jsonl", cancelled)
-    assert replay(path, make_server_early_calls(reading_a_name_that_is_new)).is_complete
+    path = world.record(make_run_server(forever), tmp_path / "a.mcprec.jsonl", cancelled)
+    assert replay(path, make_run_server(reading_a_name_that_is_new)).is_complete
     assert read
 
 
