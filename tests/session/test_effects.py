@@ -13,7 +13,6 @@ import trio.testing
 from mcp_trio import ToolError
 from mcp_trio._session.effects import (
     Effect,
-    encoded_error,
     perform,
     perform_in_thread,
     perform_without_waiting,
@@ -23,6 +22,7 @@ from mcp_trio._session.effects import (
     time_limit,
 )
 from mcp_trio._session.journal import LANE, Outcome, Unrecorded
+from mcp_trio._session.recorded_errors import encoded_error
 from mcp_trio.errors import LocalProtocolError
 
 # ruff: noqa: ARG002  a sequencer's methods have the words of the protocol

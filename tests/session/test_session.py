@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
-from mcp_trio._session.effects import encoded_error, rebuilt_error
 from mcp_trio._session.journal import Lane
+from mcp_trio._session.recorded_errors import encoded_error, rebuilt_error
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.errors import ReplayedError
 from mcp_trio.limits import MIB, MessageLimits, RequestLimits
