@@ -254,11 +254,13 @@ class ReplayedError(MCPError):
 
     Attributes:
         type_name: The recorded exception's class, as `module.qualname`.
+        reason: What keeps the exception from being recreated, and what to do about it.
     """
 
-    def __init__(self, type_name: str, text: str) -> None:
+    def __init__(self, type_name: str, text: str, reason: str = "") -> None:
         super().__init__(f"{type_name}: {text}")
         self.type_name = type_name
+        self.reason = reason
 
 
 class ReplayDivergence(MCPError):

@@ -163,7 +163,17 @@ class CommandBody(msgspec.Struct, kw_only=True, frozen=True):
 class ErrorBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The body of `err`: an exception, as far as JSON can represent it.
 
-    `type` is its class as `module.qualname`; `members` are the exceptions of an exception group.
+    Attributes:
+        type: The class, as `module.qualname`.
+        text: The text.
+        args: The arguments; None if a value of them has no JSON form.
+        attributes: The attributes that have a JSON form.
+        members: The exceptions of an exception group.
+        notes: The notes, as `BaseException.add_note` adds them.
+        cause: The exception in `raise ... from`.
+        context: The exception that was being handled, unless it is suppressed.
+        suppresses_context: Whether a traceback does not show the context.
+        lost: What a replay cannot rebuild, and what to do about it.
     """
 
     type: str
@@ -171,6 +181,11 @@ class ErrorBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     args: list[Any] | None = None
     attributes: dict[str, Any] | None = None
     members: "list[ErrorBody] | None" = None
+    notes: list[str] | None = None
+    cause: "ErrorBody | None" = None
+    context: "ErrorBody | None" = None
+    suppresses_context: bool = False
+    lost: str = ""
 
 
 class ValueBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

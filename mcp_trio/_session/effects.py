@@ -41,7 +41,7 @@ from mcp_trio._session.journal import (
     StepId,
     take_turn,
 )
-from mcp_trio._session.recorded_errors import encoded_error, rebuilt_error
+from mcp_trio._session.recorded_errors import encoded_error, is_recordable, raise_rebuilt
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 
 # Effects ----------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Effect(Generic[Result]):
     def outcome(self, outcome: Outcome) -> Result:
         """Return the recorded result to the handler, or raise the recorded error."""
         if outcome.kind == "err":
-            raise rebuilt_error(outcome.body)
+            raise_rebuilt(outcome.body)
         return self.codec.decoded(outcome.body)
 
 
@@ -136,8 +136,9 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
         result, body = effect.codec.converted(value)
         kind = "res"
         return result  # noqa: TRY300 - the order of statements is the order of events
-    except Exception as error:
-        kind, body = "err", None if lane is None else _encoded(handling, error)
+    except BaseException as error:
+        if lane is not None and is_recordable(error):
+            kind, body = "err", _encoded(handling, error)
         raise
     finally:
         if lane is not None:
@@ -214,8 +215,9 @@ def _perform_in_thread(
         return effect.outcome(outcome)
     try:
         result, body = _run_in_place(handling, effect, lane)
-    except Exception as error:
-        call(_end_in_thread, handling, lane, Outcome("err", _encoded(handling, error)))
+    except BaseException as error:
+        if is_recordable(error):
+            call(_end_in_thread, handling, lane, Outcome("err", _encoded(handling, error)))
         raise
     call(_end_in_thread, handling, lane, Outcome("res", body))
     return result
@@ -266,12 +268,14 @@ def _perform_without_waiting(handling: Handling, effect: Effect[Result]) -> Resu
     lane = _lane_in_loop(handling)
     if lane is None:
         return _run_in_place(handling, effect, None)[0]
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
 
     def read() -> Outcome:
         try:
             return Outcome("res", _run_in_place(handling, effect, lane)[1])
-        except Exception as error:
+        except BaseException as error:
+            if not is_recordable(error):
+                raise
             errors.append(error)
             return Outcome("err", _encoded(handling, error))
 
@@ -469,8 +473,9 @@ def _remembered(
     except (trio.Cancelled, RequestAbandoned):
         memory.keep(step_id, "cxl", None)
         raise
-    except Exception as error:
-        memory.keep(step_id, "err", _encoded(handling, error))
+    except BaseException as error:
+        if is_recordable(error):
+            memory.keep(step_id, "err", _encoded(handling, error))
         raise
     memory.keep(step_id, "res", codec.body)
 
@@ -478,7 +483,7 @@ def _remembered(
 def _repeat(step: Step) -> Any:
     """Repeat an outcome: raise the error, or wait to be cancelled; the codec has a value."""
     if step.kind == "err":
-        raise rebuilt_error(bytes(step.body))
+        raise_rebuilt(bytes(step.body))
     return _wait_for_cancellation() if step.kind == "cxl" else None
 
 
@@ -511,6 +516,6 @@ def _inside(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Gener
             LANE.reset(outer)
 
 
-def _encoded(handling: Handling, error: Exception) -> bytes:
+def _encoded(handling: Handling, error: BaseException) -> bytes:
     limits = handling.session.connection.limits
     return encoded_error(error, bytes_max=limits.requests.effect_bytes_max)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import socket
+import sys
 import time
 from contextlib import asynccontextmanager
 
@@ -115,6 +116,55 @@ def test_every_effect_comes_from_the_recording(world, recorded):
         heard = world.replayed(path, make_server(everything), number=number)
         assert heard.sent_messages == world.sent_frames(path)
     assert RUNS == []
+
+
+@effect
+async def leave(kind: str) -> None:
+    RUNS.append(kind)
+    error = {"exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "both": Failed(b"\xff")}[kind]
+    await trio.sleep(0.001)
+    try:
+        raise KeyError(kind)
+    except KeyError as cause:
+        error.add_note("noted")
+        raise error from cause
+
+
+class Failed(Exception):
+    pass
+
+
+async def catching(ctx):
+    for kind in ("exit", "interrupt", "both"):
+        try:
+            await leave(kind)
+        except (SystemExit, KeyboardInterrupt, Failed) as error:
+            await ctx.info(repr([error, error.__cause__, error.__notes__]))
+    try:
+        exit_at_once()
+    except SystemExit as error:
+        await ctx.info(repr(error))
+    try:
+        await ctx.to_thread(sys.exit, "in a thread")
+    except SystemExit as error:
+        await ctx.info(repr(error))
+
+
+@effect
+def exit_at_once() -> None:
+    RUNS.append("now")
+    sys.exit("now")
+
+
+def test_exits_and_interrupts_of_effects_are_replayed_with_causes_notes_and_bytes(world, recorded):
+    path = recorded(catching)
+    RUNS.clear()
+    for number in range(3):
+        heard = world.replayed(path, make_server(catching), number=number)
+        assert heard.sent_messages == world.sent_frames(path)
+    assert RUNS == []
+    assert b"SystemExit(3)" in path.read_bytes()
+    assert b"SystemExit('in a thread')" in path.read_bytes()
 
 
 def test_a_cut_anywhere_replays_up_to_the_cut(world, recorded, tmp_path):
