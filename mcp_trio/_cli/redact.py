@@ -3,8 +3,9 @@
 import fcntl
 import os
 import secrets
+import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,11 +25,14 @@ from mcp_trio.errors import RecordingError
 
 if TYPE_CHECKING:
     from mcp_trio._journal.records import Record
-    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._journal.redaction import Redaction, RemainingSecret
     from mcp_trio.limits import Limits
 
 
 # `mcp-trio redact`.
+
+# The number of places with short secrets that are printed.
+_PLACES_MAX: Final = 20
 
 
 @click.command(
@@ -40,11 +44,17 @@ and --values add; and all other occurrences of the same values. Each is replaced
 same shape, so that the recording still replays. Check the result with `mcp-trio scan`.
 
 \b
+A value of fewer than 4 characters, such as a PIN of 3 digits, is replaced only where a name,
+schema or path says that it is secret: elsewhere it may be something else. If it appears elsewhere,
+the places are printed, and the exit status is 1.
+
+\b
 A JSONPATH is such as $.params.arguments.pin; res:$.body applies to the results (res) of effects,
 and tools/call:$.result.structuredContent.pin to one method.
 
 \b
-Exit status: 0 success; 2 FILE is damaged or not a recording, or OUT cannot be written.
+Exit status: 0 success; 1 a short secret is still in OUT, or would be in FILE, which is then
+not replaced; 2 FILE is damaged or not a recording, or OUT cannot be written.
 
 \b
 Examples:
@@ -70,8 +80,23 @@ Examples:
 @click.option(
     "--values", metavar="FILE", help="Also redact each value listed in this file, one per line."
 )
+@click.option(
+    "--min-chars",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=4,
+    help="Replace secrets of N characters or more wherever they appear (default: 4).",
+)
+@click.pass_context
 def redact_command(
-    file: str, output: str | None, key: str | None, *, in_place: bool, **rules: Any
+    context: click.Context,
+    /,
+    file: str,
+    output: str | None,
+    key: str | None,
+    *,
+    in_place: bool,
+    **rules: Any,
 ) -> None:
     """Write the recording FILE with its secrets replaced by tokens."""
     from mcp_trio._journal.redaction import redact_recording
@@ -79,17 +104,49 @@ def redact_command(
 
     target = _output_file(file, output, in_place=in_place)
     redaction = _redaction(**rules)
+    remaining: list[RemainingSecret] = []
     key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
     try:
         with naming(file):
             records = _intact_records(file)
-            lines = list(redact_recording(records, redaction, key=key_bytes, limits=_limits()))
+            lines = list(
+                redact_recording(
+                    records,
+                    redaction,
+                    key=key_bytes,
+                    limits=_limits(),
+                    on_remaining=remaining.append,
+                )
+            )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if remaining:
+        _report_remaining(remaining)
     if target is None:
         click.echo(b"".join(lines), nl=False)
+    elif in_place and remaining:
+        # Redacting a redacted file again could not find the values.
+        echo_error(f"{file} is unchanged")
     else:
         _write_and_replace(target, lines)
+    context.exit(1 if remaining else 0)
+
+
+def _report_remaining(remaining: "Sequence[RemainingSecret]") -> None:
+    """Print where secrets are left that are too short to be replaced, without the secrets."""
+    places = list(dict.fromkeys((each.record, each.kind, each.path) for each in remaining))
+    for record, kind, path in places[:_PLACES_MAX]:
+        rule = path if kind in ("in", "out") else f"{kind}:{path}"
+        advice = f": --rule {shlex.quote(rule)}" if path.startswith(("$.", '$["')) else ""
+        echo_error(f"a short secret is left in record {record} ({kind}){advice}")
+    if len(places) > _PLACES_MAX:
+        echo_error(f"… and in {len(places) - _PLACES_MAX} more places")
+    shortest = min(len(each.value) for each in remaining)
+    echo_error(
+        "These values are replaced where a name, schema or path says that they are secret, but are"
+        " too short to be replaced elsewhere. Redact FILE again: with such a rule, or with"
+        f" --min-chars {shortest} to replace them wherever they appear."
+    )
 
 
 def _output_file(file: str, output: str | None, *, in_place: bool) -> str | None:
@@ -131,7 +188,9 @@ def _limits() -> "Limits":
     )
 
 
-def _redaction(rules: tuple[str, ...], names: tuple[str, ...], values: str | None) -> "Redaction":
+def _redaction(
+    rules: tuple[str, ...], names: tuple[str, ...], values: str | None, min_chars: int
+) -> "Redaction":
     from mcp_trio._journal.redaction import Redaction
     from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES
 
@@ -143,6 +202,7 @@ def _redaction(rules: tuple[str, ...], names: tuple[str, ...], values: str | Non
         keys={*DEFAULT_SECRET_NAMES, *names},
         paths=paths,
         secrets=[] if values is None else _values(values),
+        follow_chars_min=min_chars,
     )
 
 

@@ -9,7 +9,8 @@ Limits of this method: a value that only a name, path or schema identifies is un
 first appears with that; what was written until then stays (`mcp-trio redact` redacts a complete
 file, with all secrets known). A value that is split in more than two parts, or encoded in a way
 that `KnownSecrets` does not know, is not found, nor is one in a member that the protocol defines,
-such as an id or a tool's schema. A handler that computes with a secret sends something else in a
+such as an id or a tool's schema. A short value is replaced only where it is named; `remaining`
+finds where else it is. A handler that computes with a secret sends something else in a
 replay. If there are more secrets than the limits allow, the records with further ones are lost, and
 the recording says so.
 """
@@ -26,6 +27,7 @@ import attrs
 import msgspec
 from msgspec import UNSET
 
+from mcp_trio._journal.diff import member_step
 from mcp_trio._journal.records import (
     MONOTONIC,
     NOW,
@@ -757,6 +759,7 @@ class Redactor:
         self._follow_chars_min = redaction.follow_chars_min
         self._tokens = Tokens(key, limits=limits)
         self._known = KnownSecrets()
+        self._short: dict[str, None] = {}
         self._found: Collection[KnownSecret] = ()
         self._depth = 0
         self._adopts = False
@@ -823,6 +826,42 @@ class Redactor:
                 self.redact(record.kind, body)
         self._adopts = False
 
+    def remaining(self, kind: str, body: bytes) -> Iterator[tuple[str, str]]:
+        """Yield path and value of each named secret that is too short to be replaced there.
+
+        `body` is redacted. Only a value that stands alone is found, as a whole or between other
+        characters than letters and digits.
+        """
+        if not self._short or not is_json(body):
+            return
+        values = "|".join(map(re.escape, sorted(self._short, key=len, reverse=True)))
+        pattern = re.compile(rf"(?<![^\W_])(?:{values})(?![^\W_])")
+        is_batch = kind in MESSAGE_KINDS and body.startswith(b"[")
+        for message in messages_in(body) if is_batch else [body]:
+            zone = self._zones.of(kind, message)
+            for path, text in self._searched(msgspec.json.decode(message), zone, "$"):
+                yield from ((path, match[0]) for match in pattern.finditer(text))
+
+    def _searched(self, value: Any, zone: Zone, path: str) -> Iterator[tuple[str, str]]:
+        """Yield path and text of each value that is searched for secrets, and is not one."""
+        if zone.rule is not Rule.SEARCH or isinstance(value, bool):
+            return
+        if isinstance(value, str | int | float):
+            yield path, str(value)
+        elif isinstance(value, list):
+            for index, item in enumerate(cast("list[Any]", value)):  # type: ignore[redundant-cast]
+                yield from self._searched(item, zone, f"{path}[{index}]")
+        elif isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            names = (members.get(name) for name in NAME_MEMBERS)
+            is_named = any(isinstance(name, str) and self.names.covers(name) for name in names)
+            for name, inner in members.items():
+                its_path = path + member_step(name)
+                if zone.has_free_names:
+                    yield its_path, name
+                if not (self.names.covers(name) or (is_named and name in VALUE_MEMBERS)):
+                    yield from self._searched(inner, zone.member(name), its_path)
+
     def manifest(self) -> dict[str, Any]:
         """Return the rules, the key's fingerprint and the known tokens, for the `open` record."""
         return {
@@ -882,8 +921,11 @@ class Redactor:
             self._tokens.adopt(value)
             return value
         token = self._tokens.of(value)
-        if len(value) >= self._follow_chars_min and value in self._tokens.by_value:
-            self._known.add(value, token, is_certain=False)
+        if value in self._tokens.by_value:
+            if len(value) >= self._follow_chars_min:
+                self._known.add(value, token, is_certain=False)
+            else:
+                self._short[value] = None
         return token
 
     def _add_given_secrets(self) -> None:
@@ -942,17 +984,36 @@ def _with_passwords(
     return found
 
 
+@attrs.frozen
+class RemainingSecret:
+    """A secret in a redacted recording that is too short to be replaced where it is not named.
+
+    Attributes:
+        record: The number of the record.
+        kind: The kind of the record.
+        path: The JSON path of the value, or of the text that has it.
+        value: The secret.
+    """
+
+    record: int
+    kind: str
+    path: str
+    value: str = attrs.field(repr=False)
+
+
 def redact_recording(
     records: Sequence[Record],
     redaction: Redaction,
     *,
     key: bytes,
     limits: Limits = DEFAULT_LIMITS,
+    on_remaining: Callable[[RemainingSecret], object] | None = None,
 ) -> Iterator[bytes]:
     """Yield the lines of a recording with all secrets replaced, also before they were named.
 
-    Numbers, lanes and times stay; digests are computed again. Tokens stay if they were made with
-    the same key or are in the manifest. The tools' schemas are those listed in the recording.
+    `on_remaining` is called for each secret that is left because it is too short. Numbers, lanes
+    and times stay; digests are computed again. Tokens stay if they were made with the same key or
+    are in the manifest. The tools' schemas are those listed in the recording.
 
     Raises:
         RecordingError: The `open` record is damaged.
@@ -972,6 +1033,9 @@ def redact_recording(
     encoder = RecordEncoder()
     for record in records:
         body = _redacted(record, redactor)
+        if on_remaining is not None and body is not None and record.kind != "open":
+            for path, value in redactor.remaining(record.kind, body):
+                on_remaining(RemainingSecret(record.number, record.kind, path, value))
         if record.kind == "open":
             opened = msgspec.json.decode(body or b"", type=dict[str, Any])
             body = encode_body(opened | {"redaction": redactor.manifest()})

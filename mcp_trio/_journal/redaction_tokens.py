@@ -54,7 +54,7 @@ Shape = list[str]
 def shape_of(value: str) -> Shape:
     """Return the shape of the token of a value.
 
-    If no character in it is free, as in `----`, all are, except in a zero.
+    If no character in it is free, as in `----`, all are; of a zero, only the last digit is.
     """
     kept = _PREFIX.match(value)
     if kept:
@@ -62,8 +62,13 @@ def shape_of(value: str) -> Shape:
         if prod(map(len, rest)) >= _FREEDOM_MIN:
             return [*kept[0], *rest]
     shape = _shape_of_rest(value)
-    is_free = any(len(choice) > 1 for choice in shape) or _NUMBER.fullmatch(value)
-    return shape if is_free else [_OTHERS] * len(value)
+    if any(len(choice) > 1 for choice in shape):
+        return shape
+    zero = _NUMBER.fullmatch(value)
+    if zero is None:
+        return [_OTHERS] * len(value)
+    digits_end = zero.start("exponent") if zero["exponent"] else len(value)
+    return [*value[: digits_end - 1], _NONZERO, *value[digits_end:]]
 
 
 def _shape_of_rest(value: str) -> Shape:
@@ -171,11 +176,12 @@ class Tokens:
         return hmac.digest(self._key, b"mcp_trio redaction", "sha256").hex()[:16]
 
     def _made(self, value: str) -> str:
-        shape = shape_of(value)
-        if all(len(choice) == 1 for choice in shape):
+        if not value:
             return value
         self._make_room(len(value))
-        token = next(filter(self._is_free, self._tries(value, shape)))
+        # A short value may by chance get itself as a token.
+        tries = self._tries(value, shape_of(value))
+        token = next(token for token in tries if token != value and self._is_free(token))
         self.by_value[value] = token
         self._made_here.add(token)
         self.all.add(token)

@@ -227,6 +227,53 @@ def test_passwords_by_a_tools_output_schema_are_redacted(write, invoke):
     assert b"abcdef1" not in done.stdout_bytes
 
 
+PIN = {**CALL, "params": {"name": "login", "arguments": {"otp": "123", "note": "otp 123"}}}
+CHECK = {"name": "check", "arguments": {"code": "123"}}
+
+
+@pytest.fixture
+def short(write):
+    return write(("in", PIN), ("cmd", CHECK, "r1", 0), ("cxl", None, "r1", 1))
+
+
+def test_a_short_secret_that_is_left_is_reported_without_its_value(short, tmp_path, invoke):
+    out = tmp_path / "clean.mcprec.jsonl"
+    done = invoke("redact", short, "-o", out)
+    assert done.exit_code == 1
+    assert "record 1 (in): --rule '$.params.arguments.note'" in done.stderr
+    assert "record 2 (cmd): --rule 'cmd:$.arguments.code'" in done.stderr
+    assert "--min-chars 3" in done.stderr
+    assert "123" not in done.stderr
+    assert b'"otp":"123"' not in out.read_bytes()
+
+
+def test_the_rules_that_are_proposed_leave_no_short_secret(short, invoke):
+    rules = ["$.params.arguments.note", "cmd:$.arguments.code"]
+    done = invoke("redact", short, *(text for rule in rules for text in ("--rule", rule)))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert b"123" not in done.stdout_bytes
+
+
+def test_short_secrets_are_replaced_everywhere_on_request(short, invoke):
+    done = invoke("redact", short, "--min-chars", "3")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert b"123" not in done.stdout_bytes
+
+
+def test_a_recording_in_which_a_short_secret_would_be_left_is_not_replaced(short, invoke):
+    before = short.read_bytes()
+    done = invoke("redact", short, "--in-place")
+    assert done.exit_code == 1
+    assert f"{short} is unchanged" in done.stderr
+    assert short.read_bytes() == before
+
+
+def test_only_the_first_places_of_short_secrets_are_printed(write, invoke):
+    done = invoke("redact", write(*[("in", PIN)] * 30))
+    assert "… and in 10 more places" in done.stderr
+    assert len(done.stderr.splitlines()) < 25
+
+
 # `scan`.
 
 

@@ -1205,6 +1205,65 @@ def test_short_values_are_replaced_only_where_they_are_named():
     assert text_of(one.redact("out", result("abc"))) == "abc"
 
 
+@pytest.mark.parametrize("key", [b"a", b"b", b"c"])
+def test_no_short_value_gets_itself_as_a_token(key):
+    numbers = [*range(1000), -1, 0.0, -0.5]
+    for value in [*numbers, *map(str, numbers), "a", "Z", "-", "é", "000"]:
+        (changed,) = arguments_of(redactor(key=key).redact("in", call(otp=value))).values()
+        assert type(changed) is type(value)
+        assert changed != value
+
+
+def remaining(kind, body, **members):
+    one = redactor(paths={"res": ["$.pin"]})
+    one.redact("in", call(otp=123, **members))
+    return list(one.remaining(kind, one.redact(kind, encoded(body))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "paths"),
+    [
+        ("out", json.loads(result("it is 123.")), ["$.result.content[0].text"]),
+        ("out", json.loads(result("123 and 123")), ["$.result.content[0].text"] * 2),
+        ("cmd", {"name": "check", "arguments": {"code": "123"}}, ["$.arguments.code"]),
+        ("res", [5, {"a b": 123}], ['$[1]["a b"]']),
+        ("res", {"123": None}, ['$["123"]']),
+        ("res", "123", ["$"]),
+        ("in", [json.loads(call(code=123))], ["$.params.arguments.code"]),
+    ],
+)
+def test_the_places_of_short_secrets_that_are_left_are_known(kind, body, paths):
+    assert remaining(kind, body) == [(path, "123") for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("out", {"jsonrpc": "2.0", "id": 123, "result": {"content": []}}),
+        ("out", json.loads(result("it is 1234, a123 or 12"))),
+        ("res", {"pin": 123, "otp": "123", "by": {"name": "otp", "value": 123}}),
+        ("res", {"text": "otp=123"}),
+        ("res", True),
+        ("res", None),
+        ("cxl", None),
+    ],
+)
+def test_a_short_secret_that_is_named_or_part_of_a_word_is_not_left(kind, body):
+    assert remaining(kind, body) == []
+
+
+def test_a_longer_secret_is_never_left():
+    one = redactor()
+    one.redact("in", call(otp=4711))
+    assert list(one.remaining("out", one.redact("out", result("it is 4711")))) == []
+
+
+def test_a_malformed_body_has_no_secret_left():
+    one = redactor()
+    one.redact("in", call(otp=123))
+    assert list(one.remaining("in", b'{"a": 123')) == []
+
+
 NAMES = SecretNames(DEFAULT_SECRET_NAMES)
 
 plain = st.text(
