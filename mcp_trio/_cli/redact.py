@@ -45,8 +45,8 @@ same shape, so that the recording still replays. Check the result with `mcp-trio
 
 \b
 A value of fewer than 4 characters, such as a PIN of 3 digits, is replaced only where a name,
-schema or path says that it is secret: elsewhere it may be something else. If it appears elsewhere,
-the places are printed, and the exit status is 1.
+schema or path says that it is secret: elsewhere it may be something else. If it appears
+elsewhere, the places are printed, and the exit status is 1.
 
 \b
 A JSONPATH is such as $.params.arguments.pin; res:$.body applies to the results (res) of effects,
