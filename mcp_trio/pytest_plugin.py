@@ -405,10 +405,12 @@ class RecordedClient:
 
     def _recorded_client(self) -> "Client":
         from mcp_trio import Client
+        from mcp_trio.recording import RecordOptions
 
         if self._is_server:
             return Client(_RecordingServer(self._server, self._temporary_path), **self._options)
-        return Client(self._target, record=self._temporary_path, **self._options)
+        record = RecordOptions(self._temporary_path, overwrite=True)
+        return Client(self._target, record=record, **self._options)
 
     def _mocked_client(self) -> "Client":
         __tracebackhide__ = True
@@ -428,7 +430,10 @@ class _RecordingServer:
 
     async def serve(self, channel: "Channel") -> None:
         """Serve one session, and record it."""
-        await self._server.serve(channel, record=self._path)
+        from mcp_trio.recording import RecordOptions
+
+        record = RecordOptions(self._path, overwrite=True)  # a killed test may have left a file
+        await self._server.serve(channel, record=record)
 
 
 # Failing the test -------------------------------------------------------------------------------

@@ -312,14 +312,14 @@ async def record_server(name: str, path: Path) -> None:
     """Record one session of a recording's server."""
     server = GOLDEN[name].recorded
     script = SCRIPTS.get(name) or SCRIPTS[server]
-    options = RecordOptions(path, **OPTIONS.get(name, {}))
+    options = RecordOptions(path, overwrite=True, **OPTIONS.get(name, {}))
     await record_session(load_server(server), script, options)
 
 
 async def record_shared(_name: str, path: Path) -> None:
     """Record two sessions of one server at once."""
     server = load_server("shared")
-    with SharedRecording(path) as record:
+    with SharedRecording(RecordOptions(path, overwrite=True)) as record:
         async with trio.open_nursery() as nursery:
             for script in SCRIPTS_OF_SHARED:
                 nursery.start_soon(record_session, server, script, record)
@@ -337,7 +337,8 @@ async def record_cut(name: str, path: Path) -> None:
 
 async def record_client(_name: str, path: Path) -> None:
     """Record a session at the client of the weather server."""
-    async with Client(weather.server, record=path) as session, trio.open_nursery() as nursery:
+    record = RecordOptions(path, overwrite=True)
+    async with Client(weather.server, record=record) as session, trio.open_nursery() as nursery:
         for city in ("Oslo", "Lima", "Pune"):
             nursery.start_soon(session.call_tool, "forecast", {"city": city})
         with trio.move_on_after(0.007):

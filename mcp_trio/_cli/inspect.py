@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from mcp_trio._cli.options import combined, is_same_recording, lines_of, naming, records_of
+from mcp_trio._cli.options import (
+    check_overwrites_nothing,
+    combined,
+    is_same_recording,
+    lines_of,
+    naming,
+    overwrite_option,
+    records_of,
+)
 from mcp_trio._cli.output import Column, Line, echo_error, print_table, printable, shortened
 from mcp_trio._cli.timeline import (
     METHOD_COLUMNS,
@@ -490,6 +498,7 @@ Examples:
 @click.option(
     "-o", "--output", metavar="OUT", help="Write to this file, readable by you alone (mode 0600)."
 )
+@overwrite_option
 @click.pass_context
 def export_command(
     context: click.Context,
@@ -498,6 +507,7 @@ def export_command(
     format_name: str,
     output: str | None,
     *,
+    overwrite: bool,
     with_records: bool,
 ) -> None:
     """Write the messages of the recording FILE in another format."""
@@ -509,6 +519,7 @@ def export_command(
     else:
         if is_same_recording(output, file):
             raise click.BadParameter("OUT is the recording itself")
+        check_overwrites_nothing(output, overwrite=overwrite)
         _write_lines(output, lines)
     for text in left_out:
         echo_error(f"left out: {text}")
@@ -533,7 +544,7 @@ def _write_lines(output: str, lines: Iterator[bytes]) -> None:
 
     first = list(islice(lines, 1))  # if FILE is not a recording, this raises before OUT exists
     try:
-        with closing(FileSink(output)) as sink:
+        with closing(FileSink(output, overwrite=True)) as sink:
             for line in chain(first, lines):
                 sink.write(line + b"\n")
     except OSError as error:

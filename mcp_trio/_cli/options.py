@@ -308,6 +308,17 @@ def is_same_recording(output: str, file: str) -> bool:
     return any(Path(output).samefile(each) for each in segments_of(file))
 
 
+def check_overwrites_nothing(output: str, *, overwrite: bool) -> None:
+    """Check that a file to write does not exist yet, is empty, or may be replaced.
+
+    Raises:
+        click.UsageError: It exists, and `--overwrite` is not given.
+    """
+    path = Path(output)
+    if not overwrite and path.is_file() and path.stat().st_size:
+        raise click.UsageError(f"{output} exists: name another file, or add --overwrite")
+
+
 # Where a command listens, and which clients it accepts.
 
 UNUSABLE_STATUS: Final = 2
@@ -545,6 +556,11 @@ class _PositiveNumber(click.FloatRange):
 
 _POSITIVE: Final = _PositiveNumber(min=0, min_open=True)
 
+# For a command that writes a file which may exist.
+overwrite_option: Final = click.option(
+    "--overwrite", is_flag=True, help="Replace a file that exists."
+)
+
 # The parameters of `record_options`.
 recording_options: Final = combined(
     click.option("--compress", is_flag=True, help="Compress the files in a folder."),
@@ -572,6 +588,7 @@ recording_options: Final = combined(
         metavar="FILE",
         help="Redact with the key in this file, so that redacted recordings can be compared.",
     ),
+    overwrite_option,
 )
 
 
@@ -584,6 +601,7 @@ class RecordingChoices(TypedDict):
     sync_seconds: float | None
     redact: bool
     redaction_key: str | None
+    overwrite: bool
 
 
 def record_options(
@@ -593,9 +611,10 @@ def record_options(
 
     Raises:
         click.UsageError: `path` is a folder that does not exist or cannot be written to.
+        RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
     """
     from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._recorder.writer import RecordOptions
+    from mcp_trio._recorder.writer import RecordOptions, check_no_recording_exists
 
     # A folder gets a file when a session starts. Errors are reported now rather than then.
     if path.endswith("/") and not Path(path).is_dir():
@@ -610,7 +629,7 @@ def record_options(
     redaction = None
     if key is not None or choices["redact"]:
         redaction = Redaction(key=None if key is None else read_key(key))
-    return RecordOptions(
+    options = RecordOptions(
         path,
         compress=choices["compress"],
         redaction=redaction,
@@ -618,7 +637,10 @@ def record_options(
         segment_seconds_max=None if minutes is None else minutes * 60,
         sync_seconds=choices["sync_seconds"],
         strict=strict,
+        overwrite=choices["overwrite"],
     )
+    check_no_recording_exists(options)
+    return options
 
 
 def read_key(file: str) -> bytes:

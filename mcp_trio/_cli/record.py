@@ -253,8 +253,8 @@ Examples:
 @click.option(
     "--record",
     metavar="PATH",
-    help="Record the messages to a file, or each session to its own file in an existing folder; "
-    "compressed if the name ends in .zst.",
+    help="Record the messages to a new file, or each session to its own file in an existing "
+    "folder; compressed if the name ends in .zst.",
 )
 @recording_options
 @header_option

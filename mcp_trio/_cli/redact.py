@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from mcp_trio._cli.options import (
+    check_overwrites_nothing,
     is_same_recording,
     naming,
+    overwrite_option,
     read_key,
     records_of,
     segments_of,
@@ -65,6 +67,7 @@ Examples:
 )
 @click.argument("file")
 @click.option("-o", "--output", metavar="OUT", help="Write to this file instead of to stdout.")
+@overwrite_option
 @click.option("--in-place", is_flag=True, help="Replace FILE itself; its old content is lost.")
 @click.option("--key", metavar="FILE", help="Make the tokens with the key in this file.")
 @click.option(
@@ -95,6 +98,7 @@ def redact_command(
     output: str | None,
     key: str | None,
     *,
+    overwrite: bool,
     in_place: bool,
     **rules: Any,
 ) -> None:
@@ -103,6 +107,8 @@ def redact_command(
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
 
     target = _output_file(file, output, in_place=in_place)
+    if target is not None and not in_place:
+        check_overwrites_nothing(target, overwrite=overwrite)
     redaction = _redaction(**rules)
     remaining: list[RemainingSecret] = []
     key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
@@ -237,7 +243,7 @@ def _write_and_replace(target: str, lines: Iterable[bytes]) -> None:
 
     part = f"{target}.{os.getpid()}.part"
     try:
-        file = FileSink(part)
+        file = FileSink(part, overwrite=True)
         sink = CompressedSink(file) if target.endswith(COMPRESSED_SUFFIX) else file
         with closing(sink):
             for line in lines:

@@ -18,6 +18,7 @@ from mcp_trio._cli.options import (
     listen_address,
     listening,
     load_server,
+    overwrite_option,
     record_options,
     recording_options,
     serve_options,
@@ -49,7 +50,8 @@ def _protocol_versions(_: click.Context, __: click.Parameter, text: str | None) 
 Over stdio, the command ends when the client closes stdin or stops reading, when the parent
 process ends, or on SIGINT or SIGTERM; what the server prints goes to stderr. Over the other
 transports it ends on a signal. http accepts WebSocket clients too, at /ws; over unix and tcp,
-each line is a message. Except over stdio, --record needs an existing folder.
+each line is a message. Except over stdio, --record needs an existing folder. A
+recording is overwritten only with --overwrite; a folder gets a new file for each session.
 
 \b
 Web pages of other origins need --allow-origin to open a WebSocket, and also --allow-cors to read
@@ -116,8 +118,8 @@ Examples:
 @click.option(
     "--record",
     metavar="PATH",
-    help="Record the session to a file, or each session to its own file in an existing folder; "
-    "compressed if the name ends in .zst.",
+    help="Record the session to a new file, or each session to its own file in an existing "
+    "folder; compressed if the name ends in .zst.",
 )
 @recording_options
 @click.option(
@@ -259,7 +261,7 @@ CLIENT_FILE: Final = "weather-client.mcprec.jsonl"
 @click.command(
     short_help="Record, replay and show a session.",
     epilog="""\b
-Exit status: 0 success; 1 DIR cannot be created.
+Exit status: 0 success; 1 DIR cannot be created; 2 DIR has recordings of an earlier demo.
 
 \b
 Examples:
@@ -273,14 +275,18 @@ Examples:
     type=click.Path(file_okay=False),
     help="Keep the client's and the server's recording in this folder.",
 )
-def demo_command(keep: str | None) -> None:
+@overwrite_option
+def demo_command(keep: str | None, *, overwrite: bool) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
     from mcp_trio._cli.inspect import print_timeline
     from mcp_trio._cli.replay import replay_summary
+    from mcp_trio._recorder.writer import RecordOptions, check_no_recording_exists
     from mcp_trio._replay.replay import replay
 
     with _demo_folder(keep) as folder:
         server_file, client_file = folder / SERVER_FILE, folder / CLIENT_FILE
+        for file in (server_file, client_file):
+            check_no_recording_exists(RecordOptions(file, overwrite=overwrite))
         click.echo(f"Recording: a client calls `mcp-trio run {EXAMPLE}` over stdio.")
         _record_demo(server_file, client_file)
         click.echo("\nReplaying: the server's handlers run again, against the recording.")
@@ -312,11 +318,14 @@ def _record_demo(server_file: Path, client_file: Path) -> None:
     import trio
 
     from mcp_trio._client.client import Client
+    from mcp_trio._recorder.writer import RecordOptions
 
-    command = [sys.executable, "-m", "mcp_trio", "run", EXAMPLE, "--record", str(server_file)]
+    run = [sys.executable, "-m", "mcp_trio", "run", EXAMPLE]
+    command = [*run, "--record", str(server_file), "--overwrite"]
+    record = RecordOptions(client_file, overwrite=True)
 
     async def session() -> None:
-        async with Client(command, name="demo", record=client_file, log_level="info") as client:
+        async with Client(command, name="demo", record=record, log_level="info") as client:
             tools = await client.list_tools()
             click.echo(f"  tools: {', '.join(tool.name for tool in tools)}")
             async with trio.open_nursery() as nursery:

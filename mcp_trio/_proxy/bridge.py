@@ -43,7 +43,6 @@ from mcp_trio._proxy.http import NO_HEADERS, ListenOptions, run_http_proxy
 from mcp_trio._proxy.journal import (
     Cause,
     MessageJournal,
-    check_no_recording_exists,
     recording_for_sessions,
     start_message_journal,
 )
@@ -396,7 +395,6 @@ def run_bridge(
 
 async def _run_stdio(upstream: Upstream, record: RecordOptions | None, limits: Limits) -> int:
     parent_pid = os.getppid()
-    check_no_recording_exists(record)
     journal = start_message_journal(record, transport="stdio", name=upstream.name, limits=limits)
     descriptors = divert_stdio()
 

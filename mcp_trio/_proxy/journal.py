@@ -1,6 +1,5 @@
 """The recording that a proxy makes: all messages it forwards, from the server's point of view."""
 
-import os
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,10 +28,8 @@ from mcp_trio._recorder.writer import (
     SharedRecording,
     begin_session,
     holds_many_sessions,
-    options_of,
 )
 from mcp_trio._transports.process import signal_name
-from mcp_trio.errors import RecordingError
 from mcp_trio.limits import Limits
 
 _NOTHING: Final = Raw(b"null")
@@ -331,7 +328,6 @@ def start_line_journal(
     Raises:
         RecordingError: The file cannot be created, or is not empty.
     """
-    check_no_recording_exists(record)
     name = Path(command[0]).name
     return LineJournal(
         messages=start_message_journal(record, transport="stdio", name=name, limits=limits)
@@ -364,22 +360,5 @@ def recording_for_sessions(record: RecordOptions | None) -> Generator[RecordTarg
     if record is None or holds_many_sessions(record):
         yield record
         return
-    check_no_recording_exists(record)
     with SharedRecording(record) as recording:
         yield recording
-
-
-def check_no_recording_exists(record: RecordTarget | None) -> None:
-    """Check that the file to record to does not exist yet, or is empty.
-
-    Raises:
-        RecordingError: The file is not empty.
-    """
-    if record is None:
-        return
-    path = Path(os.fspath(options_of(record).path))
-    if path.is_file() and path.stat().st_size:
-        raise RecordingError(
-            f"cannot record to {path}: the file exists; name another file, or a folder,"
-            " in which each session gets a file of its own"
-        )

@@ -81,14 +81,24 @@ class Sink(Protocol):
         ...
 
 
+EXISTS: Final = (
+    "the file exists; name another file, or a folder, in which each session gets a file of its own,"
+    " or overwrite it: --overwrite, or RecordOptions(path, overwrite=True)"
+)
+"""The text of the `FileExistsError` for a file that would be overwritten."""
+
+
 class FileSink:
-    """A sink that replaces the contents of a file, which only its owner can read.
+    """A sink that writes a new file, which only its owner can read.
+
+    A file that exists is used only if it is empty, or if `overwrite` is True.
 
     With `sync_seconds`, a thread syncs the file to the disk at that interval. When a sync fails,
     the next write raises its error. `close` waits for the last sync for at most
     `limits.recording.close_seconds`.
 
     Raises:
+        FileExistsError: The file is not empty; nothing was changed.
         OSError: The file cannot be created (its folder must exist), or another sink writes to it.
     """
 
@@ -96,6 +106,7 @@ class FileSink:
         self,
         path: str | os.PathLike[str],
         *,
+        overwrite: bool = False,
         sync_seconds: float | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -107,6 +118,8 @@ class FileSink:
         if self._is_regular:
             try:
                 self._lock()
+                if not overwrite and os.fstat(self._descriptor).st_size:
+                    raise FileExistsError(errno.EEXIST, EXISTS)
                 # An existing file may be readable by others.
                 os.fchmod(self._descriptor, 0o600)
                 os.ftruncate(self._descriptor, 0)

@@ -46,6 +46,7 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
+    EXISTS,
     SUFFIX,
     CompressedSink,
     FileSink,
@@ -371,8 +372,8 @@ class RecordOptions:
     """Options for recording a session; a bare path in their place stands for the defaults.
 
     Attributes:
-        path: A file, or a folder in which each session gets a file of its own. A file whose name
-            ends in `.zst` is compressed.
+        path: A new file, or a folder in which each session gets a file of its own. A file whose
+            name ends in `.zst` is compressed.
         compress: Whether files in a folder are compressed. For a single file the name decides.
         redaction: The secrets to replace before anything is written.
         segment_bytes_max: The size, in bytes, from which on the recording goes on in another file:
@@ -386,6 +387,8 @@ class RecordOptions:
             nothing in either case.
         strict: Whether a handler gets an error when it does what no replay could repeat; for
             servers.
+        overwrite: Whether a file that exists, and later segments of its name, may be replaced.
+            Without it, a session that would replace one gets a `RecordingError` when it begins.
 
     Raises:
         ValueError: A number is not above 0.
@@ -398,6 +401,7 @@ class RecordOptions:
     segment_seconds_max: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
     sync_seconds: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
     strict: bool = attrs.field(default=False, kw_only=True)
+    overwrite: bool = attrs.field(default=False, kw_only=True)
 
 
 class SharedRecording:
@@ -410,9 +414,13 @@ class SharedRecording:
 
     All sessions have the same Trio run, role and name. Any other session, and one that begins after
     the block, gets a `RecordingError`.
+
+    Raises:
+        RecordingError: The file exists and is not empty, and `RecordOptions.overwrite` is not set.
     """
 
     def __init__(self, record: str | os.PathLike[str] | RecordOptions) -> None:
+        check_no_recording_exists(record)
         self.options: RecordOptions = options_of(record)
         self._recorder: Recorder | None = None
         self._owner: tuple[object, ...] | None = None
@@ -470,6 +478,23 @@ def options_of(record: RecordTarget) -> RecordOptions:
     return record if isinstance(record, RecordOptions) else RecordOptions(record)
 
 
+def check_no_recording_exists(record: RecordTarget | None) -> None:
+    """Check that a session recorded to `record` would overwrite no file, or is allowed to.
+
+    `open_recorder` checks it again, when it creates the file. This function reports the error
+    earlier: before a process is started, or a connection made.
+
+    Raises:
+        RecordingError: The file is not empty, and `RecordOptions.overwrite` is not set.
+    """
+    if record is None or isinstance(record, SharedRecording):
+        return
+    options = options_of(record)
+    path = Path(options.path)
+    if not options.overwrite and path.is_file() and path.stat().st_size:
+        raise RecordingError(f"cannot record to {path}: {EXISTS}")
+
+
 def holds_many_sessions(record: RecordTarget | None) -> bool:
     """Return whether a second session can be recorded without replacing the first."""
     if record is None or isinstance(record, SharedRecording):
@@ -487,12 +512,16 @@ class SuccessiveSessions:
 
     Attributes:
         record: The target to record each session to.
+
+    Raises:
+        RecordingError: The file exists and is not empty, and `RecordOptions.overwrite` is not set.
     """
 
     record: RecordTarget | None
     _own: SharedRecording | None
 
     def __init__(self, record: RecordTarget | None, *, may_reconnect: bool = True) -> None:
+        check_no_recording_exists(record)
         self.record, self._own = record, None
         if record is not None and may_reconnect and not holds_many_sessions(record):
             self.record = self._own = SharedRecording(options_of(record))
@@ -570,7 +599,8 @@ def open_recorder(
     which passwords may be declared; it is called only for redaction.
 
     Raises:
-        RecordingError: The file cannot be created, or a later segment would replace another file.
+        RecordingError: The file cannot be created, or it or a later segment would overwrite a file
+            without `RecordOptions.overwrite`.
         ValueError: The redaction options are invalid; no file was created.
     """
     options = options_of(record)
@@ -616,10 +646,15 @@ def _redactor(
 def _sink(target: Path, options: RecordOptions, limits: Limits) -> Segments:
     try:
         if options.segment_bytes_max or options.segment_seconds_max:
-            _check_room(os.fspath(target))
+            _check_room(os.fspath(target), overwrite=options.overwrite)
         return Segments(
             target,
-            open_file=partial(_open_file, sync_seconds=options.sync_seconds, limits=limits),
+            open_file=partial(
+                _open_file,
+                overwrite=options.overwrite,
+                sync_seconds=options.sync_seconds,
+                limits=limits,
+            ),
             bytes_max=options.segment_bytes_max,
             seconds_max=options.segment_seconds_max,
         )
@@ -627,11 +662,16 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Segments:
         raise RecordingError(f"cannot record to {target}: {error.strerror}") from error
 
 
-def _check_room(target: str) -> None:
-    """Check that no later segment will replace a file that the user did not name."""
+def _check_room(target: str, *, overwrite: bool) -> None:
+    """Check that no later segment will replace a file, unless it is a segment and `overwrite`."""
     if Path(target).exists() and not Path(target).is_file():
         raise RecordingError(f"cannot record to {target} in segments: it is not a regular file")
     for name in later_names(target):
+        if not overwrite and Path(name).stat().st_size:
+            raise RecordingError(
+                f"cannot record to {target}: a later segment would replace {name}; record to a"
+                " folder, or overwrite: --overwrite, or RecordOptions(path, overwrite=True)"
+            )
         if not is_free_for_segment(name):
             raise RecordingError(
                 f"cannot record to {target}: a later segment would replace {name},"
@@ -640,9 +680,9 @@ def _check_room(target: str) -> None:
 
 
 def _open_file(
-    path: str, *, sync_seconds: float | None, limits: Limits
+    path: str, *, overwrite: bool, sync_seconds: float | None, limits: Limits
 ) -> FileSink | CompressedSink:
-    file = FileSink(path, sync_seconds=sync_seconds, limits=limits)
+    file = FileSink(path, overwrite=overwrite, sync_seconds=sync_seconds, limits=limits)
     return CompressedSink(file) if path.endswith(COMPRESSED_SUFFIX) else file
 
 
@@ -664,4 +704,9 @@ def _target(options: RecordOptions, name: str, started: datetime) -> Path:
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
     stamp = started.strftime("%Y%m%dT%H%M%SZ")
     suffix = SUFFIX + COMPRESSED_SUFFIX * options.compress
-    return Path(text) / f"{plain}-{stamp}-{os.getpid()}-{next(_session_numbers)}{suffix}"
+    for number in _session_numbers:
+        # A process of another container may have the same number, and record to the same folder.
+        path = Path(text) / f"{plain}-{stamp}-{os.getpid()}-{number}{suffix}"
+        if not path.exists():
+            return path
+    raise AssertionError  # the numbers do not end

@@ -1,6 +1,7 @@
 """Arguments and options that commands share: TARGET, listening, and recording options."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -273,6 +274,7 @@ NOTHING = {
     "sync_seconds": None,
     "redact": False,
     "redaction_key": None,
+    "overwrite": False,
 }
 LOGIN_SERVER = """
 from mcp_trio import Server
@@ -343,6 +345,29 @@ def test_run_records_with_the_given_options(target, key, tmp_path):
     assert check(lines).complete
     assert SECRET not in b"".join(lines).decode()
     assert (tmp_path / "trip.2.mcprec.jsonl.zst").exists()
+
+
+def test_no_command_overwrites_a_recording_unasked(invoke, target, tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl"
+    assert mcp_trio("run", target, "--record", path).returncode == 0
+    before = path.read_bytes()
+    another = shutil.copy(path, tmp_path / "another.mcprec.jsonl")
+    command = [sys.executable, "-m", "mcp_trio", "run", target]
+    for arguments in (
+        ["run", target, "--record", path],
+        ["run", target, "--record", path, "--segment-mib", "1"],
+        ["record", "-o", path, "--", *command],
+        ["bridge", "-", "--record", path, "--", *command],
+        ["redact", another, "-o", path],
+        ["export", another, "-o", path],
+    ):
+        done = invoke(*map(str, arguments))
+        assert (done.exit_code, "--overwrite" in done.stderr, done.stdout) == (2, True, "")
+        assert path.read_bytes() == before
+    assert mcp_trio("run", target, "--record", path, "--overwrite").returncode == 0
+    assert path.read_bytes() != before
+    assert check(open_recording(path)).complete
+    assert invoke("redact", str(another), "-o", str(path), "--overwrite").exit_code == 0
 
 
 def test_record_records_with_the_given_options(target, tmp_path):

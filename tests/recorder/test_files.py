@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import io
+import itertools
 import json
 import math
 import os
@@ -20,8 +21,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio import Limits
+from mcp_trio import Client, Limits, Server
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body
+from mcp_trio._recorder import writer
 from mcp_trio._recorder.files import (
     CompressedSink,
     FileSink,
@@ -37,6 +39,7 @@ from mcp_trio.recording import (
     Damage,
     RecordOptions,
     Redaction,
+    SharedRecording,
     check,
     diff,
     open_recording,
@@ -165,21 +168,59 @@ async def test_an_invalid_redaction_leaves_no_file(tmp_path):
 
 async def test_segments_replace_only_segments(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
-    options = RecordOptions(path, segment_bytes_max=1)
+    options = RecordOptions(path, segment_bytes_max=1, overwrite=True)
     for _ in range(2):
         begin_session(options, **FACTS)[0].close({})
     second = tmp_path / "one.2.mcprec.jsonl"
     assert second.exists()
     second.write_bytes(b"")
     begin_session(options, **FACTS)[0].close({})
-    open_recorder(second, **FACTS).close({})
+    open_recorder(RecordOptions(second, overwrite=True), **FACTS).close({})
     before = path.read_bytes(), second.read_bytes()
     with pytest.raises(
         RecordingError, match=f"a later segment would replace {second}, which is not a segment"
     ):
         begin_session(options, **FACTS)
     assert (path.read_bytes(), second.read_bytes()) == before
-    begin_session(RecordOptions(path), **FACTS)[0].close({})
+    begin_session(RecordOptions(path, overwrite=True), **FACTS)[0].close({})
+
+
+async def test_a_segment_of_an_earlier_recording_is_not_replaced_unasked(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    options = RecordOptions(path, segment_bytes_max=1)
+    begin_session(options, **FACTS)[0].close({})
+    path.unlink()
+    second = tmp_path / "one.2.mcprec.jsonl"
+    before = second.read_bytes()
+    with pytest.raises(RecordingError, match=f"would replace {second}; .*overwrite=True"):
+        begin_session(options, **FACTS)
+    assert (path.exists(), second.read_bytes()) == (False, before)
+
+
+async def test_a_recording_is_overwritten_only_when_that_is_asked_for(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    path.touch()
+    begin_session(path, **FACTS)[0].close({})
+    before = path.read_bytes()
+    for record in (path, RecordOptions(path)):
+        with pytest.raises(RecordingError, match=r"the file exists; .*--overwrite.*overwrite=True"):
+            begin_session(record, **FACTS)
+        with pytest.raises(RecordingError, match="the file exists"):
+            SharedRecording(record)
+        with pytest.raises(RecordingError, match="the file exists"):
+            Client(Server("x"), record=record)
+    assert path.read_bytes() == before
+    begin_session(RecordOptions(path, overwrite=True), **FACTS)[0].close({})
+    assert path.read_bytes() != before
+
+
+async def test_a_folder_gets_another_file_even_if_a_process_took_the_next_name(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(writer, "_session_numbers", itertools.cycle((1, 1, 2)))
+    for _ in range(2):
+        begin_session(tmp_path, **FACTS)[0].close({})
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 async def test_a_device_has_no_segments(tmp_path):
@@ -337,7 +378,8 @@ def test_a_file_of_an_earlier_recording_is_not_taken_for_a_segment(tmp_path):
     write(recorder, 9)
     recorder.close({})
     clock = Clock()
-    other = Recorder(FileSink(path), clock_ns=clock.nanoseconds, limits=LIMITS)
+    sink = FileSink(path, overwrite=True)
+    other = Recorder(sink, clock_ns=clock.nanoseconds, limits=LIMITS)
     other.open(msgspec.structs.replace(OPEN, session="another"))
     other.close({})
     assert len(list(tmp_path.iterdir())) > 1
@@ -602,7 +644,10 @@ def test_a_file_that_was_there_is_emptied_and_made_private(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"old")
     path.chmod(0o644)
-    sink = FileSink(path)
+    with pytest.raises(FileExistsError):
+        FileSink(path)
+    assert (path.read_bytes(), mode_of(path)) == (b"old", 0o644)
+    sink = FileSink(path, overwrite=True)
     sink.write(b"new")
     sink.close()
     assert (path.read_bytes(), mode_of(path)) == (b"new", 0o600)
@@ -705,7 +750,7 @@ def test_a_file_that_another_session_is_recorded_to_is_left_alone(tmp_path):
     assert set(Path("/proc/self/fd").iterdir()) == before
     assert (tmp_path / "x").read_bytes() == b"first"
     first.close()
-    FileSink(tmp_path / "x").close()
+    FileSink(tmp_path / "x", overwrite=True).close()
     assert (tmp_path / "x").read_bytes() == b""
 
 
