@@ -65,7 +65,7 @@ def replay_all(seed: int) -> dict[str, str]:
 def replay_once(path: Path, golden: Golden) -> ReplayDivergence | None:
     """Return how a replay diverges, or None."""
     try:
-        replay(path, load_server(golden.server), watches=False)
+        replay(path, load_server(golden.server))
     except ReplayDivergence as divergence:
         return divergence
     return None

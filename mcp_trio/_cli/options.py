@@ -66,7 +66,10 @@ def load_server(target: str) -> "Server":
         TargetError: There is no such file, module or server, or importing it raises.
     """
     source, _, name = target.partition(":")
-    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+    from mcp_trio._session.nondeterminism import noting_imports
+
+    with noting_imports():
+        module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
 
     from mcp_trio._server.server import Server
 

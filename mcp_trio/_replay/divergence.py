@@ -19,7 +19,7 @@ from mcp_trio._replay.trace import (
     request_data,
     seconds_of,
 )
-from mcp_trio._session.nondeterminism import UntrackedCall
+from mcp_trio._session.nondeterminism import UntrackedCall, calls_at_import
 from mcp_trio.errors import ReplayDivergence
 
 # Operations of these kinds are the same if they have the same name, whatever their arguments.
@@ -237,6 +237,7 @@ def describe(finding: Finding) -> ReplayDivergence:
         ("meaning", hint),
         ("waiting", waiting or "no other lane"),
         *(("untracked", str(untracked_call)) for untracked_call in finding.untracked_calls),
+        *(("untracked", str(untracked_call)) for untracked_call in calls_at_import()),
         *(("file", note) for note in finding.trace.notes),
         ("choose", " | ".join(_remedies(finding))),
     ]

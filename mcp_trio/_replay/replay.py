@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     contextmanager,
     nullcontext,
 )
@@ -88,13 +87,13 @@ def replay(
     mode: Mode = "strict",
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
-    watches: bool = True,
 ) -> ReplayReport:
     """Run the handlers of `server` against a recording, and compare what they do.
 
-    Effects are not performed: handlers get the recorded outcomes. A handler that uses sockets,
-    threads or processes without its context gets `BlockedInReplay`. A recording that was cut is
-    replayed up to the cut. This function calls `trio.run`, with a clock that only the recording
+    Effects are not performed: handlers get the recorded outcomes, clocks and random numbers. A
+    handler that changes the outside by itself, such as a file, a process or a database, gets
+    `BlockedInReplay` before that happens; what it only reads is reported. A recording that was cut
+    is replayed up to the cut. This function calls `trio.run`, with a clock that only the recording
     moves; inside a Trio program, use `replay_async`.
 
     Args:
@@ -107,8 +106,6 @@ def replay(
             of a server that has one is a placeholder, which can only be passed to effects.
         key: The key with which the recording was redacted. Without it, the replay replaces values
             that the server itself redacts by other tokens than those in the recording.
-        watches: False reports no untracked calls and blocks none, which is several times faster;
-            for handlers that are known to use their context.
 
     Raises:
         ReplayDivergence: The handlers did something else; the error names the first such record.
@@ -145,11 +142,7 @@ def replay(
         entered = nullcontext(ReplayLifespan(on_use=replayer.note_lifespan_use))
     else:
         entered = nullcontext()
-    watch = (
-        UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
-        if watches
-        else nullcontext()
-    )
+    watch = UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
     trio.run(_run, replayer, open_session, entered, watch, clock=clock)
     if replayer.divergence is not None:
         raise replayer.divergence
@@ -171,7 +164,6 @@ async def replay_async(
     mode: Mode = "strict",
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
-    watches: bool = True,
 ) -> ReplayReport:
     """Call `replay` from inside a Trio program, in a worker thread.
 
@@ -182,9 +174,7 @@ async def replay_async(
         ReplayDivergence, RecordingError, ValueError: As for `replay`.
     """
     return await trio.to_thread.run_sync(
-        functools.partial(
-            replay, path, server, mode=mode, lifespan=lifespan, key=key, watches=watches
-        )
+        functools.partial(replay, path, server, mode=mode, lifespan=lifespan, key=key)
     )
 
 
@@ -207,7 +197,7 @@ async def _run(
     replayer: Replayer,
     open_session: Callable[[Any, int], Session],
     lifespan: AbstractAsyncContextManager[Any],
-    watch: AbstractContextManager[object],
+    watch: UntrackedCallWatch,
 ) -> None:
     scope = trio.CancelScope()
     errors: list[BaseException] = []

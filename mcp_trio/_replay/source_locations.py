@@ -18,8 +18,8 @@ from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.introspection import plain_function
 from mcp_trio._server.registry import Registered, Registry, target_of
 from mcp_trio._server.threads import CALLING_THREAD
+from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.handlers import Application
-from mcp_trio._session.nondeterminism import owner_of
 from mcp_trio.errors import MCPError
 from mcp_trio.types import CompleteParams
 

@@ -42,6 +42,7 @@ from mcp_trio._server.handlers import THREAD_MARK
 from mcp_trio._server.subscriptions import CHOICE
 from mcp_trio._session.input_required import KEEPER
 from mcp_trio._session.journal import START_ORDINAL
+from mcp_trio._session.nondeterminism import UNTRACKED_MARK
 from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import RecordingError
 
@@ -340,6 +341,11 @@ def is_immediate(record: Record) -> bool:
     )
 
 
+def is_untracked_call(record: Record) -> bool:
+    """Return whether a record only notes an untracked call of the recorded session."""
+    return record.kind == "mark" and record.lane is None and body_name(record) == UNTRACKED_MARK
+
+
 def begins_session(record: Record) -> bool:
     """Return whether a record begins one of the sessions of a file."""
     return record.kind == "mark" and record.lane is None and body_name(record) == SESSION_MARK
@@ -433,6 +439,7 @@ def load_recording(path: str | os.PathLike[str], *, purpose: str) -> LoadedRecor
     journal = [record for record in usable if record.kind in KINDS and record.kind != "gap"]
     for record in journal:
         _CHECKS.get(record.kind, body_bytes)(record)
+    journal = [record for record in journal if not is_untracked_call(record)]
     return LoadedRecording(
         opening=opening,
         journal=journal,

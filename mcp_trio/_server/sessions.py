@@ -32,7 +32,7 @@ from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
 from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.nondeterminism import strict_watch
+from mcp_trio._session.nondeterminism import UntrackedCallWatch, watch_of_recording
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
@@ -341,7 +341,7 @@ class ServerSessions:
             RecordingError: The recording cannot be made; nothing was served.
         """
         session = self._open_recorded(channel, lifespan=lifespan, http=http, record=record)
-        with strict_watch() if _is_strict(record) else nullcontext():
+        with nullcontext() if record is None else _watch(session, record):
             await session.run(task_status=task_status)
 
     def begin_session(
@@ -361,8 +361,8 @@ class ServerSessions:
             RecordingError: The recording cannot be made; nothing is served.
         """
         session = self._open_recorded(channel, lifespan=lifespan, http=http, record=record)
-        if _is_strict(record):
-            variables, watch = variables.copy(), strict_watch()
+        if record is not None:
+            variables, watch = variables.copy(), _watch(session, record)
             variables.run(watch.__enter__)
             session.ended.when_set(partial(variables.run, watch.__exit__))
         session.ended.when_set(on_ended)
@@ -459,9 +459,9 @@ def sessions_of(server: "Server") -> ServerSessions:
     return server._sessions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def _is_strict(record: RecordTarget | None) -> bool:
-    """Return whether handlers may not do what a replay could not repeat."""
-    return record is not None and options_of(record).strict
+def _watch(session: Session, record: RecordTarget) -> UntrackedCallWatch:
+    """Return the watch for what handlers do that a replay could not repeat."""
+    return watch_of_recording(session.sequencer, is_strict=options_of(record).strict)
 
 
 SessionT = TypeVar("SessionT", bound=RunningSession)

@@ -20,8 +20,8 @@ import attrs
 import trio
 
 from mcp_trio._journal.records import THREAD_RETURNED_MARK
+from mcp_trio._session.captured import capturing_in_thread
 from mcp_trio._session.journal import LANE, Lane, Sequencer
-from mcp_trio._session.nondeterminism import watching_thread
 from mcp_trio.errors import RequestAbandoned
 
 Result = TypeVar("Result")
@@ -172,7 +172,7 @@ async def run_in_thread(
 
     If this is cancelled, the thread is abandoned at once; the limiter counts it until it ends.
     """
-    call = functools.partial(_call, handler, keywords)
+    call = functools.partial(_call, handler, keywords, bridge)
     if bridge.sequencer.decides_turns:
         return await _run_in_turn(call, bridge)
     try:
@@ -183,8 +183,10 @@ async def run_in_thread(
         await bridge.abandon()
 
 
-def _call(handler: Callable[..., Result], keywords: Mapping[str, Any]) -> Result:
-    with watching_thread():
+def _call(
+    handler: Callable[..., Result], keywords: Mapping[str, Any], bridge: ThreadBridge
+) -> Result:
+    with capturing_in_thread(bridge.call):
         result = handler(**keywords)
     if inspect.iscoroutine(result):
         result.close()

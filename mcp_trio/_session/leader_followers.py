@@ -56,7 +56,6 @@ import outcome
 import trio
 
 from mcp_trio._session.journal import as_spawned
-from mcp_trio._session.nondeterminism import first_step_hook
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.socket_bytes import IdleConnection
 
@@ -513,18 +512,12 @@ class _PoolTask:
         job, context = step.job, as_spawned(step.context)
         context.run(job.enter)
         running, trap = job.run(self._scope), None
-        hook = first_step_hook(context)
         try:
-            if hook is not None:
-                hook.arm()
             trap = context.run(running.send, None)
         except StopIteration:
             pass
         except Exception as error:
             job.fail(error)
-        finally:
-            if hook is not None:
-                hook.disarm()
         if trap is None and not self._is_used_up_by(job):
             await job.end()
             return

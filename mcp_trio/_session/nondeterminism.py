@@ -1,44 +1,57 @@
-"""Untracked calls: nondeterminism that a handler uses without its context, found at the call.
+"""Untracked calls: calls by which a handler reads or changes the outside without its context.
 
-A replay returns recorded values for what a handler asks of its context. A clock that the handler
-reads itself, a random number, a socket or a thread is an *untracked call*. A profile function, on
-the loop's thread and on the threads of `def` handlers, sees each call of the functions in
-`FUNCTIONS`, under whatever name they are called.
+A replay returns recorded values for what a handler asks of its context, and for the clocks and
+random numbers of the module `captured`. A file, a process or a socket that the handler uses itself
+is an *untracked call*. Python reports most of these calls to an audit hook (PEP 578) before they
+happen, under whatever name they are called: `_EVENTS`. Functions without an audit event are
+replaced: `_FUNCTIONS`. In both tables a rule tells whether a call *changes* the outside, which a
+replay must not repeat, or only *reads* it.
 
-Only calls of users' code in a lane count. The function of an effect runs without a lane, because
-its result is recorded. A profile function makes every call slower, so the loop's thread has it only
-during the steps of tasks that are in a lane, or that may get their lane in this step.
+An audit hook can never be removed. It is installed with the first recording or replay, and first
+looks whether the calling task is in a lane. Only calls of users and libraries in a lane count. The
+function of an effect runs without a lane, because its result is recorded. The standard streams
+count as a log: writing to them is no untracked call.
 
-Python removes a profile function that raises an exception, so a task in which an untracked call was
-rejected is not watched until its next step. A profiler that is written in C cannot be called from
-Python; while one runs nothing is watched, and a warning is logged.
+While the target of a command is imported, its calls are noted as well, and a divergence lists them:
+they are not recorded, and may have other results in a replay.
 
-The garbage collector runs finalizers in whichever task happens to run. Calls during a collection
-are not attributed to that task.
+Not seen are calls of libraries in C that raise no audit event, calls of threads that were there
+before, and order and identity: the order of a set, and `hash` and `id` where a user's code does not
+call them by name.
 """
 
-import functools
-import gc
-import importlib
-import inspect
 import logging
 import os
-import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, Token
-from pathlib import Path
+from contextvars import ContextVar, Token
+from functools import partial
+from pathlib import PurePath
 from types import FrameType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Self
 
 import attrs
 import msgspec
 import trio
 
-from mcp_trio._session.journal import LANE
+from mcp_trio._session.call_sites import (
+    is_collecting,
+    location,
+    note_collections,
+    owner_of,
+    public_name,
+    responsible_frame,
+)
+from mcp_trio._session.captured import ImportNotes, capture
+from mcp_trio._session.journal import LANE, Lane, Sequencer
+from mcp_trio._session.replaced_functions import rebind_in_users_modules, replace_function
 from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
+
+logger = logging.getLogger("mcp_trio")
+
+IMPORT_LANE: Final = "import"
 
 
 class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +60,10 @@ class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         call: The public name of the function.
         location: The position in the user's code, such as "at desk.py:12".
-        lane: The name of the lane.
+        lane: The name of the lane; "import" if the module was being imported.
         instead: The replacement that a replay can repeat.
-        is_outside: Whether the call reaches the outside world, as a replay of it would again.
+        is_outside: Whether the call changes the outside world, so that a replay refuses it.
+        target: The path or name that was read or changed; empty if there is none.
     """
 
     call: str
@@ -57,265 +71,236 @@ class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
     lane: str
     instead: str
     is_outside: bool = False
+    target: str = ""
+
+    @property
+    def text(self) -> str:
+        """The call with its location, such as "os.remove('a.txt') at desk.py:12"."""
+        return f"{self.call}({self.target and repr(self.target)}) {self.location}"
 
     def __str__(self) -> str:
-        return f"{self.call}() {self.location} in lane {self.lane}: use {self.instead}"
+        if self.lane == IMPORT_LANE:
+            return f"{self.text}, when the module was imported: use {self.instead}"
+        return f"{self.text} in lane {self.lane}: use {self.instead}"
 
 
 # The tables ---------------------------------------------------------------------------------------
 
+_STDERR: Final = 2
 
-@attrs.frozen
+
+def _any(_: Sequence[Any]) -> bool:
+    return True
+
+
+@attrs.frozen(kw_only=True)
 class _Rule:
-    """A rule for calls: the replacement, and whether the call reaches the outside."""
+    """A rule for calls.
+
+    Attributes:
+        instead: The replacement that a replay can repeat.
+        is_outside: Whether the call changes the outside.
+        target: The index of the argument that is a path or name; None if there is none.
+        applies: Whether a call with these arguments counts.
+        by_name: Whether only calls by a user's own code count.
+        call: The name of the call, whichever function a user called for it.
+    """
 
     instead: str
     is_outside: bool = False
+    target: int | None = None
+    applies: Callable[[Sequence[Any]], bool] = _any
+    by_name: bool = False
+    call: str | None = None
 
 
-_NOW: Final = _Rule("ctx.now()")
-_MONOTONIC: Final = _Rule("ctx.monotonic()")
-_RANDOM: Final = _Rule("ctx.random")
-_UUID: Final = _Rule("ctx.uuid4()")
-_SECRET: Final = _Rule("ctx.random, or an @effect if it has to stay secret")
-_SLEEP: Final = _Rule("ctx.sleep()", is_outside=True)
-_THREAD_RULE: Final = _Rule("ctx.to_thread()", is_outside=True)
-_PROCESS: Final = _Rule("an @effect that runs it", is_outside=True)
-_NETWORK: Final = _Rule("ctx.http, or an @effect that does it", is_outside=True)
-
-# Functions by their public names. Those that this Python or this system lacks are skipped.
-FUNCTIONS: Final[Mapping[str, _Rule]] = {
-    "time.time": _NOW,
-    "time.time_ns": _NOW,
-    "datetime.datetime.now": _NOW,
-    "datetime.datetime.utcnow": _NOW,
-    "datetime.datetime.today": _NOW,
-    "datetime.date.today": _NOW,
-    "time.monotonic": _MONOTONIC,
-    "time.monotonic_ns": _MONOTONIC,
-    "time.perf_counter": _MONOTONIC,
-    "time.perf_counter_ns": _MONOTONIC,
-    "time.process_time": _MONOTONIC,
-    "time.process_time_ns": _MONOTONIC,
-    "time.thread_time": _MONOTONIC,
-    "time.thread_time_ns": _MONOTONIC,
-    "random.random": _RANDOM,
-    "random.getrandbits": _RANDOM,
-    "random.Random.seed": _RANDOM,
-    "uuid._generate_time_safe": _UUID,
-    "os.urandom": _SECRET,
-    "os.getrandom": _SECRET,
-    "time.sleep": _SLEEP,
-    "trio.to_thread.run_sync": _THREAD_RULE,
-    "_thread.start_new_thread": _THREAD_RULE,
-    "_thread.start_joinable_thread": _THREAD_RULE,
-    "subprocess.Popen.__init__": _PROCESS,
-    "_posixsubprocess.fork_exec": _PROCESS,
-    "os.fork": _PROCESS,
-    "os.forkpty": _PROCESS,
-    "os.posix_spawn": _PROCESS,
-    "os.posix_spawnp": _PROCESS,
-    "os.system": _PROCESS,
-    "socket.socket.__init__": _NETWORK,
-    "_socket.getaddrinfo": _NETWORK,
-    "_socket.gethostbyaddr": _NETWORK,
-    "_socket.gethostbyname": _NETWORK,
-    "_socket.gethostbyname_ex": _NETWORK,
-    "_socket.getnameinfo": _NETWORK,
-}
-
-# Methods of sockets, which may have been opened earlier, such as those of a connection pool.
-SOCKET_METHODS: Final = frozenset(
-    {"_accept", "bind", "connect", "connect_ex", "listen", "send", "sendall", "sendmsg", "sendto"}
-    | {"recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"}
-)
-
-# Rules of modules in whose name a function is called: `uuid.uuid4` calls `os.urandom`, for example.
-_BY_MODULE: Final[Mapping[str, _Rule]] = {
-    "uuid": _UUID,
-    "secrets": _SECRET,
-    "trio._subprocess": _PROCESS,
-}
-
-# Modules that return the clock or random number that they read to their caller.
-_RETURNS_READING: Final = frozenset({"datetime", "_pydatetime", "random", "secrets", "uuid"})
-
-# Libraries that read the clock for their own time limits, and do not return it.
-_READS_FOR_ITSELF: Final = frozenset({"anyio", "httpcore", "httpcore2", "httpx", "httpx2"})
-
-# Modules whose calls do not influence the handler.
-_WITHOUT_INFLUENCE: Final = frozenset({"logging"})
-
-# The owners of code ------------------------------------------------------------------------------
-
-_Owner: TypeAlias = Literal["user", "library", "standard", "trio", "mcp_trio"]
-
-_OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
-_EXAMPLES: Final = _OURS + "examples" + os.sep
-_TRIO: Final = str(Path(trio.__file__).resolve().parent) + os.sep
-_STANDARD: Final = str(Path(inspect.__file__).resolve().parent) + os.sep
-_LIBRARY_FOLDERS: Final = ("site-packages", "dist-packages")
-
-# The owner of a file: the first row whose beginning matches.
-_OWNERS: Final[tuple[tuple[str | tuple[str, ...], _Owner], ...]] = (
-    (_EXAMPLES, "user"),
-    (_OURS, "mcp_trio"),
-    (_TRIO, "trio"),
-    ("<frozen ", "standard"),
-    ("<", "library"),
-    (tuple(_STANDARD + folder for folder in _LIBRARY_FOLDERS), "library"),
-    (_STANDARD, "standard"),
-)
+def _changes(instead: str, target: int | None = None, **options: Any) -> _Rule:
+    return _Rule(instead=instead, is_outside=True, target=target, **options)
 
 
-@functools.lru_cache(maxsize=4096)
-def owner_of(file: str) -> _Owner:
-    """Return the owner of a file's code; generated code belongs to a library."""
-    for start, owner in _OWNERS:
-        if file.startswith(start):
-            return owner
-    is_library = any(folder in Path(file).parts for folder in _LIBRARY_FOLDERS)
-    return "library" if is_library else "user"
+def _reads(instead: str, target: int | None = None, **options: Any) -> _Rule:
+    return _Rule(instead=instead, target=target, **options)
 
 
-def _module(frame: FrameType) -> str:
-    name = frame.f_globals.get("__name__")
-    return name if isinstance(name, str) else ""
+def _is_other_descriptor(arguments: Sequence[Any]) -> bool:
+    return not arguments or arguments[0] > _STDERR
 
 
-def _is_done_for_caller(frame: FrameType, owner: _Owner, rule: _Rule) -> bool:
-    """Return whether a call by a frame of the standard library or Trio counts as its caller's."""
-    top = _module(frame).partition(".")[0]
-    if top in _WITHOUT_INFLUENCE or owner == "mcp_trio":
-        return False
-    return rule.is_outside or top in _RETURNS_READING
-
-
-def _responsible_frame(
-    frame: FrameType | None, rule: _Rule
-) -> tuple[FrameType, FrameType | None] | None:
-    """Return the frame of a user or library that is responsible for a call, and what it called.
-
-    None: the call does not count, or no code of users and libraries made it.
-    """
-    called = None
-    while frame is not None:
-        owner = owner_of(frame.f_code.co_filename)
-        if owner in {"user", "library"}:
-            is_internal = _module(frame).partition(".")[0] in _READS_FOR_ITSELF
-            return None if is_internal and not rule.is_outside else (frame, called)
-        if not _is_done_for_caller(frame, owner, rule):
-            return None
-        called, frame = frame, frame.f_back
-    return None
-
-
-def _location(frame: FrameType) -> str:
-    """Return file and line of the nearest caller in a user's code, or of the library's."""
-    caller: FrameType | None = frame
-    while caller is not None and (owner := owner_of(caller.f_code.co_filename)) != "mcp_trio":
-        if owner == "user":
-            frame = caller
-            break
-        caller = caller.f_back
-    return f"at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _public_name(frame: FrameType) -> str:
-    names = [part for part in _module(frame).split(".") if not part.startswith("_")]
-    name = frame.f_code.co_qualname.removesuffix(".__init__").rpartition("<locals>.")[2]
-    return ".".join([*names, name.lstrip("_")])
-
-
-# The functions that the profile function looks for ------------------------------------------------
-
-
-@attrs.frozen
-class Row:
-    """The public name of a function, and its rule."""
-
-    name: str
-    rule: _Rule
-
-
-def _rows() -> dict[object, Row]:
-    """Return the rows by what a profile function gets: a C function, or the id of Python code."""
-    rows: dict[object, Row] = {}
-    for name, rule in FUNCTIONS.items():
-        function = _found(name)
-        if function is not None:
-            code = getattr(inspect.unwrap(function), "__code__", None)
-            key = function if code is None else id(code)
-            rows[key] = Row(name.removesuffix(".__init__"), rule)
-    return rows
-
-
-def _found(name: str) -> Any:
-    module, _, path = name.partition(".")
+def _is_file(arguments: Sequence[Any]) -> bool:
+    """Return whether a writer, the first argument, is a file and no standard stream."""
     try:
-        found: Any = importlib.import_module(module)
-    except ImportError:
-        return None
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        if arguments[0].fileno() <= _STDERR:
+            return False
+    except (AttributeError, IndexError, OSError, ValueError):
+        return False
+    for stream in (sys.stdout, sys.stderr):
+        buffer = getattr(stream, "buffer", None)
+        if any(arguments[0] is each for each in (stream, buffer, getattr(buffer, "raw", None))):
+            return False
+    return True
 
 
-_ROWS: Final = _rows()
-_SEED: Final = id(_found("random.Random.seed").__code__)
-_CONNECTION: Final = socket.socket.__base__ or socket.socket
+def _is_salted(arguments: Sequence[Any]) -> bool:
+    return bool(arguments) and isinstance(arguments[0], str | bytes | tuple)
 
 
-def row_of_function(function: Any) -> Row | None:
-    """Return the row of a C function that is about to be called; None if it has none."""
-    name = function.__name__
-    if name in SOCKET_METHODS and isinstance(function.__self__, _CONNECTION):
-        return Row(f"socket.{name}", _NETWORK)
-    return _ROWS.get(function)
+_WRITE_FILE: Final = _changes("an @effect that writes the file", 0)
+_READ_FILE: Final = _reads("an @effect that reads the file", 0)
+_CHANGE_FILES: Final = _changes("an @effect that changes the files", 0)
+_LOOK_AT_FILES: Final = _reads("an @effect that looks at the files", 0)
+_PROCESS: Final = _changes("an @effect that runs it")
+_SIGNAL: Final = _changes("an @effect that does it, or the lifespan")
+_SETTING: Final = _changes("an @effect that sets it", 0)
+_NETWORK: Final = _changes("ctx.http, or an @effect that does it")
+_DATABASE: Final = _changes("an @effect that uses the database")
+_THREAD: Final = _changes("ctx.to_thread()")
+_SLEEP: Final = _changes("ctx.sleep()")
+_NATIVE: Final = _changes("an @effect that calls the C library")
+_ENVIRONMENT: Final = _reads("an @effect that reads it, or the lifespan", 1, call="os.environ")
+_SYSTEM: Final = _reads("an @effect that reads it")
+_SECRET: Final = _reads("ctx.random, or an @effect if it has to stay secret")
+_HASH: Final = _reads("hashlib", applies=_is_salted, by_name=True)
+_IDENTITY: Final = _reads("a number of your own", by_name=True)
 
 
-def row_of_code(frame: FrameType) -> Row | None:
-    """Return the row of the Python function whose frame was just created; None if it has none."""
-    code = id(frame.f_code)
-    if code == _SEED and frame.f_locals.get("a") is not None:
-        return None  # The handler gave a seed: the numbers are the same in every run.
-    return _ROWS.get(code)
+def _table(*rows: tuple[_Rule, *tuple[str, ...]]) -> dict[str, _Rule]:
+    return {name: rule for rule, *names in rows for name in " ".join(names).split()}
 
 
-def untracked_call_of(frame: FrameType, row: Row, lane: str) -> UntrackedCall | None:
-    """Return the untracked call that `frame` makes by calling the function of `row`.
+_OPEN: Final = "open"
 
-    None: the call belongs to no code of users and libraries, or has no influence on the handler.
-    """
-    found = _responsible_frame(frame, row.rule)
-    if found is None:
-        return None
-    responsible, called = found
-    rule = row.rule if called is None else _BY_MODULE.get(_module(called), row.rule)
-    return UntrackedCall(
-        call=row.name if called is None else _public_name(called),
-        location=_location(responsible),
-        lane=lane,
-        instead=rule.instead,
-        is_outside=row.rule.is_outside,
-    )
+# Audit events; `open` is a change or not by its flags.
+_EVENTS: Final[Mapping[str, _Rule]] = _table(
+    (_READ_FILE, "open"),
+    (
+        _CHANGE_FILES,
+        "os.remove os.rename os.rmdir os.mkdir os.link os.symlink os.truncate os.chmod os.chown",
+        "os.chflags os.utime os.setxattr os.removexattr shutil.copyfile shutil.copymode",
+        "shutil.copystat shutil.copytree shutil.move shutil.rmtree shutil.make_archive",
+        "shutil.unpack_archive shutil.chown tempfile.mkstemp tempfile.mkdtemp",
+    ),
+    (
+        _LOOK_AT_FILES,
+        "os.listdir os.scandir os.walk os.fwalk os.getxattr os.listxattr os.listdrives",
+        "os.listmounts os.listvolumes",
+    ),
+    (
+        _changes("an @effect that does it"),
+        "os.lockf fcntl.flock fcntl.lockf fcntl.ioctl fcntl.fcntl mmap.__new__ builtins.input",
+        "webbrowser.open syslog.openlog syslog.syslog syslog.closelog syslog.setlogmask",
+    ),
+    (
+        _PROCESS,
+        "subprocess.Popen os.system os.exec os.fork os.forkpty os.posix_spawn os.spawn pty.spawn",
+        "os.startfile",
+    ),
+    (_SIGNAL, "os.kill os.killpg signal.pthread_kill"),
+    (_SETTING, "os.putenv os.unsetenv os.chdir resource.setrlimit resource.prlimit"),
+    (
+        _NETWORK,
+        "socket.__new__ socket.bind socket.connect socket.sendto socket.sendmsg socket.getaddrinfo",
+        "socket.gethostbyname socket.gethostbyaddr socket.getnameinfo socket.sethostname",
+        "http.client.connect http.client.send ftplib.connect ftplib.sendcmd smtplib.connect",
+        "smtplib.send imaplib.open imaplib.send poplib.connect poplib.putline nntplib.connect",
+        "nntplib.putline telnetlib.Telnet.open telnetlib.Telnet.write urllib.Request",
+    ),
+    (_changes("an @effect that uses the database", 0), "sqlite3.connect"),
+    (_DATABASE, "sqlite3.enable_load_extension sqlite3.load_extension"),
+    (_THREAD, "_thread.start_new_thread _thread.start_joinable_thread"),
+    (_SLEEP, "time.sleep"),
+    (_NATIVE, "ctypes.dlopen ctypes.dlsym ctypes.dlsym/handle ctypes.call_function"),
+    (_SYSTEM, "socket.gethostname socket.getservbyname socket.getservbyport"),
+    (_IDENTITY, "builtins.id"),
+)
+
+# Functions that raise no audit event in some Python. A module that is not imported is skipped until
+# the next recording or replay, and so is a function that this Python or system lacks.
+_FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
+    (_SLEEP, "time.sleep"),
+    (
+        _THREAD,
+        "_thread.start_new_thread threading.Thread.start trio.to_thread.run_sync",
+        "concurrent.futures.thread.ThreadPoolExecutor.submit",
+        "concurrent.futures.process.ProcessPoolExecutor.submit",
+    ),
+    (_changes("ctx.to_thread()", by_name=True), "trio.lowlevel.start_thread_soon"),
+    (_changes("an @effect that uses the file", 0), "trio.open_file"),
+    (_PROCESS, "trio.run_process trio.lowlevel.open_process os.abort os._exit"),
+    (
+        _SIGNAL,
+        "signal.signal signal.alarm signal.setitimer signal.raise_signal signal.set_wakeup_fd",
+        "signal.pthread_sigmask",
+    ),
+    (_CHANGE_FILES, "os.mkfifo os.mknod"),
+    (
+        _changes("an @effect that does it", applies=_is_other_descriptor),
+        "os.write os.pwrite os.writev os.pwritev os.sendfile",
+    ),
+    (
+        _changes("an @effect that writes the file", applies=_is_file),
+        "io.TextIOWrapper.write io.BufferedWriter.write io.BufferedRandom.write io.FileIO.write",
+    ),
+    (_changes("an @effect that does it"), "webbrowser.open"),
+    (_changes("an @effect that sets it"), "os.umask os.nice os.setpriority time.tzset"),
+    (
+        _NETWORK,
+        "socket.socket.send socket.socket.sendall socket.socket.sendmsg socket.socket.recv",
+        "socket.socket.recv_into socket.socket.recvfrom socket.socket.recvfrom_into",
+        "socket.socket.recvmsg socket.socket.recvmsg_into socket.socket.listen",
+        "socket.socket.accept ssl.SSLSocket.send ssl.SSLSocket.sendall ssl.SSLSocket.recv",
+        "ssl.SSLSocket.recv_into ssl.SSLSocket.read ssl.SSLSocket.write",
+    ),
+    (
+        _DATABASE,
+        "sqlite3.Connection.execute sqlite3.Connection.executemany",
+        "sqlite3.Connection.executescript sqlite3.Connection.commit sqlite3.Connection.rollback",
+        "sqlite3.Connection.backup sqlite3.Cursor.execute sqlite3.Cursor.executemany",
+        "sqlite3.Cursor.executescript",
+    ),
+    (_LOOK_AT_FILES, "os.stat os.lstat os.access os.readlink os.statvfs"),
+    (_ENVIRONMENT, "os._Environ.__getitem__ os._Environ.__iter__"),
+    (
+        _SYSTEM,
+        "os.getpid os.getppid os.getpgid os.getsid os.getuid os.getgid os.getlogin os.getcwd",
+        "os.getcwdb os.uname os.cpu_count os.getloadavg os.times os.sched_getaffinity",
+        "os.get_terminal_size resource.getrusage",
+    ),
+    (
+        _SECRET,
+        "os.urandom os.getrandom random.SystemRandom.random random.SystemRandom.getrandbits",
+        "random.SystemRandom.randbytes",
+    ),
+    (_HASH, "builtins.hash"),
+)
+
+# Public names of what the tables name otherwise.
+_PUBLIC_NAMES: Final[Mapping[str, str]] = {
+    "socket.__new__": "socket.socket",
+    "mmap.__new__": "mmap.mmap",
+    "builtins.id": "id",
+    "builtins.hash": "hash",
+    "builtins.input": "input",
+}
+
+_WRITING_FLAGS: Final = (
+    os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | getattr(os, "O_TMPFILE", 0)
+) & ~getattr(os, "O_DIRECTORY", 0)
 
 
 # Watches ------------------------------------------------------------------------------------------
 
-logger = logging.getLogger("mcp_trio")
+_WATCH: Final[ContextVar["UntrackedCallWatch | None"]] = ContextVar("mcp_trio_watch", default=None)
 
 
 @attrs.define(eq=False, kw_only=True)
 class UntrackedCallWatch:
     """A context manager that reports the untracked calls of tasks that begin inside it.
 
-    It is entered inside a Trio run; tasks may enter several. An exception of `on_untracked_call` is
-    raised at the call, which then does not happen.
+    An exception of `on_untracked_call` is raised at the call, which then does not happen.
 
     Attributes:
         on_untracked_call: Called with each untracked call before it happens.
-        blocks: Whether a call that reaches the outside world raises `BlockedInReplay`.
+        blocks: Whether a call that changes the outside raises `BlockedInReplay`.
     """
 
     on_untracked_call: Callable[[UntrackedCall], None]
@@ -323,184 +308,209 @@ class UntrackedCallWatch:
     _token: "Token[UntrackedCallWatch | None] | None" = attrs.field(default=None, init=False)
 
     def __enter__(self) -> Self:
-        _install()
+        _INSTALLATION.install()
         self._token = _WATCH.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._token is not None
         _WATCH.reset(self._token)
-        _uninstall()
 
     def report(self, untracked_call: UntrackedCall) -> None:
         """Report an untracked call that is about to happen.
 
         Raises:
-            BlockedInReplay: It reaches the outside world, and this watch blocks such calls.
+            BlockedInReplay: It changes the outside, and this watch blocks such calls.
         """
-        self.on_untracked_call(untracked_call)
+        token = _WATCH.set(None)  # What the report itself does is not reported.
+        try:
+            self.on_untracked_call(untracked_call)
+        finally:
+            _WATCH.reset(token)
         if self.blocks and untracked_call.is_outside:
             raise BlockedInReplay(
-                f"{untracked_call.call}() {untracked_call.location} would reach outside of the"
-                f" replay: use {untracked_call.instead}, so that its result is recorded"
+                f"{untracked_call.text} was not done, because a replay changes nothing outside: use"
+                f" {untracked_call.instead}, whose outcome is recorded"
             )
 
 
-def first_step_hook(context: Context) -> "_Hook | None":
-    """Return the hook to arm while a leader runs the first step of a handler with these variables.
+UNTRACKED_MARK: Final = "untracked"
+"""The mark of an untracked call in a recording; a replay skips it."""
 
-    None: the session is not watched, or the hook is armed already. Steps of a task in a lane are
-    watched from their beginning; a leader runs a handler's first step within a step of its own.
+# What was logged in this process: the replacements of calls, and the lines of the calls.
+_LOGGED: Final[set[tuple[str, str]]] = set()
+
+
+def watch_of_recording(sequencer: Sequencer, *, is_strict: bool) -> UntrackedCallWatch:
+    """Return the watch of a recorded session.
+
+    With `is_strict`, each untracked call raises `UntrackedNondeterminism`. Otherwise the session
+    records the first call of its kind in a line, and logs it if no other session has.
     """
-    if context.get(_WATCH) is None:
-        return None
-    hook = _THREAD.hook
-    return None if hook is None or sys.getprofile() is hook else hook
+    if is_strict:
+        return UntrackedCallWatch(on_untracked_call=_reject)
+    token, noted = trio.lowlevel.current_trio_token(), set[tuple[str, str]]()
 
+    def note(call: UntrackedCall) -> None:
+        key = (call.instead, call.location)
+        if key not in _LOGGED:
+            _LOGGED.add(key)
+            done = "refuses it" if call.is_outside else "does not repeat it"
+            logger.warning("%s: a replay %s; use %s", call.text, done, call.instead)
+        if key in noted:
+            return
+        noted.add(key)
+        value = {"call": call.call, "location": call.location, "lane": call.lane}
+        if call.target:
+            value["target"] = call.target
+        if trio.lowlevel.in_trio_task():
+            sequencer.marked(UNTRACKED_MARK, value)
+        else:
+            token.run_sync_soon(sequencer.marked, UNTRACKED_MARK, value)
 
-def strict_watch() -> UntrackedCallWatch:
-    """Return the watch of a strict recording, where untracked calls raise an error."""
-    return UntrackedCallWatch(on_untracked_call=_reject)
+    return UntrackedCallWatch(on_untracked_call=note)
 
 
 def _reject(untracked_call: UntrackedCall) -> None:
     raise UntrackedNondeterminism(f"a replay of this would differ: {untracked_call}")
 
 
+# The import of a target ---------------------------------------------------------------------------
+
+_IMPORTED: Final[dict[UntrackedCall, None]] = {}
+_IN_LIFESPAN: Final = "the lifespan, or an @effect"
+
+
+def calls_at_import() -> tuple[UntrackedCall, ...]:
+    """Return the calls that the target's modules made when they were imported, each once."""
+    return tuple(_IMPORTED)
+
+
 @contextmanager
-def watching_thread() -> Generator[None, None, None]:
-    """Watch the thread of a handler that enters this, if its session is watched."""
-    if _WATCH.get() is None:
-        yield
-        return
-    hook = _Hook()
-    hook.arm()
-    _note_collections()
+def noting_imports() -> Generator[None, None, None]:
+    """Note what users' modules do that the block imports; see `calls_at_import`."""
+    _IMPORTED.clear()
+    lane = LANE.set(Lane(IMPORT_LANE, ImportNotes(_note_reading)))
     try:
-        yield
+        with UntrackedCallWatch(on_untracked_call=_note_at_import):
+            yield
     finally:
-        _stop_noting_collections()
-        hook.disarm()
+        LANE.reset(lane)
 
 
-# The profile function of a thread -----------------------------------------------------------------
+def _note_reading(name: str, frame: FrameType) -> None:
+    if owner_of(frame.f_code.co_filename) == "user":
+        _IMPORTED[
+            UntrackedCall(
+                call=name, location=location(frame), lane=IMPORT_LANE, instead=_IN_LIFESPAN
+            )
+        ] = None
 
-_WATCH: Final[ContextVar[UntrackedCallWatch | None]] = ContextVar("mcp_trio_watch", default=None)
-_ProfileFunction = Callable[[FrameType, str, Any], object]
+
+def _note_at_import(call: UntrackedCall) -> None:
+    noted = msgspec.structs.replace(call, instead=_IN_LIFESPAN, is_outside=False)
+    _IMPORTED[noted] = None
+
+
+# The hook -----------------------------------------------------------------------------------------
+
+
+def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -> None:
+    """Report a call that `frame` is about to make in a lane, unless it does not count."""
+    watch, lane = _WATCH.get(), LANE.get()
+    if watch is None or lane is None or is_collecting() or not rule.applies(arguments):
+        return
+    if rule.by_name and owner_of(frame.f_code.co_filename) != "user":
+        return
+    found = responsible_frame(frame)
+    if found is None:
+        return
+    responsible, called = found
+    if lane.name == IMPORT_LANE and owner_of(responsible.f_code.co_filename) != "user":
+        return
+    index = rule.target
+    target = "" if index is None or index >= len(arguments) else _target(arguments[index])
+    if target is None or (not rule.is_outside and target and owner_of(target) != "user"):
+        return
+    watch.report(
+        UntrackedCall(
+            call=rule.call or (called and public_name(called)) or _PUBLIC_NAMES.get(name, name),
+            location=location(responsible),
+            lane=lane.name,
+            instead=rule.instead,
+            is_outside=rule.is_outside,
+            target=target,
+        )
+    )
+
+
+def _target(value: object) -> str | None:
+    """Return the text of a path or name, empty if it is none; None for the null device."""
+    if isinstance(value, str | bytes):
+        text = os.fsdecode(value)
+    elif isinstance(value, PurePath):
+        text = str(value)
+    else:
+        return ""
+    return None if text == os.devnull else text
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    # This runs at each audit event of the process.
+    if _lane() is None or (rule := _rule_of(event)) is None:
+        return
+    if event == _OPEN:
+        if isinstance(arguments[0], int):  # It is open already.
+            return
+        if (arguments[2] or 0) & _WRITING_FLAGS:
+            rule = _WRITE_FILE
+    _check(event, rule, arguments, sys._getframe(1))  # noqa: SLF001
+
+
+_hook.__cantrace__ = True  # type: ignore[attr-defined]  # Debuggers and coverage see it.
+
+_lane: Final = LANE.get
+_rule_of: Final = _EVENTS.get
+
+
+def _checked(name: str, rule: _Rule, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **keywords: Any) -> Any:
+        if _lane() is not None:
+            _check(name, rule, args or tuple(keywords.values()), sys._getframe(1))  # noqa: SLF001
+        return original(*args, **keywords)
+
+    return call
 
 
 @attrs.define(eq=False)
-class _Hook:
-    """A thread's profile function. It calls `previous`, which was there before, first."""
+class _Installation:
+    """The hook of this process, and the functions of `_FUNCTIONS` that are not replaced yet."""
 
-    previous: _ProfileFunction | None = attrs.field(default=None, init=False)
+    is_installed: bool = attrs.field(default=False, init=False)
+    _pending: dict[str, _Rule] = attrs.field(factory=lambda: dict(_FUNCTIONS), init=False)
+    _modules: int = attrs.field(default=0, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if self.previous is not None:
-            self.previous(frame, event, arg)
-        caller: FrameType | None = frame
-        if event == "c_call":
-            row = row_of_function(arg)
-        elif event == "call":
-            row, caller = row_of_code(frame), frame.f_back
-        else:
-            return
-        if row is not None and caller is not None:
-            self._report(caller, row)
-
-    def _report(self, frame: FrameType, row: Row) -> None:
-        if _THREAD.is_collecting:
-            return
-        watch, lane = _WATCH.get(), LANE.get()
-        if watch is None or lane is None:
-            return
-        untracked_call = untracked_call_of(frame, row, lane.name)
-        if untracked_call is not None:
-            watch.report(untracked_call)
-
-    def arm(self) -> None:
-        """Install this function, unless a profiler written in C is installed."""
-        previous: Any = sys.getprofile()
-        if previous is None or callable(previous):
-            self.previous = previous
-            sys.setprofile(self)
-
-    def disarm(self) -> None:
-        """Restore the previous profile function, unless another one was installed meanwhile."""
-        if sys.getprofile() in {self, None}:
-            sys.setprofile(self.previous)
+    def install(self) -> None:
+        """Install the hook once, and replace the functions of all modules that are imported."""
+        with self._lock:
+            if not self.is_installed:
+                note_collections()
+                capture()
+                sys.addaudithook(_hook)
+                self.is_installed = True
+            elif len(sys.modules) == self._modules:
+                return
+            self._modules = len(sys.modules)
+            replaced = [name for name, rule in self._pending.items() if _replace(name, rule)]
+            for name in replaced:
+                del self._pending[name]
+            if replaced:
+                rebind_in_users_modules()
 
 
-@attrs.define(eq=False)
-class _LoopHook(_Hook, trio.abc.Instrument):
-    """The profile function of the loop's thread, for all watches, armed step by step."""
-
-    watches: int = 0
-    _new_tasks: set[trio.lowlevel.Task] = attrs.field(factory=set[trio.lowlevel.Task], init=False)
-
-    def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        """Note a new task: it may be a handler, which gets its lane in its first step."""
-        self._new_tasks.add(task)
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Watch a step in a lane, or one in which the task may get its lane."""
-        if task.context.get(LANE) is not None or task in self._new_tasks:
-            self._new_tasks.discard(task)
-            self.arm()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002  Trio's signature
-        """Stop watching until the next step."""
-        self.disarm()
+def _replace(name: str, rule: _Rule) -> bool:
+    return replace_function(name, partial(_checked, name, rule), imports=False)
 
 
-class _Thread(threading.local):
-    hook: _LoopHook | None = None
-    is_collecting: bool = False
-
-
-_THREAD: Final = _Thread()
-
-
-def _collection_begins(phase: str, _: object) -> None:
-    if phase == "start":
-        _THREAD.is_collecting = True
-
-
-def _collection_ends(phase: str, _: object) -> None:
-    if phase == "stop":
-        _THREAD.is_collecting = False
-
-
-def _note_collections() -> None:
-    gc.callbacks.insert(0, _collection_begins)
-    gc.callbacks.append(_collection_ends)
-
-
-def _stop_noting_collections() -> None:
-    gc.callbacks.remove(_collection_begins)
-    gc.callbacks.remove(_collection_ends)
-
-
-def _install() -> None:
-    """Add a watch of the loop's thread; the first one installs the hook."""
-    hook = _THREAD.hook
-    if hook is None:
-        hook = _THREAD.hook = _LoopHook()
-        trio.lowlevel.add_instrument(hook)
-        _note_collections()
-        profiler: Any = sys.getprofile()
-        if not (profiler is None or callable(profiler)):
-            logger.warning("a profiler is running, so untracked calls are not reported")
-    hook.watches += 1
-
-
-def _uninstall() -> None:
-    """Remove a watch of the loop's thread; the last one removes the hook."""
-    hook = _THREAD.hook
-    assert hook is not None
-    hook.watches -= 1
-    if not hook.watches:
-        _THREAD.hook = None
-        trio.lowlevel.remove_instrument(hook)
-        _stop_noting_collections()
-        hook.disarm()
+_INSTALLATION: Final = _Installation()

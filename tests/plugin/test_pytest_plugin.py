@@ -15,7 +15,7 @@ from mcp_trio.testing import simulate
 pytest_plugins = ["pytester"]
 
 DESK = """
-import time
+import os
 from mcp_trio import Context, Server, ToolError
 
 def make(greeting="Hello"):
@@ -28,7 +28,7 @@ def make(greeting="Hello"):
 
     @server.tool
     async def when(*, ctx: Context) -> str:
-        return "late" if time.time() > 0 else "early"
+        return "process" if os.getpid() else "none"
 
     return server
 
@@ -187,7 +187,7 @@ def test_untracked_calls_are_warnings(desk):
     test = MARKED.format("mcp_replay(server)")
     text = outcome(run(desk, "-W", "default", test_it=test), passed=1, warnings=1)
     assert "UntrackedCallWarning" in text
-    assert "time.time" in text
+    assert "os.getpid() at desk.py" in text
     outcome(run(desk, test_it=test), failed=1)
 
 

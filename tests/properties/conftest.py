@@ -66,7 +66,7 @@ async def answer_all(peer, *numbers, roots_after_seconds=0.004):
 def replayed(path, server, *, seed=0, **options):
     """Replay under a seed, and return the report."""
     with seeded_schedule(seed):
-        return replay(path, server, **{"watches": False, **options})
+        return replay(path, server, **options)
 
 
 def divergence(path, server, **options):

@@ -28,7 +28,7 @@ def replayed(path, server, *, number=0, mode="strict"):
     """Replay under a scheduler seed; return what the session did."""
     noting_server = NotingServer(server)
     with seeded_schedule(number):
-        replay(path, noting_server, mode=mode, watches=False)
+        replay(path, noting_server, mode=mode)
     return noting_server.actions
 
 

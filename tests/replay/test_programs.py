@@ -426,7 +426,7 @@ class Ungated:
 def differs(path, server, number):
     try:
         with seeded_schedule(number):
-            replay(path, server, watches=False)
+            replay(path, server)
     except ReplayDivergence:
         return True
     return False

@@ -69,7 +69,7 @@ def test_a_recording_cut_after_any_record_replays_up_to_the_cut(desk, world, pat
     lines = path.read_bytes().splitlines(keepends=True)
     for count in range(1, len(lines)):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n])
-        report = replay(cut, desk.make_server(), watches=False)
+        report = replay(cut, desk.make_server())
         assert report.records == count - 1
         assert not report.is_complete
 
@@ -81,7 +81,7 @@ def test_a_recording_cut_at_any_byte_of_its_last_lines_replays_up_to_the_cut(des
     start = len(b"\n".join(content.split(b"\n")[:-3]))
     for end in range(start, len(content)):
         cut.write_bytes(content[:end])
-        assert not replay(cut, desk.make_server(), watches=False).is_complete
+        assert not replay(cut, desk.make_server()).is_complete
 
 
 def test_records_after_a_cut_are_no_divergence(desk, world, path, tmp_path):

@@ -1110,7 +1110,7 @@ def test_a_cut_replays_up_to_the_cut(world, path_shared_recordings, tmp_path):
         cut = world.rewrite(
             path_shared_recordings, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n]
         )
-        assert replay(cut, make_server_shared_recordings(), watches=False).records == count - 1
+        assert replay(cut, make_server_shared_recordings()).records == count - 1
 
 
 def test_a_divergence_names_its_session(path_shared_recordings):

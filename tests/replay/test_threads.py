@@ -104,13 +104,13 @@ def test_one_thread_runs_at_a_time(recorded):
         for step in range(3):
             running.append(number)
             most.append(len(running))
-            time.sleep(0.002)
+            threading.Event().wait(0.002)
             running.remove(number)
             ctx.info(step)
 
     path = recorded(working, calling(5))
     most.clear()
-    assert replay(path, make_server(working), watches=False).is_complete
+    assert replay(path, make_server(working)).is_complete
     assert max(most) == 1
 
 
@@ -475,7 +475,7 @@ def test_a_thread_that_never_returns_is_reported(recorded):
     is_replay.set()
     try:
         with pytest.raises(ReplayDivergence) as caught:
-            replay(path, make_server(stuck), watches=False)
+            replay(path, make_server(stuck))
     finally:
         release.set()
     assert caught.value.kind == "problem"
@@ -497,6 +497,6 @@ def test_a_thread_that_catches_everything_does_not_delay_the_end(recorded):
 
     try:
         with pytest.raises(ReplayDivergence):
-            replay(path, make_server(swallowing), watches=False)
+            replay(path, make_server(swallowing))
     finally:
         is_over.set()

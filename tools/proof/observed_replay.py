@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from mcp_trio import Limits
-from mcp_trio._replay.trace import is_immediate
+from mcp_trio._replay.trace import is_immediate, is_untracked_call
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.journal import Lane
 from mcp_trio.recording import Record, body_bytes, open_recording, read_recording
@@ -59,7 +59,7 @@ def recorded_actions(path: Path) -> Actions:
         action = Action(record.kind, record.lane, record.ordinal)
         if is_immediate(record):
             actions.read.append(action)
-        elif record.kind != "open":
+        elif record.kind != "open" and not is_untracked_call(record):
             actions.ordered.append(action)
         if record.kind == "out":
             actions.sent_messages.append(body_bytes(record) or b"")

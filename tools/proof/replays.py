@@ -106,10 +106,9 @@ class Replayer:
         noting_server = NotingServer(
             served.server, outcomes=None if self.has_gate else outcomes_of(path)
         )
-        is_watched = self.process == 0  # slower, and the same for every process
         try:
             with seeded_schedule(f"{self.process} {seed}"):
-                replay(path, cast("Server", noting_server), watches=is_watched)
+                replay(path, cast("Server", noting_server))
         except (ReplayDivergence, RecordingError) as error:
             text = f"{type(error).__name__}: {error}"
             return Failure(seed=seed, process=self.process, is_loud=True, text=text)

@@ -1,0 +1,145 @@
+"""The owners of code, and the line of a user's code that is responsible for a call.
+
+A call of the standard library or of Trio counts as one of the user or library that called it. Calls
+of this package do not count. Neither do those of modules in `_WITHOUT_INFLUENCE`, which do not
+change what a handler does, such as logging and the import system.
+
+The garbage collector runs finalizers in whichever task happens to run. Calls during a collection
+are not attributed to that task: `is_collecting` tells.
+"""
+
+import functools
+import gc
+import inspect
+import os
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Final, Literal, TypeAlias
+
+import trio
+
+Owner: TypeAlias = Literal["user", "library", "standard", "trio", "mcp_trio"]
+
+_OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
+_EXAMPLES: Final = _OURS + "examples" + os.sep
+_TRIO: Final = str(Path(trio.__file__).resolve().parent) + os.sep
+_STANDARD: Final = str(Path(inspect.__file__).resolve().parent) + os.sep
+_LIBRARY_FOLDERS: Final = ("site-packages", "dist-packages")
+
+# The owner of a file: the first row whose beginning matches.
+_OWNERS: Final[tuple[tuple[str | tuple[str, ...], Owner], ...]] = (
+    (_EXAMPLES, "user"),
+    (_OURS, "mcp_trio"),
+    (_TRIO, "trio"),
+    ("<frozen ", "standard"),
+    ("<", "library"),
+    (tuple(_STANDARD + folder for folder in _LIBRARY_FOLDERS), "library"),
+    (_STANDARD, "standard"),
+)
+
+# Modules whose files, clocks and calls do not influence the handler that uses them.
+_WITHOUT_INFLUENCE: Final = frozenset(
+    {"logging", "importlib", "linecache", "traceback", "inspect", "warnings", "pkgutil"}
+    | {"zipimport", "encodings", "zoneinfo", "_strptime", "gettext"}
+)
+
+# Modules that read clocks for time limits of their own, and do not return what they read.
+_READS_FOR_ITSELF: Final = frozenset(
+    {"anyio", "httpcore", "httpcore2", "httpx", "httpx2"}
+    | {"asyncio", "concurrent", "multiprocessing", "queue", "sched", "selectors", "socket", "ssl"}
+    | {"subprocess", "threading", "unittest"}
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def owner_of(file: str) -> Owner:
+    """Return the owner of a file's code; generated code belongs to a library."""
+    for start, owner in _OWNERS:
+        if file.startswith(start):
+            return owner
+    is_library = any(folder in Path(file).parts for folder in _LIBRARY_FOLDERS)
+    return "library" if is_library else "user"
+
+
+def module_of(frame: FrameType) -> str:
+    """Return the name of the module whose code a frame runs; empty if it has none."""
+    name = frame.f_globals.get("__name__")
+    return name if isinstance(name, str) else ""
+
+
+def reads_for_handler(frame: FrameType) -> bool:
+    """Return whether a clock or random number that this frame reads may influence a handler."""
+    owner = owner_of(frame.f_code.co_filename)
+    if owner == "user":
+        return True
+    if owner in {"trio", "mcp_trio"}:
+        return False
+    top = module_of(frame).partition(".")[0]
+    return top not in _WITHOUT_INFLUENCE and top not in _READS_FOR_ITSELF
+
+
+def responsible_frame(frame: FrameType | None) -> tuple[FrameType, FrameType | None] | None:
+    """Return the frame of a user or library that is responsible for a call, and what it called.
+
+    `frame` made the call. None: the call does not count, or no code of users and libraries made it.
+    """
+    called = None
+    while frame is not None:
+        owner = owner_of(frame.f_code.co_filename)
+        if owner in {"user", "library"}:
+            return frame, called
+        if owner == "mcp_trio" or module_of(frame).partition(".")[0] in _WITHOUT_INFLUENCE:
+            return None
+        called, frame = frame, frame.f_back
+    return None
+
+
+def location(frame: FrameType) -> str:
+    """Return file and line of the nearest caller in a user's code, or of the library's."""
+    caller: FrameType | None = frame
+    while caller is not None and (owner := owner_of(caller.f_code.co_filename)) != "mcp_trio":
+        if owner == "user":
+            frame = caller
+            break
+        caller = caller.f_back
+    return f"at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def public_name(frame: FrameType) -> str:
+    """Return the name by which a user calls the function that a frame runs."""
+    names = [part for part in module_of(frame).split(".") if not part.startswith("_")]
+    name = frame.f_code.co_qualname.removesuffix(".__init__").rpartition("<locals>.")[2]
+    return ".".join([*names, name.lstrip("_")])
+
+
+# Finalizers ---------------------------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    is_collecting: bool = False
+
+
+_THREAD: Final = _Thread()
+
+
+def is_collecting() -> bool:
+    """Return whether the garbage collector runs finalizers in this thread."""
+    return _THREAD.is_collecting
+
+
+def _collection_begins(phase: str, _: object) -> None:
+    if phase == "start":
+        _THREAD.is_collecting = True
+
+
+def _collection_ends(phase: str, _: object) -> None:
+    if phase == "stop":
+        _THREAD.is_collecting = False
+
+
+def note_collections() -> None:
+    """Let `is_collecting` tell from now on; repeated calls do nothing."""
+    if _collection_begins not in gc.callbacks:
+        gc.callbacks.insert(0, _collection_begins)
+        gc.callbacks.append(_collection_ends)

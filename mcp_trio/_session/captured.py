@@ -1,0 +1,304 @@
+"""Clocks and chance that a handler reads without its context, captured in the journal.
+
+The functions of `time`, `random` and `uuid` in the tables of this module, and `datetime.now`, are
+replaced. A call in a lane is a value of the journal, as that of `ctx.now` is: a live session
+records it, and a replay returns the recorded value. The functions of `random` draw from the
+generator of the lane, which `ctx.random` uses too, and so need no record. Outside of a lane, which
+includes effects, a call costs one look at a context variable more than before.
+
+Clocks that logging, the import system, Trio, this package or a library reads for a time limit are
+not captured, because the number of these calls is not the same in a replay. Neither are those of
+finalizers that the garbage collector runs, and of threads that a handler started itself.
+
+A function escapes if it was stored where `rebind_in_users_modules` does not look. The same holds
+for an instance of `random.Random` that was made outside of any lane, and for `datetime.now` in a
+Python whose types in C cannot be changed.
+"""
+
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, date, datetime, tzinfo
+from functools import partial
+from types import FrameType
+from typing import Any, Final, TypeAlias, cast
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._journal.records import encode_body
+from mcp_trio._session.call_sites import is_collecting, module_of, reads_for_handler
+from mcp_trio._session.journal import LANE, Lane, Memory, Outcome, Sequencer
+from mcp_trio._session.recorded_errors import encoded_error, rebuilt_error
+from mcp_trio._session.replaced_functions import replace_function
+from mcp_trio.errors import RequestAbandoned
+
+_ERROR_BYTES_MAX: Final = 100_000
+
+_Function: TypeAlias = Callable[..., Any]
+
+
+# Lanes --------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class ImportNotes:
+    """The `order` of the lane in which a module is imported: `note` gets what it reads."""
+
+    note: Callable[[str, FrameType], None]
+
+
+@attrs.frozen
+class _CallsOfThread:
+    thread: int
+    call: Callable[[Callable[[], Awaitable[Any]]], Any]
+
+
+_CALLS: Final[ContextVar[_CallsOfThread | None]] = ContextVar("mcp_trio_calls", default=None)
+
+
+@contextmanager
+def capturing_in_thread(
+    call: Callable[[Callable[[], Awaitable[Any]]], Any],
+) -> Generator[None, None, None]:
+    """Capture what the calling thread of a handler reads; `call` runs a function in the loop."""
+    token = _CALLS.set(_CallsOfThread(threading.get_ident(), call))
+    try:
+        yield
+    finally:
+        _CALLS.reset(token)
+
+
+def _innermost(lane: Lane | None) -> Lane | None:
+    """Return the lane of a session that the calling task acts in; None if none is recorded."""
+    while lane is not None and isinstance(lane.order, Memory):
+        lane = lane.outer
+    return None if lane is None or lane.order is None else lane
+
+
+def _calling_thread() -> _CallsOfThread | None:
+    calls = _CALLS.get()
+    return calls if calls is not None and calls.thread == threading.get_ident() else None
+
+
+# Values -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Form:
+    """The conversion of a value to JSON and back."""
+
+    to_json: Callable[[Any], Any] = lambda value: value
+    from_json: Callable[[Any], Any] = lambda value: value
+
+
+def _time_parts(value: time.struct_time) -> list[Any]:
+    return [*value, value.tm_zone, value.tm_gmtoff]
+
+
+_PLAIN: Final = _Form()
+_PARTS: Final = _Form(_time_parts, time.struct_time)
+_UUID: Final = _Form(str, uuid.UUID)
+
+
+def _captured(
+    name: str, lane: Lane | None, frame: FrameType, form: _Form, arguments: Any, read: _Function
+) -> Any:
+    """Return what `read` returns, or the recorded value if this is a replay."""
+    lane = _innermost(lane)
+    if lane is None or is_collecting() or not reads_for_handler(frame):
+        return read()
+    if isinstance(lane.order, ImportNotes):
+        lane.order.note(name, frame)
+        return read()
+    named = {str(position): value for position, value in enumerate(arguments)}
+    body = encode_body(named) if named else None
+    if trio.lowlevel.in_trio_task():
+        return _journaled(name, lane, form, body, read)
+    thread = _calling_thread()
+    if thread is None:
+        return read()
+
+    async def perform() -> Any:
+        return _journaled(name, lane, form, body, read)
+
+    try:
+        return thread.call(perform)
+    except RequestAbandoned:
+        return read()
+
+
+def _journaled(name: str, lane: Lane, form: _Form, arguments: bytes | None, read: _Function) -> Any:
+    """Return what a lane reads, journaled by its session and by those that it runs in."""
+    values: list[Any] = []
+    errors: list[Exception] = []
+
+    def read_live() -> Outcome:
+        outer = _innermost(lane.outer)
+        try:
+            value = read() if outer is None else _journaled(name, outer, form, arguments, read)
+        except Exception as error:
+            errors.append(error)
+            return Outcome("err", encoded_error(error, bytes_max=_ERROR_BYTES_MAX))
+        values.append(value)
+        return Outcome("res", encode_body(form.to_json(value)))
+
+    order = cast("Sequencer", lane.order)
+    outcome = order.read_value(lane, name, arguments, read_live)
+    if errors:
+        raise errors[0]
+    if values:
+        return values[0]
+    if outcome.kind == "err":
+        raise rebuilt_error(outcome.body)
+    return form.from_json(msgspec.json.decode(outcome.body))
+
+
+# Clocks -------------------------------------------------------------------------------------------
+
+_CLOCKS: Final = (
+    *("time.time", "time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time"),
+    *("time.time_ns", "time.monotonic_ns", "time.perf_counter_ns"),
+    *("time.process_time_ns", "time.thread_time_ns"),
+)
+
+# Other functions: the form of their value, and the number of arguments from which on they read no
+# clock.
+_FUNCTIONS: Final[dict[str, tuple[_Form, float]]] = {
+    "time.localtime": (_PARTS, 1),
+    "time.gmtime": (_PARTS, 1),
+    "time.ctime": (_PLAIN, 1),
+    "time.asctime": (_PLAIN, 1),
+    "time.strftime": (_PLAIN, 2),
+    "time.clock_gettime": (_PLAIN, 2),
+    "time.clock_gettime_ns": (_PLAIN, 2),
+    "uuid.uuid1": (_UUID, 3),
+    "uuid.uuid4": (_UUID, 1),
+}
+
+
+def _clock(name: str, original: Callable[[], Any]) -> Callable[[], Any]:
+    def read() -> Any:
+        lane = LANE.get()
+        if lane is None:
+            return original()
+        return _captured(name, lane, sys._getframe(1), _PLAIN, (), original)  # noqa: SLF001
+
+    return read
+
+
+def _function(name: str, original: _Function) -> _Function:
+    form, arguments_max = _FUNCTIONS[name]
+
+    def read(*args: Any, **keywords: Any) -> Any:
+        lane = LANE.get()
+        if lane is None or len(args) + len(keywords) >= arguments_max:
+            return original(*args, **keywords)
+        call = partial(original, *args, **keywords)
+        return _captured(name, lane, sys._getframe(1), form, args, call)  # noqa: SLF001
+
+    return read
+
+
+# Class methods that return the current time in local time, or in UTC without a time zone.
+_MOMENTS: Final = ("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.date.today")
+
+
+def _iso_text(moment: date) -> str:
+    return moment.isoformat()
+
+
+def _moment(name: str, original: _Function) -> _Function:
+    def read(class_: type[date], *args: Any, **keywords: Any) -> Any:
+        lane = LANE.get()
+        zone = args[0] if args else keywords.get("tz")
+        is_invalid = zone is not None and not isinstance(zone, tzinfo)
+        if lane is None or is_invalid or len(args) + len(keywords) > 1:
+            return original(class_, *args, **keywords)
+        in_utc = () if zone is None else (UTC,)
+        form = _Form(_iso_text, class_.fromisoformat)
+        moment = _captured(
+            name,
+            lane,
+            sys._getframe(1),  # noqa: SLF001
+            form,
+            (),
+            partial(original, class_, *in_utc),
+        )
+        return moment.astimezone(zone) if isinstance(moment, datetime) and zone else moment
+
+    return read
+
+
+# Chance -------------------------------------------------------------------------------------------
+
+
+def _generator(name: str, lane: Lane | None, frame: FrameType) -> random.Random | None:
+    """Return the generator of the calling lane; None if the original function has to be called."""
+    lane = _innermost(lane)
+    if lane is None or is_collecting() or not reads_for_handler(frame):
+        return None
+    if isinstance(lane.order, ImportNotes):
+        lane.order.note(name, frame)
+        return None
+    if not (trio.lowlevel.in_trio_task() or _calling_thread()):
+        return None
+    if lane.random is None:
+        seed = cast("Sequencer", lane.order).seed
+        lane.random = random.Random(f"{seed}:{lane.name}")  # noqa: S311 - not for secrets
+    return lane.random
+
+
+def _draw(name: str, original: _Function) -> _Function:
+    method = name.rpartition(".")[2]
+
+    def draw(*args: Any, **keywords: Any) -> Any:
+        lane = LANE.get()
+        generator = None if lane is None else _generator(name, lane, sys._getframe(1))  # noqa: SLF001
+        if generator is None:
+            return original(*args, **keywords)
+        return getattr(generator, method)(*args, **keywords)
+
+    return draw
+
+
+_SEED_BITS: Final = 256
+
+
+def _seed(original: _Function) -> _Function:
+    """Return a `Random.seed` that takes its seed in a lane from the generator of the lane."""
+
+    def seed(self: random.Random, a: Any = None, *args: Any, **keywords: Any) -> None:
+        lane = LANE.get()
+        if a is None and lane is not None:
+            frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+            while frame is not None and module_of(frame) in {random.__name__, __name__}:
+                frame = frame.f_back
+            generator = None if frame is None else _generator("random.Random", lane, frame)
+            if generator is not None:
+                a = generator.getrandbits(_SEED_BITS)
+        original(self, a, *args, **keywords)
+
+    return seed
+
+
+def capture() -> None:
+    """Replace the functions of the tables."""
+    for name in _CLOCKS:
+        replace_function(name, partial(_clock, name))
+    for name in _FUNCTIONS:
+        replace_function(name, partial(_function, name))
+    for name in _MOMENTS:
+        replace_function(name, partial(_moment, name))
+    shared: Any = getattr(random.random, "__self__", None)
+    for attribute in random.__all__:
+        if getattr(getattr(random, attribute), "__self__", None) is shared:
+            name = f"random.{attribute}"
+            replace_function(name, partial(_draw, name))
+    replace_function("random.Random.seed", _seed)
