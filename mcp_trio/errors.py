@@ -278,7 +278,8 @@ class ReplayDivergence(MCPError):
         ordinal: The number of the operation within its lane.
         recorded: The recorded operation.
         replayed: The operation of the replay.
-        hint: A likely cause.
+        hint: The likeliest cause, or what the difference means if there is no sign of a cause.
+        causes: The likely causes, the likeliest first.
         suspended: For each lane the file and line at which it waits.
         untracked_calls: The calls before the divergence that bypassed the context.
     """
@@ -295,6 +296,7 @@ class ReplayDivergence(MCPError):
         recorded: str = "",
         replayed: str = "",
         hint: str = "",
+        causes: Sequence[str] = (),
         suspended: Mapping[str, str] | None = None,
         untracked_calls: Sequence[object] = (),
     ) -> None:
@@ -307,6 +309,7 @@ class ReplayDivergence(MCPError):
         self.recorded = recorded
         self.replayed = replayed
         self.hint = hint
+        self.causes = list(causes)
         self.suspended: dict[str, str] = dict(suspended or {})
         self.untracked_calls: list[object] = list(untracked_calls)
 

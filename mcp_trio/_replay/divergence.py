@@ -1,14 +1,15 @@
 """Divergences: the difference between a recorded and a replayed operation, and its report."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import msgspec
 
-from mcp_trio._journal.diff import json_differences
-from mcp_trio._journal.records import Record, body_bytes
+from mcp_trio._journal.diff import JsonDifference, json_differences
+from mcp_trio._journal.records import Record, ValueBody, body_bytes, decode_body, encode_body
 from mcp_trio._journal.redaction import Redactor
+from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.trace import (
     LaneKey,
     Trace,
@@ -20,7 +21,8 @@ from mcp_trio._replay.trace import (
     seconds_of,
 )
 from mcp_trio._session.nondeterminism import UntrackedCall, calls_at_import
-from mcp_trio.errors import ReplayDivergence
+from mcp_trio._session.recorded_errors import losses
+from mcp_trio.errors import INTERNAL_ERROR, ReplayDivergence
 
 # Operations of these kinds are the same if they have the same name, whatever their arguments.
 _NAMED_KINDS: Final = frozenset({"cmd", "val", "mark"})
@@ -62,6 +64,8 @@ class Finding:
         problem: An error that belongs to no record.
         suspended: For each other lane the location at which it waits.
         untracked_calls: The calls so far that bypassed the context.
+        changed_offers: The tools, prompts and resources that have changed since the recording, such
+            as `tool "sell"`.
         is_strict: Whether all records are compared, not only what is sent.
         redactor: The redactor of a redacted recording.
     """
@@ -72,6 +76,7 @@ class Finding:
     problem: str = ""
     suspended: Mapping[str, str] = attrs.field(factory=dict[str, str])
     untracked_calls: Sequence[UntrackedCall] = ()
+    changed_offers: Sequence[str] = ()
     is_strict: bool = True
     redactor: Redactor | None = None
 
@@ -127,7 +132,7 @@ class Finding:
             return "uncancelled" if is_cancellation else "missing"
         if record is None or operation.kind is None:
             return "extra"
-        is_recorded_later = self._is_recorded_later(operation)
+        is_recorded_later = self.later_record is not None
         if operation.lane == lane:
             if is_recorded_later:
                 return "missing"
@@ -148,18 +153,41 @@ class Finding:
         texts = [str(left) for _, left, _ in json_differences(recorded, replayed)]
         return bool(texts) and all(map(self.redactor.knows, texts))
 
-    def _is_recorded_later(self, operation: Operation) -> bool:
-        """Return whether a later record of the same lane has the same kind and body."""
-        trace = self.trace
+    @property
+    def differences(self) -> Sequence[JsonDifference]:
+        """The differences between the two bodies, if both are of one kind."""
+        record, operation = self.record, self.operation
+        if record is None or operation is None or record.kind != operation.kind:
+            return ()
+        recorded, replayed = body_bytes(record), operation.body
+        if recorded is None or replayed is None:
+            return ()
+        differences = json_differences(recorded, replayed)
+        if record.kind == "val":  # The replay has the arguments of a reading, but not its value.
+            differences = [each for each in differences if each[0] != "$.value"]
+        return differences
+
+    @property
+    def later_record(self) -> Record | None:
+        """The later record of the operation's lane that has its kind and body, if there is one."""
+        trace, operation = self.trace, self.operation
+        if operation is None:
+            return None
         if operation.lane is None:
             indexes: Sequence[int] = range(len(trace.journal))
         else:
             indexes = trace.indexes.get(operation.lane, ())
         wanted = (operation.kind, operation.body)
-        return any(
-            index > self.index and _kind_and_body(trace.journal[index]) == wanted
-            for index in indexes
-        )
+        later = (trace.journal[index] for index in indexes if index > self.index)
+        return next((record for record in later if _kind_and_body(record) == wanted), None)
+
+    def is_of_request(self, lane: str) -> bool:
+        """Return whether a lane belongs to the request of the lane that differs."""
+        return self.lane is not None and _request_of(self.lane[1]) == _request_of(lane)
+
+
+def _request_of(lane: str) -> str:
+    return lane.partition(".")[0]
 
 
 def _kind_and_body(record: Record) -> tuple[str, bytes | None]:
@@ -205,8 +233,15 @@ def label_of(kind: str | None, body: bytes | None) -> str:
 
 # The report ---------------------------------------------------------------------------------------
 
-_TEXT_CHARACTERS_MAX: Final = 160
+# Of longer texts the report shows this much, around the first difference.
+_TEXT_CHARS_MAX: Final = 160
+_VALUE_CHARS_MAX: Final = 80
+
+# The number of rows, or of lanes in a row, of which the report shows no more than the count.
 _DIFFERENCES_MAX: Final = 5
+_CAUSES_MAX: Final = 3
+_UNTRACKED_MAX: Final = 5
+_WAITING_MAX: Final = 5
 
 _OPERATIONS: Final = {
     "out": "send",
@@ -225,19 +260,20 @@ _REFACTORING_KINDS: Final = frozenset({"missing", "extra", "argument", "order"})
 
 
 def describe(finding: Finding) -> ReplayDivergence:
-    """Return the error that reports a finding: its record, the replay, a likely cause, remedies."""
+    """Return the error that reports a finding: its record, the replay, likely causes, remedies."""
     record, operation, lane = finding.record, finding.operation, finding.lane
-    recorded, replayed = _recorded(finding), _replayed(finding)
-    hint = _HINTS[finding.kind](finding) + _concurrency_hint(finding)
-    waiting = ", ".join(f"{name} {site}".rstrip() for name, site in finding.suspended.items())
+    recorded, replayed = _recorded_and_replayed(finding)
+    meaning = _MEANINGS[finding.kind](finding)
+    causes = likely_causes(finding)
     rows = [
         ("recorded", recorded),
         ("replay", replayed),
+        *(("line", line) for line in _lines(finding)),
         *(("changed", change) for change in _changes(finding)),
-        ("meaning", hint),
-        ("waiting", waiting or "no other lane"),
-        *(("untracked", str(untracked_call)) for untracked_call in finding.untracked_calls),
-        *(("untracked", str(untracked_call)) for untracked_call in calls_at_import()),
+        ("meaning", meaning),
+        *(("cause", cause) for cause in causes),
+        ("waiting", _waiting(finding)),
+        *(("untracked", text) for text in _untracked(finding)),
         *(("file", note) for note in finding.trace.notes),
         ("choose", " | ".join(_remedies(finding))),
     ]
@@ -252,8 +288,11 @@ def describe(finding: Finding) -> ReplayDivergence:
         offset_seconds=0.0 if record is None else seconds_of(record),
         ordinal=ordinal,
         recorded=recorded,
-        replayed=replayed,
-        hint=hint,
+        replayed=f"{replayed}  {operation.location}"
+        if operation and operation.location
+        else replayed,
+        hint=causes[0] if causes else meaning,
+        causes=causes,
         suspended=finding.suspended,
         untracked_calls=finding.untracked_calls,
     )
@@ -272,15 +311,30 @@ def _headline(finding: Finding) -> str:
     return text
 
 
-def _recorded(finding: Finding) -> str:
+# What was recorded, and what happened.
+
+
+def _recorded_and_replayed(finding: Finding) -> tuple[str, str]:
+    """Return the two operations; long ones are cut around their first difference."""
+    record, operation = finding.record, finding.operation
+    left = "" if record is None else _text(body_bytes(record))
+    right = "" if operation is None else _text(operation.body)
+    if record is not None and operation is not None and operation.body is not None:
+        left, right = excerpts(left, right, chars_max=_TEXT_CHARS_MAX)
+    else:
+        left, right = _beginning(left), _beginning(right)
+    return _recorded(finding, left), _replayed(finding, right)
+
+
+def _recorded(finding: Finding, body: str) -> str:
     if finding.missing is not None:
         return "missing from the file"
     if finding.record is None:
         return "no more records"
-    return f"{finding.record.kind:<5} {_body_text(body_bytes(finding.record))}".rstrip()
+    return f"{finding.record.kind:<5} {body}".rstrip()
 
 
-def _replayed(finding: Finding) -> str:
+def _replayed(finding: Finding, body: str) -> str:
     operation = finding.operation
     if finding.problem:
         return finding.problem
@@ -289,38 +343,78 @@ def _replayed(finding: Finding) -> str:
     kind = operation.kind or "another operation"
     lane = f" by lane {lane_text(operation.lane)}" if operation.lane else ""
     ordinal = f", operation {operation.ordinal}" if operation.ordinal is not None else ""
-    location = f"  {operation.location}" if operation.location else ""
-    return f"{kind:<5} {_body_text(operation.body)}{lane}{ordinal}{location}"
+    return f"{kind:<5} {body}{lane}{ordinal}"
 
 
-def _body_text(body: bytes | None) -> str:
-    text = "" if body is None else body.decode("utf-8", "replace")
-    return text if len(text) <= _TEXT_CHARACTERS_MAX else text[: _TEXT_CHARACTERS_MAX - 1] + "…"
+def _text(body: bytes | None) -> str:
+    return "" if body is None else body.decode("utf-8", "replace")
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 1] + "…"
+
+
+def excerpts(left: str, right: str, *, chars_max: int) -> tuple[str, str]:
+    """Return two texts, each cut to this length around the first character that differs."""
+    pairs = zip(left, right, strict=False)
+    shorter = min(len(left), len(right))
+    same = next((at for at, (a, b) in enumerate(pairs) if a != b), shorter) if left != right else 0
+    begin = max(min(same - chars_max // 3, max(len(left), len(right)) - chars_max), 0)
+    cut: list[str] = []
+    for text in (left, right):
+        excerpt = text[begin : begin + chars_max]
+        is_cut = begin + chars_max < len(text)
+        cut.append(f"{'…' if begin else ''}{excerpt}{'…' if is_cut else ''}")
+    return cut[0], cut[1]
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    """Yield the line of the user's code that acts, or at which the lane waits."""
+    operation, lane = finding.operation, finding.lane
+    location = "" if operation is None else operation.location
+    if not location and lane is not None:
+        location = finding.suspended.get(lane_text(lane), "")
+    if location:
+        yield source_of(location)
 
 
 def _changes(finding: Finding) -> Iterator[str]:
     """Yield the JSON paths at which the two bodies differ, if they are of one kind."""
-    record, operation = finding.record, finding.operation
-    if record is None or operation is None or record.kind != operation.kind:
-        return
-    recorded, replayed = body_bytes(record), operation.body
-    if recorded is None or replayed is None:
-        return
-    differences = json_differences(recorded, replayed)
-    if record.kind == "val":  # the replay has the arguments of a reading, but not its value
-        differences = [each for each in differences if each[0] != "$.value"]
+    differences = finding.differences
     for path, left, right in differences[:_DIFFERENCES_MAX]:
-        yield f"{path}: {_value_text(left)} became {_value_text(right)}"
+        before, after = excerpts(_value_text(left), _value_text(right), chars_max=_VALUE_CHARS_MAX)
+        yield f"{path}: {before} became {after}"
+    if len(differences) > _DIFFERENCES_MAX:
+        yield f"and {len(differences) - _DIFFERENCES_MAX} more values"
 
 
 def _value_text(value: object) -> str:
-    return "nothing" if value is msgspec.UNSET else _body_text(msgspec.json.encode(value))
+    return "nothing" if value is msgspec.UNSET else _text(msgspec.json.encode(value))
 
 
-# Hints.
+def _waiting(finding: Finding) -> str:
+    """Return the other lanes and where they wait; of many lanes, the first ones and a count."""
+    lanes = [f"{name} {location}".rstrip() for name, location in finding.suspended.items()]
+    shown = ", ".join(lanes[:_WAITING_MAX])
+    more = len(lanes) - _WAITING_MAX
+    if more > 0:
+        return f"{shown} and {more} more {'lane' if more == 1 else 'lanes'}"
+    return shown or "no other lane"
 
 
-def _missing_hint(finding: Finding) -> str:
+def _untracked(finding: Finding) -> Iterator[str]:
+    """Yield the untracked calls, those of the request first; of many, a count as well."""
+    calls = [*finding.untracked_calls, *calls_at_import()]
+    calls.sort(key=lambda call: not finding.is_of_request(call.lane))
+    yield from map(str, calls[:_UNTRACKED_MAX])
+    if len(calls) > _UNTRACKED_MAX:
+        yield f"and {len(calls) - _UNTRACKED_MAX} more calls"
+
+
+# The meaning of the difference --------------------------------------------------------------------
+
+
+def _missing_meaning(finding: Finding) -> str:
     assert finding.record is not None
     operation = _operation_text(finding.record.kind)
     if finding.operation is not None:
@@ -328,7 +422,7 @@ def _missing_hint(finding: Finding) -> str:
     return f"the code no longer reaches the {operation} recorded here"
 
 
-def _extra_hint(finding: Finding) -> str:
+def _extra_meaning(finding: Finding) -> str:
     record, operation = finding.record, finding.operation
     if finding.missing is not None:
         return "the record of an operation performed here was removed from the file"
@@ -341,28 +435,30 @@ def _extra_hint(finding: Finding) -> str:
     return f"the code did not do this {text} here when recorded"
 
 
-def _uncancelled_hint(finding: Finding) -> str:
+def _uncancelled_meaning(finding: Finding) -> str:
     if finding.operation is None:
         return "the code no longer reaches the cancellation recorded here"
     return "the code continues where it was cancelled in the recording: was a timeout removed?"
 
 
-def _changed_hint(finding: Finding) -> str:
+def _changed_meaning(finding: Finding) -> str:
     record, operation = finding.record, finding.operation
     assert record is not None and operation is not None  # noqa: PT018  of two things that differ
     if finding.is_strict and record.ordinal != operation.ordinal:
         return "the lane has performed more or fewer operations than were recorded"
+    if _shield_cause(finding):
+        return "the effect begins under a cancellation, and did not when recorded, or the reverse"
     return (
         "the code now performs this operation with different values: compare the two records above"
     )
 
 
-_HINTS: Final[Mapping[str, Callable[[Finding], str]]] = {
-    "missing": _missing_hint,
-    "extra": _extra_hint,
-    "argument": _changed_hint,
-    "frame": _changed_hint,
-    "uncancelled": _uncancelled_hint,
+_MEANINGS: Final[Mapping[str, Callable[[Finding], str]]] = {
+    "missing": _missing_meaning,
+    "extra": _extra_meaning,
+    "argument": _changed_meaning,
+    "frame": _changed_meaning,
+    "uncancelled": _uncancelled_meaning,
     "order": lambda _: "the code now performs the same operations in a different order",
     "redacted": lambda _: "the code depends on a value that was redacted in the recording",
     "blocked": lambda _: (
@@ -372,22 +468,212 @@ _HINTS: Final[Mapping[str, Callable[[Finding], str]]] = {
 }
 
 
-def _concurrency_hint(finding: Finding) -> str:
-    count = finding.trace.concurrent_sessions
-    if not count:
-        return ""
-    sessions = "other session was" if count == 1 else "other sessions were"
-    return (
-        f"; {count} {sessions} open at the same time: memory that sessions share is not in this"
-        " file, so record such sessions together with SharedRecording"
-    )
-
-
 def _operation_text(kind: str) -> str:
     return _OPERATIONS.get(kind, kind)
 
 
-# Remedies.
+# Likely causes ------------------------------------------------------------------------------------
+#
+# Each function returns the text of a cause with what to do about it; an empty text if the finding
+# has no sign of that cause. The table is ordered by how certain a sign is.
+
+# A member of `cmd`: the caller was already cancelled when the effect began.
+_CANCELLED: Final = "$.cancelled"
+
+# The value of `clock` in `open` for a Trio clock that does not stand still between two turns.
+_FOREIGN_CLOCK: Final = "foreign"
+
+# The kinds of divergences that a deadline leads to if it expires in another turn.
+_DEADLINE_KINDS: Final = frozenset({"uncancelled", "missing", "extra", "order"})
+
+
+def likely_causes(finding: Finding) -> list[str]:
+    """Return the likely causes of a finding, the likeliest first."""
+    causes = (find(finding) for find in CAUSES)
+    return [cause for cause in causes if cause][:_CAUSES_MAX]
+
+
+def _shield_cause(finding: Finding) -> str:
+    changes = finding.differences
+    if finding.record is None or finding.record.kind != "cmd" or len(changes) != 1:
+        return ""
+    path, recorded, replayed = changes[0]
+    if path != _CANCELLED:
+        return ""
+    if replayed is True and recorded is not True:
+        return (
+            "a shield was removed: the scope around this effect is cancelled, and the recorded code"
+            " kept the cancellation from it with trio.CancelScope(shield=True)"
+        )
+    return (
+        "a shield was added, or a time limit or a cancellation removed: when this was recorded, the"
+        " scope around the effect was cancelled"
+    )
+
+
+def _failure_cause(finding: Finding) -> str:
+    record, operation = finding.record, finding.operation
+    if operation is None or operation.kind != "out" or operation.body is None:
+        return ""
+    recorded = None if record is None or record.kind != "out" else body_bytes(record)
+    if not _is_internal_error(operation.body) or _is_internal_error(recorded or b"{}"):
+        return ""
+    return "the handler raised an exception, which is in the log: its answer is an internal error"
+
+
+def _is_internal_error(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_Response).error.code == INTERNAL_ERROR
+    except (ValueError, RecursionError):
+        return False
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int = 0
+
+
+class _Response(msgspec.Struct):
+    error: _Error = _Error()
+
+
+def _lost_exception_cause(finding: Finding) -> str:
+    for record in reversed(finding.trace.journal[: finding.index]):
+        if record.lane is not None and finding.is_of_request(record.lane):
+            error = _recorded_error(record)
+            lost = [] if error is None else losses(error)
+            if lost:
+                return f"the exception in record {record.number} is incomplete: {'; '.join(lost)}"
+    return ""
+
+
+def _recorded_error(record: Record) -> bytes | None:
+    """Return the encoded exception in a record; None if it has none."""
+    if record.kind == "err":
+        body = body_bytes(record)
+        return body if body is not None and body.startswith(b"{") else None
+    if record.kind == "val":
+        error = decode_body(record, ValueBody).error
+        return None if error is msgspec.UNSET else encode_body(error)
+    return None
+
+
+def _thread_cause(finding: Finding) -> str:
+    for call in finding.untracked_calls:
+        if "thread" in call.call.lower() and finding.is_of_request(call.lane):
+            return (
+                f"{call.text} starts a thread, whose order a replay cannot repeat: use"
+                f" {call.instead}"
+            )
+    return ""
+
+
+def _untracked_call_cause(finding: Finding) -> str:
+    calls = [each for each in finding.untracked_calls if finding.is_of_request(each.lane)]
+    calls = [each for each in calls if "thread" not in each.call.lower()]
+    if not calls:
+        return ""
+    return f"a call before it that is not recorded: {calls[-1].text}: use {calls[-1].instead}"
+
+
+def _import_cause(_: Finding) -> str:
+    calls = calls_at_import()
+    return f"a call that is not recorded: {calls[-1]}" if calls else ""
+
+
+def _changed_offer_cause(finding: Finding) -> str:
+    changed = finding.changed_offers
+    if finding.lane is not None:
+        call = call_text(request_data(finding.trace.journal, finding.lane[1]))
+        _, _, target = call.partition(" ")
+        changed = [each for each in changed if target and target in each] or changed
+    if not changed:
+        return ""
+    have = "has" if len(changed) == 1 else "have"
+    return f"{', '.join(changed[:_CAUSES_MAX])} {have} changed since the recording"
+
+
+def _order_cause(finding: Finding) -> str:
+    record, operation, later = finding.record, finding.operation, finding.later_record
+    if record is None or operation is None or later is None or operation.kind not in _ORDERED_KINDS:
+        return ""
+    if _is_response(operation.kind, operation.body):
+        return ""
+    before, after = _name(record.kind, body_bytes(record)), _name(operation.kind, operation.body)
+    return (
+        f"another order: the recording has {before} in record {record.number} and {after} in record"
+        f" {later.number}, and the code now begins with the second"
+    )
+
+
+_ORDERED_KINDS: Final = frozenset({"cmd", "out", "val"})
+
+
+def _name(kind: str, body: bytes | None) -> str:
+    name = label_of(kind, body)
+    return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
+
+
+def _clock_cause(finding: Finding) -> str:
+    record = finding.record
+    is_near_deadline = finding.kind in _DEADLINE_KINDS or (
+        record is not None and record.kind == "cxl"
+    )
+    if _opening(finding, "clock") != _FOREIGN_CLOCK or not is_near_deadline:
+        return ""
+    return (
+        "a deadline that expired in another turn of the event loop: the recording was made under"
+        " another Trio clock; record with `server.run()`, the command, or"
+        " `trio.run(main, clock=TickClock())`"
+    )
+
+
+def _earlier_sessions_cause(finding: Finding) -> str:
+    count = _opening(finding, "earlier_sessions") or 0
+    if not count:
+        return ""
+    return (
+        f"{_sessions(count)} of the recorded process ended before this one began, and memory that"
+        " they left, such as a module's globals, is not in this file: record such sessions together"
+        " with SharedRecording"
+    )
+
+
+def _concurrent_sessions_cause(finding: Finding) -> str:
+    count = finding.trace.concurrent_sessions
+    if not count:
+        return ""
+    were = "was" if count == 1 else "were"
+    return (
+        f"{_sessions(count)} {were} open at the same time: memory that sessions share is not in"
+        " this file, so record such sessions together with SharedRecording"
+    )
+
+
+def _sessions(count: int) -> str:
+    return f"{count} other session{'' if count == 1 else 's'}"
+
+
+def _opening(finding: Finding, name: str) -> Any:
+    """Return a fact from the `open` record; None if the recording does not have it."""
+    return getattr(finding.trace.opening, name, None)
+
+
+CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
+    _shield_cause,
+    _failure_cause,
+    _lost_exception_cause,
+    _thread_cause,
+    _untracked_call_cause,
+    _changed_offer_cause,
+    _order_cause,
+    _clock_cause,
+    _earlier_sessions_cause,
+    _concurrent_sessions_cause,
+    _import_cause,
+)
+
+
+# Remedies -----------------------------------------------------------------------------------------
 
 
 def _remedies(finding: Finding) -> Iterator[str]:
@@ -395,9 +681,9 @@ def _remedies(finding: Finding) -> Iterator[str]:
     yield "fix the code"
     if is_refactoring and finding.missing is None and finding.lane is not None:
         operation = finding.operation
-        name = "" if operation is None else label_of(operation.kind, operation.body)
-        patch = name if name.isidentifier() else "change"
-        yield f'guard the change with ctx.patched("{patch}")'
+        is_effect = operation is not None and operation.kind == "cmd"
+        name = label_of("cmd", operation.body) if operation is not None and is_effect else ""
+        yield f'guard the change with ctx.patched("{name if name.isidentifier() else "change"}")'
     yield "record the session again"
     if is_refactoring and finding.is_strict:
         yield 'replay(mode="outbound")'

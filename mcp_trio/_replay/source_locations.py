@@ -5,6 +5,8 @@ Each function returns an empty text if no code of a user is involved.
 
 import functools
 import inspect
+import linecache
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -92,9 +94,27 @@ def _location(code: CodeType, line: int) -> str:
     return f"at {_file_name(code.co_filename)}:{line}"
 
 
+# The paths of the files in locations, by their names. Two files may have the same name.
+_PATHS: Final[dict[str, set[str]]] = {}
+
+
 @functools.lru_cache(maxsize=4096)
 def _file_name(path: str) -> str:
-    return Path(path).name
+    name = Path(path).name
+    _PATHS.setdefault(name, set()).add(path)
+    return name
+
+
+_PLACE: Final = re.compile(r"(?P<name>[^\s:]+):(?P<line>[0-9]+)")
+
+
+def source_of(location: str) -> str:
+    """Return a location with the text of its line, if the text can be read and is the only one."""
+    match = _PLACE.search(location)
+    paths = () if match is None else _PATHS.get(match["name"], ())
+    texts = {linecache.getline(path, int(match["line"])).strip() for path in paths if match}
+    text = texts.pop() if len(texts) == 1 else ""
+    return f"{location}: {text}" if text else location
 
 
 # Handlers -----------------------------------------------------------------------------------------

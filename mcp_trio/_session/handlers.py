@@ -20,7 +20,7 @@ from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.journal import Lane, Memory, enter_lane, lane_in
-from mcp_trio._session.tasks import sole_exception, split_group
+from mcp_trio._session.tasks import from_users_code, sole_exception, split_group
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -402,5 +402,7 @@ def _error_response(handling: Handling, error: Exception) -> bytes:
         return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)
     if isinstance(error, ToolError | CapabilityMissing):
         return encode(request, INTERNAL_ERROR, str(error))
-    logger.error("the handler of %s failed", request.method.name, exc_info=error)
+    target: object = getattr(request.params, "name", None) or getattr(request.params, "uri", None)
+    call = f"{request.method.name} {target!r}" if target else request.method.name
+    logger.error("the handler of %s failed", call, exc_info=from_users_code(error))
     return encode(request, INTERNAL_ERROR, "internal error")

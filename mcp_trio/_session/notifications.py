@@ -14,7 +14,7 @@ import trio
 
 from mcp_trio._protocol.events import NotificationReceived
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
-from mcp_trio._session.tasks import Tasks, split_group
+from mcp_trio._session.tasks import Tasks, from_users_code, split_group
 from mcp_trio._transports.concurrency import Wakeup
 
 if TYPE_CHECKING:
@@ -107,4 +107,5 @@ class Deliveries:
 
 
 def _log(event: NotificationReceived, error: Exception) -> None:
-    logger.error("the callback for %s failed", event.method.name, exc_info=error)
+    name = event.method.name
+    logger.error("the callback for %s failed", name, exc_info=from_users_code(error))

@@ -18,13 +18,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from functools import partial
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import attrs
 import trio
 
 from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
+from mcp_trio._session.call_sites import owner_of
 from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
 
 # Exceptions in groups ---------------------------------------------------------------------------
@@ -46,6 +47,20 @@ def split_group(group: BaseExceptionGroup) -> tuple[Exception | None, BaseExcept
     errors, rest = group.split(Exception)
     assert rest is not None  # Otherwise the group would be an ExceptionGroup.
     return None if errors is None else sole_exception(errors), rest
+
+
+def from_users_code(
+    error: BaseException,
+) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return an exception for a log, with a traceback that begins in the user's code.
+
+    The frames before that, which call a handler, are the same for every handler. If no frame is the
+    user's, the traceback stays as it is.
+    """
+    traceback = error.__traceback__
+    while traceback is not None and owner_of(traceback.tb_frame.f_code.co_filename) != "user":
+        traceback = traceback.tb_next
+    return type(error), error, traceback or error.__traceback__
 
 
 def exception_to_raise(group: BaseExceptionGroup) -> BaseException:

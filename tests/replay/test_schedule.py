@@ -1147,11 +1147,11 @@ async def talk_apart(server, paths):
         (0, ""),
         (
             1,
-            "; 1 other session was open at the same time: memory that sessions share is not in this file",
+            "1 other session was open at the same time: memory that sessions share is not in",
         ),
         (
             2,
-            "; 2 other sessions were open at the same time: memory that sessions share is not in this file",
+            "2 other sessions were open at the same time: memory that sessions share is not in",
         ),
     ],
 )

@@ -43,7 +43,7 @@ async def test_a_failing_handler_is_an_internal_error_and_nothing_of_it_leaks(
     _, peer = await serve({"secret": secret, "echo": echo})
     await peer.send(call("secret", 1))
     assert one_error(await peer.receive()) == {"code": -32603, "message": "internal error"}
-    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+    assert logged(logging.ERROR) == ["the handler of tools/call 'secret' failed"]
     await peer.send(call("echo", 2))
     assert text_of(await peer.receive()) == "echo"
 
@@ -102,7 +102,7 @@ async def test_an_error_beside_a_cancellation_does_not_end_the_session(
     await peer.send(call("echo", 2))
     assert text_of(await peer.receive()) == "echo"
     await trio.testing.wait_all_tasks_blocked()
-    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+    assert logged(logging.ERROR) == ["the handler of tools/call 'messy' failed"]
 
 
 async def test_a_result_over_the_message_limit_fails_that_request_alone(

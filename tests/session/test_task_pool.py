@@ -333,7 +333,7 @@ async def test_a_scope_left_open_by_a_handler_is_an_internal_error_of_its_reques
     _, peer = await serve({"careless": careless, "slow": slow})
     await peer.send(call("slow", 1), call("careless", 2))
     assert (await peer.receive())["error"] == {"code": -32603, "message": "internal error"}
-    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+    assert logged(logging.ERROR) == ["the handler of tools/call 'careless' failed"]
     await peer.send(call("slow", 3))
     answers = await peer.receive_many(2)
     assert {answer["id"] for answer in answers if "result" in answer} == {1, 3}
@@ -367,7 +367,7 @@ async def test_tasks_in_a_nursery_that_was_left_open_are_cancelled(
     assert "error" in await peer.receive()
     with trio.fail_after(5):
         await ended.wait()
-    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+    assert logged(logging.ERROR) == ["the handler of tools/call 'careless' failed"]
     await closed(kept[0])
 
 

@@ -1,0 +1,367 @@
+"""Reports of divergences: what they show of the two operations, and the likely causes."""
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Context, Server, effect
+from mcp_trio._journal.records import encode_body
+from mcp_trio._replay.divergence import CAUSES, Finding, Operation, describe, excerpts
+from mcp_trio._replay.source_locations import source_of
+from mcp_trio._replay.trace import key_of, load_trace
+from mcp_trio._session.nondeterminism import UntrackedCall
+from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import replay
+
+LONG = "x" * 1000
+
+
+@effect
+async def fetch(key: str) -> str:
+    await trio.sleep(0.001)
+    return f"value of {key[:5]}"
+
+
+@effect
+async def store(key: str) -> None:
+    pass
+
+
+@effect
+async def fail() -> None:
+    class Local(Exception):
+        pass
+
+    raise Local("broken")
+
+
+def make_server(handler):
+    server = Server("reports")
+
+    @server.tool
+    async def run(number: int = 0, *, ctx: Context) -> str:
+        return await handler(ctx, number) or "done"
+
+    return server
+
+
+@pytest.fixture
+def record(world, tmp_path):
+    """Record a handler that is called `count` times at once."""
+
+    def make(handler, count=1):
+        async def client(peer, _session):
+            await peer.handshake()
+            for number in range(count):
+                params = {"name": "run", "arguments": {"number": number}}
+                await peer.send_request("tools/call", params, id=number)
+            for _ in range(count):
+                await peer.receive()
+
+        return world.record(make_server(handler), tmp_path / "a.mcprec.jsonl", client)
+
+    return make
+
+
+@pytest.fixture
+def divergence(record):
+    """Return the divergence of a replay with another handler."""
+
+    def find(recorded, replayed, count=1):
+        path = record(recorded, count)
+        with pytest.raises(ReplayDivergence) as caught:
+            replay(path, make_server(replayed))
+        return caught.value
+
+    return find
+
+
+def rows(error, label):
+    """The texts of all rows of a report with this label."""
+    return [line[13:] for line in str(error).splitlines() if line.startswith(f"  {label}:")]
+
+
+# What was recorded, and what happened.
+
+
+async def fetching(ctx, number):
+    await fetch(LONG + "a" + LONG)
+
+
+async def fetching_another(ctx, number):
+    await fetch(LONG + "b" + LONG)
+
+
+def test_long_operations_are_cut_where_they_differ(divergence):
+    error = divergence(fetching, fetching_another)
+    (recorded,), (replayed,), (changed,) = (
+        rows(error, label) for label in ("recorded", "replay", "changed")
+    )
+    assert "xxa" + "xx" in recorded
+    assert "xxb" + "xx" in replayed
+    before, after = changed.removeprefix("$.arguments.key: ").split(" became ")
+    assert ("xxa" in before, "xxb" in after) == (True, True)
+    assert max(map(len, (recorded, replayed, changed))) < 250
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ("abc", "abd", ("abc", "abd")),
+        ("a" * 30, "a" * 30, ("a" * 12 + "…", "a" * 12 + "…")),
+        ("b" + "a" * 30, "c" + "a" * 30, ("b" + "a" * 11 + "…", "c" + "a" * 11 + "…")),
+        ("a" * 30 + "b", "a" * 30 + "c", ("…" + "a" * 11 + "b", "…" + "a" * 11 + "c")),
+        ("a" * 30, "a" * 31, ("…" + "a" * 11, "…" + "a" * 12)),
+        ("a" * 20 + "b" * 20, "a" * 20, ("…aaaa" + "b" * 8 + "…", "…aaaa")),
+        ("", "a" * 13, ("", "a" * 12 + "…")),
+    ],
+)
+def test_two_texts_are_cut_around_their_first_difference(left, right, expected):
+    assert excerpts(left, right, chars_max=12) == expected
+    assert excerpts(right, left, chars_max=12) == expected[::-1]
+
+
+def test_of_many_differences_the_number_is_shown(divergence):
+    async def one(ctx, number):
+        await ctx.effect(store_all, list(range(30)))
+
+    async def other(ctx, number):
+        await ctx.effect(store_all, list(range(1, 31)))
+
+    changed = rows(divergence(one, other), "changed")
+    assert changed[0] == "$.arguments.values[0]: 0 became 1"
+    assert changed[-1] == "and 25 more values"
+
+
+async def store_all(values: list[int]) -> None:
+    pass
+
+
+def test_the_line_of_the_users_code_is_quoted(divergence):
+    (line,) = rows(divergence(fetching, fetching_another), "line")
+    assert line.startswith("at test_reports.py:")
+    assert line.endswith(': await fetch(LONG + "b" + LONG)')
+
+
+def test_a_location_without_a_readable_file_is_left_as_it_is():
+    assert source_of("at nowhere.py:3") == "at nowhere.py:3"
+    assert source_of("somewhere") == "somewhere"
+
+
+async def waiting(ctx, number):
+    await fetch("last" if number == 11 else "a")
+
+
+async def waiting_in_another_way(ctx, number):
+    await fetch("changed" if number == 11 else "a")
+
+
+def test_of_many_waiting_lanes_five_are_shown_and_counted(divergence):
+    error = divergence(waiting, waiting_in_another_way, 12)
+    (told,) = rows(error, "waiting")
+    shown, _, count = told.rpartition(" and ")
+    assert len(shown.split(", ")) == 5
+    assert count == f"{len(error.suspended) - 5} more lanes"
+    assert len(error.suspended) > 6
+
+
+# Causes.
+
+
+async def failing(ctx, number):
+    await fetch("a")
+    raise ZeroDivisionError
+
+
+async def passing(ctx, number):
+    await fetch("a")
+
+
+def test_a_handler_that_fails_is_named_as_the_cause(divergence, caplog):
+    error = divergence(passing, failing)
+    assert error.causes[0].startswith("the handler raised an exception, which is in the log")
+    (logged,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert logged.getMessage() == "the handler of tools/call 'run' failed"
+
+
+def test_a_handler_that_failed_when_recorded_is_not(divergence):
+    assert not divergence(failing, passing).causes
+
+
+def test_the_traceback_of_a_failed_handler_begins_in_the_users_code(divergence, caplog):
+    divergence(passing, failing)
+    (logged,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    _, _, traceback = logged.exc_info
+    assert traceback.tb_frame.f_code.co_filename == __file__
+
+
+async def hiding_an_exception(ctx, number):
+    try:
+        await fail()
+    except Exception as error:
+        await fetch(type(error).__name__)
+
+
+def test_an_exception_that_could_not_be_rebuilt_is_named(divergence):
+    error = divergence(hiding_an_exception, hiding_an_exception)
+    assert "the exception in record " in error.hint
+    assert "define the class at the top level of a module" in error.hint
+
+
+async def two(ctx, number):
+    await fetch("a")
+    await store("b")
+
+
+async def two_in_another_order(ctx, number):
+    await store("b")
+    await fetch("a")
+
+
+def test_effects_in_another_order_are_named(divergence):
+    (cause,) = divergence(two, two_in_another_order).causes
+    assert cause.startswith("another order: the recording has the effect 'fetch' in record ")
+    assert "the effect 'store' in record " in cause
+
+
+def test_a_call_that_is_not_recorded_is_named(record):
+    path = record(passing)
+    finding = attrs.evolve(finding_at(path, "cmd"), untracked_calls=[untracked("time.time")])
+    assert describe(finding).causes == [
+        "a call before it that is not recorded: time.time() at desk.py:5: use ctx.now()"
+    ]
+
+
+def untracked(call, lane="r5", instead="ctx.now()", number=5):
+    return UntrackedCall(call=call, location=f"at desk.py:{number}", lane=lane, instead=instead)
+
+
+def finding_at(path, kind, *, body=None, **open_facts):
+    """A finding at the first record of this kind, of an operation with another body."""
+    trace = load_trace(path)
+    index = next(place for place, record in enumerate(trace.journal) if record.kind == kind)
+    record = trace.journal[index]
+    if open_facts:
+        opening = SimpleNamespace(**open_facts)
+        trace = attrs.evolve(trace, opening=opening)
+    operation = Operation(
+        kind=kind, lane=key_of(record), ordinal=record.ordinal, body=body or encode_body({"a": 1})
+    )
+    return Finding(trace=trace, index=index, operation=operation)
+
+
+def cause_of(finding):
+    (cause,) = describe(finding).causes
+    return cause
+
+
+def command(**members):
+    return encode_body({"name": "fetch", "arguments": {"key": "a"}, **members})
+
+
+def test_a_removed_shield_is_named(record):
+    path = record(passing)
+    finding = finding_at(path, "cmd", body=command(cancelled=True))
+    assert cause_of(finding).startswith("a shield was removed")
+    assert "begins under a cancellation" in str(describe(finding))
+
+
+def test_an_added_shield_is_named(record, world):
+    path = record(passing)
+
+    def cancel(lines):
+        return [line.replace(b'"key":"a"}}', b'"key":"a"},"cancelled":true}') for line in lines]
+
+    changed = world.rewrite(path, path.with_name("b.mcprec.jsonl"), cancel)
+    assert cause_of(finding_at(changed, "cmd", body=command())).startswith("a shield was added")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [command(), encode_body({"name": "fetch", "arguments": {"key": "b"}, "cancelled": True})],
+)
+def test_another_change_is_no_sign_of_a_shield(record, body):
+    assert describe(finding_at(record(passing), "cmd", body=body)).causes == []
+
+
+def test_a_raw_thread_is_named(record):
+    calls = [untracked("threading.Thread.start", instead="ctx.to_thread()")]
+    finding = attrs.evolve(finding_at(record(passing), "cmd"), untracked_calls=calls)
+    assert "starts a thread" in cause_of(finding)
+    assert "use ctx.to_thread()" in cause_of(finding)
+
+
+def test_a_call_of_another_request_is_listed_but_no_cause(record):
+    finding = attrs.evolve(
+        finding_at(record(passing), "cmd"), untracked_calls=[untracked("time.time", lane="r9")]
+    )
+    assert describe(finding).causes == []
+    assert rows(describe(finding), "untracked") == [
+        "time.time() at desk.py:5 in lane r9: use ctx.now()"
+    ]
+
+
+def test_the_calls_of_the_request_come_first_and_many_are_counted(record):
+    others = [untracked("time.time", lane="r9", number=number) for number in range(9)]
+    calls = [*others, untracked("time.time", lane="r5.0", number=77)]
+    finding = attrs.evolve(finding_at(record(passing), "cmd"), untracked_calls=calls)
+    told = rows(describe(finding), "untracked")
+    assert "desk.py:77" in told[0]
+    assert told[5:] == ["and 5 more calls"]
+
+
+def test_a_changed_tool_is_named(record):
+    changed = ['tool "other"', 'tool "run"']
+    finding = attrs.evolve(finding_at(record(passing), "cmd"), changed_offers=changed)
+    assert cause_of(finding) == 'tool "run" has changed since the recording'
+    finding = attrs.evolve(finding, changed_offers=['tool "a"', 'tool "b"'])
+    assert cause_of(finding) == 'tool "a", tool "b" have changed since the recording'
+
+
+def test_a_foreign_clock_is_named_near_a_deadline_only(record):
+    path = record(passing)
+    other = encode_body({"name": "other"})
+    near = finding_at(path, "cmd", body=other, clock="foreign")
+    assert "another Trio clock" in cause_of(near)
+    assert describe(finding_at(path, "cmd", body=other, clock="")).causes == []
+    changed = encode_body({"name": "fetch", "arguments": {"key": "b"}})
+    assert describe(finding_at(path, "cmd", body=changed, clock="foreign")).causes == []
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "1 other session of"), (3, "3 other sessions of"), (0, None)]
+)
+def test_earlier_sessions_of_the_process_are_named(record, count, text):
+    finding = finding_at(record(passing), "cmd", earlier_sessions=count)
+    causes = describe(finding).causes
+    assert [each.startswith(text) for each in causes] == ([True] if text else [])
+
+
+def test_the_likeliest_causes_are_shown_and_are_in_the_error(record):
+    path = record(passing)
+    finding = attrs.evolve(
+        finding_at(path, "cmd", body=command(cancelled=True), clock="foreign", earlier_sessions=2),
+        untracked_calls=[untracked("time.time"), untracked("threading.Thread.start")],
+    )
+    error = describe(finding)
+    assert len(error.causes) == 3
+    assert rows(error, "cause") == error.causes
+    assert error.hint == error.causes[0]
+    assert error.hint.startswith("a shield was removed")
+
+
+def test_no_cause_is_found_where_there_is_no_sign(record):
+    finding = finding_at(record(passing), "out", body=b"no JSON")
+    assert [find(finding) for find in CAUSES] == [""] * len(CAUSES)
+
+
+def test_a_thread_of_the_users_own_is_blocked_and_named(divergence):
+    async def starting_a_thread(ctx, number):
+        threading.Thread(target=print).start()
+
+    error = divergence(passing, starting_a_thread)
+    assert any("thread" in cause for cause in error.causes)
