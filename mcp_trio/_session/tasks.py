@@ -24,8 +24,8 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import attrs
 import trio
 
-from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
 from mcp_trio._session.call_sites import owner_of
+from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
 from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
 
 # Exceptions in groups ---------------------------------------------------------------------------
