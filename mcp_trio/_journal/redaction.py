@@ -188,7 +188,7 @@ _BODIES: Final[Mapping[str, Zone]] = {
 MESSAGE_KINDS: Final = frozenset({"in", "out"})
 
 # A replay reads these values as times, so their digits are never replaced.
-_CLOCKS: Final = frozenset({NOW, MONOTONIC, TIMEOUT})
+_CLOCKS: Final = (NOW, MONOTONIC, TIMEOUT, "time.", "datetime.")
 
 EVERYWHERE: Final = "*"
 
@@ -247,7 +247,7 @@ class Zones:
         """Return the zone of a record's body."""
         zone_key = _zone_key(body) if kind in _KEYED_KINDS else _ZoneKey()
         if kind not in MESSAGE_KINDS:
-            is_clock = kind == "val" and zone_key.name in _CLOCKS
+            is_clock = kind == "val" and str(zone_key.name).startswith(_CLOCKS)
             return LEAVE if is_clock else self._body_zones.get(kind, SEARCH)
         named = self._message_zones.get(f"{zone_key.method} {zone_key.params.name}")
         return named or self._message_zones.get(zone_key.method) or self._message_zones[""]

@@ -70,13 +70,18 @@ def module_of(frame: FrameType) -> str:
 
 def reads_for_handler(frame: FrameType) -> bool:
     """Return whether a clock or random number that this frame reads may influence a handler."""
-    owner = owner_of(frame.f_code.co_filename)
-    if owner == "user":
-        return True
-    if owner in {"trio", "mcp_trio"}:
-        return False
-    top = module_of(frame).partition(".")[0]
-    return top not in _WITHOUT_INFLUENCE and top not in _READS_FOR_ITSELF
+    reader: FrameType | None = frame
+    while reader is not None:
+        owner = owner_of(reader.f_code.co_filename)
+        if owner == "user":
+            return True
+        top = module_of(reader).partition(".")[0]
+        if owner in {"trio", "mcp_trio"} or top in _WITHOUT_INFLUENCE or top in _READS_FOR_ITSELF:
+            return False
+        if owner == "library":
+            return True
+        reader = reader.f_back
+    return False
 
 
 def responsible_frame(frame: FrameType | None) -> tuple[FrameType, FrameType | None] | None:

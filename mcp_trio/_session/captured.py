@@ -104,7 +104,17 @@ def _time_parts(value: time.struct_time) -> list[Any]:
 
 _PLAIN: Final = _Form()
 _PARTS: Final = _Form(_time_parts, time.struct_time)
-_UUID: Final = _Form(str, uuid.UUID)
+
+
+def _uuid(text: str) -> uuid.UUID:
+    """Return the recorded UUID; if redaction has replaced it, another that depends on its token."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return uuid.uuid5(uuid.NAMESPACE_OID, text)
+
+
+_UUID: Final = _Form(str, _uuid)
 
 
 def _captured(

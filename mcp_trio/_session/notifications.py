@@ -2,7 +2,8 @@
 
 A replay has to know when a callback starts, because handlers may have gone on since the
 notification was received. Each notification therefore has a lane, `n` and the number of its `in`
-record, with one record: a mark when its callback starts, or `cxl` if the session ended before.
+record: a mark when its callback starts, or `cxl` if the session ended before. The callback acts in
+that lane, so that its clocks are captured, and what it changes outside is refused in a replay.
 """
 
 import logging
@@ -13,7 +14,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.events import NotificationReceived
-from mcp_trio._session.journal import Lane, Sequencer, take_turn
+from mcp_trio._session.journal import LANE, Lane, Sequencer, enter_lane, take_turn
 from mcp_trio._session.tasks import Tasks, from_users_code, split_group
 from mcp_trio._transports.concurrency import Wakeup
 
@@ -95,6 +96,9 @@ class Deliveries:
             await take_turn(self.sequencer, lane)
             self.sequencer.marked(NOTIFIED, event.method.name, lane)
         queue.popleft()
+        outer = LANE.get()
+        if lane is not None:
+            enter_lane(lane)
         try:
             await self.application.notified(event.method, event.params)
         except Exception as error:  # The user's code may raise anything; delivery continues.
@@ -104,6 +108,8 @@ class Deliveries:
             if errors is not None:
                 _log(event, errors)
             raise rest from None
+        finally:
+            LANE.set(outer)
 
 
 def _log(event: NotificationReceived, error: Exception) -> None:

@@ -32,13 +32,16 @@ import urllib.request
 import uuid
 import webbrowser
 from pathlib import Path
+from random import random as number_below_one
+from time import time as wall
+from uuid import uuid4 as new_id
 
 import pytest
 import trio
 
 from mcp_trio import Client, Context, Server, ThreadContext, effect
 from mcp_trio.errors import ReplayDivergence, RequestError
-from mcp_trio.recording import RecordOptions, open_recording, replay
+from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult
 
@@ -489,7 +492,10 @@ def test_a_divergence_behind_a_reading_names_it(recorded):
     (folder / "a").write_text("changed")
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, server_of(source, folder))
-    assert f"read_text('{folder / 'a'}') at test_untracked_calls.py:" in str(caught.value)
+    call = f"pathlib.Path.read_text('{folder / 'a'}') at test_untracked_calls.py:"
+    causes = [line for line in str(caught.value).splitlines() if "cause" in line]
+    assert any(call in line for line in causes), str(caught.value)
+    assert f"untracked: {call}" in str(caught.value)
 
 
 def test_files_of_the_interpreter_are_not_listed(recorded):
@@ -516,3 +522,99 @@ def test_a_browser_is_not_opened(recorded, monkeypatch):
     with pytest.raises(ReplayDivergence):
         replay(path, server_of(source, folder))
     assert OPENED["browser"] == 1
+
+
+# Other handlers, and other ends of a call.
+
+
+REMOVE = "notifications/com.example/remove"
+
+
+async def notify_and_call(server, path):
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: server.serve(theirs, record=path))
+        async with Client(ours, methods={REMOVE: dict}, protocol_versions=["2025-11-25"]) as client:
+            await client.notify(REMOVE, {})
+            await client.call_tool("run", {})
+
+
+def test_a_handler_of_notifications_is_captured_and_blocked(tmp_path):
+    removed, seen = tmp_path / "a", []
+
+    def make_server():
+        server = Server("notified")
+
+        @server.method(REMOVE)
+        async def remove(params: dict) -> None:
+            seen.append(time.time())
+            removed.unlink()
+
+        @server.tool
+        async def run() -> int:
+            return len(seen) % 2
+
+        return server
+
+    path = tmp_path / "a.mcprec.jsonl"
+    removed.write_text("a")
+    trio.run(notify_and_call, make_server(), path)
+    assert not removed.exists()
+    removed.write_text("a")
+    seen.pop()
+    (untracked_call,) = replay(path, make_server()).untracked_calls
+    assert removed.exists()
+    assert untracked_call.is_outside
+    assert f'"value":{seen[0]!r}'.encode() in b"".join(open_recording(path))
+
+
+def test_each_task_draws_its_own_recorded_numbers(recorded):
+    async def source(folder):
+        numbers = []
+
+        async def draw():
+            await trio.lowlevel.checkpoint()
+            numbers.append(random.random())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(draw)
+        assert len(set(numbers)) == 3
+        return sorted(numbers)
+
+    path, folder, _ = recorded(source)
+    assert replay(path, server_of(source, folder)).untracked_calls == ()
+
+
+def test_an_error_of_a_captured_function_is_recorded(recorded):
+    def source(folder):
+        return time.clock_gettime(10**6), time.time()
+
+    path, folder, _ = recorded(source)
+    assert any(b'"OSError' in line or b"OSError" in line for line in open_recording(path))
+    assert replay(path, server_of(source, folder)).requests == 1
+
+
+def test_a_name_that_was_imported_before_is_captured_in_a_users_module(recorded):
+    path, folder, _ = recorded(lambda _: (wall(), new_id(), number_below_one()))
+    assert replay(path, server_of(lambda _: (wall(), new_id(), number_below_one()), folder))
+
+
+def test_a_clock_that_the_recorded_code_did_not_read_is_a_divergence(recorded):
+    path, folder, _ = recorded(lambda _: 1)
+    with pytest.raises(ReplayDivergence, match=r"reading 'time\.time'"):
+        replay(path, server_of(lambda _: time.time() and 1, folder))
+
+
+def test_the_replay_of_a_redacted_recording_keeps_clocks_and_makes_another_uuid(tmp_path):
+    server = Server("redacted")
+
+    @server.tool
+    async def run() -> dict[str, str]:
+        return {"at": str(time.time_ns()), "token": str(uuid.uuid4())}
+
+    path = tmp_path / "a.mcprec.jsonl"
+    trio.run(record, server, RecordOptions(path, redaction=Redaction()))
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, server)
+    assert caught.value.kind == "redacted"
