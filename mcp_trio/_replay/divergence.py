@@ -512,18 +512,17 @@ def _shield_cause(finding: Finding) -> str:
 
 
 def _failure_cause(finding: Finding) -> str:
-    record, operation = finding.record, finding.operation
-    if operation is None or operation.kind != "out" or operation.body is None:
+    operation = finding.operation
+    if operation is None or operation.kind != "out" or not _is_internal_error(operation.body):
         return ""
-    recorded = None if record is None or record.kind != "out" else body_bytes(record)
-    if not _is_internal_error(operation.body) or _is_internal_error(recorded or b"{}"):
+    if finding.later_record is not None:  # The recorded handler failed as well.
         return ""
     return "the handler raised an exception, which is in the log: its answer is an internal error"
 
 
-def _is_internal_error(body: bytes) -> bool:
+def _is_internal_error(body: bytes | None) -> bool:
     try:
-        return msgspec.json.decode(body, type=_Response).error.code == INTERNAL_ERROR
+        return msgspec.json.decode(body or b"{}", type=_Response).error.code == INTERNAL_ERROR
     except (ValueError, RecursionError):
         return False
 

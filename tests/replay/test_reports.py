@@ -188,8 +188,13 @@ def test_a_handler_that_fails_is_named_as_the_cause(divergence, caplog):
     assert logged.getMessage() == "the handler of tools/call 'run' failed"
 
 
-def test_a_handler_that_failed_when_recorded_is_not(divergence):
-    assert not divergence(failing, passing).causes
+async def failing_at_once(ctx, number):
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("handler", [passing, failing_at_once])
+def test_a_handler_that_failed_when_recorded_is_not(divergence, handler):
+    assert divergence(failing, handler).causes == []
 
 
 def test_the_traceback_of_a_failed_handler_begins_in_the_users_code(divergence, caplog):
@@ -215,6 +220,14 @@ def test_an_exception_that_could_not_be_rebuilt_is_named(divergence):
 async def two(ctx, number):
     await fetch("a")
     await store("b")
+
+
+async def one_only(ctx, number):
+    await fetch("a")
+
+
+def test_an_answer_that_comes_earlier_is_no_other_order(divergence):
+    assert divergence(two, one_only).causes == []
 
 
 async def two_in_another_order(ctx, number):
