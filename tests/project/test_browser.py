@@ -52,14 +52,14 @@ def planned(visits, visiting):
 
 def test_every_page_tries_every_transport_in_every_era_at_every_host(visits, planned):
     tried = {
-        (visit.attempt.page, visit.attempt.transport, visit.attempt.era, visit.host)
+        (visit.attempt.page, visit.attempt.transport, visit.attempt.mode, visit.host)
         for visit in planned
         if visit.attempt.setting == "open"
     }
     places = [
-        (transport, era, host)
-        for transport, eras in visits.VERSIONS_OF.items()
-        for era in eras
+        (transport, mode, host)
+        for transport, modes in visits.VERSIONS_OF.items()
+        for mode in modes
         for host in visits.HOSTS_OF[transport]
     ]
     assert tried == {(page, *place) for page in visits.PAGES for place in places}
@@ -95,18 +95,18 @@ def test_what_the_browser_is_told_says_where_the_page_is_and_what_it_does(planne
     assert first == {
         "name": "001-allowed-plain-websocket-legacy-native",
         "page": "http://127.0.0.1:1/page/index.html",
-        "isPlanted": False,
+        "isFulfilled": False,
         "task": {
             "url": "ws://127.0.0.1:8000/ws",
             "client": "plain",
             "transport": "websocket",
-            "era": "legacy",
+            "mode": "legacy",
             "token": None,
             "name": "001-allowed-plain-websocket-legacy-native",
         },
     }
-    planted = {visit.attempt.page for visit in planned if visit.order()["isPlanted"]}
-    assert planted == {"own", "rebound"}
+    fulfilled = {visit.attempt.page for visit in planned if visit.order()["isFulfilled"]}
+    assert fulfilled == {"own", "rebound"}
     schemes = {(visit.url.partition("://")[0], visit.host) for visit in planned}
     assert {scheme for scheme, _ in schemes} == {"ws", "http", "wss", "https"}
     assert {host for scheme, host in schemes if scheme == "https"} == {"native", "hypercorn"}
@@ -121,12 +121,12 @@ def test_what_the_browser_is_told_says_where_the_page_is_and_what_it_does(planne
 def answered(visits):
     """Over HTTP, as it should be."""
     page_report = {
-        "said": "answered",
+        "result": "answered",
         "statuses": [204, 200],
         "protocols": ["http/1.1"],
         "text": "Hello, Ada.",
         "shown": "Hello, Ada.",
-        "heard": ["on the way"],
+        "progress": ["on the way"],
         "offered": ["greet"],
         "origin": "http://127.0.0.1:1",
         "types": ["application/json", "text/event-stream"],
@@ -147,7 +147,7 @@ def rejected(visits, answered):
     """Over HTTP, of a page that could read why."""
     text = "Host 'evil.test' is not allowed here: see the server's setting hosts="
     page_report = {
-        "said": "read 403",
+        "result": "read 403",
         "statuses": [403],
         "text": text,
         "shown": text,
@@ -176,12 +176,12 @@ def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, c
 @pytest.mark.parametrize(
     ("page_report", "problem"),
     [
-        ({"said": "blocked", "statuses": [403]}, "blocked, 403 instead of answered"),
+        ({"result": "blocked", "statuses": [403]}, "blocked, 403 instead of answered"),
         ({"statuses": [200, 500]}, "answered, 500 instead of answered"),
-        ({"origin": "null"}, "the page is one of null"),
+        ({"origin": "null"}, "the page's origin is null"),
         ({"shown": "not begun"}, "the page shows 'not begun' for 'Hello, Ada.'"),
         ({"text": "no", "shown": "no"}, "the page shows 'no' for 'no'"),
-        ({"heard": []}, "the page has heard of progress: []"),
+        ({"progress": []}, "the page received the progress []"),
         ({"offered": []}, "the page was offered []"),
         ({"types": ["application/json"]}, "the answer came as application/json"),
         ({"session": None}, "the page sees the session id None"),
@@ -195,7 +195,7 @@ def test_an_answer_that_is_not_whole_is_told(answered, page_report, problem, vis
 
 
 def test_a_session_id_in_the_stateless_era_is_told(visits, answered):
-    attempt = visits.Attempt(page="allowed", transport="http", era="stateless")
+    attempt = visits.Attempt(page="allowed", transport="http", mode="stateless")
     outcome = attrs.evolve(answered, attempt=attempt)
     assert list(outcome.problems()) == ["the page sees the session id 's'"]
 
@@ -204,7 +204,7 @@ def test_requests_with_tls_that_do_not_go_over_http_2_at_hypercorn_are_reported(
     attempt = visits.Attempt(page="own", transport="http", setting="TLS")
     assert list(attrs.evolve(answered, attempt=attempt, host="native").problems()) == []
     outcome = attrs.evolve(answered, attempt=attempt, host="hypercorn")
-    assert list(outcome.problems()) == ["it went over ['http/1.1']"]
+    assert list(outcome.problems()) == ["the requests went over ['http/1.1']"]
     assert list(with_told(outcome, protocols=["h2"]).problems()) == []
 
 
@@ -219,16 +219,14 @@ def test_only_where_the_sdks_may_lose_progress_is_it_not_missed(
     visits, answered, transport, is_missed
 ):
     attempt = visits.Attempt(page="allowed", client="TypeScript 1", transport=transport)
-    outcome = with_told(attrs.evolve(answered, attempt=attempt), heard=[])
+    outcome = with_told(attrs.evolve(answered, attempt=attempt), progress=[])
     assert bool(list(outcome.problems())) is is_missed
 
 
 def test_a_rejection_that_does_not_hold_or_says_not_why_is_told(rejected):
-    assert list(attrs.evolve(rejected, has_run=True).problems()) == [
-        "the tool has run all the same"
-    ]
+    assert list(attrs.evolve(rejected, has_run=True).problems()) == ["the tool has run"]
     assert list(with_told(rejected, text="no").problems()) == [
-        "the refusal does not name the setting: no"
+        "the rejection does not name the setting: no"
     ]
 
 

@@ -58,7 +58,7 @@ for (let number = 0; number < Number(values.tools); number += 1) {
 
 /** Take the one connection that is measured. */
 async function serveWebSocket(port) {
-  const { listenOn, SocketTransport } = await import("./sockets.mjs");
+  const { listenOn, SocketTransport } = await import("./websocket.mjs");
   const listener = listenOn({ host: "127.0.0.1", port });
   listener.once("connection", (socket) => server.connect(new SocketTransport(socket)));
 }

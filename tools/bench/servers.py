@@ -42,7 +42,7 @@ class BenchFolder:
     def __attrs_post_init__(self) -> None:
         if not (is_installed(PYTHON_2) and is_installed(TYPESCRIPT)):
             raise RuntimeError(f"the peers are not installed as pinned: run `{INSTALL}`")
-        for script in [*HERE.glob("*.mjs"), NPM / "sockets.mjs"]:
+        for script in [*HERE.glob("*.mjs"), NPM / "websocket.mjs"]:
             shutil.copy(script, self.folder)
         (self.folder / "node_modules").symlink_to(NPM / "node_modules")
         (self.folder / "recordings").mkdir()

@@ -8,7 +8,7 @@ import attrs
 Host = Literal["native", "hypercorn", "listener"]
 
 HOSTS: Final[Sequence[Host]] = ("native", "hypercorn", "listener")
-"""Who holds the connections; the last one, which is for WebSocket alone, is trio-websocket's."""
+"""The implementations that serve connections; the last, trio-websocket, has only WebSocket."""
 
 HOSTS_OF: Final[Mapping[str, Sequence[Host]]] = {
     "websocket": HOSTS,
@@ -28,17 +28,17 @@ VERSIONS_OF: Final[Mapping[str, Sequence[str]]] = {
 Setting = Literal["open", "token", "unreadable", "TLS"]
 
 SETTINGS: Final[Mapping[Setting, str]] = {
-    "open": "who may come needs no token, and is told so by CORS",
-    "token": "who may come brings a token",
-    "unreadable": "there is no CORS",
-    "TLS": "as open, but with TLS",
+    "open": "no token is needed, and CORS is allowed",
+    "token": "a token is needed, and CORS is allowed",
+    "unreadable": "no CORS",
+    "TLS": "as open, with TLS",
 }
-"""How a server is set."""
+"""Settings of a server."""
 
 TLS_HOSTS: Final[Sequence[Host]] = ("native", "hypercorn", "listener")
 H2: Final = "h2"
 
-TOKEN: Final = "sesame/open+now?"  # in Base64 it has every character that a subprotocol must not
+TOKEN: Final = "sesame/open+now?"  # its Base64 has every character that is invalid in a subprotocol
 TOKENS: Final[Mapping[str, str | None]] = {"right": TOKEN, "wrong": f"{TOKEN}!", "none": None}
 
 TOOL: Final = "greet"
@@ -51,49 +51,49 @@ def greeting(name: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Attempt:
-    """What a page tries, wherever that can be tried.
+    """A request of a page, made at every host that supports it.
 
     Attributes:
-        page: Where it is from; see `PAGES`.
-        client: What talks: a client that was written by hand, a forged request, or an SDK.
-        transport: Over what.
-        era: Of the protocol.
-        setting: How the server is set.
-        token: Which of `TOKENS` it brings.
-        expected: What is to come of it: what the page is told, and what the browser has seen.
+        page: The page's origin, of `PAGES`.
+        client: The page's own client ("plain"), a forged request ("blind"), or an SDK.
+        transport: The transport.
+        mode: The version mode, legacy or stateless.
+        setting: The server's setting.
+        token: The token, of `TOKENS`.
+        expected: The outcome in the page, and the statuses of errors in the browser.
     """
 
     page: str
     client: str = "plain"
     transport: str
-    era: str = "legacy"
+    mode: str = "legacy"
     setting: Setting = "open"
     token: str = "none"
     expected: str = "answered"
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """Return the hosts at which it is tried."""
+        """Return the hosts at which it is made."""
         hosts = HOSTS_OF[self.transport]
         return [each for each in hosts if self.setting != "TLS" or each in TLS_HOSTS]
 
     def scheme(self, plain: str) -> str:
-        """Return the same scheme without TLS."""
+        """Return the scheme, with TLS where the setting has TLS."""
         return f"{plain}s" if self.setting == "TLS" else plain
 
 
 PAGES: Final[Mapping[str, str]] = {
     "allowed": "an origin that the servers' origins= names",
-    "own": "the server's own origin, as if it had pages of its own",
+    "own": "the server's own origin",
     "other": "another origin",
-    "opaque": "no origin at all: the page is in a sandbox",
-    "rebound": "a name that has come to stand for this machine",
+    "opaque": "an opaque origin: the page is in a sandbox",
+    "rebound": "a foreign name that resolves to this machine",
 }
 
 REJECTED: Final[Mapping[str, Mapping[str, str]]] = {
     "other": {"websocket": "closed 1006, 403", "http": "blocked, 403", "sse": "blocked, 403"},
     "opaque": {"websocket": "closed 1006, 403", "http": "blocked, 403", "sse": "blocked, 403"},
-    # Of the same origin as the server, by its name: it reads why it is refused.
+    # The page and the server have the same origin, so the page can read the rejection.
     "rebound": {"websocket": "closed 1006, 403", "http": "read 403", "sse": "blocked, 403"},
 }
 """By page and transport."""
@@ -117,33 +117,35 @@ def attempts() -> Iterator[Attempt]:
     """Yield all attempts."""
     for page in ("allowed", "own"):
         for transport, version_modes in VERSIONS_OF.items():
-            for era in version_modes:
-                yield Attempt(page=page, transport=transport, era=era)
+            for mode in version_modes:
+                yield Attempt(page=page, transport=transport, mode=mode)
     for client, transports in SDKS.items():
         for transport, version_modes in transports.items():
-            for era in version_modes:
-                yield Attempt(page="allowed", client=client, transport=transport, era=era)
+            for mode in version_modes:
+                yield Attempt(page="allowed", client=client, transport=transport, mode=mode)
     yield from _rejected()
-    yield from _set_otherwise()
+    yield from _in_other_settings()
 
 
 def _rejected() -> Iterator[Attempt]:
     for page, expected in REJECTED.items():
         for transport, version_modes in VERSIONS_OF.items():
-            for era in version_modes:
-                yield Attempt(page=page, transport=transport, era=era, expected=expected[transport])
+            for mode in version_modes:
+                yield Attempt(
+                    page=page, transport=transport, mode=mode, expected=expected[transport]
+                )
     for page in ("other", "opaque"):
         yield Attempt(page=page, client="blind", transport="http", expected=FORGED)
 
 
-def _set_otherwise() -> Iterator[Attempt]:
+def _in_other_settings() -> Iterator[Attempt]:
     for transport, rejected in UNVERIFIED.items():
-        for era in VERSIONS_OF[transport]:
+        for mode in VERSIONS_OF[transport]:
             for token in TOKENS:
                 yield Attempt(
                     page="allowed",
                     transport=transport,
-                    era=era,
+                    mode=mode,
                     setting="token",
                     token=token,
                     expected="answered" if token == "right" else rejected,
@@ -152,25 +154,24 @@ def _set_otherwise() -> Iterator[Attempt]:
         yield Attempt(page="allowed", transport=transport, setting="unreadable", expected=expected)
     for page, answers in SECURED.items():
         for transport, expected in answers.items():
-            for era in VERSIONS_OF[transport]:
+            for mode in VERSIONS_OF[transport]:
                 yield Attempt(
-                    page=page, transport=transport, era=era, setting="TLS", expected=expected
+                    page=page, transport=transport, mode=mode, setting="TLS", expected=expected
                 )
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What came of an attempt at a host.
+    """The outcome of an attempt at a host.
 
     Attributes:
-        attempt: Which.
-        host: Where.
-        name: Whom the tool was to greet; nobody else has the same.
-        has_run: Whether the tool did.
-        origin: Of the page.
-        told: What the browser tells: `said` in a word, the `statuses` that it has seen, the `text`
-            that the page was given, what of it is `shown`, the `protocols` beneath, and what else a
-            client has seen.
+        attempt: The attempt.
+        host: The host.
+        name: The unique name that the tool greets.
+        has_run: Whether the tool has run.
+        origin: The page's origin.
+        page_report: The report of the browser: the `result` in a word, the `statuses` of responses,
+            the received `text`, the `shown` text, the HTTP `protocols`, and what the client saw.
     """
 
     attempt: Attempt
@@ -183,9 +184,9 @@ class Outcome:
     @property
     def observed(self) -> str:
         """Return the outcome in a word, with the statuses of errors."""
-        said = str(self.page_report["said"])
+        result = str(self.page_report["result"])
         bad = sorted({status for status in self.page_report["statuses"] if status >= 400})
-        return ", ".join([said, *(f"{status}" for status in bad if f"{status}" not in said)])
+        return ", ".join([result, *(f"{status}" for status in bad if f"{status}" not in result)])
 
     @property
     def protocols(self) -> Sequence[str]:
@@ -199,31 +200,31 @@ class Outcome:
         if self.observed != attempt.expected:
             yield f"{self.observed} instead of {attempt.expected}"
         elif self.page_report["origin"] != self.origin:
-            yield f"the page is one of {self.page_report['origin']}"
+            yield f"the page's origin is {self.page_report['origin']}"
         else:
-            yield from _answer_faults(self) if attempt.expected == "answered" else _failures(self)
+            yield from _answer_problems(self) if attempt.expected == "answered" else _failures(self)
 
 
 def _failures(outcome: Outcome) -> Iterator[str]:
     """Yield the failures of a page that must be rejected."""
     if outcome.has_run:
-        yield "the tool has run all the same"
+        yield "the tool has run"
     page_report = outcome.page_report
-    if page_report["said"] == "read 403" and "hosts=" not in page_report["text"]:
-        yield f"the refusal does not name the setting: {page_report['text']}"
+    if page_report["result"] == "read 403" and "hosts=" not in page_report["text"]:
+        yield f"the rejection does not name the setting: {page_report['text']}"
 
 
-def _answer_faults(outcome: Outcome) -> Iterator[str]:
+def _answer_problems(outcome: Outcome) -> Iterator[str]:
     page_report, right = outcome.page_report, greeting(outcome.name)
     if not (page_report["text"] == page_report["shown"] == right and outcome.has_run):
         yield f"the page shows {page_report['shown']!r} for {page_report['text']!r}"
-    if page_report["heard"] != [ON_THE_WAY] and not _may_miss_progress(outcome.attempt):
-        yield f"the page has heard of progress: {page_report['heard']}"
+    if page_report["progress"] != [ON_THE_WAY] and not _may_miss_progress(outcome.attempt):
+        yield f"the page received the progress {page_report['progress']}"
     if page_report["offered"] != [TOOL]:
         yield f"the page was offered {page_report['offered']}"
     is_secured = outcome.attempt.setting == "TLS" and outcome.attempt.transport == "http"
     if is_secured and outcome.host == "hypercorn" and H2 not in outcome.protocols:
-        yield f"it went over {outcome.protocols}"
+        yield f"the requests went over {outcome.protocols}"
     if outcome.attempt.client == "plain":
         yield from _connection_failures(outcome.attempt, page_report)
 
@@ -240,5 +241,5 @@ def _connection_failures(attempt: Attempt, page_report: Mapping[str, Any]) -> It
     if attempt.transport == "http":
         if page_report["types"][-1] != "text/event-stream":
             yield f"the answer came as {page_report['types'][-1]}"
-        if bool(page_report.get("session")) is not (attempt.era == "legacy"):
+        if bool(page_report.get("session")) is not (attempt.mode == "legacy"):
             yield f"the page sees the session id {page_report.get('session')!r}"

@@ -20,10 +20,10 @@ HERE: Final = Path(__file__).resolve().parent
 PAGE: Final = "/page/index.html"
 SANDBOXED: Final = f"{PAGE}?sandboxed"
 BUNDLE_SECONDS: Final = 30.0
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 
-Places = Mapping[tuple[Host, Setting], str]
-"""By host and setting, the address of a server: `127.0.0.1` and a port."""
+Addresses = Mapping[tuple[Host, Setting], str]
+"""Addresses of servers (`127.0.0.1` and a port), by host and setting."""
 
 Serve = Callable[..., Awaitable[None]]
 
@@ -41,7 +41,7 @@ def bundle(environment: NodeEnvironment, folder: Path) -> None:
 
 
 class PageHandler(SimpleHTTPRequestHandler):
-    """Serves files without logging, sandboxed if the address says so."""
+    """Serves files without logging; pages with `?sandboxed` get an opaque origin."""
 
     def end_headers(self) -> None:
         if self.path == SANDBOXED:
@@ -57,7 +57,7 @@ def pages_of(folder: Path) -> Generator[str]:
     """Serve the files of a folder as an origin."""
     handler = partial(PageHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever, args=[LOOK_SECONDS])
+        thread = Thread(target=server.serve_forever, args=[POLL_SECONDS])
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -75,7 +75,7 @@ def server_with_greeting(greeted: set[str]) -> Server:
 
     @server.tool(name=TOOL)
     async def greet(name: str, *, ctx: Context) -> str:
-        """Greet somebody."""
+        """Greet a name."""
         greeted.add(name)
         await ctx.progress(1, total=2, message=ON_THE_WAY)
         return greeting(name)
@@ -94,7 +94,7 @@ def certificate(folder: Path) -> Mapping[str, str]:
 
 async def serve_all(
     nursery: trio.Nursery, server: Server, origin: str, secured: Mapping[str, str]
-) -> Places:
+) -> Addresses:
     """Serve at every host, in every setting; return the addresses."""
     settings: Mapping[Setting, Mapping[str, Any]] = {
         "open": {"allows_cors": True},
@@ -102,13 +102,13 @@ async def serve_all(
         "unreadable": {},
         "TLS": {"allows_cors": True, **secured},
     }
-    places: dict[tuple[Host, Setting], str] = {}
+    addresses: dict[tuple[Host, Setting], str] = {}
     for setting, options in settings.items():
         for host in TLS_HOSTS if setting == "TLS" else HOSTS:
             serve = _serving(server, host, {**options, "origins": [origin]})
             url: str = await nursery.start(serve)
-            places[host, setting] = url.split("/")[2]
-    return places
+            addresses[host, setting] = url.split("/")[2]
+    return addresses
 
 
 def _serving(server: Server, host: Host, options: Mapping[str, Any]) -> Serve:

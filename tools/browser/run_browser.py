@@ -1,10 +1,10 @@
 """Test our servers with pages in a real browser: `python tools/browser/run_browser.py`.
 
-Headless Chromium shows a page that is from an allowed origin, from the server's own, from another
-one, from none, or from a name that has come to stand for this machine. The page calls a tool over
-WebSocket, Streamable HTTP or HTTP+SSE, in either era, by a client of its own or by an official SDK,
-and shows the answer. Prints a table of what came of it; the exit status is 1 if that is not what
-should. What drives the browser is pinned, and installed at the first run; Chromium is Debian's.
+Headless Chromium shows a page from an allowed origin, the server's own origin, another one, an
+opaque one, or a rebound name. The page calls a tool over WebSocket, Streamable HTTP or HTTP+SSE, at
+a legacy or a stateless version, with its own client or an SDK, and shows the answer. Prints
+a table of the outcomes; the exit status is 1 if one is not as expected. The npm packages that drive
+the browser are pinned, and installed at the first run; Chromium is the system's.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from browser_cases import (  # noqa: E402
 from browser_servers import (  # noqa: E402
     PAGE,
     SANDBOXED,
-    Places,
+    Addresses,
     bundle,
     certificate,
     pages_of,
@@ -56,16 +56,16 @@ CHROMIUM: Final = "chromium"
 AT_ONCE: Final = 3
 SECONDS_MAX: Final = 120.0
 REBOUND: Final = "evil.test"
-PLANTED: Final = ("own", "rebound")
-"""Pages that seem to be from where a server is, which has none."""
+PAGES_AT_SERVERS: Final = ("own", "rebound")
+"""Pages whose origin is the server's, which serves no pages itself."""
 
-SILENT: Final[Mapping[str, Any]] = {"said": "nothing", "statuses": (), "protocols": ()}
-"""What is told of a visit that the browser has not made."""
+SILENT: Final[Mapping[str, Any]] = {"result": "nothing", "statuses": (), "protocols": ()}
+"""The report of a visit that the browser has not made."""
 
 CHROMIUM_OPTIONS: Final = (
     f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
     "--ignore-certificate-errors",
-    # It has come to refuse such names itself; what others let through is ours to refuse.
+    # Newer browsers reject rebound names themselves; older ones leave that to the server.
     "--disable-features=LocalNetworkAccessChecks",
 )
 
@@ -75,12 +75,12 @@ class Visit:
     """An attempt at one host.
 
     Attributes:
-        name: Of the visit; the tool is to greet it, and its picture is called so.
-        attempt: What is tried.
-        host: Who holds the connections.
+        name: The name that the tool greets, and of the screenshot.
+        attempt: The attempt.
+        host: The implementation that serves the connections.
         page: The address of the page.
-        origin: What the browser takes for its origin.
-        url: Where the server is, by the name under which the page knows it.
+        origin: The page's origin in the browser.
+        url: The URL of the server.
     """
 
     name: str
@@ -97,22 +97,22 @@ class Visit:
             "url": self.url,
             "client": attempt.client,
             "transport": attempt.transport,
-            "era": attempt.era,
+            "mode": attempt.mode,
             "token": TOKENS[attempt.token],
             "name": self.name,
         }
-        is_planted = attempt.page in PLANTED
-        return {"name": self.name, "page": self.page, "isPlanted": is_planted, "task": task}
+        is_fulfilled = attempt.page in PAGES_AT_SERVERS
+        return {"name": self.name, "page": self.page, "isFulfilled": is_fulfilled, "task": task}
 
 
 def visits_to(
-    places: Places, tried: Iterable[Attempt], *, allowed: str, other: str
+    addresses: Addresses, tried: Iterable[Attempt], *, allowed: str, other: str
 ) -> Iterator[Visit]:
     """Return every attempt at every host."""
     numbers = count(1)
     for attempt in tried:
         for host in attempt.hosts:
-            server = places[host, attempt.setting]
+            server = addresses[host, attempt.setting]
             if attempt.page == "rebound":
                 server = server.replace("127.0.0.1", REBOUND)
             own = f"{attempt.scheme('http')}://{server}"
@@ -135,7 +135,7 @@ def visits_to(
 
 
 def _name_of(number: int, attempt: Attempt, host: str) -> str:
-    words = [f"{number:03}", attempt.page, attempt.client, attempt.transport, attempt.era, host]
+    words = [f"{number:03}", attempt.page, attempt.client, attempt.transport, attempt.mode, host]
     return "-".join(words).replace(" ", "-")
 
 
@@ -145,10 +145,10 @@ async def run_visits(folder: Path, chromium: str, pictures: Path | None) -> list
     bundle(DRIVER, folder)
     with pages_of(folder) as allowed, pages_of(folder) as other, trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
-            places = await serve_all(
+            addresses = await serve_all(
                 nursery, server_with_greeting(greeted), allowed, certificate(folder)
             )
-            visits = list(visits_to(places, attempts(), allowed=allowed, other=other))
+            visits = list(visits_to(addresses, attempts(), allowed=allowed, other=other))
             page_report = await drive_browser(
                 {
                     "executable": chromium,
@@ -179,7 +179,7 @@ async def drive_browser(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, A
         DRIVER.start("drive.mjs"),
         stdin=json.dumps(order).encode(),
         capture_stdout=True,
-        check=False,  # it says on stderr what was wrong, and nothing of the visits it did not make
+        check=False,  # errors are on stderr; visits without a report are problems
     )
     page_report = [json.loads(line) for line in done.stdout.splitlines()]
     return {each["name"]: each for each in page_report}
@@ -200,17 +200,17 @@ def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
         raise SystemExit(f"the browser was not done after {SECONDS_MAX:g} s") from None
 
 
-# What came of it
+# Report.
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
     table = new_table()
-    for heading in ("page", "client", "transport", "era", "setting", "token", "expected", *HOSTS):
+    for heading in ("page", "client", "transport", "mode", "setting", "token", "expected", *HOSTS):
         table.add_column(heading, no_wrap=True)
     cells = {(outcome.attempt, outcome.host): _cell(outcome) for outcome in outcomes}
     for attempt in dict.fromkeys(outcome.attempt for outcome in outcomes):
         table.add_row(
-            *(attempt.page, attempt.client, attempt.transport, attempt.era, attempt.setting),
+            *(attempt.page, attempt.client, attempt.transport, attempt.mode, attempt.setting),
             *(attempt.token, attempt.expected),
             *(cells.get((attempt, host), "") for host in HOSTS),
         )
@@ -225,7 +225,7 @@ def _cell(outcome: Outcome) -> str:
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print the table and the problems; return whether there are no problems."""
-    found = [f"{each.name}: {fault}" for each in outcomes for fault in each.problems()]
+    found = [f"{each.name}: {problem}" for each in outcomes for problem in each.problems()]
     show(table_of(outcomes), ())
     for word, meaning in (*PAGES.items(), *SETTINGS.items()):
         print(f"{word}: {meaning}")
@@ -235,9 +235,9 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Let pages in a browser talk to our servers.")
+    parser = argparse.ArgumentParser(description="Test our servers with pages in a browser.")
     parser.add_argument(
-        "--screenshots", metavar="FOLDER", type=Path, help="of every page, at the end"
+        "--screenshots", metavar="FOLDER", type=Path, help="take a screenshot of every page"
     )
     return run_command(partial(hold, pictures=parser.parse_args(arguments).screenshots), report)
 

@@ -11,9 +11,9 @@ from typing import Literal
 import attrs
 from fixed_content import (
     CHOICES,
-    MODEL_SAID,
+    MODEL_ANSWER,
     PAGE,
-    USER_SAID,
+    USER_ANSWER,
     WEATHER,
     WEATHER_TOOL,
     text_of,
@@ -113,7 +113,7 @@ async def test_sampling_with_tools(*, ctx: Context) -> str:
         if isinstance(use, ToolUseContent)
     ]
     second = await ctx.sample([QUESTION, first, outcomes], tools=tools, max_tokens=100)
-    return f"{MODEL_SAID}{text_of(second.content)}"
+    return f"{MODEL_ANSWER}{text_of(second.content)}"
 
 
 async def test_input_required_result_multiple_inputs(*, ctx: Context) -> str:
@@ -144,7 +144,7 @@ async def context_of(ctx: Context) -> str:
 
 def user_answer(action: str, content: object) -> str:
     """Return the user's answer as text."""
-    return f"{USER_SAID}{json.dumps({'action': action, 'content': content})}"
+    return f"{USER_ANSWER}{json.dumps({'action': action, 'content': content})}"
 
 
 ASKING_TOOLS = (

@@ -1,6 +1,6 @@
 """The "everything" server for the Python SDKs, as JSON; `python_*_server.py` connects it to an SDK.
 
-It also lists what it received from the client, by the tool `test_heard`: so the client can check
+It also lists what it received from the client, by the tool `test_received`: so the client can check
 that
 its notifications arrived, and that a cancelled call stopped.
 """
@@ -62,12 +62,12 @@ async def ask(caller: Caller, question: Question) -> Json:
 def model_answer(answer: Json) -> list[Json]:
     content = answer["content"]
     block = content[0] if isinstance(content, list) else content
-    return [text(FACTS.model_said + block["text"])]
+    return [text(FACTS.model_answer + block["text"])]
 
 
 def user_answer(answer: Json) -> list[Json]:
     fields = {"action": answer["action"], "content": answer.get("content")}
-    return [text(FACTS.user_said + json.dumps(fields))]
+    return [text(FACTS.user_answer + json.dumps(fields))]
 
 
 async def sampling(arguments: Json, caller: Caller) -> list[Json]:
@@ -515,7 +515,7 @@ TOOLS: Final[Mapping[str, tuple[Tool, Mapping[str, Any]]]] = {
     "test_trigger_prompt_change": (Everything.trigger_prompt_change, NO_ARGUMENTS),
     "test_update_watched_resource": (Everything.update_watched_resource, NO_ARGUMENTS),
     "json_schema_2020_12_tool": (Everything.contact, FACTS.contact_schema),
-    "test_heard": (Everything.received_so_far, NO_ARGUMENTS),
+    "test_received": (Everything.received_so_far, NO_ARGUMENTS),
     **{name: (without_server(tool), schema) for name, (tool, schema) in ASKING_TOOLS.items()},
 }
 

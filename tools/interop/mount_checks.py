@@ -1,7 +1,7 @@
 """Checks of a server that is mounted in another application, for `mounts.py`.
 
 Python clients run these few steps instead of the scenario, and print a line after each step;
-`typescript/tour.mjs` does the same.
+`typescript/mount_checks.mjs` does the same.
 """
 
 from collections.abc import Awaitable, Callable

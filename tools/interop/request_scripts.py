@@ -376,7 +376,7 @@ def sdk(_folder: Path) -> tuple[Step | WaitFor, ...]:
         get("test_prompt_with_arguments", **given),
         failing(get("no_prompt")),
         complete("test_prompt_with_arguments", "arg1", "par"),
-        call("test_heard"),
+        call("test_received"),
     )
 
 

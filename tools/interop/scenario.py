@@ -39,7 +39,7 @@ async def sample(session: Session, host: Host) -> None:
     """The server requests sampling, and gets an answer, then a rejection."""
     host.model = answers_with("Blue.")
     answer = text_of(await session.call_tool("test_sampling", {"prompt": "Which colour?"}))
-    expect("the model's answer", answer, FACTS.model_said + "Blue.")
+    expect("the model's answer", answer, FACTS.model_answer + "Blue.")
     question = host.sampling_requests[-1]
     content = {"role": "user", "content": {"type": "text", "text": "Which colour?"}}
     expect("question", question["messages"], [content])
@@ -61,7 +61,7 @@ async def sample_with_progress(session: Session, host: Host) -> None:
     host.model = reports_progress
     before = len(host.logged())
     call = session.call_tool("test_sampling_with_progress", {"prompt": "How far?"})
-    expect("the model's answer", text_of(await call), FACTS.model_said + "At last.")
+    expect("the model's answer", text_of(await call), FACTS.model_answer + "At last.")
     await host.wait_for(lambda: len(host.logged()) >= before + 3)
     result = [{"progress": step, "total": 3} for step in (1, 2, 3)]
     expect("reports", host.logged()[before:], result)
@@ -96,7 +96,7 @@ async def sample_with_tools(session: Session, host: Host) -> None:
     host.model = answers_with("It is cold.")
     before = len(host.sampling_requests)
     answer = text_of(await session.call_tool("test_sampling_with_tools"))
-    expect("the model's answer", answer, FACTS.model_said + "It is cold.")
+    expect("the model's answer", answer, FACTS.model_answer + "It is cold.")
     first, second = host.sampling_requests[before:]
     expect("tools", [tool["name"] for tool in first["tools"]], [FACTS.weather_tool["name"]])
     outcome = second["messages"][-1]["content"]
@@ -121,7 +121,7 @@ async def elicit(session: Session, host: Host) -> None:
 
 def user_answer_in(result: Json) -> Any:
     """Return the user's answer from a tool's text, without null members."""
-    answer = json.loads(text_of(result).removeprefix(FACTS.user_said))
+    answer = json.loads(text_of(result).removeprefix(FACTS.user_answer))
     return {member: value for member, value in answer.items() if value is not None}
 
 
@@ -450,9 +450,9 @@ async def check_received_notifications(session: Session, host: Host) -> None:
 
 
 async def expect_server_received(session: Session, what: str) -> None:
-    """Check the server's list of received notifications, if it has the tool `test_heard`."""
-    if any(tool["name"] == "test_heard" for tool in await session.list_tools()):
-        notifications = json.loads(text_of(await session.call_tool("test_heard")))
+    """Check the server's list of received notifications, if it has the tool `test_received`."""
+    if any(tool["name"] == "test_received" for tool in await session.list_tools()):
+        notifications = json.loads(text_of(await session.call_tool("test_received")))
         expect_that(f"{what} in {notifications}", what in notifications)
 
 

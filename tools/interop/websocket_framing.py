@@ -21,7 +21,7 @@ from rich.table import Table
 from mcp_trio import Limits, Server
 from mcp_trio.limits import HttpLimits, MessageLimits, WebSocketLimits
 
-PROGRAM: Final = "framing.mjs"
+PROGRAM: Final = "websocket_framing.mjs"
 SECONDS_MAX: Final = 60.0
 FRAME_BYTES_MAX: Final = 2 * 1024 * 1024
 PING_SECONDS: Final = 0.1

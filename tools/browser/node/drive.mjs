@@ -1,25 +1,25 @@
-// Drives a browser: `node drive.mjs`, with what to do on standard input; prints a line for each visit.
+// Drive a browser: `node drive.mjs` reads the visits from standard input, and prints a line for each.
 
 import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { chromium } from "playwright-core";
 
-const LOOK_MILLISECONDS = 10;
-const LOOKS_MAX = 100;
+const POLL_MS = 10;
+const POLLS_MAX = 100;
 
 const { executable, args, pages, pictures, atOnce, visits } = JSON.parse(await text(process.stdin));
 
-/** Let one page make its visits, one after the other. */
-async function come(address, visits) {
+/** Make all visits of one page, one after the other. */
+async function visitPages(address, visits) {
   const page = await browser.newPage({ viewport: { width: 800, height: 560 } });
-  if (visits[0].isPlanted) await plant(page, new URL(address));
+  if (visits[0].isFulfilled) await fulfillFromPages(page, new URL(address));
   await page.goto(address);
   const [statuses, protocols] = await watch(page);
   for (const { name, task } of visits) {
     statuses.length = protocols.length = 0;
     const outcome = await page.evaluate((given) => globalThis.visit(given), task);
-    if (outcome.said !== "answered") await until(() => statuses.some((status) => status >= 400));
+    if (outcome.result !== "answered") await until(() => statuses.some((status) => status >= 400));
     const shown = await page.textContent("output");
     if (pictures) await page.screenshot({ path: `${pictures}/${name}.png` });
     console.log(JSON.stringify({ ...outcome, name, shown, statuses, protocols }));
@@ -27,8 +27,8 @@ async function come(address, visits) {
   await page.close();
 }
 
-/** Show pages of ours at an address where there are none: a name has changed what it stands for. */
-async function plant(page, { origin }) {
+/** Show our pages at an origin that serves none, as after DNS rebinding. */
+async function fulfillFromPages(page, { origin }) {
   const isPage = (url) => url.origin === origin && url.pathname.startsWith("/page/");
   await page.route(isPage, async (route) => {
     const url = route.request().url().replace(origin, pages);
@@ -36,7 +36,7 @@ async function plant(page, { origin }) {
   });
 }
 
-/** The statuses of whatever is answered from now on, of what the page cannot read too; and over what. */
+/** Collect the statuses and protocols of all later responses, including those hidden from the page. */
 async function watch(page) {
   const statuses = [];
   const protocols = [];
@@ -53,21 +53,21 @@ async function watch(page) {
   return [statuses, protocols];
 }
 
-/** Of a handshake that has failed the browser tells the status in its own words. */
+/** Return the status that the browser's error message of a failed handshake names. */
 function statusesIn(message) {
   if (message.startsWith("HTTP Authentication failed")) return [401];
   return (/(?<=Unexpected response code: )\d+/.exec(message) ?? []).map(Number);
 }
 
-/** Return when it is so, or does not come to be: the browser tells of a status when it likes. */
-async function until(isSo) {
-  for (let looks = 0; !isSo() && looks < LOOKS_MAX; looks++) await sleep(LOOK_MILLISECONDS);
+/** Wait until `isDone` is true, for a second: the browser reports statuses late. */
+async function until(isDone) {
+  for (let polls = 0; !isDone() && polls < POLLS_MAX; polls++) await sleep(POLL_MS);
 }
 
 const browser = await chromium.launch({ executablePath: executable, args });
-const ahead = Map.groupBy(visits, (visit) => visit.page).entries();
-async function comeAgain() {
-  for (const [address, ofPage] of ahead) await come(address, ofPage);
+const queue = Map.groupBy(visits, (visit) => visit.page).entries();
+async function visitNext() {
+  for (const [address, ofPage] of queue) await visitPages(address, ofPage);
 }
-await Promise.all(Array.from({ length: atOnce }, comeAgain));
+await Promise.all(Array.from({ length: atOnce }, visitNext));
 await browser.close();

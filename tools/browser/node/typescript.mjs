@@ -1,4 +1,4 @@
-// The official TypeScript SDKs, as `CLIENTS` of `page/visit.js`; esbuild makes a script of it.
+// Clients of the official TypeScript SDKs, for `CLIENTS` of `page/visit.js`; esbuild bundles them.
 
 import * as newest from "@modelcontextprotocol/client";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
@@ -21,26 +21,26 @@ const TRANSPORTS = {
   },
 };
 
-/** What a call of `greet` by an SDK's client comes to. */
-async function told(client, task, call) {
-  const heard = [];
+/** Call `greet` with an SDK's client, and return the outcome. */
+async function callGreet(client, task, call) {
+  const progress = [];
   await client.connect(new TRANSPORTS[task.client][task.transport](new URL(task.url)));
   const { tools } = await client.listTools();
-  const result = await call(({ message }) => heard.push(message));
+  const called = await call(({ message }) => progress.push(message));
   await client.close();
   const offered = tools.map((tool) => tool.name);
-  return { said: "answered", text: result.content[0].text, heard, offered };
+  return { result: "answered", text: called.content[0].text, progress, offered };
 }
 
 globalThis.typescript = {
   "TypeScript 1": (task) => {
     const client = new Client(INFO);
     const params = { name: "greet", arguments: { name: task.name } };
-    return told(client, task, (onprogress) => client.callTool(params, undefined, { onprogress }));
+    return callGreet(client, task, (onprogress) => client.callTool(params, undefined, { onprogress }));
   },
   "TypeScript 2": (task) => {
-    const client = new newest.Client(INFO, { versionNegotiation: { mode: MODES[task.era] } });
+    const client = new newest.Client(INFO, { versionNegotiation: { mode: MODES[task.mode] } });
     const params = { name: "greet", arguments: { name: task.name } };
-    return told(client, task, (onprogress) => client.callTool(params, { onprogress }));
+    return callGreet(client, task, (onprogress) => client.callTool(params, { onprogress }));
   },
 };

@@ -1,14 +1,14 @@
-// A small MCP client, as somebody might write it into a page: three transports, two eras.
+// A small MCP client, as written into a page: three transports, legacy and stateless versions.
 "use strict";
 
 const INFO = { name: "page", version: "1" };
 const META = "io.modelcontextprotocol/";
 const PROTOCOL_VERSIONS = { legacy: "2025-11-25", stateless: "2026-07-28" };
 
-/** The server, or the browser, lets the page do nothing; the message is a word or two. */
-class Refused extends Error {}
+/** The server or the browser rejects the page; the message is the outcome in a word or two. */
+class Rejected extends Error {}
 
-/** One JSON-RPC message is one text message. */
+/** Each JSON-RPC message is one text message. */
 class WebSocketLink {
   constructor({ url, token }) {
     this.url = url;
@@ -20,7 +20,7 @@ class WebSocketLink {
     this.socket.onmessage = ({ data }) => this.onmessage(JSON.parse(data));
     return new Promise((resolve, reject) => {
       this.socket.onopen = resolve;
-      this.socket.onclose = ({ code }) => reject(new Refused(`closed ${code}`));
+      this.socket.onclose = ({ code }) => reject(new Rejected(`closed ${code}`));
     });
   }
 
@@ -37,7 +37,7 @@ class WebSocketLink {
   }
 }
 
-/** Each message is a POST; what is answered is JSON, or a stream of events. */
+/** Each message is a POST; the response is JSON or a stream of events. */
 class HttpLink {
   facts = { types: [] };
 
@@ -50,7 +50,7 @@ class HttpLink {
 
   async send(message) {
     const body = JSON.stringify(message);
-    const response = await this.fetch({ method: "POST", headers: this.mirrored(message), body });
+    const response = await this.fetch({ method: "POST", headers: this.headersFor(message), body });
     this.facts.session ??= response.headers.get("Mcp-Session-Id");
     if (response.status === 202) return;
     const [type] = response.headers.get("Content-Type").split(";");
@@ -64,14 +64,14 @@ class HttpLink {
     const always = { Accept: "application/json, text/event-stream", ...this.authorization };
     const sent = { ...options, headers: { ...always, ...session, ...headers } };
     const response = await fetch(this.url, sent).catch(() => {
-      throw new Refused("blocked");
+      throw new Rejected("blocked");
     });
-    if (!response.ok) throw new Refused(`read ${response.status}`, { cause: await response.text() });
+    if (!response.ok) throw new Rejected(`read ${response.status}`, { cause: await response.text() });
     return response;
   }
 
-  /** What the head says of the body. */
-  mirrored({ method, params }) {
+  /** Return the headers that repeat members of the body. */
+  headersFor({ method, params }) {
     const json = { "Content-Type": "application/json" };
     const version = params?._meta?.[`${META}protocolVersion`];
     if (!version) return this.facts.session ? { ...json, "MCP-Protocol-Version": PROTOCOL_VERSIONS.legacy } : json;
@@ -84,7 +84,7 @@ class HttpLink {
   }
 }
 
-/** What is answered comes by an EventSource, whose first event says where to POST. */
+/** Responses arrive on an EventSource, whose first event has the URL for POST. */
 class SseLink {
   facts = {};
 
@@ -96,7 +96,7 @@ class SseLink {
     this.source = new EventSource(this.url);
     this.source.onmessage = ({ data }) => this.onmessage(JSON.parse(data));
     return new Promise((resolve, reject) => {
-      this.source.onerror = () => reject(new Refused("blocked"));
+      this.source.onerror = () => reject(new Rejected("blocked"));
       this.source.addEventListener("endpoint", ({ data }) => {
         this.endpoint = new URL(data, this.url);
         resolve();
@@ -114,16 +114,16 @@ class SseLink {
   }
 }
 
-/** Requests over a link, and the answers to them. */
+/** Send requests over a link, and match the responses. */
 class Client {
   onnotification = () => {};
   #waiting = new Map();
   #ids = 0;
 
-  constructor(link, era) {
+  constructor(link, mode) {
     this.link = link;
-    this.isStateless = era === "stateless";
-    link.onmessage = (message) => this.#take(message);
+    this.isStateless = mode === "stateless";
+    link.onmessage = (message) => this.#receive(message);
   }
 
   async connect() {
@@ -142,17 +142,17 @@ class Client {
     });
   }
 
-  /** A stateless request says each time what a handshake would have settled. */
+  /** Add the metadata that a stateless request has in place of a handshake. */
   #complete({ _meta = {}, ...params }) {
-    const said = {
+    const metadata = {
       [`${META}protocolVersion`]: PROTOCOL_VERSIONS.stateless,
       [`${META}clientInfo`]: INFO,
       [`${META}clientCapabilities`]: {},
     };
-    return { ...params, _meta: this.isStateless ? { ...said, ..._meta } : _meta };
+    return { ...params, _meta: this.isStateless ? { ...metadata, ..._meta } : _meta };
   }
 
-  #take({ id, result, error, ...message }) {
+  #receive({ id, result, error, ...message }) {
     const waiting = this.#waiting.get(id);
     if (waiting === undefined) this.onnotification(message);
     else if (error) waiting.reject(new Error(error.message));
@@ -160,7 +160,7 @@ class Client {
   }
 }
 
-/** The data of each event of a stream. */
+/** Yield the data of each event of a stream. */
 async function* dataIn(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -172,7 +172,7 @@ async function* dataIn(stream) {
     for (const event of events) {
       const lines = event.split("\n").filter((line) => line.startsWith("data: "));
       const data = lines.map((line) => line.slice(6)).join("\n");
-      if (data) yield data; // an empty one only has an id, to come back with
+      if (data) yield data; // an empty event only has an id, for resuming
     }
   }
 }

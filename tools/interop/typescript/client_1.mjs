@@ -1,6 +1,6 @@
-// The scenario, told by the official TypeScript SDK 1: `node client_1.mjs PROTOCOL_VERSIONS SERVER…`.
-// The server is a command, or a URL; or a command that dials, with `hub` in front.
-// With `legacy` instead of the protocolVersion, the SDK's own choice, it only greets.
+// Run the scenario with the official TypeScript SDK 1: `node client_1.mjs PROTOCOL_VERSION SERVER…`.
+// The server is a command, a URL, or after `hub` a command that dials. With `legacy` in place of
+// the version, the SDK chooses the version, and the client only calls one tool.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
@@ -10,12 +10,12 @@ import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/webso
 import * as types from "@modelcontextprotocol/sdk/types.js";
 import { WebSocket } from "ws";
 
-import { Refused, has } from "./facts.mjs";
+import { Rejected, has } from "./facts.mjs";
 import { Host } from "./host.mjs";
-import { capabilitiesAt, greet, tell } from "./scenario.mjs";
-import { transportTo } from "./web.mjs";
+import { capabilitiesAt, greet, run } from "./scenario.mjs";
+import { transportTo } from "./connections.mjs";
 
-const [wanted, ...place] = process.argv.slice(2);
+const [wanted, ...server] = process.argv.slice(2);
 const protocolVersion = wanted === "legacy" ? types.LATEST_PROTOCOL_VERSION : wanted;
 
 const host = new Host();
@@ -24,9 +24,9 @@ const client = new Client(
   { capabilities: capabilitiesAt(protocolVersion) },
 );
 
-/** The words of the SDK for a refusal. */
-function refusal(error) {
-  if (!(error instanceof Refused)) throw error;
+/** Convert a rejection to the error of the SDK. */
+function toSdkError(error) {
+  if (!(error instanceof Rejected)) throw error;
   throw new types.McpError(error.code, error.message);
 }
 
@@ -36,7 +36,7 @@ client.setRequestHandler(types.CreateMessageRequestSchema, async ({ params }, ex
       method: "notifications/progress",
       params: { progressToken: extra._meta.progressToken, ...progress },
     });
-  return host.sample(params, { report, signal: extra.signal }).catch(refusal);
+  return host.sample(params, { report, signal: extra.signal }).catch(toSdkError);
 });
 client.setRequestHandler(types.ListRootsRequestSchema, async () => host.listRoots());
 if (has(protocolVersion, "elicitation")) {
@@ -51,9 +51,9 @@ for (const schema of [
   types.ResourceListChangedNotificationSchema,
   types.ElicitationCompleteNotificationSchema,
 ]) {
-  client.setNotificationHandler(schema, (notification) => host.hear(notification));
+  client.setNotificationHandler(schema, (notification) => host.receive(notification));
 }
-client.onerror = (error) => host.complain(error);
+client.onerror = (error) => host.addError(error);
 
 const fetches = {
   tools: client.listTools,
@@ -64,7 +64,7 @@ const fetches = {
 
 const session = {
   call: (name, given, options) => client.callTool({ name, arguments: given }, undefined, options),
-  /** The items of all pages. */
+  /** Return the items of all pages. */
   async list(member) {
     const items = [];
     let cursor;
@@ -81,15 +81,15 @@ const session = {
   ping: () => client.ping(),
   setLevel: (level) => client.setLoggingLevel(level),
   rootsChanged: () => client.sendRootsListChanged(),
-  async watching(uri, body) {
+  async subscription(uri, body) {
     await client.subscribeResource({ uri });
     await body();
     await client.unsubscribeResource({ uri });
   },
-  hearingChanges: (body) => body(),
+  listChanges: (body) => body(),
 };
 
-// The SDK's own transport takes what a browser has.
+// The SDK's transport uses the global of browsers.
 globalThis.WebSocket = WebSocket;
 
 const transports = {
@@ -99,9 +99,9 @@ const transports = {
   Socket: WebSocketClientTransport,
 };
 
-/** A transport to the server, at the protocolVersion that this is about: the SDK offers a newer one. */
+/** Return a transport that requests this protocol version; the SDK requests its newest one. */
 async function transport() {
-  const made = await transportTo(place, transports);
+  const made = await transportTo(server, transports);
   const send = made.send.bind(made);
   made.send = (message, ...options) => {
     if (message.method === "initialize") message.params.protocolVersion = protocolVersion;
@@ -117,5 +117,5 @@ async function transport() {
 
 await client.connect(await transport());
 session.capabilities = client.getServerCapabilities();
-await (wanted === "legacy" ? greet(session) : tell(session, host, protocolVersion));
+await (wanted === "legacy" ? greet(session) : run(session, host, protocolVersion));
 await client.close();

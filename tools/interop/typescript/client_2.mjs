@@ -1,7 +1,7 @@
-// The scenario, told by the official TypeScript SDK 2: `node client_2.mjs PROTOCOL_VERSIONS SERVER…`.
-// The server is a command, or a URL; or a command that dials, with `hub` in front.
-// With an era instead of the protocolVersion (`legacy`, `stateless`, or `both`) it only greets; with `tour:` in
-// front of the protocolVersion it takes the tour instead.
+// Run the scenario with the official TypeScript SDK 2: `node client_2.mjs PROTOCOL_VERSION SERVER…`.
+// The server is a command, a URL, or after `hub` a command that dials. With a version mode
+// (`legacy`, `stateless`, `both`) in place of the version, the client only calls one tool; with
+// `tour:` before the version, it runs mount_checks.mjs instead.
 
 import {
   Client,
@@ -11,16 +11,16 @@ import {
 } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
-import { Refused, TOUR, facts, has } from "./facts.mjs";
+import { Rejected, TOUR, facts, has } from "./facts.mjs";
 import { Host, NOTIFICATIONS } from "./host.mjs";
-import { capabilitiesAt, greet, tell } from "./scenario.mjs";
-import { DialTransport } from "./sockets.mjs";
-import { take } from "./tour.mjs";
-import { transportTo } from "./web.mjs";
+import { capabilitiesAt, greet, run } from "./scenario.mjs";
+import { DialTransport } from "./websocket.mjs";
+import { runMountChecks } from "./mount_checks.mjs";
+import { transportTo } from "./connections.mjs";
 
-const [said, ...place] = process.argv.slice(2);
-const isTour = said.startsWith(TOUR);
-const wanted = isTour ? said.slice(TOUR.length) : said;
+const [argument, ...server] = process.argv.slice(2);
+const isTour = argument.startsWith(TOUR);
+const wanted = isTour ? argument.slice(TOUR.length) : argument;
 const newest = facts.protocol_versions.at(-1);
 const modes = { legacy: "legacy", both: "auto", stateless: { pin: newest } };
 const protocolVersion = wanted in modes ? newest : wanted;
@@ -37,9 +37,9 @@ const client = new Client(
   },
 );
 
-/** The words of the SDK for a refusal. */
-function refusal(error) {
-  if (!(error instanceof Refused)) throw error;
+/** Convert a rejection to the error of the SDK. */
+function toSdkError(error) {
+  if (!(error instanceof Rejected)) throw error;
   throw new ProtocolError(error.code, error.message);
 }
 
@@ -49,16 +49,16 @@ client.setRequestHandler("sampling/createMessage", async ({ params }, { mcpReq }
       method: "notifications/progress",
       params: { progressToken: mcpReq._meta.progressToken, ...progress },
     });
-  return host.sample(params, { report, signal: mcpReq.signal }).catch(refusal);
+  return host.sample(params, { report, signal: mcpReq.signal }).catch(toSdkError);
 });
 client.setRequestHandler("roots/list", async () => host.listRoots());
 if (has(protocolVersion, "elicitation")) {
   client.setRequestHandler("elicitation/create", async ({ params }) => host.elicit(params));
 }
 for (const method of [...NOTIFICATIONS, "notifications/elicitation/complete"]) {
-  client.setNotificationHandler(method, (notification) => host.hear(notification));
+  client.setNotificationHandler(method, (notification) => host.receive(notification));
 }
-client.onerror = (error) => host.complain(error);
+client.onerror = (error) => host.addError(error);
 
 const fetches = {
   tools: client.listTools,
@@ -68,8 +68,8 @@ const fetches = {
 };
 let level = {};
 
-/** Hear of something meanwhile. */
-async function listening(filter, body) {
+/** Run `body` with a subscription. */
+async function subscribed(filter, body) {
   const subscription = await client.listen(filter);
   await body();
   await subscription.close();
@@ -88,19 +88,19 @@ const session = {
     else level = { _meta: { "io.modelcontextprotocol/logLevel": wanted } };
   },
   rootsChanged: () => client.sendRootsListChanged(),
-  async watching(uri, body) {
-    if (!isSession) return listening({ resourceSubscriptions: [uri] }, body);
+  async subscription(uri, body) {
+    if (!isSession) return subscribed({ resourceSubscriptions: [uri] }, body);
     await client.subscribeResource({ uri });
     await body();
     await client.unsubscribeResource({ uri });
   },
-  hearingChanges(body) {
+  listChanges(body) {
     const kinds = ["tools", "prompts", "resources"].map((kind) => [`${kind}ListChanged`, true]);
-    return isSession ? body() : listening(Object.fromEntries(kinds), body);
+    return isSession ? body() : subscribed(Object.fromEntries(kinds), body);
   },
 };
 
-/** The SDK asks a server of its own first, which would be recorded, unless this is a subclass. */
+/** The SDK starts a second server to negotiate, which would be recorded, unless this is a subclass. */
 class RecordedTransport extends StdioClientTransport {}
 
 const transports = {
@@ -109,9 +109,9 @@ const transports = {
   Sse: SSEClientTransport,
   Socket: DialTransport,
 };
-await client.connect(await transportTo(place, transports));
+await client.connect(await transportTo(server, transports));
 session.protocolVersion = client.getNegotiatedProtocolVersion();
 session.capabilities = client.getServerCapabilities();
-if (isTour) await take(session, host, protocolVersion);
-else await (wanted in modes ? greet(session) : tell(session, host, protocolVersion));
+if (isTour) await runMountChecks(session, host, protocolVersion);
+else await (wanted in modes ? greet(session) : run(session, host, protocolVersion));
 await client.close();

@@ -1,10 +1,10 @@
-// The "everything" server that the TypeScript SDKs run, in the words of the wire; see
-// ../everything.py. A caller is what an SDK lets a handler do meanwhile, see ../caller.py.
+// The "everything" server of the TypeScript SDKs, independent of the SDK; see ../everything.py. A
+// caller is what an SDK offers to a handler; see ../caller.py.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { ToolFailed, askingTools, contextOf } from "./asking.mjs";
-import { Refused, facts, has } from "./facts.mjs";
+import { ToolFailed, inputTools, contextOf } from "./input_requests.mjs";
+import { Rejected, facts, has } from "./facts.mjs";
 
 const STEP_MS = 20;
 const SLOW_STEP_MS = 100;
@@ -15,19 +15,19 @@ const audio = { type: "audio", data: facts.wav, mimeType: "audio/wav" };
 const link = { type: "resource_link", uri: facts.static_text_uri, name: "static-text" };
 const resource = (uri, mimeType, text) => ({ type: "resource", resource: { uri, mimeType, text } });
 
-/** One connection's server. */
+/** The server of one connection. */
 export class Everything {
-  /** What was heard from the client: the tool `test_heard` tells it. */
-  heard = [];
+  /** Received notifications and cancelled calls, which the tool `test_received` lists. */
+  received = [];
   subscribed = new Set();
   extras = new Set();
 
-  /** The result of a request; throws what it is refused with. */
+  /** Return the result of a request; throw `Rejected` for an error. */
   answer(method, params, caller) {
     return answers[method].call(this, params ?? {}, caller);
   }
 
-  /** Add what may come and go to a list, or remove it, and announce that. */
+  /** Add the extra item to a list, or remove it, and notify the client. */
   async toggle(kind, caller) {
     if (!this.extras.delete(kind)) this.extras.add(kind);
     await caller.notify(`notifications/${kind}/list_changed`);
@@ -39,7 +39,7 @@ export class Everything {
   }
 }
 
-// Tools: what they do, called on the server, and the schemas of those that take arguments.
+// Tools, called on the server, and the schemas of those that take arguments.
 
 const tools = {
   test_simple_text: async () => [text(facts.simple_text)],
@@ -76,7 +76,7 @@ const tools = {
     throw new ToolFailed(facts.error_text);
   },
   async test_slow({ seconds = 2 }, caller) {
-    caller.signal.addEventListener("abort", () => this.heard.push("test_slow was stopped"));
+    caller.signal.addEventListener("abort", () => this.received.push("test_slow was stopped"));
     const steps = Math.round((seconds * 1000) / SLOW_STEP_MS);
     for (let step = 0; step <= steps && !caller.signal.aborted; step += 1) {
       await caller.progress(step, steps);
@@ -94,17 +94,17 @@ const tools = {
     return this.toggle("prompts", caller);
   },
   async test_update_watched_resource(_, caller) {
-    // Without a session it is the SDK that knows who subscribed.
+    // Without a session the SDK knows the subscribers.
     if (this.subscribed.has(facts.watched_uri) || has(caller.protocolVersion, "rounds")) {
       await caller.notify("notifications/resources/updated", { uri: facts.watched_uri });
     }
     return [text("updated")];
   },
   json_schema_2020_12_tool: async (given) => [text(JSON.stringify(given))],
-  async test_heard() {
-    return [text(JSON.stringify(this.heard))];
+  async test_received() {
+    return [text(JSON.stringify(this.received))];
   },
-  ...askingTools,
+  ...inputTools,
 };
 
 const string = (name) => ({
@@ -122,7 +122,7 @@ const schemas = {
   json_schema_2020_12_tool: facts.contact_schema,
 };
 
-/** What more is said of tools, where the protocolVersion has words for it. */
+/** Members of tools, by the feature of the protocol version that they need. */
 const descriptions = {
   test_simple_text: {
     annotations: { annotations: { readOnlyHint: true } },
@@ -167,7 +167,7 @@ const prompts = {
   test_prompt_with_image: [[], () => [image, text(facts.prompt_image_request)]],
 };
 
-// What each method is answered with; called on the server.
+// The results of methods, called on the server.
 
 const answers = {
   async "tools/list"(_, { protocolVersion }) {
@@ -177,7 +177,7 @@ const answers = {
 
   async "tools/call"(params, caller) {
     const tool = tools[params.name];
-    if (!tool) throw new Refused(facts.invalid_params, `Unknown tool: ${params.name}`);
+    if (!tool) throw new Rejected(facts.invalid_params, `Unknown tool: ${params.name}`);
     try {
       const returned = await tool.call(this, params.arguments ?? {}, caller);
       return Array.isArray(returned) ? { content: returned } : returned;
@@ -207,7 +207,7 @@ const answers = {
     }
     const isSession = has(caller.protocolVersion, "sessions");
     const code = isSession ? facts.resource_not_found : facts.invalid_params;
-    throw new Refused(code, `Resource not found: ${uri}`, { uri });
+    throw new Rejected(code, `Resource not found: ${uri}`, { uri });
   },
 
   async "resources/subscribe"({ uri }) {
@@ -235,7 +235,7 @@ const answers = {
         ? [[], async () => [text(await contextOf(caller))]]
         : (prompts[params.name] ?? []);
     if (!needed?.every((name) => name in given)) {
-      throw new Refused(facts.invalid_params, `No such prompt: ${params.name}`);
+      throw new Rejected(facts.invalid_params, `No such prompt: ${params.name}`);
     }
     const contents = await render(given);
     return { messages: contents.map((content) => ({ role: "user", content })) };

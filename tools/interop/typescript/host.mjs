@@ -1,23 +1,23 @@
-// What the user of the client is to the server: roots, a model, answers, and ears.
+// The client's host: its roots, its model, its user's answers, and what it received.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Refused, facts } from "./facts.mjs";
+import { Rejected, facts } from "./facts.mjs";
 
 const REPORT_MS = 50;
 
 export class Host {
   roots = ["file:///work/one", "file:///work/two"];
-  model = says("nothing");
+  model = answering("nothing");
   user = { action: "cancel" };
-  asked = [];
+  sampled = [];
   elicited = [];
-  heard = [];
-  faults = [];
+  notifications = [];
+  errors = [];
 
-  /** The result of `sampling/createMessage`; `report` sends progress, `signal` is an abortion. */
+  /** Return the result of `sampling/createMessage`; `report` sends progress, `signal` cancels. */
   async sample(params, { report, signal }) {
-    this.asked.push(params);
+    this.sampled.push(params);
     const question = [params.messages.at(-1).content].flat()[0];
     if (params.tools && question.type === "text") {
       const use = { content: facts.weather_use, stopReason: "toolUse" };
@@ -27,7 +27,7 @@ export class Host {
     return { role: "assistant", model: "interop", content };
   }
 
-  /** The result of `elicitation/create`. */
+  /** Return the result of `elicitation/create`. */
   async elicit(params) {
     this.elicited.push(params);
     const { action, content } = this.user;
@@ -40,27 +40,27 @@ export class Host {
     return { roots: this.roots.map((uri) => ({ uri })) };
   }
 
-  hear(notification) {
-    this.heard.push(notification);
+  receive(notification) {
+    this.notifications.push(notification);
   }
 
-  complain({ message }) {
-    // A report may have been on its way when its call was cancelled.
-    if (!message.includes("progress notification for an unknown token")) this.faults.push(message);
+  addError({ message }) {
+    // A report may arrive after its call was cancelled.
+    if (!message.includes("progress notification for an unknown token")) this.errors.push(message);
   }
 
   count(method) {
-    return this.heard.filter((notification) => notification.method === method).length;
+    return this.notifications.filter((notification) => notification.method === method).length;
   }
 
   logged() {
-    return this.heard
+    return this.notifications
       .filter(({ method }) => method === "notifications/message")
       .map(({ params }) => params.data);
   }
 }
 
-/** What is heard of the server. */
+/** The notifications that a client receives. */
 export const NOTIFICATIONS = [
   "notifications/message",
   "notifications/resources/updated",
@@ -71,21 +71,21 @@ export const NOTIFICATIONS = [
 
 // Models.
 
-/** A model that always says the same. */
-export function says(text) {
+/** Return a model that always gives the same answer. */
+export function answering(text) {
   return async () => text;
 }
 
-/** A user who lets no model be asked. */
-export async function refuses() {
-  throw new Refused(facts.user_rejected, "User rejected sampling request");
+/** A model whose user rejects every request. */
+export async function rejecting() {
+  throw new Rejected(facts.user_rejected, "User rejected sampling request");
 }
 
-/** A model that tells how far it is. */
-export async function reports({ report }) {
+/** A model that reports progress. */
+export async function reporting({ report }) {
   for (const progress of [1, 2, 3]) {
     await report({ progress, total: 3 });
-    // As a server, too, these SDKs lose a report that arrives together with the answer.
+    // These SDKs lose a report that arrives together with the answer, as servers, too.
     await sleep(REPORT_MS);
   }
   return "At last.";

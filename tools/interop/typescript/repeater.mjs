@@ -30,7 +30,7 @@ client.fallbackNotificationHandler = async ({ method, params }) => {
   notifications.push({ method, params });
 };
 client.onerror = ({ message }) => {
-  // A report that arrives together with its answer goes to nobody else (typescript-sdk#2580).
+  // The SDK treats a report that arrives together with its answer as an error (typescript-sdk#2580).
   const [, lost] = message.match(/progress notification for an unknown token: (.*)/) ?? [];
   if (lost === undefined) errors.push(message);
   else notifications.push(JSON.parse(lost));
@@ -52,7 +52,7 @@ async function repeat({ method, params, wantsProgress }) {
   }
 }
 
-/** A transport to the command, at the protocolVersion that was recorded: the SDK offers a newer one. */
+/** Return a transport that requests the recorded protocol version; the SDK requests a newer one. */
 function transport() {
   const made = new StdioClientTransport({ command, args });
   const send = made.send.bind(made);

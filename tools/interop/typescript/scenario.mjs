@@ -1,14 +1,14 @@
-// The story of ../scenario.py, for the TypeScript SDKs. Each has an adapter, which gives a session
-// the words of the wire: see client_1.mjs and client_2.mjs.
+// The scenario of ../scenario.py, for the TypeScript SDKs. client_1.mjs and client_2.mjs adapt the
+// clients of the SDKs to the session that the steps use.
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 
 import { facts, has } from "./facts.mjs";
-import { refuses, reports, says } from "./host.mjs";
+import { rejecting, reporting, answering } from "./host.mjs";
 
-const PATIENCE_MS = 10_000;
-const STORY_MS = 60_000;
+const WAIT_MS = 10_000;
+const SCENARIO_MS = 60_000;
 const QUIET_MS = 350;
 const PNG_SIGNATURE = "89504e470d0a1a0a";
 
@@ -24,22 +24,22 @@ export function expect(what, found, expected) {
   }
 }
 
-/** Await a request that has to be answered with an error of one of these codes. */
-async function expectRefusal(what, request, ...codes) {
+/** Check that a request is answered with an error of one of these codes. */
+async function expectError(what, request, ...codes) {
   const answer = await request.catch((error) => error);
   expect(`${what}: ${answer?.code} is of ${codes}`, codes.includes(answer?.code), true);
 }
 
-/** The text of a result that has only that. */
+/** Return the text of a result that has no other content. */
 export function textOf({ content, isError = false }) {
   expect("isError", isError, false);
   expect("kinds of content", content.map(({ type }) => type), ["text"]);
   return content[0].text;
 }
 
-/** What the user said, as a tool tells it; what is null was not said. */
-function saidIn(result) {
-  const { action, content } = JSON.parse(textOf(result).replace(facts.user_said, ""));
+/** Return the user's answer that a tool repeats, without members that are null. */
+function userAnswerIn(result) {
+  const { action, content } = JSON.parse(textOf(result).replace(facts.user_answer, ""));
   return content === null ? { action } : { action, content };
 }
 
@@ -48,24 +48,24 @@ function expectImage({ mimeType }, data) {
   expect("PNG", Buffer.from(data, "base64").subarray(0, 8).toString("hex"), PNG_SIGNATURE);
 }
 
-/** Return when it has come: notifications may arrive behind the answer. */
-async function waitFor(what, hasCome) {
-  const end = Date.now() + PATIENCE_MS;
-  while (!hasCome() && Date.now() < end) await sleep(10);
-  expect(what, hasCome(), true);
+/** Wait until `isDone` is true: notifications may arrive after the answer. */
+async function waitFor(what, isDone) {
+  const end = Date.now() + WAIT_MS;
+  while (!isDone() && Date.now() < end) await sleep(10);
+  expect(what, isDone(), true);
 }
 
-/** Let what the server said before have arrived. */
+/** Make a request, so that all earlier notifications have arrived. */
 async function settle(session) {
   if (has(session.protocolVersion, "sessions")) await session.ping();
   else await session.list("resourceTemplates");
 }
 
-/** The server has heard it, if it is one that tells. */
-async function serverHas(session, what) {
-  if ((await session.list("tools")).some(({ name }) => name === "test_heard")) {
-    const told = JSON.parse(textOf(await session.call("test_heard")));
-    expect(`${what} in ${told}`, told.includes(what), true);
+/** Check the server's list of received notifications, if it has the tool `test_received`. */
+async function expectServerReceived(session, what) {
+  if ((await session.list("tools")).some(({ name }) => name === "test_received")) {
+    const answer = JSON.parse(textOf(await session.call("test_received")));
+    expect(`${what} in ${answer}`, answer.includes(what), true);
   }
 }
 
@@ -74,10 +74,10 @@ const toolsOf = async (session) =>
 
 const titlesOf = (options) => options.map((option) => [option.const, option.title]);
 
-// The story, a chapter for each matter.
+// The steps of the scenario.
 
-export const chapters = {
-  async shakeHands(session) {
+export const steps = {
+  async checkCapabilities(session) {
     const offered = session.capabilities;
     for (const kind of ["tools", "prompts", "resources"]) {
       expect(`${kind}.listChanged`, offered[kind]?.listChanged, true);
@@ -117,17 +117,17 @@ export const chapters = {
     expect("isError", failed.isError, true);
     expect("error", failed.content[0].text, facts.error_text);
     const contact = { name: "Ada", contactMethod: "phone", phone: "1" };
-    const told = textOf(await call("json_schema_2020_12_tool", contact));
-    expect("arguments", JSON.parse(told.slice(told.indexOf("{"))), contact);
-    await expectRefusal("no tool", call("no_tool"), facts.invalid_params);
+    const answer = textOf(await call("json_schema_2020_12_tool", contact));
+    expect("arguments", JSON.parse(answer.slice(answer.indexOf("{"))), contact);
+    await expectError("no tool", call("no_tool"), facts.invalid_params);
   },
 
-  async listenToAudio(session) {
+  async callAudioTool(session) {
     const [part] = (await session.call("test_audio_content")).content;
     expect("audio", { ...part }, { type: "audio", data: facts.wav, mimeType: "audio/wav" });
   },
 
-  async callForStructure(session) {
+  async callStructuredTool(session) {
     const { outputSchema } = (await toolsOf(session)).test_structured_content;
     const { properties, required } = facts.structured_schema;
     expect("outputSchema", Object.keys(outputSchema.properties), Object.keys(properties));
@@ -161,13 +161,13 @@ export const chapters = {
     const onprogress = ({ progress, total, message }) => found.push([progress, total, message]);
     textOf(await session.call("test_tool_with_progress", {}, { onprogress }));
     const hasMessages = has(session.protocolVersion, "progress_messages");
-    const told = facts.progress.map(([progress, total, message]) => [
+    const expected = facts.progress.map(([progress, total, message]) => [
       progress,
       total,
       hasMessages ? message : undefined,
     ]);
     // These SDKs lose a report that arrives together with the answer (typescript-sdk#2580).
-    expect("progress", found, told.slice(0, Math.max(found.length, 2)));
+    expect("progress", found, expected.slice(0, Math.max(found.length, 2)));
   },
 
   async cancel(session) {
@@ -184,32 +184,32 @@ export const chapters = {
     const after = found;
     await sleep(QUIET_MS);
     expect("reports after the cancellation", found - after, 0);
-    await serverHas(session, "test_slow was stopped");
+    await expectServerReceived(session, "test_slow was stopped");
   },
 
   async sample(session, host) {
-    host.model = says("Blue.");
-    const told = textOf(await session.call("test_sampling", { prompt: "Which colour?" }));
-    expect("the model's answer", told, `${facts.model_said}Blue.`);
+    host.model = answering("Blue.");
+    const answer = textOf(await session.call("test_sampling", { prompt: "Which colour?" }));
+    expect("the model's answer", answer, `${facts.model_answer}Blue.`);
     const question = { role: "user", content: { type: "text", text: "Which colour?" } };
-    expect("question", host.asked.at(-1).messages, [question]);
-    expect("maxTokens", host.asked.at(-1).maxTokens, facts.max_tokens);
-    host.model = refuses;
-    const refused = session.call("test_sampling", { prompt: "?" });
-    expect("refused", (await refused.catch(() => ({ isError: true }))).isError, true);
+    expect("question", host.sampled.at(-1).messages, [question]);
+    expect("maxTokens", host.sampled.at(-1).maxTokens, facts.max_tokens);
+    host.model = rejecting;
+    const rejected = session.call("test_sampling", { prompt: "?" });
+    expect("rejected", (await rejected.catch(() => ({ isError: true }))).isError, true);
   },
 
   async sampleWithProgress(session, host) {
-    host.model = reports;
+    host.model = reporting;
     const before = host.logged().length;
     const call = session.call("test_sampling_with_progress", { prompt: "How far?" });
-    expect("the model's answer", textOf(await call), `${facts.model_said}At last.`);
+    expect("the model's answer", textOf(await call), `${facts.model_answer}At last.`);
     await waitFor("logged reports", () => host.logged().length === before + 3);
     const expected = [1, 2, 3].map((progress) => ({ progress, total: 3 }));
     expect("reports", host.logged().slice(before), expected);
   },
 
-  async giveUpSampling(session, host) {
+  async cancelSampling(session, host) {
     let isCancelled = false;
     host.model = async ({ signal }) => {
       await sleep(1000, undefined, { signal }).catch(() => undefined);
@@ -222,11 +222,11 @@ export const chapters = {
   },
 
   async sampleWithTools(session, host) {
-    host.model = says("It is cold.");
-    const before = host.asked.length;
-    const told = textOf(await session.call("test_sampling_with_tools"));
-    expect("the model's answer", told, `${facts.model_said}It is cold.`);
-    const [first, second] = host.asked.slice(before);
+    host.model = answering("It is cold.");
+    const before = host.sampled.length;
+    const answer = textOf(await session.call("test_sampling_with_tools"));
+    expect("the model's answer", answer, `${facts.model_answer}It is cold.`);
+    const [first, second] = host.sampled.slice(before);
     expect("tools", first.tools.map(({ name }) => name), [facts.weather_tool.name]);
     const outcome = [second.messages.at(-1).content].flat()[0];
     expect("the tool's result", outcome.content[0].text, facts.weather);
@@ -240,7 +240,7 @@ export const chapters = {
     }
   },
 
-  async bePinged(session) {
+  async answerPing(session) {
     textOf(await session.call("test_ping"));
   },
 
@@ -251,8 +251,8 @@ export const chapters = {
       { action: "cancel" },
     ]) {
       host.user = answer;
-      const told = await session.call("test_elicitation", { message: "Who are you?" });
-      expect("the user's answer", saidIn(told), answer);
+      const result = await session.call("test_elicitation", { message: "Who are you?" });
+      expect("the user's answer", userAnswerIn(result), answer);
       const { message, requestedSchema } = host.elicited.at(-1);
       expect("message", message, "Who are you?");
       expect("form", Object.keys(requestedSchema.properties), Object.keys(facts.form));
@@ -262,8 +262,8 @@ export const chapters = {
   async elicitWithDefaults(session, host) {
     const content = { ...facts.defaults, name: "Ada", score: 90, status: "pending" };
     host.user = { action: "accept", content };
-    const told = saidIn(await session.call("test_elicitation_sep1034_defaults"));
-    expect("the user's answer", told.content, content);
+    const answer = userAnswerIn(await session.call("test_elicitation_sep1034_defaults"));
+    expect("the user's answer", answer.content, content);
     const form = host.elicited.at(-1).requestedSchema.properties;
     for (const [name, value] of Object.entries(facts.defaults)) {
       expect(`the default of ${name}`, form[name].default, value);
@@ -273,8 +273,8 @@ export const chapters = {
 
   async elicitChoices(session, host) {
     host.user = { action: "accept", content: facts.chosen };
-    const told = saidIn(await session.call("test_elicitation_sep1330_enums"));
-    expect("the user's answer", told.content, facts.chosen);
+    const answer = userAnswerIn(await session.call("test_elicitation_sep1330_enums"));
+    expect("the user's answer", answer.content, facts.chosen);
     const form = host.elicited.at(-1).requestedSchema.properties;
     expect("one name", form.untitledSingle.enum, facts.options);
     expect("names", form.untitledMulti.items.enum, facts.options);
@@ -284,34 +284,34 @@ export const chapters = {
 
   async elicitByUrl(session, host) {
     host.user = { action: "accept" };
-    const told = saidIn(await session.call("test_elicitation_url"));
-    expect("the user's answer", told, { action: "accept" });
+    const answer = userAnswerIn(await session.call("test_elicitation_url"));
+    expect("the user's answer", answer, { action: "accept" });
     const { mode, url, elicitationId } = host.elicited.at(-1);
     expect("question", [mode, url], ["url", facts.url]);
     if (has(session.protocolVersion, "url_errors")) {
       const completed = "notifications/elicitation/complete";
       await waitFor("completed", () => host.count(completed) === 1);
-      const { params } = host.heard.find(({ method }) => method === completed);
+      const { params } = host.notifications.find(({ method }) => method === completed);
       expect("completed", params.elicitationId, elicitationId);
     }
   },
 
-  async beSentToAUrl(session) {
-    await expectRefusal("a URL", session.call("test_url_required"), facts.url_required);
+  async requireAUrl(session) {
+    await expectError("a URL", session.call("test_url_required"), facts.url_required);
   },
 
   async answerSeveral(session, host) {
     host.user = { action: "accept", content: { name: "Ada" } };
-    host.model = says("Hello");
-    const told = await session.call("test_input_required_result_multiple_inputs");
-    expect("answers", textOf(told), ["Hello", "Ada:", ...host.roots].join(" "));
+    host.model = answering("Hello");
+    const answer = await session.call("test_input_required_result_multiple_inputs");
+    expect("answers", textOf(answer), ["Hello", "Ada:", ...host.roots].join(" "));
   },
 
   async answerInTurn(session, host) {
     host.user = { action: "accept", content: { name: "Ada", color: "green" } };
     const before = host.elicited.length;
-    const told = textOf(await session.call("test_input_required_result_multi_round"));
-    expect("answers", told, "Ada likes green");
+    const answer = textOf(await session.call("test_input_required_result_multi_round"));
+    expect("answers", answer, "Ada likes green");
     expect("questions", host.elicited.length - before, 2);
   },
 
@@ -343,16 +343,16 @@ export const chapters = {
     expect("data", JSON.parse(data.text), JSON.parse(expected));
     const codes = [facts.invalid_params];
     if (has(session.protocolVersion, "sessions")) codes.push(facts.resource_not_found);
-    await expectRefusal("no resource", session.read("test://nothing"), ...codes);
+    await expectError("no resource", session.read("test://nothing"), ...codes);
   },
 
   async watchAResource(session, host) {
     const uri = facts.watched_uri;
     const updated = "notifications/resources/updated";
-    await session.watching(uri, async () => {
+    await session.subscription(uri, async () => {
       textOf(await session.call("test_update_watched_resource"));
       await waitFor("update", () => host.count(updated) === 1);
-      expect("update", host.heard.find(({ method }) => method === updated).params.uri, uri);
+      expect("update", host.notifications.find(({ method }) => method === updated).params.uri, uri);
     });
     textOf(await session.call("test_update_watched_resource"));
     await settle(session);
@@ -360,8 +360,8 @@ export const chapters = {
     expect("updates after the subscription", host.count(updated), 1);
   },
 
-  async hearOfChanges(session, host) {
-    await session.hearingChanges(async () => {
+  async noticeListChanges(session, host) {
+    await session.listChanges(async () => {
       for (const [tool, kind, extra] of [
         ["test_trigger_tool_change", "tools", facts.extra_tool],
         ["test_trigger_prompt_change", "prompts", facts.extra_prompt],
@@ -393,9 +393,9 @@ export const chapters = {
     expect("text", rich[1].content.text, facts.prompt_resource_request);
     const [image] = await getPrompt("test_prompt_with_image");
     expectImage(image.content, image.content.data);
-    await expectRefusal("no prompt", getPrompt("no_prompt"), facts.invalid_params);
+    await expectError("no prompt", getPrompt("no_prompt"), facts.invalid_params);
     const alone = getPrompt("test_prompt_with_arguments", { arg1: "alone" });
-    await expectRefusal("no argument", alone, facts.invalid_params);
+    await expectError("no argument", alone, facts.invalid_params);
   },
 
   async complete(session) {
@@ -417,30 +417,30 @@ export const chapters = {
     expect("words beside another", words, ["paris", "party"]);
   },
 
-  async beHeard(session, host) {
+  async checkReceivedNotifications(session, host) {
     if (has(session.protocolVersion, "sessions")) {
       for (const method of ["initialized", "progress", "roots/list_changed"]) {
-        await serverHas(session, `notifications/${method}`);
+        await expectServerReceived(session, `notifications/${method}`);
       }
     }
-    expect("faults", host.faults, []);
+    expect("errors", host.errors, []);
   },
 };
 
-/** What the protocolVersion has to have for a chapter. */
+/** The features of the protocol version that steps need. */
 const needs = {
-  listenToAudio: "audio",
-  callForStructure: "structure",
+  callAudioTool: "audio",
+  callStructuredTool: "structure",
   followALink: "links",
   sampleWithProgress: "sessions",
-  giveUpSampling: "sessions",
+  cancelSampling: "sessions",
   sampleWithTools: "model_tools",
-  bePinged: "sessions",
+  answerPing: "sessions",
   elicit: "elicitation",
   elicitWithDefaults: "choices",
   elicitChoices: "choices",
   elicitByUrl: "urls",
-  beSentToAUrl: "url_errors",
+  requireAUrl: "url_errors",
   answerSeveral: "elicitation",
   answerInTurn: "elicitation",
   answerAPrompt: "rounds",
@@ -448,17 +448,17 @@ const needs = {
   completeInContext: "completion_context",
 };
 
-/** Tell the story in a session, which has to be at that protocolVersion. */
-export async function tell(session, host, protocolVersion) {
+/** Run all steps that the protocol version supports, and print how many checks were made. */
+export async function run(session, host, protocolVersion) {
   const alarm = setTimeout(() => {
-    console.error("the story took too long");
+    console.error("the scenario took too long");
     process.exit(1);
-  }, STORY_MS);
+  }, SCENARIO_MS);
   expect("protocol version", session.protocolVersion, protocolVersion);
-  for (const [chapter, tellIt] of Object.entries(chapters)) {
-    if (chapter in needs && !has(protocolVersion, needs[chapter])) continue;
-    await tellIt(session, host).catch((error) => {
-      error.message = `${chapter}: ${error.message}`;
+  for (const [name, step] of Object.entries(steps)) {
+    if (name in needs && !has(protocolVersion, needs[name])) continue;
+    await step(session, host).catch((error) => {
+      error.message = `${name}: ${error.message}`;
       throw error;
     });
   }
@@ -466,13 +466,13 @@ export async function tell(session, host, protocolVersion) {
   console.log(`${checks} checks`);
 }
 
-/** Make one call, and say at which protocolVersion that was. */
+/** Call one tool, and print the negotiated protocol version. */
 export async function greet(session) {
   expect("text", textOf(await session.call("test_simple_text")), facts.simple_text);
   console.log(`at ${session.protocolVersion}`);
 }
 
-/** What a client offers that can do everything. */
+/** Return the capabilities of a client that has every feature. */
 export function capabilitiesAt(protocolVersion) {
   return {
     roots: { listChanged: true },

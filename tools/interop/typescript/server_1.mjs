@@ -1,5 +1,5 @@
-// The "everything" server, by the official TypeScript SDK 1: `node server_1.mjs [TRANSPORT]`: over
-// stdio, or all transports of the web ("http"), or where it dials ("dial URL"). It serves one session.
+// The "everything" server on the official TypeScript SDK 1: `node server_1.mjs [TRANSPORT]`, over
+// stdio, over HTTP and WebSocket ("http"), or at a URL that it dials ("dial URL"). It serves one session.
 
 import { randomUUID } from "node:crypto";
 
@@ -9,11 +9,11 @@ import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js"
 import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
-import { askByRequests } from "./asking.mjs";
+import { askByRequests } from "./input_requests.mjs";
 import { Everything } from "./everything.mjs";
-import { Refused, has } from "./facts.mjs";
-import { DialTransport, SocketTransport } from "./sockets.mjs";
-import { listen } from "./web.mjs";
+import { Rejected, has } from "./facts.mjs";
+import { DialTransport, SocketTransport } from "./websocket.mjs";
+import { listen } from "./connections.mjs";
 
 const requests = {
   "tools/list": types.ListToolsRequestSchema,
@@ -51,7 +51,7 @@ const server = new Server(
   },
 );
 
-/** What this SDK lets a handler do. */
+/** Return what this SDK offers to a handler; see ../caller.py. */
 function callerOf(extra) {
   const request = (question, options) =>
     extra.sendRequest(question, results[question.method], options);
@@ -66,8 +66,8 @@ function callerOf(extra) {
     log: (level, data) => server.sendLoggingMessage({ level, data }, extra.sessionId),
     async progress(progress, total, message) {
       if (progressToken === undefined) return;
-      const words = has(protocolVersion, "progress_messages") ? { message } : {};
-      const params = { progressToken, progress, total, ...words };
+      const messages = has(protocolVersion, "progress_messages") ? { message } : {};
+      const params = { progressToken, progress, total, ...messages };
       await extra.sendNotification({ method: "notifications/progress", params });
     },
   };
@@ -78,17 +78,17 @@ for (const [method, schema] of Object.entries(requests)) {
     try {
       return await everything.answer(method, params, callerOf(extra));
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
+      if (!(error instanceof Rejected)) throw error;
       throw new types.McpError(error.code, error.message, error.data);
     }
   });
 }
 
 for (const schema of [types.InitializedNotificationSchema, types.RootsListChangedNotificationSchema]) {
-  server.setNotificationHandler(schema, ({ method }) => everything.heard.push(method));
+  server.setNotificationHandler(schema, ({ method }) => everything.received.push(method));
 }
 
-/** Connect; the SDK does not tell its handlers what is agreed on. */
+/** Connect, and note the negotiated version, which the SDK does not give to handlers. */
 async function connect(transport) {
   const send = transport.send.bind(transport);
   transport.send = (message, ...options) => {
@@ -101,7 +101,7 @@ async function connect(transport) {
 
 let opened;
 
-/** The transport of the session, opened by the first request. */
+/** Return the transport of the session, which the first request opens. */
 function open(make) {
   opened ??= connect(make());
   return opened;

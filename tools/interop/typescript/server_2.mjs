@@ -1,10 +1,10 @@
-// The "everything" server, by the official TypeScript SDK 2: `node server_2.mjs [ERA]`, over stdio.
-// It speaks both eras, or only `legacy`, or only `stateless`; with `http` in front of that, over HTTP
-// and WebSocket. With `dial URL` it dials there, and speaks both.
+// The "everything" server on the official TypeScript SDK 2: `node server_2.mjs [MODE]`, over stdio.
+// It supports both legacy and stateless versions, or only `legacy`, or only `stateless`; with `http`
+// before the mode, over HTTP and WebSocket. With `dial URL` it dials there, and supports both.
 
 import { randomUUID } from "node:crypto";
 
-// The SDK 1 needs the same between Node and itself.
+// The SDK 1 needs the same adapter between Node and itself.
 import { getRequestListener } from "@hono/node-server";
 import {
   ProtocolError,
@@ -16,13 +16,13 @@ import {
 } from "@modelcontextprotocol/server";
 import { StdioServerTransport, serveStdio } from "@modelcontextprotocol/server/stdio";
 
-import { NeedsAnswers, askByRequests, askByResults } from "./asking.mjs";
+import { InputRequired, askByRequests, askByResults } from "./input_requests.mjs";
 import { Everything, METHODS } from "./everything.mjs";
-import { Refused, has } from "./facts.mjs";
-import { DialTransport, SocketTransport } from "./sockets.mjs";
-import { listen } from "./web.mjs";
+import { Rejected, has } from "./facts.mjs";
+import { DialTransport, SocketTransport } from "./websocket.mjs";
+import { listen } from "./connections.mjs";
 
-/** What this SDK lets a handler do; `notify` sends a notification. */
+/** Return what this SDK offers to a handler; `notify` sends a notification. */
 function callerOf(server, { mcpReq }, notify) {
   const protocolVersion = server.getNegotiatedProtocolVersion();
   const request = (question, options) => mcpReq.send(question, options);
@@ -38,22 +38,22 @@ function callerOf(server, { mcpReq }, notify) {
     log: (level, data) => mcpReq.log(level, data),
     async progress(progress, total, message) {
       if (progressToken === undefined) return;
-      const words = has(protocolVersion, "progress_messages") ? { message } : {};
-      const params = { progressToken, progress, total, ...words };
+      const messages = has(protocolVersion, "progress_messages") ? { message } : {};
+      const params = { progressToken, progress, total, ...messages };
       await mcpReq.notify({ method: "notifications/progress", params });
     },
   };
 }
 
-/** The words of the SDK for how a request ends otherwise. */
-function outcomeOf(error) {
-  if (error instanceof Refused) throw new ProtocolError(error.code, error.message, error.data);
-  if (!(error instanceof NeedsAnswers)) throw error;
+/** Return the SDK's result for a request that needs input, or throw its error. */
+function endOf(error) {
+  if (error instanceof Rejected) throw new ProtocolError(error.code, error.message, error.data);
+  if (!(error instanceof InputRequired)) throw error;
   const requestState = JSON.stringify(error.answers);
   return inputRequired({ inputRequests: error.questions, requestState });
 }
 
-/** A server for one connection, or for one request where there is none. */
+/** Return a server for one connection, or for one stateless request. */
 function makeServer(everything = new Everything(), publish = undefined) {
   const notify = publish ?? ((method, params) => server.notification({ method, params }));
   const server = new Server(
@@ -70,17 +70,17 @@ function makeServer(everything = new Everything(), publish = undefined) {
   );
   for (const method of METHODS) {
     server.setRequestHandler(method, ({ params }, context) =>
-      everything.answer(method, params, callerOf(server, context, notify)).catch(outcomeOf),
+      everything.answer(method, params, callerOf(server, context, notify)).catch(endOf),
     );
   }
   for (const method of ["notifications/initialized", "notifications/roots/list_changed"]) {
-    server.setNotificationHandler(method, () => everything.heard.push(method));
+    server.setNotificationHandler(method, () => everything.received.push(method));
   }
   return server;
 }
 
-/** A session, and requests without, which share what the server remembers; or one of the two. */
-async function serveHttp(era = "both") {
+/** Serve one session, stateless requests that share one state, or both. */
+async function serveHttp(mode = "both") {
   const sessions = new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: randomUUID });
   await makeServer().connect(sessions);
   const everything = new Everything();
@@ -100,12 +100,12 @@ async function serveHttp(era = "both") {
     legacy: (request) => sessions.handleRequest(request),
     stateless: (request) => stateless.fetch(request),
   };
-  listen({ "/mcp": getRequestListener(answers[era]) }, (socket) =>
-    connections[era](new SocketTransport(socket)),
+  listen({ "/mcp": getRequestListener(answers[mode]) }, (socket) =>
+    connections[mode](new SocketTransport(socket)),
   );
 }
 
-/** What carries one connection, whatever it is: only in the SDK's name for it that is stdio. */
+/** Serve one connection of any transport, which the SDK calls stdio. */
 const connections = {
   both: (transport) => serveStdio(() => makeServer(), { transport }),
   stateless: (transport) => serveStdio(() => makeServer(), { transport, legacy: "reject" }),

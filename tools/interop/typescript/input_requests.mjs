@@ -1,35 +1,35 @@
-// The tools of the "everything" server that ask the client, see ../asking.py.
+// The tools of the "everything" server that request input from the client; see ../everything.py.
 //
-// They ask by `ask`: in a session the questions are requests of the server; where there is none,
-// the handler ends with what it wants to know, and runs again when that is answered.
+// In a session `ask` sends requests. Without sessions the handler ends with an `input_required`
+// result, and runs again when the client retries with the answers.
 
-import { Refused, facts, has } from "./facts.mjs";
+import { Rejected, facts, has } from "./facts.mjs";
 
-const PATIENCE_MS = 300;
+const CANCEL_AFTER_MS = 300;
 const ELICITATION_ID = "sign-in-1";
 
-/** A failure that the tool's result tells. */
+/** A tool fails; the result has `isError`. */
 export class ToolFailed extends Error {}
 
-/** A handler cannot go on without the answers to these; `answers` are those that it has. */
-export class NeedsAnswers extends Error {
+/** A handler needs answers to `questions`; `answers` are those that it has already. */
+export class InputRequired extends Error {
   constructor(questions, answers) {
-    super("needs answers");
+    super("input required");
     Object.assign(this, { questions, answers });
   }
 }
 
-/** Asks by requests, one after the other. */
+/** Return an `ask` that sends requests, one after the other. */
 export const askByRequests = (request) => async (questions) => {
   const answers = {};
   for (const [key, question] of Object.entries(questions)) answers[key] = await request(question);
   return answers;
 };
 
-/** Asks by results; `answers` are those that have come. */
+/** Return an `ask` for `input_required` results; `answers` came with the request. */
 export const askByResults = (answers) => async (questions) => {
   const open = Object.entries(questions).filter(([key]) => !(key in answers));
-  if (open.length > 0) throw new NeedsAnswers(Object.fromEntries(open), answers);
+  if (open.length > 0) throw new InputRequired(Object.fromEntries(open), answers);
   return answers;
 };
 
@@ -78,37 +78,37 @@ const choices = {
   titledMulti: { type: "array", items: { anyOf: titled } },
 };
 
-const page = { mode: "url", message: "Sign in.", url: facts.url };
+const urlQuestion = { mode: "url", message: "Sign in.", url: facts.url };
 
 // Answers.
 
 const one = async (caller, question) => (await caller.ask({ answer: question })).answer;
 const block = (content) => (Array.isArray(content) ? content[0] : content);
-const modelSaid = ({ content }) => [text(facts.model_said + block(content).text)];
-const userSaid = ({ action, content = null }) => [
-  text(facts.user_said + JSON.stringify({ action, content })),
+const modelAnswer = ({ content }) => [text(facts.model_answer + block(content).text)];
+const userAnswer = ({ action, content = null }) => [
+  text(facts.user_answer + JSON.stringify({ action, content })),
 ];
 
-/** The text of a prompt, or of a resource, that asks. */
+/** Return the text of a prompt or a resource that requests input. */
 export async function contextOf(caller) {
   const question = toUser("What context should the prompt use?", { context: string });
   const { user_context } = await caller.ask({ user_context: question });
   return `Context: ${user_context.content.context}`;
 }
 
-export const askingTools = {
-  test_sampling: async ({ prompt }, caller) => modelSaid(await one(caller, toModel(prompt))),
+export const inputTools = {
+  test_sampling: async ({ prompt }, caller) => modelAnswer(await one(caller, toModel(prompt))),
   async test_sampling_with_progress({ prompt }, caller) {
     const onprogress = ({ progress, total }) => {
-      this.heard.push("notifications/progress");
+      this.received.push("notifications/progress");
       caller.log("info", { progress, total });
     };
-    return modelSaid(await caller.request(toModel(prompt), { onprogress }));
+    return modelAnswer(await caller.request(toModel(prompt), { onprogress }));
   },
   test_cancelled_sampling: async (_, caller) => {
-    const signal = AbortSignal.timeout(PATIENCE_MS);
+    const signal = AbortSignal.timeout(CANCEL_AFTER_MS);
     await caller.request(toModel("Take your time."), { signal }).catch(() => undefined);
-    if (!signal.aborted) throw new ToolFailed("the model answered before anybody gave up");
+    if (!signal.aborted) throw new ToolFailed("the model answered before the cancellation");
     return [text("gave up")];
   },
   test_sampling_with_tools: async (_, caller) => {
@@ -124,7 +124,7 @@ export const askingTools = {
       { role: "assistant", content: use },
       { role: "user", content: outcome },
     );
-    return modelSaid((await caller.ask({ second: question })).second);
+    return modelAnswer((await caller.ask({ second: question })).second);
   },
   test_list_roots: async (_, caller) => {
     const { roots } = await one(caller, forRoots);
@@ -136,23 +136,23 @@ export const askingTools = {
   },
   test_elicitation: async ({ message }, caller) => {
     const fields = Object.fromEntries(Object.keys(facts.form).map((name) => [name, string]));
-    return userSaid(await one(caller, toUser(message, fields)));
+    return userAnswer(await one(caller, toUser(message, fields)));
   },
   test_elicitation_sep1034_defaults: async (_, caller) =>
-    userSaid(await one(caller, toUser("Who are you?", defaults))),
+    userAnswer(await one(caller, toUser("Who are you?", defaults))),
   test_elicitation_sep1330_enums: async (_, caller) =>
-    userSaid(await one(caller, toUser("Choose.", choices))),
+    userAnswer(await one(caller, toUser("Choose.", choices))),
   test_elicitation_url: async (_, caller) => {
     const isSession = has(caller.protocolVersion, "url_errors");
     const identity = isSession ? { elicitationId: ELICITATION_ID } : {};
-    const params = { ...page, ...identity };
+    const params = { ...urlQuestion, ...identity };
     const answer = await one(caller, { method: "elicitation/create", params });
     if (isSession) await caller.notify("notifications/elicitation/complete", identity);
-    return userSaid(answer);
+    return userAnswer(answer);
   },
   test_url_required: async () => {
-    const elicitations = [{ ...page, elicitationId: ELICITATION_ID }];
-    throw new Refused(facts.url_required, "Sign in first", { elicitations });
+    const elicitations = [{ ...urlQuestion, elicitationId: ELICITATION_ID }];
+    throw new Rejected(facts.url_required, "Sign in first", { elicitations });
   },
   test_input_required_result_multiple_inputs: async (_, caller) => {
     const { user_name, greeting, client_roots } = await caller.ask({

@@ -1,11 +1,11 @@
-// Servers that are told by their URL instead of the command that starts them.
+// Transports to servers, and an HTTP listener for the servers of the TypeScript SDKs.
 
 import { createServer } from "node:http";
 
 import { HUB } from "./facts.mjs";
-import { hub, listenOn } from "./sockets.mjs";
+import { hub, listenOn } from "./websocket.mjs";
 
-/** A transport to a server; `transports` are those of an SDK. */
+/** Return a transport to a server; the second argument has the transports of an SDK. */
 export async function transportTo([server, ...args], { Stdio, Http, Sse, Socket }) {
   if (server === HUB) return hub(args);
   if (server.startsWith("ws://")) return new Socket(new URL(server));
@@ -15,17 +15,17 @@ export async function transportTo([server, ...args], { Stdio, Http, Sse, Socket 
 }
 
 /**
- * Serve at any port; prints the URL that all have in common. Handlers have names as "GET /sse";
- * `take` gets the WebSockets.
+ * Serve at a free port, and print the URL. The handlers' keys are paths, or a method and a path as
+ * "GET /sse"; `acceptWebSocket` gets the WebSockets.
  */
-export function listen(handlers, take) {
+export function listen(handlers, acceptWebSocket) {
   const server = createServer((request, response) => {
     const { pathname } = new URL(request.url, "http://localhost");
     const handle = handlers[`${request.method} ${pathname}`] ?? handlers[pathname];
     if (handle === undefined) response.writeHead(405).end();
     else handle(request, response);
   });
-  listenOn({ server, path: "/ws" }).on("connection", take);
+  listenOn({ server, path: "/ws" }).on("connection", acceptWebSocket);
   const host = "127.0.0.1";
   server.listen(0, host, () => console.log(`http://${host}:${server.address().port}`));
 }

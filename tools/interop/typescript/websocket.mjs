@@ -1,4 +1,4 @@
-// WebSocket for the TypeScript SDKs, by `ws`: a transport over one, at either end.
+// WebSocket transports for clients and servers of the TypeScript SDKs, with `ws`.
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -8,7 +8,7 @@ import { WebSocket, WebSocketServer } from "ws";
 const SUBPROTOCOL = "mcp";
 const DONE = 1000;
 
-/** Each message is a text; what begins with the connection, of either side, is not lost. */
+/** A transport that sends each message as text, over a socket of either side. */
 export class SocketTransport {
   constructor(socket) {
     this.socket = socket;
@@ -36,14 +36,14 @@ export class SocketTransport {
   }
 }
 
-/** Opens the connection; `ws` offers to compress. */
+/** A transport that opens the connection; `ws` offers compression. */
 export class DialTransport extends SocketTransport {
   constructor(url) {
     super(new WebSocket(url, SUBPROTOCOL));
   }
 }
 
-/** To a server that dials; it is stopped in the end. */
+/** A transport to a server that dials; closing it stops the server. */
 class HubTransport extends SocketTransport {
   constructor(socket, server) {
     super(socket);
@@ -59,7 +59,7 @@ class HubTransport extends SocketTransport {
   }
 }
 
-/** Listen, start a server that is told where, and take the one connection that it opens. */
+/** Listen, start a server with the URL as its argument, and accept its one connection. */
 export async function hub([program, ...args]) {
   const listener = listenOn({ host: "127.0.0.1", port: 0 });
   await once(listener, "listening");
@@ -70,7 +70,7 @@ export async function hub([program, ...args]) {
   return new HubTransport(socket, server);
 }
 
-/** A listener, which takes up offers to compress. */
-export function listenOn(place) {
-  return new WebSocketServer({ perMessageDeflate: true, ...place });
+/** Return a listener, which accepts offers of compression. */
+export function listenOn(address) {
+  return new WebSocketServer({ perMessageDeflate: true, ...address });
 }
