@@ -168,14 +168,14 @@ def browser(session: nox.Session) -> None:
 def hostile(session: nox.Session) -> None:
     """Attack servers at both HTTP hosts, and measure the cost and the delay of other clients."""
     install(session)
-    session.run("python", "tools/hostile/run_attacks.py", *session.posargs)
+    session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
 
 
 @nox.session(default=False)
 def faults(session: nox.Session) -> None:
     """Cause faults on sockets, and check how servers and clients handle them."""
     install(session)
-    session.run("python", "tools/faults/run_faults.py", *session.posargs)
+    session.run("python", "tools/attacks/run_faults.py", *session.posargs)
 
 
 @nox.session(default=False)

@@ -1,7 +1,7 @@
 """What a server that is to be attacked tells of its tasks."""
 
-import attack_target
 import pytest
+import target
 import trio
 import trio.testing
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 async def count():
-    return int(await attack_target.tasks())
+    return int(await target.tasks())
 
 
 async def test_each_task_counts_and_what_it_has_begun(nursery):

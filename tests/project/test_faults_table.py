@@ -7,7 +7,7 @@ import pytest
 import raw_peers
 import run_faults
 import socket_wires
-from observed_process import Resources
+from measurements import Resources
 from run_faults import Ending
 
 from mcp_trio._transports.trio_websocket import unmasked

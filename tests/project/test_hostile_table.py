@@ -2,13 +2,13 @@
 
 import functools
 
-import attacks
 import attrs
 import harmful_requests
+import http_attacks
 import pytest
 import run_attacks
 import trio
-from attacks import Attack, Ending
+from http_attacks import Attack, Ending
 
 pytestmark = pytest.mark.slow
 
@@ -58,13 +58,13 @@ def test_the_damage_is_the_same_each_time():
 @pytest.fixture
 async def attack(nursery, monkeypatch):
     """`await attack(handler, attempt)` is the ending of an attempt at what a handler serves."""
-    monkeypatch.setattr(attacks, "CLOSE_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(attacks, "TRICKLE_SECONDS", 0.01)
+    monkeypatch.setattr(http_attacks, "CLOSE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(http_attacks, "TRICKLE_SECONDS", 0.01)
 
     async def attack(handler, attempt):
         serve = functools.partial(trio.serve_tcp, handler, 0, host="127.0.0.1")
         [listener] = await nursery.start(serve)
-        target = attacks.Target(listener.socket.getsockname()[1])
+        target = http_attacks.Target(listener.socket.getsockname()[1])
         attack = attrs.evolve(ATTACK, attempts=[attempt])
         [ending] = await attack.run(target)
         return ending
@@ -80,7 +80,7 @@ async def test_a_connection_that_is_closed_with_an_answer_is_seen(attack):
         assert await stream.receive_some() == b""
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nInjected: 1\r\n\r\n")
 
-    ending = await attack(reject, attacks.sending(b"abc", then_eof=True))
+    ending = await attack(reject, http_attacks.sending(b"abc", then_eof=True))
     assert (ending.answers, ending.has_leaked) == ((400,), True)
     assert ending.seconds is not None
 
@@ -90,7 +90,7 @@ async def test_a_connection_that_is_kept_is_seen(attack):
     async def wait(_stream):
         await trio.sleep_forever()
 
-    assert await attack(wait, attacks.trickling(b"a", b"bcd")) == Ending((), None)
+    assert await attack(wait, http_attacks.trickling(b"a", b"bcd")) == Ending((), None)
 
 
 @pytest.mark.real_time
@@ -99,7 +99,7 @@ async def test_who_reads_nothing_sees_when_it_is_cut_off(attack):
         await stream.receive_some()
         await stream.aclose()
 
-    ending = await attack(cut, attacks.not_reading(b"abc"))
+    ending = await attack(cut, http_attacks.not_reading(b"abc"))
     assert ending.seconds is not None
 
 
@@ -108,7 +108,7 @@ async def test_who_vanishes_sees_nothing(attack):
     async def wait(stream):
         await stream.receive_some()
 
-    ending = await attack(wait, attacks.vanishing(b"abc", resets=True))
+    ending = await attack(wait, http_attacks.vanishing(b"abc", resets=True))
     assert ending.answers == ()
 
 

@@ -45,6 +45,11 @@ async def test_each_transport_keeps_the_contract_at_both_ends(nursery, tmp_path,
     nursery.cancel_scope.cancel()
 
 
+def test_each_excuse_is_about_an_existing_check():
+    for transport in TRANSPORTS.values():
+        assert {check for check, _ in transport.excuses} <= CHANNEL_CHECKS.keys()
+
+
 # Third parties: a class with the three methods, and nothing of ours behind it.
 
 

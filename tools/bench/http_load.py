@@ -40,7 +40,7 @@ _HEADERS: Final = {
     "User-Agent": "bench",
 }
 
-# The id in the constant answer of the minimal servers; see `constant.py`.
+# The id in the constant answer of the minimal servers; see `server_minimal.py`.
 _CONSTANT_ID: Final = 1
 
 

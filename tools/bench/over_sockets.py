@@ -81,7 +81,7 @@ class Bench:
 
 
 def _ours(transport: str, place: str) -> Sequence[str]:
-    script = str(HERE / "server_sockets_mcp_trio.py")
+    script = str(HERE / "server_mcp_trio.py")
     return [sys.executable, script, "--transport", transport, "--place", place]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from client_http import CALLS, WARM_UP
 from http_load import JSON_ANSWERS, STATELESS, Form, HttpServerUnderLoad
 from load import NEWEST_LEGACY, STATELESS_VERSION
 from measuring import Measurements, Results, medians_of, print_figures, print_ratios
@@ -27,7 +28,6 @@ from servers import (
     http_commands,
     python_peer,
 )
-from timed_calls import CALLS, WARM_UP
 
 SECONDS_MAX: Final = 120.0
 
@@ -47,8 +47,8 @@ PAIRS: Final = (
 def clients(bench_folder: BenchFolder) -> Mapping[str, Sequence[str]]:
     """Return the command of each client, without the URL and protocol version."""
     return {
-        OURS: [sys.executable, str(HERE / "client_http_mcp_trio.py")],
-        PYTHON_PEER: python_peer("client_http_sdk.py"),
+        OURS: [sys.executable, str(HERE / "client_http.py"), "mcp_trio"],
+        PYTHON_PEER: python_peer("client_http.py", "sdk"),
         TYPESCRIPT_PEER: bench_folder.node("client_http_typescript.mjs"),
     }
 

@@ -24,8 +24,8 @@ WebSockets are served alone, and beside HTTP by either host.
 """
 
 
-def run(server: Server, transport: str, address: str) -> None:
-    trio.run(_until_terminated, STARTS[transport](server, address))
+def run(server: Server, transport: str, address: str, **options: Any) -> None:
+    trio.run(_until_terminated, partial(STARTS[transport](server, address), **options))
 
 
 async def _until_terminated(serve: Callable[..., Awaitable[Any]]) -> None:

@@ -1,13 +1,17 @@
-"""The benchmarked stdio server on mcp_trio; the other servers have the same tools."""
+"""The benchmarked server on mcp_trio; the other servers have the same tools."""
 
-import argparse
+import gc
+from typing import Final
 
-import function_calls
+import serve_sockets
+import trio
+from bench_options import count_function_calls, function_calls, options_parser
 
 from mcp_trio import Context, Server
 from mcp_trio.recording import RecordOptions, Redaction
 
 server = Server("bench")
+HELD: Final = frozenset({"HttpSession", "Session", "SessionChannel", "AnswerStream"})
 
 
 @server.tool
@@ -55,22 +59,41 @@ def add_tool(number: int) -> None:
     server.tool(name=f"add_{number}", description=f"Add two numbers and {number}.")(tool)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Serve the benchmark over stdio.")
+async def holdings() -> str:
+    """Count the tasks, and the objects that belong to sessions."""
+    gc.collect()
+    objects = sum(type(each).__name__ in HELD for each in gc.get_objects())
+    return f"{objects} {trio.lowlevel.current_statistics().tasks_living}"
+
+
+def main() -> None:
+    parser = options_parser()
+    parser.add_argument("--host", choices=["native", "hypercorn"], default="native")
+    parser.add_argument("--transport", choices=serve_sockets.STARTS, help="over this socket")
+    parser.add_argument("--place", help="a port, or the path of a socket file")
     parser.add_argument("--record", metavar="PATH")
     parser.add_argument("--redact", action="store_true", help="by the default rules")
     parser.add_argument("--effects", action="store_true", help="`add` acts through the context")
-    parser.add_argument("--tools", type=int, default=0, help="so many tools more")
-    parser.add_argument("--count-calls", action="store_true")
     options = parser.parse_args()
     for number in range(options.tools):
         add_tool(number)
     if options.count_calls:
-        server.tool(name="function_calls")(function_calls.count)
-        function_calls.watch()
+        server.tool(function_calls)
+        count_function_calls()
     if options.effects:
         use_effects()
     record = options.record
     if options.redact:
         record = RecordOptions(record, redaction=Redaction())
-    server.run(record=record)
+    if options.transport:
+        serve_sockets.run(server, options.transport, options.place)
+    elif options.port:
+        server.tool(holdings)
+        streams = options.form == "sse"
+        server.run("http", port=options.port, server=options.host, streams_answers=streams)
+    else:
+        server.run(record=record)
+
+
+if __name__ == "__main__":
+    main()

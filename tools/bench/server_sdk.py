@@ -1,11 +1,9 @@
-"""The server that is measured beside ours, by the official Python SDK, with what makes it cheap.
+"""The benchmarked server on the official Python SDK, with the options that make it cheap.
 
-That is: `async def` tools, no structured output besides the text, no log messages of its own.
+These are: `async def` tools, no structured output besides the text, no log messages of its own.
 """
 
-import argparse
-
-import function_calls
+from bench_options import count_function_calls, function_calls, options_parser
 from mcp.server.mcpserver import Context, MCPServer  # type: ignore[import-not-found]
 
 server = MCPServer("bench", log_level="WARNING")
@@ -34,24 +32,20 @@ def add_tool(number: int) -> None:
     async def tool(a: int, b: int) -> int:
         return a + b + number
 
-    server.add_tool(
-        tool,
-        name=f"add_{number}",
-        description=f"Add two numbers and {number}.",
-        structured_output=False,
-    )
+    description = f"Add two numbers and {number}."
+    server.add_tool(tool, f"add_{number}", description=description, structured_output=False)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Serve the benchmark over stdio.")
-    parser.add_argument("--tools", type=int, default=0, help="so many tools more")
-    parser.add_argument("--count-calls", action="store_true")
-    options = parser.parse_args()
+    options = options_parser().parse_args()
     for offered in (add, echo, notify):
         server.add_tool(offered, structured_output=False)
     for number in range(options.tools):
         add_tool(number)
     if options.count_calls:
-        server.add_tool(function_calls.count, name="function_calls", structured_output=False)
-        function_calls.watch()
-    server.run("stdio")
+        server.add_tool(function_calls, structured_output=False)
+        count_function_calls()
+    if options.port:
+        server.run("streamable-http", port=options.port, json_response=options.form == "json")
+    else:
+        server.run("stdio")

@@ -54,7 +54,7 @@ class BenchFolder:
 
     def python_commands(self, *options: str) -> Commands:
         """Return the commands of servers that can count function calls."""
-        ours = [sys.executable, str(HERE / "server_mcp_trio.py"), *options]
+        ours = _ours("server_mcp_trio.py", *options)
         return {
             OURS: ours,
             RECORDING: [*ours, "--record", f"{self.folder / 'recordings'}/"],
@@ -109,24 +109,24 @@ FLOORS: Final = (FLOOR_H11, FLOOR_HYPERCORN)
 
 def http_commands(bench_folder: BenchFolder, form: Form) -> Commands:
     """Return the commands of all HTTP servers; only the TypeScript SDK 2 is stateless."""
-    script = "server_http_typescript_2.mjs" if form.is_stateless else "server_http_typescript.mjs"
+    script = "server_typescript_2.mjs" if form.is_stateless else "server_typescript.mjs"
     return {
         **http_python_commands(),
         TYPESCRIPT_PEER: bench_folder.node(script),
-        FLOOR_H11: _ours("server_http_h11.py"),
-        FLOOR_HYPERCORN: _ours("server_http_hypercorn.py"),
+        FLOOR_H11: _ours("server_minimal.py", "--host", "h11"),
+        FLOOR_HYPERCORN: _ours("server_minimal.py", "--host", "hypercorn"),
     }
 
 
 def http_python_commands(*options: str) -> Commands:
     """Return the commands of HTTP servers that can count function calls."""
-    native = [*_ours("server_http_mcp_trio.py"), *options]
+    native = _ours("server_mcp_trio.py", *options)
     return {
         OURS: native,
         HYPERCORN: [*native, "--host", "hypercorn"],
-        PYTHON_PEER: python_peer("server_http_sdk.py", *options),
+        PYTHON_PEER: python_peer("server_sdk.py", *options),
     }
 
 
-def _ours(script: str) -> list[str]:
-    return [sys.executable, str(HERE / script)]
+def _ours(script: str, *options: str) -> list[str]:
+    return [sys.executable, str(HERE / script), *options]

@@ -283,6 +283,7 @@ class _Session:
     on_ended: Callable[[], None]
     closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
+    has_begun: bool = attrs.field(default=True, init=False)
     protocol_version: ProtocolVersion = attrs.field(
         default=PROTOCOL_VERSIONS[_PROTOCOL_VERSION], init=False
     )

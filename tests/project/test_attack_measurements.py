@@ -1,14 +1,15 @@
-"""What is seen of a server's process from outside, and of the client that means well."""
+"""Measurements of a server under attack, of the other client's calls, and their report."""
 
 import os
 import sys
 import time
 from pathlib import Path
 
-import observed_process
+import attrs
+import measurements
 import pytest
 import trio
-from observed_process import Resources
+from measurements import AttackResult, Cost, Resources
 
 pytestmark = pytest.mark.slow
 
@@ -45,15 +46,15 @@ async def test_what_is_left_is_what_does_not_go_away(
     looks, resources, after, seconds, autojump_clock
 ):
     begin = trio.current_time()
-    assert await observed_process.wait_until_released(
+    assert await measurements.wait_until_released(
         looks(*resources), Resources(5, 9), 3.0
     ) == Resources(*after)
-    looked = (trio.current_time() - begin) / observed_process.POLL_SECONDS
+    looked = (trio.current_time() - begin) / measurements.POLL_SECONDS
     assert looked == pytest.approx(seconds)
 
 
 async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
-    meter = observed_process.Meter(os.getpid())
+    meter = measurements.Meter(os.getpid())
     nursery.start_soon(meter.poll)
     large = bytearray(os.urandom(32 << 20))
     await trio.sleep(1)
@@ -67,9 +68,9 @@ async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
 
 
 def test_descriptors_are_counted():
-    before = observed_process.descriptors_of(os.getpid())
+    before = measurements.descriptors_of(os.getpid())
     ends = os.pipe()
-    assert observed_process.descriptors_of(os.getpid()) == before + 2
+    assert measurements.descriptors_of(os.getpid()) == before + 2
     for end in ends:
         os.close(end)
 
@@ -83,29 +84,29 @@ def test_what_is_left_is_a_complaint_unless_it_is_nothing_or_less():
 
 
 CALLS = """
-import time, observed_process
+import time, other_client
 
 def answers():
     yield from (True, False, True)
     time.sleep(60)
 
-observed_process.PAUSE_SECONDS = 0
-observed_process.call_forever(answers().__next__)
+other_client.PAUSE_SECONDS = 0
+other_client.call_forever(answers().__next__)
 """
 
 
 @pytest.fixture
 def command(monkeypatch):
     """A client that calls three times: it is answered, and not, and answered."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(observed_process.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(measurements.__file__).parent))
     return [sys.executable, "-c", CALLS]
 
 
 @pytest.mark.real_time
 async def test_another_client_reports_its_calls_until_it_is_stopped(nursery, monkeypatch, command):
-    monkeypatch.setattr(observed_process, "_OTHER_CALL_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(measurements, "_OTHER_CALL_SECONDS_MAX", 0.1)
     begin = time.monotonic()
-    with observed_process.other_client_calling(command) as other_client:
+    with measurements.other_client_calling(command) as other_client:
         nursery.start_soon(other_client.read_calls)
         with trio.fail_after(20):
             while len(calls := await other_client.calls(begin)) < 3:
@@ -122,10 +123,10 @@ async def test_a_watch_measures_the_cost_of_an_attack_and_what_it_left(monkeypat
         ("RELEASE_SECONDS_MAX", 0.1),
         ("QUIET_SECONDS", 0),
     ):
-        monkeypatch.setattr(observed_process, name, seconds)
+        monkeypatch.setattr(measurements, name, seconds)
     tasks = [7, 9]
     begin = time.monotonic()
-    async with observed_process.watched(os.getpid(), lambda: tasks[0], command) as watch:
+    async with measurements.watched(os.getpid(), lambda: tasks[0], command) as watch:
 
         async def attack():
             with trio.fail_after(20):
@@ -142,3 +143,60 @@ async def test_a_watch_measures_the_cost_of_an_attack_and_what_it_left(monkeypat
         _, cost = await watch.cost_of(trio.lowlevel.checkpoint)
         assert cost.left.tasks == 0
         assert cost.calls == []
+
+
+# The report.
+
+
+WELL = AttackResult(
+    name="an attack",
+    target="native",
+    outcomes="400 x2",
+    seconds=[0.1, 0.2],
+    violations=[],
+    cost=Cost(cpu_ms=1.0, rss_kib=(2.0, 0.0), left=Resources(0, -1), calls=[0.001, 0.002]),
+)
+
+
+def test_what_was_withstood_is_no_complaint(capsys):
+    assert measurements.report([WELL, attrs.evolve(WELL, target="hypercorn")], "attacks", 1.0)
+    out = capsys.readouterr().out
+    assert out.count("400 x2") == 2
+    assert out.index("native") < out.index("hypercorn")
+    assert "2 attacks, 0 problems, 1 s" in out
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ({"violations": ["it was bad", "it was bad"]}, "it was bad x2"),
+        ({"left": Resources(2, 0)}, "2 descriptors and 0 tasks are left x1"),
+        ({"left": Resources(0, 1)}, "0 descriptors and 1 tasks are left x1"),
+        ({"calls": [0.1, None]}, "1 calls of the other client failed x1"),
+        ({"calls": [0.1, 5.5]}, "the other client was answered after 5.5 s x1"),
+        ({"calls": []}, "the other client was answered after 0.0 s x1"),
+    ],
+)
+def test_what_must_not_be_is_told(what, problem, capsys):
+    cost = attrs.evolve(WELL.cost, **{key: what[key] for key in what if key != "violations"})
+    result = attrs.evolve(WELL, cost=cost, violations=what.get("violations", []))
+    assert not measurements.report([result], "attacks", 1.0)
+    out = capsys.readouterr().out
+    assert f"an attack, native: {problem}" in out
+    assert ", 1 problems," in out
+
+
+def test_the_other_client_may_have_to_wait_longer():
+    patient = attrs.evolve(WELL, late_seconds=15.0, cost=attrs.evolve(WELL.cost, calls=[5.5]))
+    assert list(patient.problems()) == []
+
+
+def test_a_host_that_may_fail_others_is_not_reported_for_failed_calls():
+    failed = attrs.evolve(WELL, cost=attrs.evolve(WELL.cost, calls=[0.1, None]))
+    assert list(failed.problems()) == ["1 calls of the other client failed"]
+    assert list(attrs.evolve(failed, may_fail_others=True).problems()) == []
+
+
+def test_where_nothing_was_done_nothing_is_shown(capsys):
+    assert not measurements.report([], "attacks", 1.0)
+    assert "nothing was done" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Cause faults on sockets, and check how both sides end: `python tools/faults/run_faults.py`.
+"""Cause faults on sockets, and check how both sides end: `python tools/attacks/run_faults.py`.
 
 Each fault of `faulty_clients.py` runs against a server process over every socket transport, while a
 well-behaved client calls in a session of its own. Prints a table for each transport; the exit
@@ -9,13 +9,11 @@ behind, or delayed the other client. Costs are the server's, including the other
 
 import argparse
 import contextlib
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,22 +23,14 @@ import attrs
 import faulty_servers
 import trio
 from faulty_clients import FAULTS, TRANSPORTS, WEB, Fault
+from http_attacks import CLOSE_SECONDS_MAX
+from measurements import LATE_SECONDS, AttackResult, RunningTarget, Watch, report, running_target
 from raw_peers import Lines, Messages, summary_of
-from well_behaved_session import connected, text_of
-
-sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
-
-from attack_report import LATE_SECONDS, AttackResult, report
-from attack_target import allow_descriptors
-from load import called
-from observed_process import CLOSE_SECONDS_MAX, Watch, watched
-
-HERE: Final = Path(__file__).resolve().parent
+from target import allow_descriptors
 
 _ROUND_SECONDS: Final = 60.0  # the same where thousands of sessions have their turn
 
 LATE_BESIDE_MANY_SECONDS: Final = 15.0
-END_SECONDS: Final = 10.0
 
 
 @attrs.frozen
@@ -54,63 +44,20 @@ class Ending:
 # Run faults against a server.
 
 
-@attrs.frozen
-class TestedServer:
-    """A server: its transport, process id and URL."""
-
-    transport: str
-    process: int
-    url: str
-
-    async def connect(self) -> Lines:
-        """Open a connection, without sending anything."""
-        parts = urlsplit(self.url)
-        if parts.scheme == "unix":
-            return Lines(await trio.open_unix_socket(parts.path))
-        assert parts.port is not None
-        stream = await trio.open_tcp_stream("127.0.0.1", parts.port)
-        return (
-            Messages(stream, parts.netloc, parts.path) if self.transport in WEB else Lines(stream)
-        )
-
-    def count_tasks(self) -> int:
-        """Return the number of tasks in the server."""
-        wire = connected(self.url)
-        try:
-            return int(text_of(wire, called("tasks", {})))
-        finally:
-            wire.close()
+async def connect(server: RunningTarget) -> Lines:
+    """Open a connection, without sending anything."""
+    parts = urlsplit(server.url)
+    if parts.scheme == "unix":
+        return Lines(await trio.open_unix_socket(parts.path))
+    stream = await trio.open_tcp_stream("127.0.0.1", server.port)
+    if server.transport in WEB:
+        return Messages(stream, parts.netloc, parts.path)
+    return Lines(stream)
 
 
-@contextlib.contextmanager
-def started_server(transport: str, folder: Path, *options: str) -> Generator[TestedServer]:
-    """Run a server process while the block runs."""
-    target = str(folder / "socket") if transport == "unix" else "0"
-    script = str(HERE / "fault_target.py")
-    command = [sys.executable, script, "--transport", transport, "--place", target, *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            if not url:
-                raise RuntimeError(f"the server does not serve: {command}")
-            yield TestedServer(
-                transport, process.pid, _of_websocket(url) if transport in WEB else url
-            )
-            process.send_signal(signal.SIGTERM)
-            process.wait(END_SECONDS)
-        finally:
-            process.kill()
-
-
-def _of_websocket(url: str) -> str:
-    return url if url.startswith("ws") else f"ws://{urlsplit(url).netloc}/ws"
-
-
-async def run_at(server: TestedServer, faults: Sequence[Fault]) -> list[AttackResult]:
+async def run_at(server: RunningTarget, faults: Sequence[Fault]) -> list[AttackResult]:
     """Run all faults against a server, one after the other."""
-    other_client = [sys.executable, str(HERE / "well_behaved_session.py"), server.url]
-    async with watched(server.process, server.count_tasks, other_client) as watch:
+    async with server.watched() as watch:
         return [
             await _measure(fault, server, watch)
             for fault in faults
@@ -118,7 +65,7 @@ async def run_at(server: TestedServer, faults: Sequence[Fault]) -> list[AttackRe
         ]
 
 
-async def _measure(fault: Fault, server: TestedServer, watch: Watch) -> AttackResult:
+async def _measure(fault: Fault, server: RunningTarget, watch: Watch) -> AttackResult:
     endings, cost = await watch.cost_of(partial(_run_connections, fault, server))
     return AttackResult(
         name=fault.name,
@@ -131,7 +78,7 @@ async def _measure(fault: Fault, server: TestedServer, watch: Watch) -> AttackRe
     )
 
 
-async def _run_connections(fault: Fault, server: TestedServer) -> list[Ending]:
+async def _run_connections(fault: Fault, server: RunningTarget) -> list[Ending]:
     """Run a fault on all of its connections at once."""
     endings: list[Ending] = []
     async with trio.open_nursery() as peers:
@@ -140,8 +87,8 @@ async def _run_connections(fault: Fault, server: TestedServer) -> list[Ending]:
     return endings
 
 
-async def _end_of(fault: Fault, server: TestedServer, endings: list[Ending]) -> None:
-    peer = await server.connect()
+async def _end_of(fault: Fault, server: RunningTarget, endings: list[Ending]) -> None:
+    peer = await connect(server)
     begin = time.monotonic()
     seconds_max = _ROUND_SECONDS if fault.has_default_limits else CLOSE_SECONDS_MAX
     with trio.move_on_after(seconds_max) as scope:
@@ -160,11 +107,11 @@ def run(transports: Sequence[str], faults: Sequence[Fault]) -> list[AttackResult
     """Run the faults at all transports at once; then those with default limits, one by one."""
     results: list[AttackResult] = []
 
-    async def run_one(server: TestedServer) -> None:
+    async def run_one(server: RunningTarget) -> None:
         with_short_limits = [each for each in faults if not each.has_default_limits]
         results.extend(await run_at(server, with_short_limits))
 
-    async def run_all(servers: Sequence[TestedServer]) -> None:
+    async def run_all(servers: Sequence[RunningTarget]) -> None:
         async with trio.open_nursery() as nursery:
             for server in servers:
                 nursery.start_soon(run_one, server)
@@ -176,11 +123,12 @@ def run(transports: Sequence[str], faults: Sequence[Fault]) -> list[AttackResult
         )
         with contextlib.ExitStack() as stack:
             servers = [
-                stack.enter_context(started_server(transport, folder)) for transport in transports
+                stack.enter_context(running_target(transport, "sockets", folder))
+                for transport in transports
             ]
             trio.run(run_all, servers)
         for transport in transports if with_default_limits else ():
-            with started_server(transport, folder, "--patient") as server:
+            with running_target(transport, "default", folder) as server:
                 results += trio.run(run_at, server, with_default_limits)
     return sorted(results, key=lambda result: transports.index(result.target))
 

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -18,15 +18,15 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 import wsproto
+from measurements import Resources, descriptors_of, wait_until_released
 from raw_peers import Lines
 from rich.table import Table
 from wsproto import events
 
-sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "interop", "bench")]
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
 
 from interop_command import new_table, show
 from load import NEWEST_LEGACY
-from observed_process import Resources, descriptors_of, wait_until_released
 
 from mcp_trio import Client, Limits, MCPError
 from mcp_trio._transports.sockets import unix_listener
@@ -48,7 +48,6 @@ LIMITS: Final = Limits(
 )
 CLOSE_SECONDS_MAX: Final = 10.0
 RELEASE_SECONDS_MAX: Final = 3.0
-_NO_TEXT: Final = b"\xff\xfe"
 
 
 @attrs.define(eq=False)
@@ -115,8 +114,8 @@ class ServerConnection:
                 self._rest += data
 
     def _next_line(self) -> bytes | None:
-        line, connection, rest = self._rest.partition(b"\n")
-        if not connection:
+        line, found, rest = self._rest.partition(b"\n")
+        if not found:
             return None
         self._rest = rest
         return line
@@ -139,7 +138,7 @@ Serve: TypeAlias = Callable[[ServerConnection], Awaitable[None]]
 """What a server does with a connection, which is closed then."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Fault:
     """A fault of a server.
 
@@ -216,63 +215,49 @@ def everywhere(web: str, lines: str) -> dict[str, str]:
     return {"websocket": web, "unix": lines, "tcp": lines}
 
 
+_INITIALIZE: Final = "limits.requests.initialize_seconds"
+_INVALID: Final[Mapping[str, tuple[bytes, str]]] = {
+    "sends bad UTF-8": (b"\x81\x02\xff\xfe", "1007"),
+    "sends a binary message": (b"\x82\x02{}", "1003"),
+    "sends an unknown opcode": (b"\x83\x00", "1002"),
+    "closes with a reason": (b"\x88\x06\x03\xf5busy", "try again later"),
+}
+
 FAULTS: Final = (
     Fault(
-        name="is silent from the beginning",
-        serve=send_nothing,
-        expected=everywhere("limits.http.headers_seconds", "limits.requests.initialize_seconds"),
+        "sends nothing at all", send_nothing, everywhere("limits.http.headers_seconds", _INITIALIZE)
+    ),
+    Fault("opens, and sends nothing", open_only, {"websocket": _INITIALIZE}),
+    Fault("rejects the handshake", reject, {"websocket": "HTTP 404"}),
+    Fault(
+        "disconnects at once",
+        close_at_once,
+        everywhere("disconnected during the handshake", "ConnectionLost"),
+    ),
+    Fault("resets during a call", cut, everywhere("without a close frame", "OutcomeUnknown")),
+    Fault(
+        "ends in an answer",
+        send_half_an_answer,
+        everywhere("without a close frame", "OutcomeUnknown"),
     ),
     Fault(
-        name="opens, and sends nothing",
-        serve=open_only,
-        expected={"websocket": "limits.requests.initialize_seconds"},
-    ),
-    Fault(name="rejects the handshake", serve=reject, expected={"websocket": "HTTP 404"}),
-    Fault(
-        name="hangs up at once",
-        serve=close_at_once,
-        expected=everywhere("disconnected during the handshake", "ConnectionLost"),
-    ),
-    Fault(name="is cut in a call", serve=cut, expected=everywhere("broke", "OutcomeUnknown")),
-    Fault(
-        name="ends in an answer",
-        serve=send_half_an_answer,
-        expected=everywhere("broke", "OutcomeUnknown"),
+        "answers pings, and no call",
+        answer_nothing,
+        dict.fromkeys(TRANSPORTS, "limits.requests.idle_seconds"),
     ),
     Fault(
-        name="answers pings, and no call",
-        serve=answer_nothing,
-        expected=dict.fromkeys(TRANSPORTS, "limits.requests.idle_seconds"),
+        "answers no ping, nor anything",
+        read_nothing,
+        {"websocket": "limits.websocket.pong_seconds"},
+    ),
+    *(
+        Fault(name, partial(send_invalid, data), {"websocket": error})
+        for name, (data, error) in _INVALID.items()
     ),
     Fault(
-        name="answers no ping, nor anything",
-        serve=read_nothing,
-        expected={"websocket": "limits.websocket.pong_seconds"},
-    ),
-    Fault(
-        name="sends bad UTF-8",
-        serve=partial(send_invalid, b"\x81\x02" + _NO_TEXT),
-        expected={"websocket": "1007"},
-    ),
-    Fault(
-        name="sends a binary message",
-        serve=partial(send_invalid, b"\x82\x02{}"),
-        expected={"websocket": "1003"},
-    ),
-    Fault(
-        name="sends an unknown opcode",
-        serve=partial(send_invalid, b"\x83\x00"),
-        expected={"websocket": "1002"},
-    ),
-    Fault(
-        name="closes with a reason",
-        serve=partial(send_invalid, b"\x88\x06\x03\xf5busy"),
-        expected={"websocket": "try again later"},
-    ),
-    Fault(
-        name="answers over the limit",
-        serve=send_too_much,
-        expected=dict.fromkeys(TRANSPORTS, "limits.messages.bytes_max"),
+        "answers over the limit",
+        send_too_much,
+        dict.fromkeys(TRANSPORTS, "limits.messages.bytes_max"),
     ),
 )
 
@@ -291,10 +276,10 @@ class Result:
 async def call_server(fault: Fault, transport: str, folder: Path) -> Result:
     """Let a client call a server that has this fault."""
     baseline = await _resources()
-    receive_call = trio.current_time()
+    begin = trio.current_time()
     async with trio.open_nursery() as nursery:
         error_text = await _error_text(await nursery.start(_serve, fault, transport, folder))
-        seconds = trio.current_time() - receive_call
+        seconds = trio.current_time() - begin
         nursery.cancel_scope.cancel()
     # There is no event for the end of a system task.
     left = (await wait_until_released(_resources, baseline, RELEASE_SECONDS_MAX)).excess_over(

@@ -25,10 +25,12 @@ from harmful_requests import (
     statuses,
 )
 
-sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
 from load import STATELESS_VERSION, called
-from observed_process import CLOSE_SECONDS_MAX
+
+CLOSE_SECONDS_MAX: Final = 15.0
+"""The time within which the server has to close a useless connection."""
 
 TRICKLE_SECONDS: Final = 0.1
 UNREAD_BYTES: Final = 1 << 14
@@ -66,7 +68,7 @@ Attempt: TypeAlias = Callable[[trio.SocketStream], Awaitable[bytes]]
 """Uses a connection; returns all received bytes, up to the server's close."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Attack:
     """An attack.
 
@@ -82,9 +84,9 @@ class Attack:
     name: str
     attempts: Sequence[Attempt]
     statuses: Collection[int]
-    answers_max: int = 1
-    pause_seconds: float = 0.0
-    hosts: Collection[str] = ("native", "hypercorn")
+    answers_max: int = attrs.field(default=1, kw_only=True)
+    pause_seconds: float = attrs.field(default=0.0, kw_only=True)
+    hosts: Collection[str] = attrs.field(default=("native", "hypercorn"), kw_only=True)
 
     async def run(self, target: Target) -> list[Ending]:
         """Run all attempts, and return how each connection ended."""
@@ -279,105 +281,57 @@ def _each(requests: Sequence[bytes], *, then_eof: bool = False) -> list[Attempt]
     return [sending(request, then_eof=then_eof) for request in requests]
 
 
+NATIVE: Final = ("native",)
+
 ATTACKS: Final = (
+    Attack("headers, byte by byte", [trickling(b"", POST * 10)] * 200, {408}),
     Attack(
-        name="headers, byte by byte",
-        attempts=[trickling(b"", POST * 10)] * 200,
-        statuses={408},
+        "a body, byte by byte", [trickling(POST + _LENGTH, b"x" * 1000)] * 200, {408}, hosts=NATIVE
+    ),
+    Attack("a body that stops", [sending(POST + _LENGTH + b"abc")] * 200, {400, 408}),
+    Attack("half-closed after a half", _each(BROKEN_OFF[:4] * 20, then_eof=True), {400, 408}),
+    Attack("half-closed after all of it", _each([_WHOLE] * 50, then_eof=True), {400}),
+    Attack(
+        "vanished at any point",
+        [vanishing(data, resets=resets) for data in BROKEN_OFF * 20 for resets in (False, True)],
+        (),
     ),
     Attack(
-        name="a body, byte by byte",
-        attempts=[trickling(POST + _LENGTH, b"x" * 1000)] * 200,
-        statuses={408},
-        hosts=("native",),
-    ),
-    Attack(
-        name="a body that stops",
-        attempts=[sending(POST + _LENGTH + b"abc")] * 200,
-        statuses={400, 408},
-    ),
-    Attack(
-        name="half-closed after a half",
-        attempts=_each(BROKEN_OFF[:4] * 20, then_eof=True),
-        statuses={400, 408},
-    ),
-    Attack(
-        name="half-closed after all of it",
-        attempts=_each([_WHOLE] * 50, then_eof=True),
-        statuses={400},
-    ),
-    Attack(
-        name="vanished at any point",
-        attempts=[
-            vanishing(data, resets=resets) for data in BROKEN_OFF * 20 for resets in (False, True)
-        ],
-        statuses=(),
-    ),
-    Attack(
-        name="400 requests at once",
-        attempts=[sending((_HEALTH + b"\r\n") * 399 + _HEALTH_AND_CLOSE)],
-        statuses={200},
+        "400 requests at once",
+        [sending((_HEALTH + b"\r\n") * 399 + _HEALTH_AND_CLOSE)],
+        {200},
         answers_max=400,
     ),
-    Attack(name="lengths that conflict", attempts=_each(CONFLICTING_LENGTHS), statuses={400}),
-    Attack(name="invalid chunking", attempts=_each(INVALID_CHUNKING), statuses={400, 501}),
-    Attack(name="invalid headers", attempts=_each(BROKEN_HEADERS), statuses={400}),
+    Attack("lengths that conflict", _each(CONFLICTING_LENGTHS), {400}),
+    Attack("invalid chunking", _each(INVALID_CHUNKING), {400, 501}),
+    Attack("invalid headers", _each(BROKEN_HEADERS), {400}),
+    Attack("what others accept", _each(OFTEN_ACCEPTED), {400}, hosts=NATIVE),
     Attack(
-        name="what others accept",
-        attempts=_each(OFTEN_ACCEPTED),
-        statuses={400},
-        hosts=("native",),
-    ),
-    Attack(
-        name="requests with damage",
-        attempts=_each(list(damaged(60)), then_eof=True),
-        statuses=REJECTIONS,
+        "requests with damage",
+        _each(list(damaged(60)), then_eof=True),
+        REJECTIONS,
         answers_max=2,  # damage after a complete request is a second one
     ),
-    Attack(name="huge headers", attempts=_each(HUGE_HEADERS), statuses={400, 431}),
+    Attack("huge headers", _each(HUGE_HEADERS), {400, 431}),
     Attack(
-        name="huge bodies",
-        attempts=[
+        "huge bodies",
+        [
             sending(POST + b"Content-Length: 1000000000000\r\n\r\n" + b"x" * 1_000_000),
             sending(CHUNKED, *[b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"] * 40),
             sending(CHUNKED + b"1\r\nx\r\n" * 300_000),
         ],
-        statuses={400, 408, 413},
+        {400, 408, 413},
     ),
+    Attack("headers that are injected", _each(_INJECTED), REJECTIONS | {200}),
+    Attack("invalid text encodings", _each(_NO_TEXT), REJECTIONS),
+    Attack("expensive JSON", _each(_HEAVY_JSON), {400, 408, 413}),
+    Attack("foreign hosts and origins", _each(_FOREIGN), {403}),
+    Attack("no HTTP at all", _each(_NO_HTTP), REJECTIONS, hosts=NATIVE),
+    Attack("upgrades and tunnels", _each(_UPGRADES), REJECTIONS | {200}, hosts=NATIVE),
+    Attack("guesses at session ids", _each(_GUESSES), {400, 404}),
     Attack(
-        name="headers that are injected", attempts=_each(_INJECTED), statuses=REJECTIONS | {200}
+        "long answers never read", [not_reading(call("large", {"mib": 8}))] * 10, (), hosts=NATIVE
     ),
-    Attack(name="invalid text encodings", attempts=_each(_NO_TEXT), statuses=REJECTIONS),
-    Attack(name="expensive JSON", attempts=_each(_HEAVY_JSON), statuses={400, 408, 413}),
-    Attack(name="foreign hosts and origins", attempts=_each(_FOREIGN), statuses={403}),
-    Attack(
-        name="no HTTP at all",
-        attempts=_each(_NO_HTTP),
-        statuses=REJECTIONS,
-        hosts=("native",),
-    ),
-    Attack(
-        name="upgrades and tunnels",
-        attempts=_each(_UPGRADES),
-        statuses=REJECTIONS | {200},
-        hosts=("native",),
-    ),
-    Attack(name="guesses at session ids", attempts=_each(_GUESSES), statuses={400, 404}),
-    Attack(
-        name="long answers never read",
-        attempts=[not_reading(call("large", {"mib": 8}))] * 10,
-        statuses=(),
-        hosts=("native",),
-    ),
-    Attack(
-        name="streams never read",
-        attempts=[not_reading(call("pour", {}, progressToken=1))] * 20,
-        statuses=(),
-    ),
-    Attack(
-        name="2,000 that send nothing",
-        attempts=[read_to_end] * 2000,
-        statuses={408},
-        pause_seconds=0.001,
-    ),
+    Attack("streams never read", [not_reading(call("pour", {}, progressToken=1))] * 20, ()),
+    Attack("2,000 that send nothing", [read_to_end] * 2000, {408}, pause_seconds=0.001),
 )

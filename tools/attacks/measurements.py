@@ -1,40 +1,88 @@
-"""Measure a server process during attacks: memory, file descriptors, tasks, CPU time, other calls.
+"""Measure a server process during attacks, and report the results.
 
-The figures are of this process alone, from /proc (Linux only). A well-behaved client in a process
-of its own calls the server again and again, and prints a line for each call: so delays and failures
-are seen.
+The figures are of the server's process alone, from /proc (Linux only). Meanwhile `other_client.py`
+calls the server in a process of its own, which shows delays and failures.
 """
 
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import attrs
 import trio
+from other_client import count_tasks
+from rich.table import Table
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
 
+from interop_command import new_table, show
 from load import cpu_seconds_of, rss_mib_of
 
+HERE: Final = Path(__file__).resolve().parent
 POLL_SECONDS: Final = 0.02
 """The interval of polling a server."""
 
 QUIET_SECONDS: Final = 0.5
 RELEASE_SECONDS_MAX: Final = 5.0
-PAUSE_SECONDS: Final = 0.05
-CLOSE_SECONDS_MAX: Final = 15.0
-"""The time within which the server has to close a useless connection."""
-
-ECHO_TEXT: Final = "Is anybody there?"
-"""The text that the well-behaved client sends, and a server returns."""
+STOP_SECONDS: Final = 15.0
 
 _OTHER_CALL_SECONDS_MAX: Final = 5.0
+WEBSOCKETS: Final = ("websocket", "native", "hypercorn")
 
 Outcome = TypeVar("Outcome")
+
+# The server.
+
+
+@attrs.frozen
+class RunningTarget:
+    """A running server: its transport, process id and URL."""
+
+    transport: str
+    process: int
+    url: str
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    def watched(self) -> AbstractAsyncContextManager["Watch"]:
+        """Watch the idle server while another client calls it."""
+        other_client = [sys.executable, str(HERE / "other_client.py"), self.url]
+        return watched(self.process, partial(count_tasks, self.url), other_client)
+
+
+@contextmanager
+def running_target(transport: str, limits: str, folder: Path) -> Generator[RunningTarget]:
+    """Run `target.py` in a process while the block runs."""
+    address = str(folder / "socket") if transport == "unix" else "0"
+    options = ["--transport", transport, "--address", address, "--limits", limits]
+    command = [sys.executable, str(HERE / "target.py"), *options]
+    with (
+        (folder / f"{transport}.log").open("wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            if not url:
+                raise RuntimeError(f"the server does not serve: {command}")
+            if transport in WEBSOCKETS and limits != "http":
+                url = f"ws://{urlsplit(url).netloc}/ws"
+            yield RunningTarget(transport, process.pid, url)
+            process.send_signal(signal.SIGTERM)
+            process.wait(STOP_SECONDS)
+        finally:
+            process.kill()
+
 
 # CPU time and memory.
 
@@ -148,19 +196,6 @@ def other_client_calling(command: Sequence[str]) -> Generator[OtherClient]:
             other_client.stop()
 
 
-def call_forever(is_answered: Callable[[], bool]) -> NoReturn:
-    """Call again and again; `is_answered` makes a call and returns whether its answer is right.
-
-    Prints the monotonic time at which each call began, a space, and its duration, or nothing if it
-    failed.
-    """
-    while True:
-        begin = time.monotonic()
-        was_answered = is_answered()
-        print(begin, time.monotonic() - begin if was_answered else "", flush=True)
-        time.sleep(PAUSE_SECONDS)
-
-
 # All figures of an attack.
 
 
@@ -244,3 +279,93 @@ async def watched(
                 yield watch
             finally:
                 other_client.stop()  # or the thread that listens would wait for its next call
+
+
+# The report.
+
+LATE_SECONDS: Final = 5.0
+"""The delay in seconds after which an answer to the other client is late."""
+
+HEADINGS: Final = (
+    *("closed\nafter s", "CPU\nms", "RSS\nKiB", "left\nKiB", "left\nfds", "left\ntasks"),
+    *("others'\ncalls", "latest\nms"),
+)
+
+
+@attrs.frozen(kw_only=True)
+class AttackResult:
+    """The result of one attack or fault.
+
+    Attributes:
+        name: The attack.
+        target: The transport, or the HTTP host.
+        outcomes: How the connections ended.
+        seconds: How long each lasted; None if the server did not close it.
+        violations: Sentences about outcomes that are not allowed.
+        cost: The cost of the attack.
+        late_seconds: The delay after which an answer to the other client is late.
+        may_fail_others: Whether calls of the other client may fail.
+    """
+
+    name: str
+    target: str
+    outcomes: str
+    seconds: Sequence[float | None]
+    violations: Sequence[str]
+    cost: Cost
+    late_seconds: float = LATE_SECONDS
+    may_fail_others: bool = False
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each problem."""
+        yield from self.violations
+        cost = self.cost
+        if problem := cost.left.problem():
+            yield problem
+        if None in cost.calls and not self.may_fail_others:
+            yield f"{cost.calls.count(None)} calls of the other client failed"
+        if cost.latest > self.late_seconds or not cost.calls:
+            yield f"the other client was answered after {cost.latest:.1f} s"
+
+
+def table_of(target: str, results: Sequence[AttackResult]) -> Table:
+    """Return the table of one target's results."""
+    table = new_table()
+    table.add_column(target, no_wrap=True)
+    table.add_column("clients", justify="right")
+    table.add_column("outcomes")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right")
+    for result in results:
+        table.add_row(result.name, *_cells(result))
+    return table
+
+
+def _cells(result: AttackResult) -> Iterator[str]:
+    cost = result.cost
+    yield f"{len(result.seconds):,}"
+    yield result.outcomes
+    yield f"{max((seconds or 0 for seconds in result.seconds), default=0):.2f}"
+    yield f"{cost.cpu_ms:,.0f}"
+    yield from (f"{kib:,.0f}" for kib in cost.rss_kib)
+    yield from (f"{left}" for left in (cost.left.descriptors, cost.left.tasks))
+    yield f"{len(cost.calls)}"
+    yield f"{cost.latest * 1000:.0f}"
+
+
+def report(results: Sequence[AttackResult], what: str, seconds: float) -> bool:
+    """Print all tables and problems; return whether there are results and no problems."""
+    found = [] if results else ["nothing was done"]
+    show(None, found)
+    for target in dict.fromkeys(each.target for each in results):
+        there = [each for each in results if each.target == target]
+        problems = [
+            f"{result.name}, {target}: {problem} x{count}"
+            for result in there
+            for problem, count in Counter(result.problems()).items()
+        ]
+        show(table_of(target, there), problems)
+        print()
+        found += problems
+    print(f"{len(results)} {what}, {len(found)} problems, {seconds:.0f} s")
+    return not found

@@ -1,10 +1,10 @@
-"""Attack our HTTP servers and measure the cost: `python tools/hostile/run_attacks.py`.
+"""Attack our HTTP servers and measure the cost: `python tools/attacks/run_attacks.py`.
 
-Each attack of `attacks.py` runs against a server process, while a well-behaved client makes calls,
-each on a new connection. Both hosts are attacked at the same time. Prints a table for each; the
-exit status is 1 if a client got an answer that is not allowed, was not disconnected, left resources
-behind, or delayed the other client. Costs are the server's, including the other client's calls
-(Linux only).
+Each attack of `http_attacks.py` runs against a server process, while a well-behaved client makes
+calls, each on a new connection. Both hosts are attacked at the same time. Prints a table for each;
+the exit status is 1 if a client got an answer that is not allowed, was not disconnected, left
+resources behind, or delayed the other client. Costs are the server's, including the other client's
+calls (Linux only).
 """
 
 import argparse
@@ -12,25 +12,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import trio
-from attacks import ATTACKS, Attack, Ending, Target, call
+from http_attacks import ATTACKS, CLOSE_SECONDS_MAX, Attack, Ending, Target
+from measurements import AttackResult, RunningTarget, Watch, report, running_target
+from target import allow_descriptors
 
-sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "interop", "bench")]
-
-from attack_report import AttackResult, report
-from attack_target import allow_descriptors
-from http_wire import Link
-from interop_command import RunningServer, running_server
-from observed_process import CLOSE_SECONDS_MAX, Watch, watched
-
-HERE: Final = Path(__file__).resolve().parent
 HOSTS: Final = ("native", "hypercorn")
 
 
@@ -38,32 +30,25 @@ HOSTS: Final = ("native", "hypercorn")
 
 
 async def attack_all(
-    servers: Mapping[str, RunningServer], attacks: Sequence[Attack]
+    servers: Sequence[RunningTarget], attacks: Sequence[Attack]
 ) -> list[AttackResult]:
     """Attack all servers at once."""
     results: list[AttackResult] = []
 
-    async def attack(host: str, server: RunningServer) -> None:
-        port = int(server.address.rpartition(":")[2])
-        other_client = [sys.executable, str(HERE / "well_behaved_caller.py"), str(port)]
-        async with watched(server.process.pid, partial(_tasks_at, port), other_client) as watch:
-            results.extend([await _measure(each, host, Target(port), watch) for each in attacks])
+    async def attack(server: RunningTarget) -> None:
+        async with server.watched() as watch:
+            results.extend([await _measure(each, server, watch) for each in attacks])
 
     async with trio.open_nursery() as nursery:
-        for host, server in servers.items():
-            nursery.start_soon(attack, host, server)
-    return sorted(results, key=lambda result: [*servers].index(result.target))
+        for server in servers:
+            nursery.start_soon(attack, server)
+    hosts = [server.transport for server in servers]
+    return sorted(results, key=lambda result: hosts.index(result.target))
 
 
-def _tasks_at(port: int) -> int:
-    with Link(port) as link:
-        answer = link.ask(call("tasks", {}))
-    result = msgspec.json.decode(next(answer.messages()))["result"]
-    return int(result["content"][0]["text"])
-
-
-async def _measure(attack: Attack, host: str, target: Target, watch: Watch) -> AttackResult:
-    endings, cost = await watch.cost_of(partial(attack.run, target))
+async def _measure(attack: Attack, server: RunningTarget, watch: Watch) -> AttackResult:
+    host = server.transport
+    endings, cost = await watch.cost_of(partial(attack.run, Target(server.port)))
     return AttackResult(
         name=attack.name,
         target=host,
@@ -79,15 +64,8 @@ def run(hosts: Sequence[str], attacks: Sequence[Attack]) -> list[AttackResult]:
     """Start a server for each host, and attack it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-")))
-        servers = {
-            host: stack.enter_context(running_server(_command(host), folder / host))
-            for host in hosts
-        }
+        servers = [stack.enter_context(running_target(host, "http", folder)) for host in hosts]
         return trio.run(attack_all, servers, attacks)
-
-
-def _command(host: str) -> list[str]:
-    return [sys.executable, str(HERE / "attack_target_server.py"), "--host", host]
 
 
 # Outcomes.

@@ -1,19 +1,19 @@
 """Faulty clients, and how our server has to end their connections."""
 
-import functools
 import sys
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
 import attrs
 import trio
+from other_client import ECHO_TEXT
 from raw_peers import Lines, Messages, Script
 
-sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
 from load import NEWEST_LEGACY, called, hello
-from observed_process import ECHO_TEXT
 from socket_wires import BINARY, CLOSE, FIN, PING, TEXT, handshake, masked
 
 # Not hypercorn: it keeps sockets and tasks of ended connections for some time, and its errors close
@@ -34,7 +34,7 @@ _NO_JSON: Final = b"{nothing of the kind"
 _LARGE: Final = called("echo", {"text": "x" * 2 * MIB})
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Fault:
     """A fault of a client.
 
@@ -44,16 +44,15 @@ class Fault:
         expected: The allowed outcomes of a connection by transport; others are not tested.
         count: The number of simultaneous connections.
         is_reading: Whether answers are read.
-        has_default_limits: Whether the server has its default limits, and nothing else runs
-    meanwhile.
+        has_default_limits: Whether the server has its default limits, and runs nothing else.
     """
 
     name: str
     script: Script
     expected: Mapping[str, Collection[str]]
-    count: int = 10
-    is_reading: bool = True
-    has_default_limits: bool = False
+    count: int = attrs.field(default=10, kw_only=True)
+    is_reading: bool = attrs.field(default=True, kw_only=True)
+    has_default_limits: bool = attrs.field(default=False, kw_only=True)
 
 
 # Scripts of the faults.
@@ -189,6 +188,11 @@ def everywhere(web: str, lines: str) -> Mapping[str, Collection[str]]:
     return {**dict.fromkeys(WEB, (web,)), **dict.fromkeys(LINES, (lines,))}
 
 
+def closed_after(outcomes: str) -> Mapping[str, Collection[str]]:
+    """Return these outcomes, followed by a regular close."""
+    return everywhere(f"{outcomes}, close 1000", f"{outcomes}, closed")
+
+
 def on_the_web(*outcomes: str) -> Mapping[str, Collection[str]]:
     """Return the outcomes of a fault that only WebSockets have."""
     return dict.fromkeys(WEB, outcomes)
@@ -203,134 +207,66 @@ _BAD_HANDSHAKES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     "a foreign Host": ({"Host": "example.com"}, "HTTP 403"),
     "a foreign Origin": ({"Origin": "https://example.com"}, "HTTP 403"),
     "an old version of WebSocket": ({"Sec_WebSocket_Version": "8"}, "HTTP 426"),
-    "a key that is none": ({"Sec_WebSocket_Key": "x"}, "HTTP 400"),
+    "an invalid key": ({"Sec_WebSocket_Key": "x"}, "HTTP 400"),
 }
+_BAD_FRAMES: Final[Mapping[str, tuple[bytes, str]]] = {
+    "bad UTF-8, in a frame": (masked(FIN | TEXT, _NO_UTF8), "close 1007"),
+    "a binary message": (masked(FIN | BINARY, _CALL), "close 1003"),
+    "an unknown opcode": (masked(FIN | 0x3, b"x"), "close 1002"),
+    "a frame without a mask": (b"\x81\x02{}", "close 1002"),
+    "an invalid close code": (masked(FIN | CLOSE, (1006).to_bytes(2, "big")), "close 1002"),
+}
+_TLS: Final = bytes.fromhex("16030100c8010000c40303")
+_HTTP: Final = b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + _CALL
+
+# A WebSocket that ends without a close frame is lost: calls in flight are not awaited.
+_HALF_OPEN: Final = {**on_the_web("cut", "answer, cut"), **on_lines("answer, closed")}
+_SILENT: Final = {"websocket": ["HTTP 408"], "native": ["closed"], **on_lines("closed")}
 
 FAULTS: Final = (
+    Fault("a reset during a call", reset, everywhere("answer, gone", "answer, gone"), count=50),
+    Fault("a half-open connection during a call", close_half, _HALF_OPEN, count=20),
+    Fault("a close during a call", close_in_a_call, closed_after("answer"), count=20),
+    Fault("a reader that never reads", read_nothing, everywhere("cut", "cut"), is_reading=False),
+    Fault(f"a flood of {FLOOD:,} calls each", flood, closed_after(f"answer x{FLOOD}"), count=2),
     Fault(
-        name="cut in the middle of a call",
-        script=reset,
-        expected=everywhere("answer, gone", "answer, gone"),
-        count=50,
-    ),
-    Fault(
-        name="half-open in the middle of a call",
-        script=close_half,
-        # A WebSocket that ends without a close frame is lost: calls in flight are not awaited.
-        expected={**on_the_web("cut", "answer, cut"), **on_lines("answer, closed")},
-        count=20,
-    ),
-    Fault(
-        name="a close in the middle of a call",
-        script=close_in_a_call,
-        expected=everywhere("answer, close 1000", "answer, closed"),
-        count=20,
-    ),
-    Fault(
-        name="a reader that never reads",
-        script=read_nothing,
-        expected=everywhere("cut", "cut"),
-        is_reading=False,
-    ),
-    Fault(
-        name=f"a flood of {FLOOD:,} calls each",
-        script=flood,
-        expected=everywhere(
-            f"answer x{FLOOD}, close 1000",
-            f"answer x{FLOOD}, closed",
-        ),
+        f"a flood of {PINGS:,} pings each",
+        flood_with_pings,
+        on_the_web("answer, close 1000"),
         count=2,
     ),
     Fault(
-        name=f"a flood of {PINGS:,} pings each",
-        script=flood_with_pings,
-        expected=on_the_web("answer, close 1000"),
-        count=2,
+        "a message over the limit",
+        partial(send_then_call, _LARGE),
+        closed_after("error -32600, answer"),
     ),
     Fault(
-        name="a message over the limit",
-        script=functools.partial(send_then_call, _LARGE),
-        expected=everywhere("error -32600, answer, close 1000", "error -32600, answer, closed"),
+        "a message that is no JSON",
+        partial(send_then_call, _NO_JSON, is_answered=False),
+        closed_after("answer"),
     ),
     Fault(
-        name="a message that is no JSON",
-        script=functools.partial(send_then_call, _NO_JSON, is_answered=False),
-        expected=everywhere("answer, close 1000", "answer, closed"),
-    ),
-    Fault(
-        name="bad UTF-8, over lines",
-        script=functools.partial(send_then_call, _NO_UTF8),
-        expected=on_lines("error -32700, answer, closed"),
-    ),
-    Fault(
-        name="bad UTF-8, in a frame",
-        script=functools.partial(open_then_send, masked(FIN | TEXT, _NO_UTF8)),
-        expected=on_the_web("close 1007"),
-    ),
-    Fault(
-        name="a binary message",
-        script=functools.partial(open_then_send, masked(FIN | BINARY, _CALL)),
-        expected=on_the_web("close 1003"),
-    ),
-    Fault(
-        name="an unknown opcode",
-        script=functools.partial(open_then_send, masked(FIN | 0x3, b"x")),
-        expected=on_the_web("close 1002"),
-    ),
-    Fault(
-        name="a frame without a mask",
-        script=functools.partial(open_then_send, b"\x81\x02{}"),
-        expected=on_the_web("close 1002"),
-    ),
-    Fault(
-        name="a close code that none may send",
-        script=functools.partial(open_then_send, masked(FIN | CLOSE, (1006).to_bytes(2, "big"))),
-        expected=on_the_web("close 1002"),
+        "bad UTF-8, over lines",
+        partial(send_then_call, _NO_UTF8),
+        on_lines("error -32700, answer, closed"),
     ),
     *(
-        Fault(
-            name=f"a handshake with {name}",
-            script=functools.partial(open_with, headers),
-            expected=on_the_web(outcomes),
-        )
-        for name, (headers, outcomes) in _BAD_HANDSHAKES.items()
+        Fault(name, partial(open_then_send, data), on_the_web(outcome))
+        for name, (data, outcome) in _BAD_FRAMES.items()
     ),
-    Fault(
-        name="no HTTP at all",
-        script=functools.partial(send_at_once, bytes.fromhex("16030100c8010000c40303")),
-        expected=on_the_web("HTTP 400"),
+    *(
+        Fault(f"a handshake with {name}", partial(open_with, headers), on_the_web(outcome))
+        for name, (headers, outcome) in _BAD_HANDSHAKES.items()
     ),
+    Fault("no HTTP at all", partial(send_at_once, _TLS), on_the_web("HTTP 400")),
+    Fault("HTTP where lines are expected", partial(send_at_once, _HTTP), on_lines("closed")),
+    Fault("unanswered pings", answer_no_ping, on_the_web("answer, close 1011"), count=50),
+    Fault("200 that send nothing", send_nothing, _SILENT, count=200),
+    Fault("200 that open, and send nothing", open_only, on_the_web("close 1011"), count=200),
     Fault(
-        name="HTTP where lines are expected",
-        script=functools.partial(send_at_once, b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + _CALL),
-        expected=on_lines("closed"),
-    ),
-    Fault(
-        name="pings that are not answered",
-        script=answer_no_ping,
-        expected=on_the_web("answer, close 1011"),
-        count=50,
-    ),
-    Fault(
-        name="200 that send nothing",
-        script=send_nothing,
-        expected={
-            "websocket": ["HTTP 408"],
-            "native": ["closed"],
-            **on_lines("closed"),
-        },
-        count=200,
-    ),
-    Fault(
-        name="200 that open, and send nothing",
-        script=open_only,
-        expected=on_the_web("close 1011"),
-        count=200,
-    ),
-    Fault(
-        name="many sessions at once",
-        script=complete_session,
-        expected=everywhere("answer x2, close 1000", "answer x2, closed"),
+        "many sessions at once",
+        complete_session,
+        closed_after("answer x2"),
         count=SESSIONS,
         has_default_limits=True,
     ),
