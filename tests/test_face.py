@@ -79,12 +79,14 @@ def test_neither_side_loads_a_web_stack_or_a_terminal(name):
     assert HEAVY & {module.partition(".")[0] for module in more} == set()
 
 
+@pytest.mark.slow
 def test_the_module_of_transports_loads_no_web_stack_before_one_of_its_names_is_used():
     light = loaded_by("from mcp_trio.transports import memory_pair")
     assert {name.partition(".")[0] for name in light}.isdisjoint(HEAVY)
     assert "httpx2" in loaded_by("from mcp_trio.transports import open_http_channel")
 
 
+@pytest.mark.slow
 def test_httpx_is_never_loaded_by_the_package_itself():
     code = "from mcp_trio import Client, http, transports; transports.open_http_channel"
     loaded = loaded_by(code)
@@ -92,6 +94,7 @@ def test_httpx_is_never_loaded_by_the_package_itself():
     assert "httpx" not in loaded
 
 
+@pytest.mark.slow
 def test_a_server_loads_no_client_and_a_client_no_server():
     assert not any("._client" in name for name in loaded_by("from mcp_trio import Server"))
     assert not any("._server" in name for name in loaded_by("from mcp_trio import Client"))

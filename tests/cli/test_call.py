@@ -163,11 +163,13 @@ def test_on_a_terminal_progress_is_a_bar_that_is_erased(on_a_screen):
     assert shown.rstrip().splitlines()[-1].endswith("done")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_control_characters_of_a_server_are_escaped(on_a_screen):
     shown = on_a_screen("call", SOME, "mixed")
     assert "line \\x1b[31mone\r\nline two\r\n" in shown
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels_the_call_at_the_server_and_exits_with_130(tmp_path):
     recording = tmp_path / "server.mcprec.jsonl"
     command = [sys.executable, "-m", "mcp_trio", "call", "slow", "--progress", "--", *RUN]
@@ -215,6 +217,7 @@ def test_read_rejects_a_blob_that_is_not_base64(invoke):
     assert shown.stderr.startswith("odd://b: the data are not base64: ")
 
 
+@pytest.mark.slow
 def test_read_prints_no_bytes_to_a_terminal(on_a_screen):
     assert "[resource: some://bytes, application/x-some, 2.0 KiB]" in on_a_screen(
         "read", SOME, "some://bytes"
@@ -414,6 +417,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON, JSON)
 def test_any_json_is_accepted_as_a_schema(schema, root):
     root = root if isinstance(root, dict) else {"properties": root}
@@ -511,6 +515,7 @@ def test_a_server_that_dies_is_reported_with_its_last_stderr_lines(invoke):
     assert "Traceback" not in shown.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 def test_a_timeout_is_reported_with_the_option_to_raise_it(mcp_trio):
     begin = time.monotonic()
@@ -522,6 +527,7 @@ def test_a_timeout_is_reported_with_the_option_to_raise_it(mcp_trio):
     assert "odd is here" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_stderr_of_a_command_is_passed_on_with_the_option(mcp_trio, config):
     command = ("list", "tools", "--json")
     assert "odd is here" in mcp_trio(*command, "--stderr", "--", *COMMAND).stderr
@@ -779,6 +785,7 @@ def test_an_unknown_protocol_version_is_rejected(invoke):
     assert STATELESS in shown.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol_version", "status"), [("2025-06-18", 0), ("2025-11-25", 0), (STATELESS, 1)]
 )
@@ -814,6 +821,7 @@ def recorded(tmp_path, mcp_trio):
     return path
 
 
+@pytest.mark.slow
 def test_replay_can_use_another_protocol_version_with_a_live_server(recorded, invoke):
     driven = invoke("replay", "--inputs", recorded, SOME, "--protocol-version", "2025-06-18")
     assert driven.exit_code == 0, driven.output
@@ -826,6 +834,7 @@ def test_replay_can_use_another_protocol_version_with_a_live_server(recorded, in
     )
 
 
+@pytest.mark.slow
 def test_replay_of_handlers_takes_no_protocol_version(recorded, invoke):
     rejected = invoke("replay", recorded, SOME, "--protocol-version", "2025-06-18")
     assert rejected.exit_code == 2

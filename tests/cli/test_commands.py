@@ -100,6 +100,7 @@ def test_importing_the_command_line_imports_no_library():
     assert modules_after("import mcp_trio._cli").isdisjoint({"click", "trio", "rich", "msgspec"})
 
 
+@pytest.mark.slow
 def test_run_over_stdio_imports_no_rich_and_no_http():
     loaded = modules_after(
         "import mcp_trio._cli.commands, mcp_trio._cli.serve, mcp_trio._cli.options, mcp_trio._server.stdio"
@@ -107,6 +108,7 @@ def test_run_over_stdio_imports_no_rich_and_no_http():
     assert loaded.isdisjoint({"rich", "httpx2", "h11", "hypercorn", "zstandard", "jsonschema"})
 
 
+@pytest.mark.slow
 def test_help_needs_no_event_loop():
     code = """
 from click.testing import CliRunner

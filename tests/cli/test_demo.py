@@ -41,6 +41,7 @@ def test_the_demo_records_replays_and_shows_within_seconds(mcp_trio):
     assert done.stdout.endswith("What to try next:\n  mcp-trio demo --keep recordings\n")
 
 
+@pytest.mark.slow
 def test_the_demo_records_every_kind_of_request(kept):
     rows, counts = read_rows(kept.server)
     assert (counts.damage, counts.cancelled, counts.errors) == (0, 1, 1)
@@ -97,6 +98,7 @@ def test_a_folder_that_cannot_be_created_is_named(invoke, tmp_path, folder, text
     assert re.search(text, done.output)
 
 
+@pytest.mark.slow
 def test_the_kept_recording_replays(kept, mcp_trio):
     done = mcp_trio("replay", kept.server, EXAMPLE)
     assert done.returncode == 0, done.stderr

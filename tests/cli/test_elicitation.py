@@ -180,6 +180,7 @@ def test_with_yes_a_url_is_declined(invoke, protocol_version):
     assert "only a user at a terminal can confirm opening https://example.com/sign" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)
 def test_a_user_at_a_terminal_fills_in_a_form(protocol_version):
     ours, theirs = pty.openpty()

@@ -41,6 +41,7 @@ def test_the_mock_sends_recorded_responses_over_stdio():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_an_unrecorded_request_is_an_error_for_the_client_and_on_stderr():
     done = mock(EVERYTHING, stdin=call("get-sum", a=2, b=3))
     text = 'tools/call {"name":"get-sum","arguments":{"a":2,"b":3}} was not recorded; closest recorded requests: '
@@ -48,11 +49,13 @@ def test_an_unrecorded_request_is_an_error_for_the_client_and_on_stderr():
     assert (done.returncode, done.stderr.startswith(text)) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_mock_can_be_called_like_the_recorded_server(invoke):
     shown = invoke("call", "echo", "message=Grüße 👋", "--", *MOCK, EVERYTHING)
     assert (shown.stdout, shown.exit_code) == ("Echo: Grüße 👋\n", 0)
 
 
+@pytest.mark.slow
 def test_strict_fails_on_missing_and_unrecorded_requests(write):
     path = write(*ONE_PING)
     assert mock(path, "--strict", stdin=PING).returncode == 0
@@ -63,6 +66,7 @@ def test_strict_fails_on_missing_and_unrecorded_requests(write):
     assert (done.returncode, done.stderr) == (1, expected)
 
 
+@pytest.mark.slow
 def test_pace_sends_the_recorded_responses(write):
     assert mock(write(*ONE_PING), "--pace", "--channel", "0", stdin=PING).stdout.count("\n") == 1
 
@@ -81,6 +85,7 @@ def running(write):
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_mock(running, number):
     running.send_signal(number)

@@ -335,6 +335,7 @@ def test_each_option_sets_its_recorder_option(key):
     assert record_options("x", NOTHING | {"redact": True}).redaction.key is None
 
 
+@pytest.mark.slow
 def test_run_records_with_the_given_options(target, key, tmp_path):
     path = tmp_path / "trip.mcprec.jsonl.zst"
     options = ["--segment-mib", "0.0001", "--redaction-key", key, "--strict", "--sync-seconds", "9"]
@@ -370,6 +371,7 @@ def test_no_command_overwrites_a_recording_unasked(invoke, target, tmp_path):
     assert invoke("redact", str(another), "-o", str(path), "--overwrite").exit_code == 0
 
 
+@pytest.mark.slow
 def test_record_records_with_the_given_options(target, tmp_path):
     path = tmp_path / "trip.mcprec.jsonl"
     command = [sys.executable, "-m", "mcp_trio", "run", target]
@@ -461,6 +463,7 @@ def test_sessions_in_one_file_have_their_own_channels(tmp_path, invoke):
     assert f"shown: {len(chosen)} of {len(rows)} rows" in shown
 
 
+@pytest.mark.slow
 def test_a_later_segment_is_rejected_and_the_error_names_the_first(target, tmp_path, invoke):
     path = tmp_path / "trip.mcprec.jsonl"
     mcp_trio("run", target, "--record", path, "--segment-mib", "0.0001")

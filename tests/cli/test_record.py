@@ -53,6 +53,7 @@ def test_a_session_is_recorded_and_the_servers_status_and_stderr_are_passed_on(
         assert text in shown
 
 
+@pytest.mark.slow
 def test_a_server_killed_by_a_signal_becomes_an_exit_status(tmp_path):
     code = "import os; os.kill(os.getpid(), 9)"
     done = record_in_process("-o", tmp_path / "x", "--", sys.executable, "-c", code)
@@ -70,6 +71,7 @@ def make_broken(folder):
     return folder / "broken"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "status", "text"),
     [
@@ -89,6 +91,7 @@ def test_a_command_that_cannot_be_started_is_reported_in_one_line(tmp_path, make
     assert path.exists() == (make is make_broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "text"),
     [
@@ -112,6 +115,7 @@ def test_a_command_and_an_output_are_required(invoke, tmp_path):
     assert "name one server" in invoke("record", "-o", tmp_path / "x").output
 
 
+@pytest.mark.slow
 def test_the_commands_own_options_are_passed_on(tmp_path):
     done = record_in_process("-o", tmp_path / "x", "--", "echo", "-o", "--", "--help")
     assert done.stdout == "-o -- --help\n"
@@ -213,6 +217,7 @@ def test_a_missing_command_is_reported_before_listening(invoke, tmp_path):
     assert (shown.exit_code, shown.stderr) == (127, "cannot start 'no-such': not found\n")
 
 
+@pytest.mark.slow
 def test_record_connects_stdio_to_a_url(tmp_path, invoke, server):
     path = tmp_path / "session.mcprec.jsonl"
     stdin = "".join(json.dumps(each) + "\n" for each in (HELLO, READY, CALL))
@@ -334,6 +339,7 @@ def test_bridge_rejects_contradictory_options(invoke, arguments, words):
     assert "secret" not in shown.output
 
 
+@pytest.mark.slow
 def test_bridge_does_not_overwrite_a_file(tmp_path):
     path = tmp_path / "x"
     path.write_text("precious")
@@ -344,6 +350,7 @@ def test_bridge_does_not_overwrite_a_file(tmp_path):
     assert path.read_text() == "precious"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "status", "words"),
     [
@@ -361,6 +368,7 @@ def test_the_exit_status_over_stdio_tells_how_the_server_ended(server, status, w
     assert done.stdout == b""
 
 
+@pytest.mark.slow
 def test_over_stdio_pending_requests_are_answered_before_the_bridge_ends(tmp_path, invoke):
     path = tmp_path / "session.mcprec.jsonl"
     with serving(Server("there")) as url:
@@ -409,6 +417,7 @@ def test_the_token_is_required_and_not_forwarded_but_headers_are(
         assert invoke("check", file).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["http", "ws"])
 def test_a_token_allows_listening_on_other_addresses(while_listening, way):
     post = partial(httpx2.post, json=HELLO)

@@ -207,6 +207,7 @@ def test_a_failed_write_leaves_the_recording_unchanged(path, invoke, monkeypatch
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_the_limit_on_secrets_of_a_session_does_not_apply(write, invoke):
     calls = [
         ("in", {**CALL, "params": {"arguments": {"password": f"word-{number:05}"}}})

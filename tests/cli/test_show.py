@@ -226,6 +226,7 @@ def test_control_characters_of_a_peer_are_escaped(write, invoke):
     assert "\x1b" not in shown
 
 
+@pytest.mark.slow
 def test_on_a_terminal_errors_are_coloured_and_long_notes_are_cut(write, on_a_screen):
     failed = result(1, isError=True, content=[{"type": "text", "text": "y" * 119}])
     path = write(("in", request(1, "tools/call", name="g" * 60)), ("out", failed, "r1", 1))

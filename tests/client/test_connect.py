@@ -701,7 +701,7 @@ async def test_the_state_can_be_read_without_a_callback():
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_a_loss_is_reported_before_the_call_fails(restart, nursery):
+async def test_a_loss_is_reported_before_the_call_fails(restart, nursery, autojump_clock):
     told = []
     server = Server("harbour")
     called = trio.Event()

@@ -457,6 +457,7 @@ async def test_an_exception_of_the_block_is_raised_without_a_group():
     assert caught.value.args == ("mine",)
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_a_callers_timeout_is_kept_while_the_group_connects(program):
     tasks, descriptors = running_tasks(), open_descriptors()
@@ -473,8 +474,7 @@ async def test_a_callers_timeout_is_kept_while_the_group_connects(program):
     assert open_descriptors() == descriptors
 
 
-@pytest.mark.real_time
-async def test_a_group_that_was_cancelled_while_it_opened_is_closed():
+async def test_a_group_that_was_cancelled_while_it_opened_is_closed(autojump_clock):
     group = ClientGroup({"held": Held()})
     with trio.move_on_after(0.05):
         await group.__aenter__()
@@ -484,6 +484,7 @@ async def test_a_group_that_was_cancelled_while_it_opened_is_closed():
     await group.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_closing_waits_for_the_server_of_a_cancelled_addition(program):
     tasks, descriptors = running_tasks(), open_descriptors()

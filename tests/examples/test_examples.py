@@ -279,6 +279,7 @@ def told(*args):
     return CliRunner().invoke(commands, ["sweep", *map(str, args)])
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_race_and_its_seed(lucky):
     racing = told(lucky, f"{TARGET}:desk", "--schedules", FORKS)
     assert racing.exit_code == 1
@@ -293,6 +294,7 @@ def test_the_command_prints_the_race_and_its_seed(lucky):
     assert "every response is the recorded one" in locked.output
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 def test_the_example_records_a_lucky_session_that_a_sweep_in_a_process_can_read(tmp_path):
     path = tmp_path / "lucky.mcprec.jsonl"
@@ -304,6 +306,7 @@ def test_the_example_records_a_lucky_session_that_a_sweep_in_a_process_can_read(
     assert report.differences == sweep(path, make_desk, schedules=FORKS).differences
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 def test_the_example_without_a_file_prints_its_usage():
     run = subprocess.run(

@@ -191,6 +191,7 @@ async def test_a_cancelled_call_stops_the_statement_and_the_next_call_runs():
             assert (await query(client, "SELECT 1"))["rows"] == [[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 async def test_it_runs_as_a_process_and_logs_to_a_file_that_is_whole_at_the_end(tmp_path):
     log = tmp_path / "explorer.log"
@@ -206,6 +207,7 @@ async def test_it_runs_as_a_process_and_logs_to_a_file_that_is_whole_at_the_end(
     assert any(text.startswith("rejected, not authorized: ATTACH") for text in texts)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 async def test_a_database_that_cannot_be_opened_is_named_to_the_host_and_in_the_log(tmp_path):
     log, path = tmp_path / "explorer.log", tmp_path / "missing.db"
@@ -219,6 +221,7 @@ async def test_a_database_that_cannot_be_opened_is_named_to_the_host_and_in_the_
     assert last["text"] == f"cannot open {path}: unable to open database file"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 @pytest.mark.real_time
 async def test_a_host_that_disconnects_ends_statements_and_the_lifespan(tmp_path, nursery):

@@ -433,6 +433,7 @@ SHAPES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(SHAPES)
 def test_each_message_of_a_batch_is_decoded_as_alone(shapes):
     members = [

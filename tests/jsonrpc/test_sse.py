@@ -95,6 +95,7 @@ def defined_event(fields, data_bytes_max):
     return [Event(joined, name or "message", event_id, retry_ms)], event_id
 
 
+@pytest.mark.slow
 @given(st.lists(events, max_size=5), cuts)
 def test_events_arrive_as_they_were_sent(sent, cuts):
     stream = b"".join(encode_event(event) for event in sent)
@@ -306,6 +307,7 @@ def test_lines_of_data_are_added_in_place():
     assert parser.feed(b"\n") == [Event(b"a\nb\nc")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [b"data\n", b"data:12\n", b"id: 12\n", b": note\n"])
 def test_many_short_lines_take_no_more_memory_than_they_have_bytes(line):
     parser = EventParser(data_bytes_max=MIB)

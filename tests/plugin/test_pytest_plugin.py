@@ -305,6 +305,7 @@ def test_a_missing_recording_fails_unless_the_option_allows_recording(desk, reco
     assert not recordings.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 @KINDS
 def test_once_makes_missing_recordings_and_none_uses_them(desk, recordings, test):
@@ -329,6 +330,7 @@ def test_a_recorded_command_is_not_started_again(desk):
     outcome(run_recorded(desk, "none", COMMAND, greeting="Goodbye"), passed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 @KINDS
 def test_an_unrecorded_request_fails_the_test(desk, test):
@@ -371,6 +373,7 @@ def test_all_replaces_every_recording(desk, recordings):
     assert path.read_bytes() != first
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 @KINDS
 def test_a_failing_test_keeps_the_old_recording(desk, recordings, test):
@@ -499,6 +502,7 @@ def test_the_fixtures_work_under_the_anyio_plugin(trip):
         outcome(run(trip, "-p", "no:trio", "-W", "error", f"--mcp-record={mode}"), passed=4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 def test_the_package_is_imported_only_when_a_fixture_is_used(desk):
     test = """

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TOOL = Path(__file__).parents[2] / "tools" / "layers.py"
 PACKAGES = (
     *("_cli", "examples", "_replay", "_testing", "_server", "_client", "_session"),

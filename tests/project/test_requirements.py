@@ -6,6 +6,8 @@ import pytest
 import requirements
 from requirements import MarkedId, Requirement, Trap, Untested
 
+pytestmark = pytest.mark.slow
+
 TICKED_EVERYWHERE = """
 import pytest
 from pytest import mark

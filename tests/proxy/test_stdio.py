@@ -21,6 +21,7 @@ def cut(chunks, line_bytes_max=100):
     return [*lines, *cutter.finish()]
 
 
+@pytest.mark.slow
 @given(st.lists(ODD_BYTES), st.integers(1, 8))
 def test_joined_lines_are_the_stream_however_it_is_chunked(chunks, line_bytes_max):
     lines = cut(chunks, line_bytes_max)

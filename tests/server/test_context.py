@@ -263,7 +263,9 @@ async def test_logging_is_a_cancellation_point_even_if_nothing_is_sent(server, s
 
 
 @pytest.mark.requirement("LOG-13")
-async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(nursery):
+async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(
+    nursery, autojump_clock
+):
     from mcp_trio.testing import WirePeer
     from mcp_trio.transports import memory_pair
 

@@ -432,6 +432,7 @@ async def test_values_of_a_converter_replay_to_the_same_bytes(tmp_path, serve):
         await trio.to_thread.run_sync(replay, path, make_server(other))
 
 
+@pytest.mark.slow
 def test_cattrs_is_imported_only_if_a_converter_is_given():
     code = """
 import sys

@@ -781,6 +781,7 @@ def classes_and_values(draw):
     return attrs.make_class("Generated", fields), values
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ELIC-09", "ELIC-16")
 @given(classes_and_values())
 def test_every_value_of_a_flat_class_comes_back_as_it_was(generated):

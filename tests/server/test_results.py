@@ -217,6 +217,7 @@ def test_a_set_has_the_same_order_whatever_the_hash_seed():
     assert runs == {b'{"s":["a","b","c","d","e"]}\n'}
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.recursive(
@@ -680,6 +681,7 @@ async def test_an_input_required_result_is_not_structured_content():
 # The schema and the type say the same.
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=60)
 @hypothesis.given(st.data())
 def test_every_value_of_the_type_is_valid_by_the_schema(data):

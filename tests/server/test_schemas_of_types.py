@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 import annotated_types as at
 import attrs
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -90,6 +91,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(HINTS, VALUES)
 def test_the_schema_of_every_type_is_valid_and_says_what_is_decoded(hint, value):

@@ -71,6 +71,7 @@ states = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MRTR-19", "MRTR-20", "MRTR-22")
 @given(states)
 def test_a_state_comes_back_as_it_was_sealed(given_state):

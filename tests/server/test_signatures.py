@@ -601,6 +601,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.slow
 @given(st.sampled_from([*WRITERS.values()]), st.lists(WORDS, min_size=2, max_size=2), TEXTS)
 def test_each_style_gives_back_all_that_was_written(write, prose, texts):
     before, after = prose
@@ -848,6 +849,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from(["it", "n", "a\nb"]), json_values))
 def test_rejected_arguments_have_lines_that_each_name_a_path(sent):

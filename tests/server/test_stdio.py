@@ -203,6 +203,7 @@ def test_a_signal_closes_the_session_and_exits_the_lifespan(number):
     assert child.returncode == 128 + number
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 def test_a_signal_ends_a_server_that_is_still_starting():
     with process(enter="await trio.sleep_forever()") as child:
@@ -213,6 +214,7 @@ def test_a_signal_ends_a_server_that_is_still_starting():
     assert child.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 def test_a_second_signal_ends_the_process_at_once():
     enter = "await send_two_signals()"

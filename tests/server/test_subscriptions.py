@@ -140,7 +140,7 @@ async def test_a_list_that_became_empty_is_still_announced(stateless):
 
 
 @pytest.mark.requirement("SUB-05", "TRAP-105")
-async def test_a_change_before_the_acknowledgement_is_announced_after_it(nursery):
+async def test_a_change_before_the_acknowledgement_is_announced_after_it(nursery, autojump_clock):
     limits = Limits(messages=MessageLimits(send_queue_bytes_max=1000))
     server = Server("harbour", offers=EVERYTHING, limits=limits)
 

@@ -144,6 +144,7 @@ SENT = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(HINTS, SENT)
 def test_schema_and_decoder_agree_on_every_union(hints, sent):

@@ -303,6 +303,7 @@ def is_outside(value):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RES-22")
 @pytest.mark.parametrize(
     "text",

@@ -315,6 +315,7 @@ async def test_jobs_started_before_an_error_in_collect_still_run(warm):
 # Whatever is served
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(["sleep", "yield", "fail"]), max_size=3), max_size=6))
 def test_every_step_of_every_job_runs_once_and_in_order(programs):
     seen = []

@@ -90,7 +90,9 @@ async def test_order_is_kept_while_the_writer_is_inside_send(serve_fake, message
     assert ids(channel.sent) == [0, 1, 2, 3, 4]
 
 
-async def test_nothing_is_written_directly_while_the_writer_is_inside_send(serve_fake, message):
+async def test_nothing_is_written_directly_while_the_writer_is_inside_send(
+    serve_fake, message, autojump_clock
+):
     class Watched(DirectFakeChannel):
         met = False
 
@@ -428,7 +430,9 @@ async def test_an_unsendable_notification_is_its_callers_error(serve):
 
 
 @pytest.mark.requirement("PROG-11")
-async def test_progress_goes_no_faster_than_the_peer_reads(serve_fake, call, message, small):
+async def test_progress_goes_no_faster_than_the_peer_reads(
+    serve_fake, call, message, small, autojump_clock
+):
     """The peer sets the rate: what it has not read yet makes the reporting handler wait."""
     told = 0
 

@@ -662,6 +662,7 @@ class Flood(DirectFakeChannel):
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "limits", "mib_max"),
     [

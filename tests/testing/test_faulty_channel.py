@@ -42,6 +42,7 @@ async def never_lucky():
     return FaultyChannel(one, faults=Faults(slow_reader=1e-300, delay_seconds_max=0)), other
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.parametrize("check", CHANNEL_CHECKS)
 @pytest.mark.parametrize("make_pair", [faultless_first, faultless_behind, never_lucky])
@@ -306,6 +307,7 @@ def play_through(seed, at_once):
     return trio.run(played_through, seed, at_once, clock=clock)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seed=st.integers(), at_once=st.integers(1, 60))
 def test_the_same_seed_gives_the_same_faults_whatever_the_batches(seed, at_once):

@@ -78,6 +78,7 @@ def test_without_faults_every_scenario_finishes():
     )
 
 
+@pytest.mark.slow
 def test_hundreds_of_sessions_take_seconds():
     async def short(client, random_source):
         await client.call_tool("add", {"amount": 1})
@@ -114,6 +115,7 @@ def test_another_seed_gives_another_report():
     assert one.sessions != other.sessions
 
 
+@pytest.mark.slow
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):

@@ -85,6 +85,7 @@ ECHO = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "answer"),
     [

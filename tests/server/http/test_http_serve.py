@@ -103,6 +103,7 @@ async def test_a_cancelled_server_ends_each_stream_as_its_protocol_requires(host
     assert last["result"]["_meta"][SUBSCRIPTION_ID] == "a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", HOSTS)
 async def test_a_slow_client_gets_the_last_message_when_the_server_is_cancelled(host):
     server, flooded = harbour(), trio.Event()
@@ -393,6 +394,7 @@ def test_a_second_signal_ends_a_process_at_once():
         assert process.wait(SECONDS) == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 def test_a_process_whose_lifespan_fails_prints_only_the_error():
     done = subprocess.run(

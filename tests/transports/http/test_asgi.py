@@ -171,7 +171,7 @@ async def test_no_body_is_read_for_methods_without_one(method):
 
 
 @pytest.mark.parametrize("length", [b"11", b"9" * 5000, b"0" * 30])
-async def test_a_too_large_content_length_is_rejected_before_the_body(length):
+async def test_a_too_large_content_length_is_rejected_before_the_body(length, autojump_clock):
     async def respond(exchange):
         with pytest.raises(BodyTooLargeError, match="longer than 10"):
             await exchange.body(10)
@@ -214,7 +214,7 @@ async def test_an_answer_before_the_body_announces_the_close(version, says):
     assert (server.headers.get(b"connection") == b"close") is says
 
 
-async def test_an_unread_body_is_dropped_while_the_answer_is_sent():
+async def test_an_unread_body_is_dropped_while_the_answer_is_sent(autojump_clock):
     taken = trio.Event()
 
     async def send(message):

@@ -572,6 +572,7 @@ async def test_a_stream_over_http_1_0_ends_with_the_connection(opened):
     assert (await client.rest()).endswith(b"\r\n\r\nonetwo")
 
 
+@pytest.mark.slow
 async def test_many_requests_are_served_at_the_same_time(opened):
     count = 50
     waiting = 0

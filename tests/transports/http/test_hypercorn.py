@@ -370,6 +370,7 @@ async def test_the_kernel_cuts_off_a_client_that_reads_nothing(opened):
             await trio.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs TCP_USER_TIMEOUT")
 async def test_a_client_that_reads_nothing_delays_the_stop_until_it_is_cut_off(opened):

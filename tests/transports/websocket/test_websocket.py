@@ -653,6 +653,7 @@ def on_native(upgraded, listeners):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.parametrize("host", [on_hypercorn, on_native])
 async def test_a_peer_that_reads_slowly_but_steadily_gets_all_messages(nursery, host):
