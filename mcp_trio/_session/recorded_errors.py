@@ -16,6 +16,7 @@ The first such exception of each class is logged as well.
 """
 
 import contextlib
+import contextvars
 import datetime as dt
 import decimal
 import enum
@@ -483,7 +484,8 @@ def _imported_class(name: str) -> type[Any] | str:
         if not all(map(str.isidentifier, names[:count])):
             break
         try:
-            importlib.import_module(module)
+            # Outside of the lane: what a module does at import is no operation of the handler.
+            contextvars.Context().run(importlib.import_module, module)
         except ModuleNotFoundError as error:
             if count > 1 and error.name == module:
                 break  # The other names are those of classes.

@@ -168,6 +168,40 @@ def test_exits_and_interrupts_of_effects_are_replayed_with_causes_notes_and_byte
     assert b"SystemExit('in a thread')" in path.read_bytes()
 
 
+@effect
+async def use_a_driver() -> None:
+    import lazy_driver
+
+    raise lazy_driver.DriverError(lazy_driver.STARTED)
+
+
+async def using_a_driver(ctx):
+    try:
+        await use_a_driver()
+    except Exception as error:
+        await ctx.info(f"{type(error).__module__} {len(error.args[0])}")
+    await ctx.info(str(ctx.random.random()))
+
+
+def test_the_module_of_an_exception_is_imported_outside_of_the_handler(
+    world, recorded, tmp_path, monkeypatch
+):
+    (tmp_path / "lazy_driver.py").write_text(
+        "import pathlib, random, uuid\n"
+        "STARTED = str(uuid.uuid4())\n"
+        "random.random()\n"
+        "pathlib.Path(__file__).with_name('log').write_text('imported')\n"
+        "class DriverError(Exception): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = recorded(using_a_driver)
+    del sys.modules["lazy_driver"]
+    heard = world.replayed(path, make_server(using_a_driver))
+    assert heard.sent_messages == world.sent_frames(path)
+    assert b"lazy_driver 36" in path.read_bytes()
+    del sys.modules["lazy_driver"]
+
+
 def test_a_cut_anywhere_replays_up_to_the_cut(world, recorded, tmp_path):
     path = recorded(everything)
     lines = path.read_bytes().splitlines(keepends=True)
