@@ -1,8 +1,9 @@
 """The owners of code, and the line of a user's code that is responsible for a call.
 
 A call of the standard library or of Trio counts as one of the user or library that called it. Calls
-of this package do not count. Neither do those of modules in `_WITHOUT_INFLUENCE`, which do not
-change what a handler does, such as logging and the import system.
+of this package do not count, except for those of its clients and channels. Neither do those of
+modules in `_WITHOUT_INFLUENCE`, which do not change what a handler does, such as logging and the
+import system.
 
 The garbage collector runs finalizers in whichever task happens to run. Calls during a collection
 are not attributed to that task: `is_collecting` tells.
@@ -17,13 +18,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Literal, TypeAlias
 
+import outcome
 import trio
 
 Owner: TypeAlias = Literal["user", "library", "standard", "trio", "mcp_trio"]
 
 _OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
 _EXAMPLES: Final = _OURS + "examples" + os.sep
-_TRIO: Final = str(Path(trio.__file__).resolve().parent) + os.sep
+_TRIO: Final = tuple(
+    str(Path(inspect.getfile(module)).resolve().parent) + os.sep for module in (trio, outcome)
+)
 _STANDARD: Final = str(Path(inspect.__file__).resolve().parent) + os.sep
 _LIBRARY_FOLDERS: Final = ("site-packages", "dist-packages")
 
@@ -43,6 +47,10 @@ _WITHOUT_INFLUENCE: Final = frozenset(
     {"logging", "importlib", "linecache", "traceback", "inspect", "warnings", "pkgutil"}
     | {"zipimport", "encodings", "zoneinfo", "_strptime", "gettext"}
 )
+
+# Modules of this package whose changes of the outside count as the caller's: a handler may open a
+# client or a channel by itself.
+_OUTGOING: Final = ("mcp_trio._client.", "mcp_trio._transports.")
 
 # Modules that read clocks for time limits of their own, and do not return what they read.
 _READS_FOR_ITSELF: Final = frozenset(
@@ -84,17 +92,23 @@ def reads_for_handler(frame: FrameType) -> bool:
     return False
 
 
-def responsible_frame(frame: FrameType | None) -> tuple[FrameType, FrameType | None] | None:
+def responsible_frame(
+    frame: FrameType | None, *, is_outside: bool
+) -> tuple[FrameType, FrameType | None] | None:
     """Return the frame of a user or library that is responsible for a call, and what it called.
 
-    `frame` made the call. None: the call does not count, or no code of users and libraries made it.
+    `frame` made the call; `is_outside` is True if the call changes the outside. None: the call does
+    not count, or no code of users and libraries made it.
     """
     called = None
     while frame is not None:
         owner = owner_of(frame.f_code.co_filename)
         if owner in {"user", "library"}:
             return frame, called
-        if owner == "mcp_trio" or module_of(frame).partition(".")[0] in _WITHOUT_INFLUENCE:
+        module = module_of(frame)
+        is_outgoing = is_outside and module.startswith(_OUTGOING)
+        is_internal = owner == "mcp_trio" and not is_outgoing
+        if is_internal or module.partition(".")[0] in _WITHOUT_INFLUENCE:
             return None
         called, frame = frame, frame.f_back
     return None

@@ -24,6 +24,7 @@ import logging
 import os
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -289,6 +290,10 @@ _WRITING_FLAGS: Final = (
 
 # Watches ------------------------------------------------------------------------------------------
 
+# How many paths or names are told apart of what one line reads.
+_TARGETS_MAX: Final = 10
+_OTHER_TARGETS: Final = "…"
+
 _WATCH: Final[ContextVar["UntrackedCallWatch | None"]] = ContextVar("mcp_trio_watch", default=None)
 
 
@@ -305,6 +310,9 @@ class UntrackedCallWatch:
 
     on_untracked_call: Callable[[UntrackedCall], None]
     blocks: bool = False
+    _targets: defaultdict[tuple[str, str], set[str]] = attrs.field(
+        factory=lambda: defaultdict[tuple[str, str], set[str]](set), init=False
+    )
     _token: "Token[UntrackedCallWatch | None] | None" = attrs.field(default=None, init=False)
 
     def __enter__(self) -> Self:
@@ -322,6 +330,11 @@ class UntrackedCallWatch:
         Raises:
             BlockedInReplay: It changes the outside, and this watch blocks such calls.
         """
+        targets = self._targets[untracked_call.call, untracked_call.location]
+        if len(targets) < _TARGETS_MAX:
+            targets.add(untracked_call.target)
+        elif untracked_call.target not in targets and not untracked_call.is_outside:
+            untracked_call = msgspec.structs.replace(untracked_call, target=_OTHER_TARGETS)
         token = _WATCH.set(None)  # What the report itself does is not reported.
         try:
             self.on_untracked_call(untracked_call)
@@ -422,7 +435,7 @@ def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -
         return
     if rule.by_name and owner_of(frame.f_code.co_filename) != "user":
         return
-    found = responsible_frame(frame)
+    found = responsible_frame(frame, is_outside=rule.is_outside)
     if found is None:
         return
     responsible, called = found

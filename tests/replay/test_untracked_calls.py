@@ -25,6 +25,7 @@ import smtplib
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -40,7 +41,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Context, Server, ThreadContext, effect
-from mcp_trio.errors import ReplayDivergence, RequestError
+from mcp_trio.errors import MCPError, ReplayDivergence, RequestError
 from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult
@@ -413,6 +414,7 @@ def test_what_only_reads_is_done_and_named(recorded, name):
     try:
         untracked_calls = replay(path, server_of(source, folder)).untracked_calls
     except ReplayDivergence as divergence:
+        assert divergence.kind == "frame"  # noqa: PT017  some sources have another value here
         untracked_calls = divergence.untracked_calls
     assert snapshot(folder) == before
     assert any(Path(call.target).name.startswith(target) for call in untracked_calls)
@@ -566,6 +568,25 @@ def test_a_handler_of_notifications_is_captured_and_blocked(tmp_path):
     assert removed.exists()
     assert untracked_call.is_outside
     assert f'"value":{seen[0]!r}'.encode() in b"".join(open_recording(path))
+
+
+def test_a_client_that_a_handler_opens_starts_no_process_in_a_replay(recorded):
+    async def source(folder):
+        script = f"open({str(folder / 'started')!r}, 'w').close()"
+        with pytest.raises(MCPError):
+            async with Client([sys.executable, "-c", script]):
+                pass
+        return (folder / "a").exists()
+
+    path, folder, result = recorded(source)
+    assert isinstance(result, CallToolResult)
+    try:
+        calls = replay(path, server_of(source, folder)).untracked_calls
+    except ReplayDivergence as divergence:
+        calls = divergence.untracked_calls
+    (blocked,) = (call for call in calls if call.is_outside)
+    assert blocked.call == "mcp_trio.client.Client.__aenter__"
+    assert not (folder / "started").exists()
 
 
 def test_each_task_draws_its_own_recorded_numbers(recorded):

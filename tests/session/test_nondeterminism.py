@@ -178,7 +178,7 @@ def test_generated_code_counts_as_user_code():
 
 
 def test_no_code_of_users_and_libraries_is_responsible_for_calls_of_the_engine():
-    assert responsible_frame(None) is None
+    assert responsible_frame(None, is_outside=True) is None
 
 
 def log_something():
@@ -365,6 +365,20 @@ async def test_a_watch_that_blocks_refuses_changes_and_reports_readings():
     ]
 
 
+async def test_of_many_files_that_a_line_reads_some_are_told_apart(tmp_path):
+    noted = {}
+
+    async def handler():
+        for number in range(100):
+            (tmp_path / str(number)).exists()
+
+    with UntrackedCallWatch(on_untracked_call=lambda call: noted.update({call: None})):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(in_lane, handler)
+    targets = [Path(call.target).name for call in noted]
+    assert targets == [*map(str, range(10)), "…"]
+
+
 class Notes:
     """A sequencer that keeps marks."""
 
@@ -449,6 +463,13 @@ def test_what_a_module_does_when_it_is_imported_is_noted(tmp_path, monkeypatch):
 # Replaced functions.
 
 
+@pytest.fixture
+def installed():
+    with noting_imports():
+        pass
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_replaced_function_does_not_become_a_method():
     class UtcFormatter(logging.Formatter):
         converter = time.gmtime
@@ -457,7 +478,9 @@ def test_a_replaced_function_does_not_become_a_method():
     assert UtcFormatter("%(asctime)s").format(entry).startswith("1970-01-01 00:00:00")
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_replaced_function_can_be_pickled_and_keeps_its_name():
+    assert isinstance(time.sleep, staticmethod)
     assert time.sleep.__name__ == "sleep"
     assert pickle.loads(pickle.dumps(time.sleep)) is time.sleep
     assert os.stat in os.supports_dir_fd
