@@ -358,11 +358,8 @@ def problems(result: Result) -> Iterator[str]:
 
 
 def table_of(results: Sequence[Result]) -> Table:
-    table = new_table()
-    for heading in ("a server that", "over", "the caller's error"):
-        table.add_column(heading)
-    for heading in ("after s", "left\nfds", "left\ntasks"):
-        table.add_column(heading, justify="right")
+    right = ("after s", "left\nfds", "left\ntasks")
+    table = new_table("a server that", "over", "the caller's error", right=right)
     for result in results:
         table.add_row(
             result.fault.name,
@@ -382,9 +379,7 @@ def report(results: Sequence[Result]) -> bool:
         for result in results
         for problem in problems(result)
     ]
-    show(table_of(results), wrong)
-    print(f"{len(results)} faults at clients, {len(wrong)} problems")
-    return not wrong
+    return show(table_of(results), wrong, f"{len(results)} faults at clients, {{}}")
 
 
 if __name__ == "__main__":

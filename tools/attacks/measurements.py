@@ -330,12 +330,7 @@ class AttackResult:
 
 def table_of(target: str, results: Sequence[AttackResult]) -> Table:
     """Return the table of one target's results."""
-    table = new_table()
-    table.add_column(target, no_wrap=True)
-    table.add_column("clients", justify="right")
-    table.add_column("outcomes")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
+    table = new_table(target, "clients", "outcomes", right=HEADINGS)
     for result in results:
         table.add_row(result.name, *_cells(result))
     return table

@@ -47,7 +47,7 @@ from browser_servers import (  # noqa: E402
     server_with_greeting,
 )
 from install import ensure  # noqa: E402
-from interop_command import new_table, run_command, show  # noqa: E402
+from interop_command import new_table, run_command, show, wrong  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -204,9 +204,8 @@ def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
-    table = new_table()
-    for heading in ("page", "client", "transport", "mode", "setting", "token", "expected", *HOSTS):
-        table.add_column(heading, no_wrap=True)
+    headings = ("page", "client", "transport", "mode", "setting", "token", "expected")
+    table = new_table(*headings, *HOSTS)
     cells = {(outcome.attempt, outcome.host): _cell(outcome) for outcome in outcomes}
     for attempt in dict.fromkeys(outcome.attempt for outcome in outcomes):
         table.add_row(
@@ -220,18 +219,16 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
 def _cell(outcome: Outcome) -> str:
     is_right = not any(outcome.problems())
     cell = f"{outcome.observed}, {H2}" if H2 in outcome.protocols else outcome.observed
-    return cell if is_right else f"[bold red]{cell}[/]"
+    return cell if is_right else wrong(cell)
 
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print the table and the problems; return whether there are no problems."""
     found = [f"{each.name}: {problem}" for each in outcomes for problem in each.problems()]
-    show(table_of(outcomes), ())
+    show(table_of(outcomes))
     for word, meaning in (*PAGES.items(), *SETTINGS.items()):
         print(f"{word}: {meaning}")
-    show(None, found)
-    print(f"{len(outcomes)} visits, {len(found)} problems, {seconds:.0f} s")
-    return not found
+    return show(None, found, f"{len(outcomes)} visits, {{}}, {seconds:.0f} s")
 
 
 def main(arguments: list[str]) -> int:

@@ -122,9 +122,7 @@ RUNS: Final[Mapping[Leg, Callable[[str, Path, str], Column]]] = {
 
 def report(leg: str, sets: Mapping[str, Sequence[Scenario]], columns: Mapping[str, Column]) -> int:
     """Print the table and the problems; return the number of problems."""
-    table = new_table()
-    for title in (leg, "", *sets):
-        table.add_column(title)
+    table = new_table(leg, "", *sets)
     rows = {each.name: each for scenarios in sets.values() for each in scenarios}
     for name, row in rows.items():
         cells = [

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import attrs
 from facts import FACTS
-from interop_command import last_lines, new_table, reachable_server, run_command, show
+from interop_command import last_lines, new_table, reachable_server, run_command, show, wrong
 from peers import INSPECTOR, Command, MissingPeer, Transport, is_installed
 from rich.table import Table
 from sessions import OUR_SERVER
@@ -151,27 +151,24 @@ def _servers(folder: Path, stack: ExitStack) -> Iterator[tuple[Transport, Comman
 def table_of(results: Sequence[Result]) -> Table:
     """Return the table of durations in seconds; red ones had a wrong result."""
     cells: Mapping[tuple[str, object], Result] = {(it.request, it.connection): it for it in results}
-    table = new_table()
-    table.add_column(f"{PACKAGE} {INSPECTOR.pins()[PACKAGE]} --cli, s", no_wrap=True)
     connections = list(dict.fromkeys(result.connection for result in results))
-    for connection in connections:
-        table.add_column("\n".join(connection), justify="right")
+    title = f"{PACKAGE} {INSPECTOR.pins()[PACKAGE]} --cli, s"
+    table = new_table(title, right=map("\n".join, connections))
     for request in dict.fromkeys(result.request for result in results):
         table.add_row(request, *(_cell(cells[request, connection]) for connection in connections))
     return table
 
 
 def _cell(result: Result) -> str:
-    return f"[bold red]{result.seconds:.1f}[/]" if result.failure else f"{result.seconds:.1f}"
+    cell = f"{result.seconds:.1f}"
+    return wrong(cell) if result.failure else cell
 
 
 def report(results: Sequence[Result], seconds: float) -> bool:
     found = [
         f"{it.request} over {' '.join(it.connection)}: {it.failure}" for it in results if it.failure
     ]
-    show(table_of(results), found)
-    print(f"{len(results)} requests, {len(found)} problems, {seconds:.0f} s")
-    return not found
+    return show(table_of(results), found, f"{len(results)} requests, {{}}, {seconds:.0f} s")
 
 
 if __name__ == "__main__":

@@ -68,17 +68,34 @@ def run_command(
     return 0 if report(outcomes, time.monotonic() - begin) else 1
 
 
-def new_table() -> Table:
-    """Return an empty table, with rules if the output is a terminal."""
-    return Table(box=box.SIMPLE_HEAD if _CONSOLE.is_terminal else None, pad_edge=False)
+def new_table(*headings: str, right: Iterable[str] = ()) -> Table:
+    """Return an empty table, with rules if the output is a terminal.
+
+    The columns of `right` follow the others, and are aligned to the right.
+    """
+    table = Table(box=box.SIMPLE_HEAD if _CONSOLE.is_terminal else None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=not table.columns)
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
 
 
-def show(table: Table | None, problems: Iterable[str]) -> None:
-    """Print a table, then the problems in red."""
+def wrong(cell: str) -> str:
+    """Return the cell of a wrong outcome."""
+    return f"[bold red]{cell}[/]"
+
+
+def show(table: Table | None, problems: Iterable[str] = (), summary: str = "") -> bool:
+    """Print a table, the problems in red, and a summary; return whether there are no problems."""
     if table is not None:
         _CONSOLE.print(table)
-    for last_error in problems:
-        _CONSOLE.print(last_error, markup=False, style="red", soft_wrap=True)
+    found = list(problems)
+    for problem in found:
+        _CONSOLE.print(problem, markup=False, style="red", soft_wrap=True)
+    if summary:
+        print(summary.format(f"{len(found)} problems"))
+    return not found
 
 
 START_SECONDS: Final = 30.0

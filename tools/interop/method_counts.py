@@ -90,84 +90,80 @@ def _fields(sent: Sent) -> Iterable[Json]:
     return fields
 
 
+def _in_params(method: str, member: str) -> Callable[[Sent], bool]:
+    return _of(method, lambda it: member in it.params)
+
+
+def _is_url(sent: Sent) -> bool:
+    return sent.params.get("mode") == "url"
+
+
+def _has_default(sent: Sent) -> bool:
+    """Return whether a form has the default of a text; defaults of booleans are older."""
+    return any(isinstance(field.get("default"), str) for field in _fields(sent))
+
+
 _SAMPLING: Final = "sampling/createMessage"
 _ELICITATION: Final = "elicitation/create"
+_SERVER, _CLIENT = Role.SERVER, Role.CLIENT
+
 
 FEATURES: Final = (
-    Feature("annotations of tools", Role.SERVER, "annotations", _tools("annotations")),
-    Feature("titles", Role.SERVER, "titles", _tools("title")),
-    Feature("icons", Role.SERVER, "icons", _tools("icons")),
-    Feature("output schemas", Role.SERVER, "structure", _tools("outputSchema")),
+    Feature("annotations of tools", _SERVER, "annotations", _tools("annotations")),
+    Feature("titles", _SERVER, "titles", _tools("title")),
+    Feature("icons", _SERVER, "icons", _tools("icons")),
+    Feature("output schemas", _SERVER, "structure", _tools("outputSchema")),
     Feature(
-        "structured content",
-        Role.SERVER,
-        "structure",
-        _of("tools/call", lambda it: "structuredContent" in it.result),
+        "structured content", _SERVER, "structure", lambda it: "structuredContent" in it.result
     ),
-    Feature("audio", Role.SERVER, "audio", _content("audio")),
-    Feature("resource links", Role.SERVER, "links", _content("resource_link")),
+    Feature("audio", _SERVER, "audio", _content("audio")),
+    Feature("resource links", _SERVER, "links", _content("resource_link")),
     Feature(
         "completions capability",
-        Role.SERVER,
+        _SERVER,
         "completions",
         lambda it: "completions" in it.result.get("capabilities", {}),
     ),
     Feature(
         "messages of progress",
-        Role.SERVER,
+        _SERVER,
         "progress_messages",
-        _of("notifications/progress", lambda it: "message" in it.params),
+        _in_params("notifications/progress", "message"),
     ),
     Feature(
         "context of completions",
-        Role.CLIENT,
+        _CLIENT,
         "completion_context",
-        _of("completion/complete", lambda it: "context" in it.params),
+        _in_params("completion/complete", "context"),
     ),
-    Feature("forms", Role.SERVER, "elicitation", _of(_ELICITATION, _fields)),
+    Feature("forms", _SERVER, "elicitation", _of(_ELICITATION, _fields)),
+    Feature("defaults of forms", _SERVER, "choices", _of(_ELICITATION, _has_default)),
+    Feature("questions by URL", _SERVER, "urls", _of(_ELICITATION, _is_url)),
     Feature(
-        "defaults of forms",
-        Role.SERVER,
-        "choices",
-        # A default of a boolean is older.
-        _of(_ELICITATION, lambda it: any(isinstance(f.get("default"), str) for f in _fields(it))),
-    ),
-    Feature(
-        "questions by URL",
-        Role.SERVER,
-        "urls",
-        _of(_ELICITATION, lambda it: it.params.get("mode") == "url"),
-    ),
-    Feature(
-        "errors that want a URL",
-        Role.SERVER,
+        "errors that require a URL",
+        _SERVER,
         "url_errors",
         lambda it: it.error.get("code") == FACTS.url_required,
     ),
-    Feature(
-        "tools for models",
-        Role.SERVER,
-        "model_tools",
-        _of(_SAMPLING, lambda it: "tools" in it.params),
-    ),
+    Feature("tools for models", _SERVER, "model_tools", _in_params(_SAMPLING, "tools")),
     Feature(
         "use of tools by models",
-        Role.CLIENT,
+        _CLIENT,
         "model_tools",
         _of(_SAMPLING, lambda it: "tool_use" in _kinds(it.result.get("content"))),
     ),
     Feature(
         "input required",
-        Role.SERVER,
+        _SERVER,
         "rounds",
         lambda it: it.result.get("resultType") == "input_required",
     ),
-    Feature("input responses", Role.CLIENT, "rounds", lambda it: "inputResponses" in it.params),
-    Feature("request states", Role.CLIENT, "rounds", lambda it: "requestState" in it.params),
-    Feature("subscription ids", Role.SERVER, "rounds", lambda it: SUBSCRIPTION_ID in it.meta),
-    Feature("cache hints", Role.SERVER, "rounds", lambda it: "ttlMs" in it.result),
-    Feature("log levels of requests", Role.CLIENT, "rounds", lambda it: LOG_LEVEL in it.meta),
-    Feature("server info of results", Role.SERVER, "rounds", lambda it: SERVER_INFO in it.meta),
+    Feature("input responses", _CLIENT, "rounds", lambda it: "inputResponses" in it.params),
+    Feature("request states", _CLIENT, "rounds", lambda it: "requestState" in it.params),
+    Feature("subscription ids", _SERVER, "rounds", lambda it: SUBSCRIPTION_ID in it.meta),
+    Feature("cache hints", _SERVER, "rounds", lambda it: "ttlMs" in it.result),
+    Feature("log levels of requests", _CLIENT, "rounds", lambda it: LOG_LEVEL in it.meta),
+    Feature("server info of results", _SERVER, "rounds", lambda it: SERVER_INFO in it.meta),
 )
 
 

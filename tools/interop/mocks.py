@@ -30,7 +30,7 @@ import msgspec
 from environments import arguments_of, in_environment, prepare
 from facts import FACTS
 from golden_sessions import SUFFIX, record_session
-from interop_command import new_table, parse, peer_parser, run_command, sdks, show
+from interop_command import new_table, parse, peer_parser, run_command, sdks, show, wrong
 from peers import HERE, HOME, PEERS, Command, Peer
 from rich.table import Table
 from sdk_adapter import Json
@@ -325,13 +325,9 @@ def _sessions(
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
-    table = new_table()
-    for heading in ("mode", "recording", "with"):
-        table.add_column(heading)
-    for heading in ("compared", "as it should be?"):
-        table.add_column(heading, justify="right")
+    table = new_table("mode", "recording", "with", right=("compared", "as expected?"))
     for outcome in outcomes:
-        is_right = "[bold red]no[/]" if outcome.problems else "yes"
+        is_right = wrong("no") if outcome.problems else "yes"
         cells = outcome.mode, outcome.recording, outcome.other, str(outcome.compared), is_right
         table.add_row(*cells)
     return table
@@ -347,13 +343,9 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     for outcome in outcomes:
         if outcome.report is not None:
             print(f"{outcome.recording} driven at {outcome.other}:\n{outcome.report}\n")
-    show(table_of(outcomes), problems)
     compared = sum(outcome.compared for outcome in outcomes)
-    print(
-        f"{len(outcomes)} sessions, {compared} comparisons, {len(problems)} problems,"
-        f" {seconds:.0f} s"
-    )
-    return not problems
+    summary = f"{len(outcomes)} sessions, {compared} comparisons, {{}}, {seconds:.0f} s"
+    return show(table_of(outcomes), problems, summary)
 
 
 def main(arguments: list[str]) -> int:

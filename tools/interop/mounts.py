@@ -28,6 +28,7 @@ from interop_command import (
     run_program,
     running_server,
     show,
+    wrong,
 )
 from peers import HERE, LEGACY, PEERS, PYTHON_WEB, Command, MissingPeer, is_installed
 from rich.table import Table
@@ -249,11 +250,8 @@ def tour_mounts(names: Collection[str], folder: Path) -> list[MountTour]:
 
 def table_of(mount_tours: Sequence[MountTour]) -> Table:
     """Return the table of steps; the last one is how the call in flight ended."""
-    table = new_table()
-    table.add_column("client", no_wrap=True)
-    table.add_column("step")
-    for each in mount_tours:
-        table.add_column("\n".join(each.mount.split(maxsplit=1)))
+    mounts_ = ("\n".join(each.mount.split(maxsplit=1)) for each in mount_tours)
+    table = new_table("client", "step", *mounts_)
     for client_tours in zip(*(each.client_tours for each in mount_tours), strict=True):
         for step in STEPS:
             title = client_tours[0].client.title if step == STEPS[0] else ""
@@ -268,7 +266,7 @@ def _cell(client_tour: ClientTour, step: str) -> str:
     if excuse is not None:
         return letter_of(excuse)
     if failure_of(client_tour, step):
-        return "[bold red]-[/]"
+        return wrong("-")
     outcomes = client_tour.outcomes.get(step, "no end")
     return ENDS.get(outcomes, outcomes)
 
@@ -300,16 +298,12 @@ def problems(mount_tours: Sequence[MountTour]) -> Iterator[str]:
 
 def report(mount_tours: Sequence[MountTour], seconds: float) -> bool:
     """Print the table, the excuses and the problems; return whether there are no problems."""
-    found = list(problems(mount_tours))
-    show(table_of(mount_tours), ())
+    show(table_of(mount_tours))
     for excuse in EXCUSES:
         print(f"{letter_of(excuse)}: {excuse}")
-    show(None, found)
     client_tours = sum(len(each.client_tours) for each in mount_tours)
-    print(
-        f"{len(mount_tours)} mounts, {client_tours} clients, {len(found)} problems, {seconds:.0f} s"
-    )
-    return not found
+    summary = f"{len(mount_tours)} mounts, {client_tours} clients, {{}}, {seconds:.0f} s"
+    return show(None, problems(mount_tours), summary)
 
 
 def main(arguments: list[str]) -> int:

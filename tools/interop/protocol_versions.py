@@ -27,6 +27,7 @@ from interop_command import (
     run_command,
     sdks,
     show,
+    wrong,
 )
 from peers import LEGACY, SDKS, Command, Peer, Transport
 from rich.table import Table
@@ -167,9 +168,7 @@ def pair_all(peers: Sequence[Peer], transport: Transport, folder: Path) -> list[
 
 def expectations() -> Table:
     """Return the table of what each client and server should agree on."""
-    table = new_table()
-    for heading in ("expected: client", *(f"{mode} server" for mode in VERSION_MODES)):
-        table.add_column(heading)
+    table = new_table("expected: client", *(f"{mode} server" for mode in VERSION_MODES))
     for client in VERSION_MODES:
         table.add_row(client, *(EXPECTED[client, server] for server in VERSION_MODES))
     return table
@@ -178,10 +177,8 @@ def expectations() -> Table:
 def observations(pairings: Sequence[Pairing]) -> Table:
     observed = {(pairing.client, pairing.server): pairing for pairing in pairings}
     columns = list(dict.fromkeys(pairing.server for pairing in pairings))
-    table = new_table()
-    table.add_column("observed: client", no_wrap=True)
-    for server in columns:
-        table.add_column("\n".join([*server.name.split(), server.mode]))
+    headings = ("\n".join([*server.name.split(), server.mode]) for server in columns)
+    table = new_table("observed: client", *headings)
     for client in dict.fromkeys(pairing.client for pairing in pairings):
         cells = [cell_of(observed.get((client, server))) for server in columns]
         table.add_row(f"{client.name} {client.mode}", *cells)
@@ -192,7 +189,7 @@ def cell_of(pairing: Pairing | None) -> str:
     if pairing is None:
         return ""
     is_right = pairing.observed == pairing.expected
-    return pairing.observed if is_right else f"[bold red]{pairing.observed}[/]"
+    return pairing.observed if is_right else wrong(pairing.observed)
 
 
 def problems(pairings: Sequence[Pairing]) -> Iterator[str]:
@@ -207,12 +204,10 @@ def problems(pairings: Sequence[Pairing]) -> Iterator[str]:
 
 def report(pairings: Sequence[Pairing], transport: Transport, seconds: float) -> bool:
     """Print both tables and the problems; return whether there are no problems."""
-    show(expectations(), ())
+    show(expectations())
     print()
-    found = list(problems(pairings))
-    show(observations(pairings), found)
-    print(f"{len(pairings)} pairings over {transport}, {len(found)} problems, {seconds:.0f} s")
-    return not found
+    summary = f"{len(pairings)} pairings over {transport}, {{}}, {seconds:.0f} s"
+    return show(observations(pairings), problems(pairings), summary)
 
 
 def main(arguments: list[str]) -> int:

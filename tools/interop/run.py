@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 from facts import FACTS
-from interop_command import new_table, parse, peer_parser, run_command, sdks, show
+from interop_command import new_table, parse, peer_parser, run_command, sdks, show, wrong
 from method_counts import ERROR_ANSWER, Row, rows
 from peers import ROLES, SDKS, TRANSPORTS, Peer, Role, Transport
 from rich.table import Table
@@ -101,19 +101,17 @@ def cell_of(row: Row, outcome: Outcome) -> str:
     if count := outcome.session_counts.seen(row):
         return str(count)
     excuse = excuse_of(row, outcome)
-    return "[bold red]-[/]" if excuse is None else letter_of(excuse)
+    return wrong("-") if excuse is None else letter_of(excuse)
 
 
 def table_of(protocol_version: str, transport: str, outcomes: Sequence[Outcome]) -> Table:
     """Return the table of one protocol version over one transport."""
-    table = new_table()
-    table.add_column(
-        f"{protocol_version}, {transport}\n\n→ by the client\n← by the server", no_wrap=True
+    title = f"{protocol_version}, {transport}\n\n→ by the client\n← by the server"
+    headings = (
+        "\n".join((*outcome.peer.name.split(), outcome.peer.version, outcome.role))
+        for outcome in outcomes
     )
-    table.add_column("")
-    for outcome in outcomes:
-        heading = (*outcome.peer.name.split(), outcome.peer.version, outcome.role)
-        table.add_column("\n".join(heading), justify="right")
+    table = new_table(title, "", right=headings)
     for row in rows(protocol_version):
         cells = [cell_of(row, outcome) for outcome in outcomes]
         table.add_row(row.name, ARROWS[row.sender.value], *cells)
@@ -159,22 +157,19 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     for (protocol_version, transport), sessions in groupby(
         outcomes, attrgetter("protocol_version", "transport")
     ):
-        show(table_of(protocol_version, transport, list(sessions)), ())
+        show(table_of(protocol_version, transport, list(sessions)))
         print()
     for excuse in used_excuses(outcomes):
         print(f"{letter_of(excuse)}: {excuse.reason}")
-    found = list(problems(outcomes))
-    show(None, found)
     cells = sum(len(rows(outcome.protocol_version)) for outcome in outcomes)
     empty = sum(len(unexcused_rows(outcome)) for outcome in outcomes)
     excused = sum(len(empty_rows(outcome)) for outcome in outcomes) - empty
     checks = sum(outcome.checks for outcome in outcomes)
-    print(
+    summary = (
         f"{len(outcomes)} sessions, {cells} cells, {empty} empty, {excused} excused,"
-        f" {checks} checks, {len(found)} problems, {seconds:.0f} s,"
-        f" {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        f" {checks} checks, {{}}, {seconds:.0f} s, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     )
-    return not found
+    return show(None, problems(outcomes), summary)
 
 
 def main(arguments: list[str]) -> int:

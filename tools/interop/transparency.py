@@ -1,12 +1,9 @@
 """Compare sessions with and without the recording proxy: `python tools/interop/transparency.py`.
 
 Every published server receives its script and a line of 4 MiB; then malformed lines and half a
-line; then
-it is killed during its script. Servers that misbehave are scripted here. Prints the amounts of
-data; the
-exit status is 1 if the bytes of a direction, stderr or the exit status differ, if the recording
-differs
-from what was sent and received, or if a peer is not installed.
+line; then it is killed during its script. Servers that misbehave are scripted here. Prints the
+amounts of data; the exit status is 1 if the bytes of a direction, stderr or the exit status differ,
+if the recording differs from what was sent and received, or if a peer is not installed.
 """
 
 import functools
@@ -24,7 +21,7 @@ from typing import Final
 import attrs
 import trio
 from environments import arguments_of, environment, prepare
-from interop_command import new_table, parse, peer_parser, run_command, show
+from interop_command import new_table, parse, peer_parser, run_command, show, wrong
 from method_counts import records_of
 from peers import PEERS, Command
 from request_scripts import BIG, SCRIPTS, Step, WaitFor, ask
@@ -52,9 +49,8 @@ class Observation:
     """The bytes that the host sent and received, the server's stderr, and its exit status.
 
     `server_received` is what arrived at the server; None if that was not observed. `status` is the
-    exit
-    status as in a shell, None for a server that did not end. `failure` is an error that the host
-    noticed.
+    exit status as in a shell, None for a server that did not end. `failure` is an error that the
+    host noticed.
     """
 
     sent: bytes
@@ -342,20 +338,19 @@ async def run_all(cases: Sequence[Case], folder: Path) -> list[Outcome]:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
-    table = new_table()
-    for heading in ("peer", "version", "session"):
-        table.add_column(heading)
-    for heading in ("bytes in", "bytes out", "stderr", "exit", "same?", "recorded?"):
-        table.add_column(heading, justify="right")
+    right = ("bytes in", "bytes out", "stderr", "exit", "same?", "recorded?")
+    table = new_table("peer", "version", "session", right=right)
     for outcome in outcomes:
         case, observed = outcome.case, outcome.observed
         version = PEERS[case.peer].version if case.peer in PEERS else ""
         sizes = (len(observed.sent), len(observed.received), len(observed.stderr))
-        wrongs = (outcome.differences, outcome.unrecorded)
         table.add_row(
             *(case.peer, version, case.session),
             *map(str, (*sizes, observed.status)),
-            *("[bold red]no[/]" if wrong else "yes" for wrong in wrongs),
+            *(
+                wrong("no") if found else "yes"
+                for found in (outcome.differences, outcome.unrecorded)
+            ),
         )
     return table
 
@@ -367,12 +362,8 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
         for outcome in outcomes
         for text in (*outcome.differences, *outcome.unrecorded)
     ]
-    show(table_of(outcomes), problems)
-    print(
-        f"{len(outcomes)} sessions, each with and without the proxy, {len(problems)} problems,"
-        f" {seconds:.0f} s"
-    )
-    return not problems
+    summary = f"{len(outcomes)} sessions, each with and without the proxy, {{}}, {seconds:.0f} s"
+    return show(table_of(outcomes), problems, summary)
 
 
 def main(arguments: list[str]) -> int:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import attrs
 import trio
-from interop_command import Progress, new_table, run_command, run_program, show
+from interop_command import Progress, new_table, run_command, run_program, show, wrong
 from peers import TYPESCRIPT, MissingPeer, is_installed
 from rich.table import Table
 
@@ -143,10 +143,7 @@ def run_all(_folder: Path) -> list[EndpointResult]:
 
 
 def table_of(results: Sequence[EndpointResult]) -> Table:
-    table = new_table()
-    table.add_column(f"ws {TYPESCRIPT.pins()['ws']}", no_wrap=True)
-    for result in results:
-        table.add_column(result.endpoint)
+    table = new_table(f"ws {TYPESCRIPT.pins()['ws']}", *(result.endpoint for result in results))
     for case in CASES:
         table.add_row(case, *(_cell(result, case) for result in results))
     return table
@@ -155,7 +152,7 @@ def table_of(results: Sequence[EndpointResult]) -> Table:
 def _cell(result: EndpointResult, case: str) -> str:
     if not result.failure_of(case):
         return RIGHT
-    return "lacking" if (result.endpoint, case) in LACKING else "[bold red]-[/]"
+    return "lacking" if (result.endpoint, case) in LACKING else wrong("-")
 
 
 def problems(results: Sequence[EndpointResult]) -> Iterator[str]:
@@ -172,12 +169,11 @@ def problems(results: Sequence[EndpointResult]) -> Iterator[str]:
 
 def report(results: Sequence[EndpointResult], seconds: float) -> bool:
     """Print the table and the problems; return whether there are no problems."""
-    found = list(problems(results))
-    show(table_of(results), found)
+    show(table_of(results))
     for (endpoint, case), reason in LACKING.items():
         print(f"{endpoint}: {case}: lacking: {reason}")
-    print(f"{len(results)} endpoints, {len(CASES)} cases, {len(found)} problems, {seconds:.0f} s")
-    return not found
+    summary = f"{len(results)} endpoints, {len(CASES)} cases, {{}}, {seconds:.0f} s"
+    return show(None, problems(results), summary)
 
 
 if __name__ == "__main__":
