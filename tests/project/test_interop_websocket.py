@@ -98,7 +98,7 @@ async def test_our_client_greets_a_server_over_websocket(capsys, nursery):
 @pytest.mark.real_time
 async def test_our_client_greets_our_server_that_dials_and_stops_it(capsys, tmp_path):
     recording = tmp_path / "recorded.mcprec.jsonl"
-    command = [sys.executable, str(sessions.OUR_DIALLER), "--record", str(recording)]
+    command = [sys.executable, str(sessions.OUR_SERVER), "--dial", "--record", str(recording)]
     await our_client.main([HUB, *command], None, "both")
     assert capsys.readouterr().out == f"at {NEWEST}\n"
     assert '"k":"end"' in recording.read_text().splitlines()[-1]

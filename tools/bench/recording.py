@@ -4,23 +4,29 @@ The servers take turns, as in `stdio.py`, and their CPU time counts (Linux only)
 are replayed in this process. Slowness is no failure.
 """
 
-import argparse
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import attrs
 import server_mcp_trio
 import trio
 import trio.testing
 from load import ServerUnderLoad
-from measuring import IN_FLIGHT, Effort, medians_of, print_table, ratio_text, ratios, turns
+from measuring import (
+    IN_FLIGHT,
+    Effort,
+    cpu_of_loads,
+    print_table,
+    ratio_text,
+    ratios,
+    with_rounds,
+)
 
 from mcp_trio import Client, Context, Server
 from mcp_trio.recording import ReplayReport, replay
@@ -45,20 +51,13 @@ Figures = Mapping[str, Mapping[int, Sequence[float]]]
 
 
 def measure(effort: Effort, folder: Path) -> Figures:
-    """Return each server's figures, with a value for each round."""
+    def start(stack: ExitStack) -> Mapping[str, ServerUnderLoad]:
+        return {
+            name: stack.enter_context(ServerUnderLoad(command(name, folder), os.environ))
+            for name in SERVERS
+        }
 
-    def measure_round(round_: int) -> Iterator[tuple[str, int, float]]:
-        with ExitStack() as stack:
-            servers = {
-                name: stack.enter_context(ServerUnderLoad(command(name, folder), os.environ))
-                for name in SERVERS
-            }
-            for server in servers.values():
-                server.initialize()
-            for name, in_flight, cost in turns(servers, IN_FLIGHT, effort, round_):
-                yield name, in_flight, cost.cpu_ms_per_1000
-
-    return medians_of(effort.rounds, measure_round)
+    return cpu_of_loads(effort, start)
 
 
 def command(name: str, folder: Path) -> list[str]:
@@ -137,11 +136,7 @@ def print_virtual_hour(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Measure what recording and replay cost.")
-    parser.add_argument(
-        "--rounds", type=int, default=EFFORT.rounds, help="how often everything is measured"
-    )
-    effort = attrs.evolve(EFFORT, rounds=parser.parse_args(arguments).rounds)
+    effort = with_rounds(EFFORT, arguments, "Measure the cost of recording and replay.")
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as name:
         folder = Path(name)
         print_costs(measure(effort, folder))

@@ -5,18 +5,24 @@ counts (Linux only). The aim is that our stateless call costs at most 1.15 times
 slowness is no failure.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import attrs
 from load import NEWEST_LEGACY, STATELESS_VERSION, ServerUnderLoad
-from measuring import IN_FLIGHT, Effort, medians_of, print_table, ratio_text, ratios, turns
+from measuring import (
+    IN_FLIGHT,
+    Effort,
+    cpu_of_loads,
+    print_table,
+    ratio_text,
+    ratios,
+    with_rounds,
+)
 from servers import OURS, STATELESS_PEERS, BenchFolder
 
 EFFORT: Final = Effort(rounds=5, turns=4, seconds=0.3)
@@ -29,24 +35,16 @@ Figures = Mapping[ServerAtVersion, Mapping[int, Sequence[float]]]
 
 
 def measure(effort: Effort, bench_folder: BenchFolder) -> Figures:
-    """Return each server's figures, with a value for each round."""
-    environment = bench_folder.environment()
+    def start(stack: ExitStack) -> Mapping[ServerAtVersion, ServerUnderLoad]:
+        return {
+            (name, version): stack.enter_context(
+                ServerUnderLoad(command, bench_folder.environment(), version)
+            )
+            for name, command in bench_folder.stateless_commands().items()
+            for version in (NEWEST_LEGACY, STATELESS_VERSION)
+        }
 
-    def measure_round(round_: int) -> Iterator[tuple[ServerAtVersion, int, float]]:
-        with ExitStack() as stack:
-            servers = {
-                (name, protocol_version): stack.enter_context(
-                    ServerUnderLoad(command, environment, protocol_version)
-                )
-                for name, command in bench_folder.stateless_commands().items()
-                for protocol_version in (NEWEST_LEGACY, STATELESS_VERSION)
-            }
-            for server in servers.values():
-                server.initialize()
-            for server_at_version, in_flight, cost in turns(servers, IN_FLIGHT, effort, round_):
-                yield server_at_version, in_flight, cost.cpu_ms_per_1000
-
-    return medians_of(effort.rounds, measure_round)
+    return cpu_of_loads(effort, start)
 
 
 def print_figures(figures: Figures) -> None:
@@ -71,11 +69,7 @@ def cell(figures: Figures, name: str, in_flight: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Measure what a stateless call costs.")
-    parser.add_argument(
-        "--rounds", type=int, default=EFFORT.rounds, help="how often everything is measured"
-    )
-    effort = attrs.evolve(EFFORT, rounds=parser.parse_args(arguments).rounds)
+    effort = with_rounds(EFFORT, arguments, "Measure the cost of stateless calls.")
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as name:
         print_figures(measure(effort, BenchFolder(Path(name))))
     return 0

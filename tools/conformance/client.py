@@ -1,8 +1,7 @@
 """The client of the official suite: `python tools/conformance/client.py URL`.
 
-The suite says in the environment which scenario it plays. Most need nothing but a client that looks
-at everything a server has; a few say what is to be called. The URL alone is enough: which revision
-the server speaks, the client finds out.
+The suite names the scenario in an environment variable. Most scenarios only need a client that uses
+everything a server has; a few name the calls. The client negotiates the protocol version.
 """
 
 import json
@@ -94,7 +93,7 @@ def arguments_of(arguments: list[PromptArgument]) -> dict[str, str]:
     return {argument.name: "text" for argument in arguments if argument.required}
 
 
-# What servers ask --------------------------------------------------------------------------------
+# Answers to servers.
 
 
 def fill_in(params: ElicitParams) -> dict[str, Any]:

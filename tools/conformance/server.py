@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import math
+import signal
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -395,22 +396,35 @@ def toggle(remove: Callable[[], object], add: Callable[[], object]) -> str:
     return "removed"
 
 
+async def dial_until_terminated(url: str, record: str | None) -> None:
+    """Dial again and again, until SIGTERM."""
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(functools.partial(server.dial, url, record=record))
+            await anext(signals)
+            nursery.cancel_scope.cancel()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve everything that a client may try.")
     transports = parser.add_mutually_exclusive_group(required=True)
     transports.add_argument("--stdio", action="store_true", help="over stdin and stdout")
     transports.add_argument("--port", type=int, help="over HTTP, at this port; 0 for any")
+    transports.add_argument("--dial", action="store_true", help="over WebSocket, at URL")
+    parser.add_argument("url", nargs="?", metavar="URL")
     parser.add_argument("--server", choices=["native", "hypercorn"], default="native")
     parser.add_argument("--record", metavar="PATH", help="record the session")
     parser.add_argument(
-        "--protocol-version", action="append", help="speak this one; may be repeated"
+        "--protocol-version", action="append", help="support this one; may be repeated"
     )
     options = parser.parse_args()
     server.protocol_versions = options.protocol_version or server.protocol_versions
     if options.stdio:
         server.run("stdio", record=options.record)
+    elif options.dial:
+        trio.run(dial_until_terminated, options.url, options.record)
     else:
-        logging.basicConfig(level=logging.INFO, format="%(message)s")  # where it serves
+        logging.basicConfig(level=logging.INFO, format="%(message)s")  # the URL
         server.run("http", port=options.port, server=options.server, record=options.record)
 
 

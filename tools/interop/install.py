@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
 from peers import (
     ENVIRONMENTS,
@@ -56,12 +56,6 @@ def install_npm(environment: NodeEnvironment) -> None:
     run([str(environment.bin() / "node"), str(npm), *place, "ci", *options])
 
 
-INSTALLERS: Final[Mapping[type, Callable[[Any], None]]] = {
-    PythonEnvironment: install_python,
-    NodeEnvironment: install_npm,
-}
-
-
 def ensure(environment: Environment) -> None:
     """Install an environment unless it is up to date; a lock keeps other processes out."""
     if is_installed(environment):
@@ -72,7 +66,10 @@ def ensure(environment: Environment) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_installed(environment):
             return
-        INSTALLERS[type(environment)](environment)
+        if isinstance(environment, PythonEnvironment):
+            install_python(environment)
+        else:
+            install_npm(environment)
         environment.stamp.write_text(environment.fingerprint(), encoding="utf-8")
     print(f"{environment.name}: installed in {time.monotonic() - begin:.0f} s", flush=True)
 
@@ -85,7 +82,7 @@ def run(command: Command) -> None:
         raise SystemExit(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
 
 
-# Some need what another brings: those come first. Whatever takes long stands in front.
+# Environments of the second stage need the first. Slow installations come first.
 STAGES: Final[Sequence[Sequence[Environment]]] = (
     (NODE, PYTHON_SERVERS),
     (INSPECTOR, TYPESCRIPT, PYTHON_WEB, PYTHON_2, PYTHON_1),

@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import attrs
 from facts import FACTS, VERSION_MODES, has
@@ -40,26 +40,6 @@ class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
         super().__init__(f"{name} is not installed as pinned: run `{INSTALL}`")
 
 
-class Environment(Protocol):
-    """A place where packages are installed."""
-
-    @property
-    def name(self) -> str: ...
-
-    def pins(self) -> Mapping[str, str]:
-        """Return the version of each package that is requested by name."""
-
-    def fingerprint(self) -> str:
-        """Return a text that changes with any pinned version."""
-
-    @property
-    def stamp(self) -> Path:
-        """Return the file that holds the fingerprint of what is installed."""
-
-    def start(self, program: str) -> Command:
-        """Return the command that runs a program of the environment."""
-
-
 @attrs.frozen(kw_only=True)
 class PythonEnvironment:
     """A virtual environment with a dependency group; `has_us`: also with this project."""
@@ -74,9 +54,11 @@ class PythonEnvironment:
 
     @property
     def stamp(self) -> Path:
+        """Return the file that holds the fingerprint of what is installed."""
         return self.folder / "installed"
 
     def pins(self) -> Mapping[str, str]:
+        """Return the version of each package that is requested by name."""
         return dict(_pin(requirement) for requirement in self.requirements())
 
     def requirements(self) -> list[str]:
@@ -89,6 +71,7 @@ class PythonEnvironment:
         return needed if self.has_us else []
 
     def fingerprint(self) -> str:
+        """Return a text that changes with any pinned version."""
         return "\n".join([sys.version, str(self.folder), *self.requirements(), *self.ours()])
 
     def start(self, program: str) -> Command:
@@ -128,6 +111,8 @@ class NodeEnvironment:
         return [str(self.bin() / "node"), str(self.folder / program)]
 
 
+Environment = PythonEnvironment | NodeEnvironment
+
 PYTHON_1: Final = PythonEnvironment(name="python-1", group="peer-python-1")
 PYTHON_2: Final = PythonEnvironment(name="python-2", group="peer-python-2")
 PYTHON_SERVERS: Final = PythonEnvironment(name="python-servers", group="peer-python-servers")
@@ -142,15 +127,12 @@ class Peer:
     """A client, a server, or both; `client` and `server` are programs of the environment.
 
     A client gets a protocol version, and the server's command or URL. It exits with 0 if the
-    scenario
-    succeeds, and prints how many checks it made. With a version mode ("legacy", "stateless",
-    "both") it only
-    prints the negotiated version. A server serves over stdio; with the argument "http" over the web
-    transports, and prints their URL; with "dial" and a URL it dials there. `sse_roles` are its
-    roles over
-    HTTP+SSE; `dials` says whether it supports servers that dial. `client_modes` and `server_modes`
-    are the
-    version modes that can be chosen; a server's by arguments.
+    scenario succeeds, and prints how many checks it made. With a version mode ("legacy",
+    "stateless", "both") it only prints the negotiated version. A server serves over stdio; with the
+    argument "http" over the web transports, and prints their URL; with "dial" and a URL it dials
+    there. `sse_roles` are its roles over HTTP+SSE; `dials` says whether it supports servers that
+    dial. `client_modes` and `server_modes` are the version modes that can be chosen; a server's by
+    arguments.
     """
 
     name: str

@@ -18,7 +18,6 @@ from mcp_trio.errors import RecordingError
 
 OUR_SERVER: Final = HOME / "tools" / "conformance" / "server.py"
 OUR_CLIENT: Final = HERE / "our_client.py"
-OUR_DIALLER: Final = HERE / "our_dialler.py"
 MCP_TRIO: Final = ("-m", "mcp_trio")
 THEIR_SERVERS: Final[Mapping[Transport, Command]] = {
     "stdio": [],
@@ -97,7 +96,7 @@ def _our_server(transport: Transport) -> Command:
         "http": [everything, "--port=0"],
         "sse": [everything, "--port=0"],
         "websocket": [*MCP_TRIO, "run", everything, "--transport=websocket", "--port=0"],
-        "dialled": [str(OUR_DIALLER)],
+        "dialled": [everything, "--dial"],
     }
     return programs[transport]
 
