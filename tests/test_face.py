@@ -1,4 +1,4 @@
-"""The public face: a tested list, which costs little to import."""
+"""The public names of the package, the cost of its import, and `help(mcp_trio.Client)`."""
 
 import importlib
 import inspect
@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 import mcp_trio
+from mcp_trio import Client, ClientGroup, Subscription
 
 NAMES = sorted(re.findall(r" as (\w+)", Path(mcp_trio.__file__).with_suffix(".pyi").read_text()))
 
@@ -54,7 +56,7 @@ def test_the_public_names_change_on_purpose_only():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_can_be_imported_and_says_what_it_is(name):
+def test_a_public_name_can_be_imported_and_has_a_docstring(name):
     value = getattr(mcp_trio, name)
     assert inspect.getdoc(value)
     assert getattr(mcp_trio, name) is value
@@ -101,7 +103,7 @@ def test_a_server_loads_no_client_and_a_client_no_server():
 
 
 @pytest.mark.parametrize("name", [*FACES, *DEFINING])
-def test_a_public_module_says_what_it_is_for_and_has_the_names_that_it_lists(name):
+def test_a_public_module_has_a_docstring_and_the_names_that_it_lists(name):
     module = importlib.import_module(f"mcp_trio.{name}")
     missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
     assert missing == []
@@ -115,3 +117,61 @@ def test_every_public_module_is_known():
         if not module.name.startswith("_")
     }
     assert public == {*FACES, *DEFINING, "examples", "pytest_plugin"}
+
+
+# The help of Client.
+
+
+OPTIONS = {field.name for field in attrs.fields(Client) if field.init}
+
+METHODS = {
+    *("aclose", "server_can", "request", "notify", "call_tool", "read_resource", "get_prompt"),
+    *("list_tools", "list_prompts", "list_resources", "list_resource_templates", "complete"),
+    *("ping", "set_log_level", "listen", "subscribe", "unsubscribe"),
+    *("set_roots", "notify_roots_changed"),
+}
+
+PROPERTIES = {
+    *("is_open", "state", "state_reason", "server_info", "server_capabilities"),
+    *("instructions", "protocol_version", "counts"),
+}
+
+
+def explained(doc):
+    """Return the names under `Args:` of a docstring."""
+    lines = re.findall(r"^Args:\n((?: .*\n|\n)+)", f"{inspect.cleandoc(doc)}\n", re.MULTILINE)
+    return set(re.findall(r"^    [*]{0,2}(\w+):", "".join(lines), re.MULTILINE))
+
+
+def public_members(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_every_option_of_a_client_is_explained():
+    assert explained(Client.__doc__) == OPTIONS
+
+
+def test_every_parameter_of_the_constructor_of_a_group_is_explained():
+    parameters = inspect.signature(ClientGroup).parameters
+    assert explained(ClientGroup.__doc__) == set(parameters)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_parameter_of_a_method_is_explained(name):
+    method = getattr(Client, name)
+    parameters = inspect.signature(method).parameters.keys() - {"self"}
+    assert explained(method.__doc__) == parameters
+
+
+@pytest.mark.parametrize("name", sorted(PROPERTIES))
+def test_every_property_is_explained(name):
+    assert getattr(Client, name).__doc__
+
+
+def test_a_client_has_no_other_public_members():
+    assert public_members(Client) == OPTIONS | METHODS | PROPERTIES
+
+
+def test_a_subscription_shows_no_internals():
+    members = {"asked", "acknowledged", "left_out", "is_open", "interruption"}
+    assert public_members(Subscription) == members

@@ -203,6 +203,7 @@ def test_read_writes_the_bytes_to_a_file(invoke, tmp_path):
     assert "below" in shown.stderr
 
 
+@pytest.mark.slow
 def test_read_as_json_prints_the_result_byte_for_byte(invoke, tmp_path):
     shown = invoke("read", "odd://a", "--json", *ODD)
     assert json.loads(shown.stdout)["contents"][1]["blob"] == "not base64"

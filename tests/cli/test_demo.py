@@ -59,6 +59,7 @@ def test_the_demo_records_every_kind_of_request(kept):
     assert [row.what.split()[0] for row in before].count("tools/call") == 4
 
 
+@pytest.mark.slow
 def test_both_sides_record_the_same_messages(kept):
     def messages(file, *kinds):
         records = map(json.loads, file.read_text(encoding="utf-8").splitlines())

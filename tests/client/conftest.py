@@ -250,7 +250,7 @@ def program():
     return python(PROGRAM)
 
 
-def said(result):
+def text_of_result(result):
     """The text of a tool's result."""
     return result.content[0].text
 

@@ -17,7 +17,7 @@ from mcp_trio import types as t
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import RequestLimits
-from tests.client.conftest import OLD, connected, said, text
+from tests.client.conftest import OLD, connected, text, text_of_result
 from tests.client.server_requests import asked, check_rejected
 from tests.client.stateless import legacy_client
 
@@ -67,7 +67,7 @@ async def test_each_notification_goes_to_its_callback(talkative, waits):
 
 async def test_notifications_without_a_callback_are_ignored(talkative, caplog):
     async with Client(talkative, protocol_versions=OLD) as client:
-        assert said(await client.call_tool("tell")) == "told"
+        assert text_of_result(await client.call_tool("tell")) == "told"
         await trio.testing.wait_all_tasks_blocked()
         await client.ping()
     assert not caplog.records
@@ -90,7 +90,7 @@ async def test_a_callback_that_fails_is_logged_and_the_next_ones_run(
     listeners = dict.fromkeys(("log", "resource_updated", "list_changed"), heard.append)
     listeners[name] = fail_later if waits else fail
     async with Client(talkative, **listeners) as client:
-        assert said(await client.call_tool("tell")) == "told"
+        assert text_of_result(await client.call_tool("tell")) == "told"
         await trio.testing.wait_all_tasks_blocked()
         await client.ping()
     assert len(heard) == (2 if name == "list_changed" else 4)
@@ -102,7 +102,7 @@ async def test_a_callback_may_call_the_server(talkative):
     answers = []
 
     async def list_changed(kind):
-        answers.append(said(await client.call_tool("hello")))
+        answers.append(text_of_result(await client.call_tool("hello")))
 
     async with Client(talkative, list_changed=list_changed) as client:
         await client.call_tool("tell")
@@ -155,9 +155,9 @@ def curious(bench):
     return bench
 
 
-async def told(client):
+async def answer_to_roots(client):
     """What the server is told when it asks for the roots."""
-    return said(await client.call_tool("ask_roots"))
+    return text_of_result(await client.call_tool("ask_roots"))
 
 
 async def roots_later():
@@ -169,7 +169,7 @@ async def roots_later():
 @pytest.mark.requirement("ROOT-01", "ROOT-05", "ROOT-09")
 async def test_a_server_gets_exactly_the_roots(curious, roots):
     async with Client(curious, roots=roots) as client:
-        assert await told(client) == "file:///sea=None file:///land=land"
+        assert await answer_to_roots(client) == "file:///sea=None file:///land=land"
 
 
 async def test_a_path_becomes_the_uri_of_its_resolved_target(curious, tmp_path, monkeypatch):
@@ -179,17 +179,20 @@ async def test_a_path_becomes_the_uri_of_its_resolved_target(curious, tmp_path, 
     real = tmp_path.resolve().as_uri()
     roots = [tmp_path, Path("alias"), Path("alias/../sea bed")]
     async with Client(curious, roots=roots) as client:
-        assert await told(client) == f"{real}=None {real}/sea%20bed=None {real}/sea%20bed=None"
+        assert (
+            await answer_to_roots(client)
+            == f"{real}=None {real}/sea%20bed=None {real}/sea%20bed=None"
+        )
 
 
 @pytest.mark.requirement("ROOT-06")
 async def test_a_change_of_the_roots_is_notified_and_the_new_ones_are_listed(curious):
     roots = []
     async with Client(curious, roots=roots) as client:
-        assert await told(client) == ""
+        assert await answer_to_roots(client) == ""
         roots.append("file:///sea")
         await client.notify_roots_changed()
-        assert await told(client) == "file:///sea=None"
+        assert await answer_to_roots(client) == "file:///sea=None"
     assert curious.notifications.count(CHANGED) == 1
 
 
@@ -197,7 +200,7 @@ async def test_a_change_of_the_roots_is_notified_and_the_new_ones_are_listed(cur
 async def test_set_roots_notifies_the_server_and_lists_the_new_ones(curious):
     async with Client(curious, roots=["file:///sea"]) as client:
         await client.set_roots(lambda: ["file:///land"])
-        assert await told(client) == "file:///land=None"
+        assert await answer_to_roots(client) == "file:///land=None"
     assert curious.notifications.count(CHANGED) == 1
 
 
@@ -205,7 +208,7 @@ async def test_invalid_roots_do_not_replace_the_old_ones(curious):
     async with Client(curious, roots=["file:///sea"]) as client:
         with pytest.raises(TypeError, match="roots must be a list, or a function"):
             await client.set_roots("file:///land")
-        assert await told(client) == "file:///sea=None"
+        assert await answer_to_roots(client) == "file:///sea=None"
     assert CHANGED not in curious.notifications
 
 
@@ -246,10 +249,10 @@ async def test_an_invalid_root_is_never_sent(curious, caplog, root, complaint):
     async with Client(curious, roots=roots) as client:
         with pytest.raises((TypeError, ValueError), match=re.escape(complaint)):
             await client.set_roots([*roots, root])
-        assert await told(client) == "file:///sea=None"
+        assert await answer_to_roots(client) == "file:///sea=None"
         roots.append(root)
         with pytest.raises(RequestError, match="internal error"):
-            await told(client)
+            await answer_to_roots(client)
         await client.ping()
     assert complaint in caplog.text
 
@@ -262,7 +265,7 @@ def test_an_invalid_root_is_rejected_by_the_constructor():
 async def test_a_function_that_returns_a_single_root_is_an_error(curious, caplog):
     async with Client(curious, roots=lambda: "file:///sea") as client:
         with pytest.raises(RequestError, match="internal error"):
-            await told(client)
+            await answer_to_roots(client)
     assert "roots must be a list" in caplog.text
 
 
@@ -273,7 +276,7 @@ async def test_an_exception_of_the_roots_function_is_an_internal_error(curious, 
 
     async with Client(curious, roots=roots) as client:
         with pytest.raises(RequestError, match="internal error") as caught:
-            await told(client)
+            await answer_to_roots(client)
         assert "disk" not in str(caught.value)
         await client.ping()
     assert "the disk is gone" in caplog.text
@@ -351,7 +354,7 @@ async def test_the_callback_gets_the_whole_request_with_max_tokens(asking):
         return SAMPLED
 
     async with Client(asking, sampling=sampling) as client:
-        assert said(await client.call_tool("sample")) == "hm"
+        assert text_of_result(await client.call_tool("sample")) == "hm"
     assert heard == [SAMPLE]
     assert heard[0].max_tokens == 9
 
@@ -367,7 +370,7 @@ async def test_the_callback_may_change_request_and_answer(asking):
         )
 
     async with Client(asking, sampling=sampling) as client:
-        assert said(await client.call_tool("sample")) == "Flow? Yes."
+        assert text_of_result(await client.call_tool("sample")) == "Flow? Yes."
 
 
 @pytest.mark.parametrize("rejection", [UserRejected(), UserRejected("not today")])
@@ -497,7 +500,7 @@ async def test_a_second_parameter_with_a_default_is_the_callbacks_own(asking):
         )
 
     async with Client(asking, sampling=sampling) as client:
-        assert said(await client.call_tool("sample")) == "m"
+        assert text_of_result(await client.call_tool("sample")) == "m"
 
 
 # Sampling with tools.
@@ -515,12 +518,12 @@ RESULT = {
 }
 
 
-def said_sampling_with_tools(*blocks):
+def sampled(*blocks):
     return t.CreateMessageResult(role="assistant", content=[*blocks], model="m")
 
 
 TEXT = t.TextContent(text="So.")
-WANTS = said_sampling_with_tools(t.ToolUseContent(id="a", name="tide", input={}, meta={"k": 1}))
+WANTS = sampled(t.ToolUseContent(id="a", name="tide", input={}, meta={"k": 1}))
 
 
 @pytest.fixture
@@ -543,9 +546,7 @@ def ask(reply):
     [({}, {"sampling": {}}), ({"sampling_tools": True}, {"sampling": {"tools": {}}})],
 )
 async def test_sampling_tools_announces_the_capability(connect, options, announced):
-    client, _, capabilities = await connect(
-        sampling=lambda _params: said_sampling_with_tools(TEXT), **options
-    )
+    client, _, capabilities = await connect(sampling=lambda _params: sampled(TEXT), **options)
     assert capabilities == announced
     await client.aclose()
 
@@ -613,10 +614,10 @@ async def test_missing_or_mixed_tool_results_are_rejected(ask, messages, why):
 @pytest.mark.parametrize(
     ("mode", "result", "why"),
     [
-        ("required", said_sampling_with_tools(TEXT), "it had to use a tool"),
+        ("required", sampled(TEXT), "it had to use a tool"),
         ("none", WANTS, "it uses 'tide', which it was not given"),
         ("required", WANTS, None),
-        ("none", said_sampling_with_tools(TEXT), None),
+        ("none", sampled(TEXT), None),
     ],
 )
 async def test_a_forbidden_tool_use_of_the_model_is_not_sent(ask, caplog, mode, result, why):
@@ -965,15 +966,13 @@ FORMS, MODES = (
 )
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 
-FORM_ELICITATION_BY_PROTOCOL_VERSION = {
+FORM_ELICITATION = {
     "type": "object",
     "properties": {"ship": {"type": "string"}, "nights": {"type": "integer", "default": 1}},
     "required": ["ship"],
 }
-SHIP = {"message": "Which ship?", "requestedSchema": FORM_ELICITATION_BY_PROTOCOL_VERSION}
-URL_ELICITATION_BY_PROTOCOL_VERSION = (
-    "https://xn--harbur-9ta.example/pay?to=http://elsewhere.example"
-)
+SHIP = {"message": "Which ship?", "requestedSchema": FORM_ELICITATION}
+URL_ELICITATION = "https://xn--harbur-9ta.example/pay?to=http://elsewhere.example"
 
 
 def visit(protocol_version, **change):
@@ -982,7 +981,7 @@ def visit(protocol_version, **change):
     return {
         "mode": "url",
         "message": "Pay",
-        "url": URL_ELICITATION_BY_PROTOCOL_VERSION,
+        "url": URL_ELICITATION,
         **ids,
         **change,
     }
@@ -1053,7 +1052,7 @@ async def test_a_user_sees_the_request_and_may_decline(
         protocol_version, "elicitation/create", SHIP, elicitation=elicitation
     )
     assert answer.result == {"action": "decline"}
-    assert heard == [("Which ship?", FORM_ELICITATION_BY_PROTOCOL_VERSION)]
+    assert heard == [("Which ship?", FORM_ELICITATION)]
 
 
 @pytest.mark.requirement("ELIC-16", "ELIC-18", "ELIC-19", "ELIC-21", "ELIC-22")
@@ -1162,9 +1161,7 @@ async def test_a_url_is_passed_to_the_user_unchanged_and_never_opened(
         elicitation_modes=BOTH,
     )
     assert answer.result == result
-    assert [(params.message, params.url) for params in heard] == [
-        ("Pay", URL_ELICITATION_BY_PROTOCOL_VERSION)
-    ]
+    assert [(params.message, params.url) for params in heard] == [("Pay", URL_ELICITATION)]
 
 
 @pytest.mark.requirement("ELIC-17")

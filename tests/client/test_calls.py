@@ -27,7 +27,7 @@ from mcp_trio.hosts import ToolHints, display_name, tool_hints
 from mcp_trio.limits import RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
-from tests.client.conftest import ALL, QUICK, connected, is_alive, python, said, text
+from tests.client.conftest import ALL, QUICK, connected, is_alive, python, text, text_of_result
 from tests.client.stateless import LEGACY, STATELESS, error, legacy_client, stateless_client
 
 TEXT = {"type": "text", "text": "ebb"}
@@ -294,7 +294,7 @@ async def test_arguments_that_cannot_be_encoded_are_rejected_and_the_session_goe
     async with Client(bench) as client:
         with pytest.raises(Unencodable):
             await client.call_tool("hello", arguments)
-        assert said(await client.call_tool("hello")) == "hello"
+        assert text_of_result(await client.call_tool("hello")) == "hello"
 
 
 @pytest.mark.requirement("TOOL-40")
@@ -902,7 +902,7 @@ async def test_a_process_serves_one_task_after_the_other_and_ends_with_its_clien
         pids = []
 
         async def converse():
-            pids.append(said(await client.call_tool("pid")))
+            pids.append(text_of_result(await client.call_tool("pid")))
             await client.call_tool("hang")
 
         for _ in range(3):
@@ -929,7 +929,7 @@ async def test_a_stateless_process_that_does_not_exit_is_killed_even_under_cance
     command = python(f"PROGRAM = {PROGRAM!r}\n{stubborn}")
     with trio.CancelScope() as scope:
         async with Client(command, protocol_versions=[STATELESS], limits=QUICK) as client:
-            pid = int(said(await client.call_tool("pid")))
+            pid = int(text_of_result(await client.call_tool("pid")))
             assert is_alive(pid)
             if is_cancelled:
                 scope.cancel()
@@ -964,11 +964,11 @@ async def test_leaving_a_scope_cancels_the_handler(bench):
                 scope.cancel()
         with trio.fail_after(1):
             await cancelled.wait()
-        assert said(await client.call_tool("hello")) == "hello"
+        assert text_of_result(await client.call_tool("hello")) == "hello"
 
 
 @pytest.mark.requirement("CANC-01", "CANC-05", "CANC-08", "TRAP-59")
-async def test_a_late_answer_is_counted_and_the_server_told_once(scripted, nursery):
+async def test_a_late_answer_is_counted_and_the_server_notified_once(scripted, nursery):
     client, server = await connected(scripted, nursery)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as inner:
@@ -1002,7 +1002,7 @@ async def test_a_call_has_an_idle_and_a_total_timeout(
             await client.call_tool("forever", **options)
         assert caught.value.budget == budget
         assert trio.current_time() - before == pytest.approx(5, abs=0.1)
-        assert said(await client.call_tool("hello")) == "hello"
+        assert text_of_result(await client.call_tool("hello")) == "hello"
 
 
 EVERY_CALL = {
@@ -1095,7 +1095,7 @@ async def test_progress_is_reported_in_order_in_the_callers_task(reporting, auto
         reports.append((params.progress, params.total))
 
     async with Client(reporting) as client:
-        assert said(await client.call_tool("climb", progress=report)) == "up"
+        assert text_of_result(await client.call_tool("climb", progress=report)) == "up"
     assert reports == [(0.5, 1.5), (1.0, 1.5), (1.5, 1.5)]
 
 
@@ -1136,7 +1136,7 @@ async def test_a_call_without_a_callback_requests_no_progress(scripted, nursery)
 async def test_progress_restarts_the_idle_timeout(reporting, autojump_clock):
     async with Client(reporting) as client:
         called = await client.call_tool("climb", progress=lambda _: None, idle_seconds=5)
-        assert said(called) == "up"
+        assert text_of_result(called) == "up"
         with pytest.raises(RequestTimeout, match="idle"):
             await client.call_tool("climb", idle_seconds=5)
 
@@ -1163,7 +1163,7 @@ async def test_an_exception_of_a_progress_callback_is_raised_by_the_call(reporti
     async with Client(reporting) as client:
         with pytest.raises(KeyError, match=r"0\.5"):
             await client.call_tool("climb", progress=report)
-        assert said(await client.call_tool("hello")) == "hello"
+        assert text_of_result(await client.call_tool("hello")) == "hello"
 
 
 @pytest.mark.requirement("PROG-10")

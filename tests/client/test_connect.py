@@ -43,8 +43,8 @@ from tests.client.conftest import (
     connected,
     open_descriptors,
     running_tasks,
-    said,
     text,
+    text_of_result,
 )
 from tests.client.stateless import LEGACY, STATELESS
 from tests.story import Story
@@ -72,7 +72,7 @@ async def test_a_client_of_a_server_object_knows_its_server(bench):
         assert client.instructions == "be kind"
         assert client.protocol_version == ALL_PROTOCOL_VERSIONS[0]
         assert client.counts == {}
-        assert said(await client.call_tool("hello")) == "hello"
+        assert text_of_result(await client.call_tool("hello")) == "hello"
     assert not client.is_open
     assert client.server_info.name == "bench"
 
@@ -274,7 +274,7 @@ async def test_handlers_of_a_server_object_run_in_the_callers_context(bench):
 
     mood.set("cheerful")
     async with Client(bench) as client:
-        assert said(await client.call_tool("ask")) == "cheerful"
+        assert text_of_result(await client.call_tool("ask")) == "cheerful"
 
 
 @pytest.mark.parametrize("target", ["python server.py", "server.py", "ftp://example.org", ""])
@@ -329,7 +329,7 @@ async def test_a_client_in_the_callers_nursery_lives_until_it_is_closed(bench):
     async with trio.open_nursery() as nursery:
         client = await connect_client(bench, nursery, name="me")
         assert len(nursery.child_tasks) == 1
-        assert said(await client.call_tool("hello")) == "hello"
+        assert text_of_result(await client.call_tool("hello")) == "hello"
         await client.aclose()
     assert not client.is_open
 
@@ -477,7 +477,7 @@ async def test_l13_a_stack_may_be_opened_in_one_task_and_closed_in_another(bench
 
     async with trio.open_nursery() as nursery:
         client = await nursery.start(enter)
-    assert said(await client.call_tool("hello")) == "hello"
+    assert text_of_result(await client.call_tool("hello")) == "hello"
     await stack.aclose()
     assert not client.is_open
 
@@ -658,7 +658,7 @@ async def test_a_handler_may_close_the_client_of_its_own_server_object(
 LEGACY_CONNECTION_STATE = ["2025-11-25"]
 
 
-async def said_connection_state(seen):
+async def empty_result(seen):
     return result(seen, content=[])
 
 
@@ -724,7 +724,7 @@ async def test_a_loss_is_reported_before_the_call_fails(restart, nursery, autoju
 
 
 async def test_the_state_with_a_url_is_the_one_last_reported_in_each_session():
-    server = Forgetful(answers={"tools/call": said_connection_state})
+    server = Forgetful(answers={"tools/call": empty_result})
     async with asked(server) as (client, told), client:
         assert stands(client) == ("open", "")
         server.forget()
@@ -735,7 +735,7 @@ async def test_the_state_with_a_url_is_the_one_last_reported_in_each_session():
 
 
 async def test_an_unreachable_server_has_the_state_retrying():
-    server, is_away = Legacy(answers={"tools/call": said_connection_state}), False
+    server, is_away = Legacy(answers={"tools/call": empty_result}), False
 
     async def answer(seen):
         if is_away:
@@ -805,10 +805,6 @@ async def test_a_group_with_restart_may_have_a_server_at_a_url():
 PROTOCOL_VERSIONS = ("2025-11-25",)
 
 
-async def said_expired_sessions(seen):
-    return result(seen, content=[])
-
-
 async def endless(_seen):
     async def body():
         yield event(text="", event_id="a-1")
@@ -820,7 +816,7 @@ async def endless(_seen):
 @contextlib.asynccontextmanager
 async def served(record=None, **options):
     """A server whose tool `add` answers, a client of it, and the requests that came."""
-    server = Forgetful(**{"answers": {"tools/call": said_expired_sessions}, **options})
+    server = Forgetful(**{"answers": {"tools/call": empty_result}, **options})
     script = Script(server)
     async with (
         httpx2.AsyncClient(transport=script) as http,
@@ -880,7 +876,7 @@ async def test_an_unanswered_call_is_lost_with_its_session(autojump_clock):
     async def never(seen):
         if seen.message["params"]["name"] == "never":
             await trio.sleep_forever()
-        return await said_expired_sessions(seen)
+        return await empty_result(seen)
 
     async with served(answers={"tools/call": never}) as (server, client, _):
 
@@ -910,7 +906,7 @@ async def test_a_call_whose_answer_had_begun_is_lost_with_its_session():
             calls.start_soon(lost)
             await trio.testing.wait_all_tasks_blocked()
             server.forget()
-            server.answers["tools/call"] = said_expired_sessions
+            server.answers["tools/call"] = empty_result
             await client.call_tool("add")
 
 
@@ -961,7 +957,7 @@ async def test_a_resumed_stream_may_report_the_expiry_and_its_call_is_lost(autoj
             calls.start_soon(lost)
             await trio.testing.wait_all_tasks_blocked()
             server.forget()
-        server.answers["tools/call"] = said_expired_sessions
+        server.answers["tools/call"] = empty_result
         await client.call_tool("add")
     assert sessions_of(script, "tools/call") == ["s-1", "s-2"]
 
@@ -994,7 +990,7 @@ async def test_one_recording_file_holds_each_session_as_a_channel(tmp_path):
 
 async def test_the_states_of_each_session_are_reported_from_its_beginning():
     states = []
-    server = Forgetful(answers={"tools/call": said_expired_sessions})
+    server = Forgetful(answers={"tools/call": empty_result})
     async with (
         httpx2.AsyncClient(transport=Script(server)) as http,
         Client(
@@ -1113,13 +1109,13 @@ async def test_the_next_call_reconnects_and_the_states_are_reported(
             protocol_versions=[protocol_version],
             state_changed=lambda *told: states.append(told),
         ) as client:
-            assert said(await client.call_tool("cross", {"to": "Skye"})) == "Skye"
+            assert text_of_result(await client.call_tool("cross", {"to": "Skye"})) == "Skye"
             first = client._session
             ferry.scope.cancel()
             await first.ended.wait()
             assert not client.is_open
             await ferry.sink(nursery)
-            assert said(await client.call_tool("cross", {"to": "Mull"})) == "Mull"
+            assert text_of_result(await client.call_tool("cross", {"to": "Mull"})) == "Mull"
             assert client._session is not first
             assert client.is_open
         assert ferry.calls == ["Skye", "Mull"]
@@ -1144,7 +1140,7 @@ async def test_a_call_in_flight_has_an_unknown_outcome_and_is_not_repeated(way, 
             ferry.scope.cancel()
         assert len(outcomes) == 1
         await ferry.sink(nursery)
-        assert said(await client.call_tool("cross", {"to": "Mull"})) == "Mull"
+        assert text_of_result(await client.call_tool("cross", {"to": "Mull"})) == "Mull"
         assert ferry.calls == ["nowhere", "Mull"]
 
 
@@ -1259,7 +1255,7 @@ async def test_a_token_is_sent_over_http():
 
         url = await nursery.start(serve)
         async with Client(url, token="sesame") as client:
-            assert said(await client.call_tool("who")) == "Bearer sesame"
+            assert text_of_result(await client.call_tool("who")) == "Bearer sesame"
         nursery.cancel_scope.cancel()
 
 

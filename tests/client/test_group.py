@@ -1,6 +1,8 @@
-"""Groups: prefixed names, lists of several servers, and the server that a call goes to."""
+"""Groups of servers: names, lists and calls, changes of a group, and configuration files."""
 
+import json
 import signal
+from functools import partial
 
 import attrs
 import pytest
@@ -8,6 +10,7 @@ import trio
 import trio.testing
 
 from mcp_trio import (
+    Client,
     ClientGroup,
     ConnectionLost,
     Limits,
@@ -17,9 +20,10 @@ from mcp_trio import (
     ToolError,
 )
 from mcp_trio import types as t
-from mcp_trio.errors import RESOURCE_NOT_FOUND, LocalProtocolError, RemoteProtocolError
-from mcp_trio.hosts import ServerConfig
-from mcp_trio.limits import ShutdownLimits
+from mcp_trio._transports.http_server import serve_native
+from mcp_trio.errors import RESOURCE_NOT_FOUND, ConfigError, LocalProtocolError, RemoteProtocolError
+from mcp_trio.hosts import ServerConfig, read_config
+from mcp_trio.limits import DEFAULT_LIMITS, ShutdownLimits
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import (
     OLD,
@@ -30,8 +34,8 @@ from tests.client.conftest import (
     open_descriptors,
     python,
     running_tasks,
-    said,
     text,
+    text_of_result,
 )
 
 TOOLS_ONLY = t.ServerCapabilities(tools=t.ToolsCapability())
@@ -158,7 +162,7 @@ async def test_a_server_that_has_ended_is_left_out_of_lists_and_fails_its_own_ca
         assert "the list lacks the server 'oslo': the peer closed" in caplog.text
         with pytest.raises(ConnectionLost):
             await group.call_tool("oslo_tide")
-        assert said(await group.call_tool("bergen_tide")) == "Bergen"
+        assert text_of_result(await group.call_tool("bergen_tide")) == "Bergen"
         assert not group["oslo"].is_open
 
 
@@ -167,7 +171,7 @@ async def test_a_server_that_has_ended_is_left_out_of_lists_and_fails_its_own_ca
 
 async def test_a_prefix_chooses_the_server_of_a_tool_or_prompt(ports):
     async with ClientGroup(ports) as group:
-        assert said(await group.call_tool("oslo_tide", {"hours": 3})) == "Oslo"
+        assert text_of_result(await group.call_tool("oslo_tide", {"hours": 3})) == "Oslo"
         prompt = await group.get_prompt("bergen_plan", {"day": "today"})
         assert prompt.description == "Bergen plan {'day': 'today'}"
 
@@ -176,7 +180,7 @@ async def test_the_separator_can_be_chosen_and_names_may_contain_it(ports):
     ports["new_york"] = port("New York")
     async with ClientGroup(ports, separator="__") as group:
         assert [tool.name for tool in await group.list_tools()][-1] == "new_york__tide"
-        assert said(await group.call_tool("new_york__tide")) == "New York"
+        assert text_of_result(await group.call_tool("new_york__tide")) == "New York"
 
 
 async def test_a_name_without_a_known_prefix_is_rejected(ports):
@@ -348,13 +352,13 @@ async def test_a_group_works_with_real_servers():
 
     async with ClientGroup({name: harbour(name) for name in ("oslo", "bergen")}) as group:
         assert [tool.name for tool in await group.list_tools()] == ["oslo_tide", "bergen_tide"]
-        assert said(await group.call_tool("oslo_tide", {"day": "today"})) == "oslo today"
+        assert text_of_result(await group.call_tool("oslo_tide", {"day": "today"})) == "oslo today"
         assert await read(group, "tide://bergen/today") == "table of bergen today"
         prompt = await group.get_prompt("bergen_plan", {"day": "today"})
         assert prompt.messages[0].content.text == "plan bergen today"
 
 
-# Groups: servers that are added, removed or lost.
+# Added, removed and lost servers
 
 
 DEAF = "import time; time.sleep(600)"
@@ -545,12 +549,12 @@ async def test_a_group_opens_once():
 
 async def test_a_killed_server_fails_its_own_calls_and_the_others_go_on(program):
     async with ClientGroup({"a": program, "b": program}) as group:
-        pid = int(said(await group.call_tool("a_pid")))
+        pid = int(text_of_result(await group.call_tool("a_pid")))
         async with call_that_is_lost(group.call_tool, "a_hang", match="exited with status 3"):
             with pytest.raises(ConnectionLost):
                 await group.call_tool("a_die")
         assert not is_alive(pid)
-        assert is_alive(int(said(await group.call_tool("b_pid"))))
+        assert is_alive(int(text_of_result(await group.call_tool("b_pid"))))
 
 
 # Adding and removing
@@ -676,8 +680,8 @@ async def test_callbacks_get_the_name_of_the_server():
         roots=lambda name: [f"file:///{name}"],
         **options,
     ) as group:
-        assert said(await group.call_tool("a_talk")) == "file:///a for a"
-        assert said(await group.call_tool("b_talk")) == "file:///b for b"
+        assert text_of_result(await group.call_tool("a_talk")) == "file:///a for a"
+        assert text_of_result(await group.call_tool("b_talk")) == "file:///b for b"
         await trio.testing.wait_all_tasks_blocked()
     assert {name for name, _ in heard} == {"a", "b"}
     assert len(heard) == 8
@@ -746,3 +750,205 @@ async def test_each_session_is_recorded_in_a_file_of_its_own(tmp_path):
     async with ClientGroup({"a": Bench(), "b": Bench()}, record=tmp_path) as group:
         await group["a"].ping()
     assert len(list(tmp_path.glob("*.mcprec.jsonl"))) == 2
+
+
+# Configuration files of hosts
+
+
+VARIABLES = {"HOME": "/home/ada", "EMPTY": "", "TOKEN": "s3cret"}
+
+FULL = {
+    "command": "npx",
+    "args": ["-y", "server", "${HOME}/sea"],
+    "env": {"TOKEN": "${TOKEN}", "MODE": "fast"},
+    "cwd": "${env:HOME}",
+    "type": "stdio",
+    "autoApprove": ["tide"],
+}
+
+
+def read_one(entry, **options):
+    return read_config({"mcpServers": {"it": entry}}, variables=VARIABLES, **options)["it"]
+
+
+@pytest.mark.parametrize("group", ["mcpServers", "servers"])
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_a_file_of_a_host_is_read_in_its_order(tmp_path, group, bom):
+    path = tmp_path / "mcp.json"
+    servers = {"full": FULL, "bare": {"command": "true"}}
+    path.write_bytes(bom + json.dumps({group: servers, "inputs": []}).encode())
+    for source in (path, str(path)):
+        read = read_config(source, variables=VARIABLES)
+        assert list(read) == ["full", "bare"]
+        assert read["bare"] == ServerConfig(command="true")
+        assert read["full"] == ServerConfig(
+            command="npx",
+            args=["-y", "server", "/home/ada/sea"],
+            env={"TOKEN": "s3cret", "MODE": "fast"},
+            cwd="/home/ada",
+        )
+
+
+def test_a_remote_server_has_a_url_and_headers():
+    entry = {
+        "type": "http",
+        "url": "https://${HOST:-example.org}/mcp",
+        "headers": {"Authorization": "Bearer ${TOKEN}"},
+    }
+    assert read_one(entry) == ServerConfig(
+        url="https://example.org/mcp", headers={"Authorization": "Bearer s3cret"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("$HOME {HOME} $$", "$HOME {HOME} $$"),
+        ("${HOME}:${env:HOME}", "/home/ada:/home/ada"),
+        ("${NONE:-fall back}", "fall back"),
+        ("${env:NONE:-a:-b}", "a:-b"),
+        ("${EMPTY:-fall back}", "fall back"),
+        ("${NONE:-}", ""),
+        ("${EMPTY}", ""),
+    ],
+)
+def test_references_to_variables_are_replaced(text, value):
+    assert read_one({"command": "true", "args": [text]}).args == [value]
+
+
+def test_variables_are_those_of_the_environment_by_default(monkeypatch):
+    monkeypatch.setenv("HARBOUR", "Bergen")
+    read = read_config({"servers": {"it": {"command": "${HARBOUR}"}}})
+    assert read["it"].command == "Bergen"
+
+
+def test_the_type_decides_between_a_command_and_a_url():
+    entry = {"command": "true", "url": "https://example.org", "env": {"A": "b"}}
+    assert read_one({**entry, "type": "stdio"}) == ServerConfig(command="true", env={"A": "b"})
+    assert read_one({**entry, "type": "sse"}).command is None
+
+
+def test_null_members_are_ignored():
+    entry = {"command": "true", "url": None, "cwd": None, "env": None, "type": None}
+    assert read_one(entry) == ServerConfig(command="true")
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        (7, "must be an object"),
+        ({}, "command: missing"),
+        ({"type": "http", "command": "true"}, "url: missing"),
+        ({"type": "stdio", "url": "https://example.org"}, "command: missing"),
+        ({"command": "true", "url": "x"}, "type: missing, although there are both"),
+        ({"command": ["true"]}, "command: Expected `str | null`, got `array`"),
+        ({"command": ""}, "command: Expected `str` of length >= 1"),
+        ({"command": "true", "args": "-y"}, "args: Expected `array`, got `str`"),
+        ({"command": "true", "args": ["-y", 8080]}, "args[1]: Expected `str`, got `int`"),
+        ({"command": "true", "env": {"PORT": 8080}}, "env[...]: Expected `str`, got `int`"),
+        ({"command": "true", "disabled": "yes"}, "disabled: Expected `bool`, got `str`"),
+        ({"command": "${NONE}"}, "command: the variable NONE is not set"),
+        ({"command": "true", "args": ["${env:NONE}"]}, "args: the variable NONE is not set"),
+        ({"command": "true", "env": {"A": "${NONE}"}}, "env.A: the variable NONE is not set"),
+        ({"command": "${input:key}"}, "command: ${input:key} is not a reference to a variable"),
+    ],
+)
+def test_an_error_names_the_server_and_the_member_in_one_line(entry, complaint):
+    with pytest.raises(ConfigError) as caught:
+        read_one(entry)
+    text = str(caught.value)
+    assert text.startswith(f"the configuration: server 'it': {complaint}")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"{", "Input data was truncated"),
+        (b"\xff", "'utf-8' codec can't decode byte 0xff"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"[" * 100_000, ""),
+        (b"{}", "mcpServers: must be an object"),
+        (b'{"servers": []}', "servers: must be an object"),
+        (b'{"servers": {"it": {}}}', "server 'it': command: missing"),
+    ],
+)
+def test_an_error_names_the_file_in_one_line(tmp_path, content, complaint):
+    path = tmp_path / "mcp.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert str(caught.value).startswith(f"{path}: {complaint}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_reported(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+        read_config(tmp_path / "mcp.json")
+
+
+def test_the_repr_of_a_server_config_holds_no_secrets():
+    config = read_one({"command": "true", "args": ["${TOKEN}"], "env": {"A": "${TOKEN}"}})
+    assert repr(config) == "ServerConfig(command='true', cwd=None, disabled=False)"
+    config = read_one({"url": "https://${TOKEN}", "headers": {"A": "${TOKEN}"}})
+    assert "s3cret" not in repr(config)
+
+
+# As a target
+
+
+async def test_a_configured_command_gets_its_arguments_and_environment(
+    program, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    command, *args = program
+    config = ServerConfig(command=command, args=args, env={"A": "1", "B": "2"}, cwd=str(tmp_path))
+    async with Client(config, env={"B": "3"}) as client:
+        variables = json.loads(text_of_result(await client.call_tool("variables")))
+    assert (variables["A"], variables["B"]) == ("1", "3")
+    assert "SECRET_TOKEN" not in variables
+
+
+async def test_the_working_directory_of_a_configured_command_may_be_overridden(program, tmp_path):
+    command, *args = program
+    config = ServerConfig(command=command, args=args, cwd=str(tmp_path / "none"))
+    async with Client(config, cwd=tmp_path):
+        pass
+    with pytest.raises(ConnectionLost, match="there is no working directory"):
+        await Client(config).__aenter__()
+
+
+async def test_a_remote_server_gets_its_configured_headers():
+    heard = []
+
+    async def hear(exchange):
+        heard.append(exchange.request.header("authorization"))
+        await exchange.answer(401, [])
+
+    async with trio.open_nursery() as nursery:
+        serve = partial(serve_native, hear, await trio.open_tcp_listeners(0, host="127.0.0.1"))
+        (listener,) = await nursery.start(partial(serve, limits=DEFAULT_LIMITS))
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp?key=s3cret"
+        config = ServerConfig(url=url, headers={"Authorization": "Bearer mine"})
+        with pytest.raises(ConnectionLost, match="HTTP 401") as caught:
+            await Client(config).__aenter__()
+        nursery.cancel_scope.cancel()
+    assert set(heard) == {"Bearer mine"}
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_disabled_server_needs_none_of_its_variables():
+    entry = {"command": "${NOWHERE}", "disabled": True}
+    found = read_config({"mcpServers": {"off": entry}}, variables={})
+    assert found["off"].command == "${NOWHERE}"
+
+
+async def test_a_group_skips_disabled_servers(program):
+    command, *args = program
+    entry = {"command": command, "args": args}
+    source = {"mcpServers": {"on": entry, "off": {**entry, "disabled": True}}}
+    async with ClientGroup.from_config(source, separator=".", name="me") as group:
+        assert list(group.clients) == ["on"]
+        assert group["on"].name == "me"
+        assert int(text_of_result(await group.call_tool("on.pid")))
+        await group.add("more", Bench())

@@ -13,7 +13,7 @@ from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from mcp_trio.hosts import ModelTraits, choose_model
 from mcp_trio.limits import RequestLimits
-from tests.client.conftest import said
+from tests.client.conftest import text_of_result
 from tests.client.server_requests import asked, check_rejected
 from tests.client.stateless import LEGACY, STATELESS, error, legacy_client, played, stateless_client
 
@@ -135,7 +135,7 @@ async def test_concurrent_calls_keep_their_rounds_apart(nursery):
     got = {}
 
     async def ask(name):
-        got[name] = said(await client.call_tool(name))
+        got[name] = text_of_result(await client.call_tool(name))
 
     async with trio.open_nursery() as calls:
         for number in range(5):
@@ -221,7 +221,7 @@ async def test_the_result_type_of_a_legacy_server_is_ignored(nursery):
     }
     channel, _ = played(nursery, **answers)
     async with Client(channel, protocol_versions=LEGACY) as client:
-        assert said(await client.call_tool("tide")) == "ebb"
+        assert text_of_result(await client.call_tool("tide")) == "ebb"
 
 
 @pytest.mark.requirement("BASE-37", "BASE-38", "BASE-39", "BASE-40", "TRAP-13")
@@ -236,7 +236,7 @@ async def test_a_missing_result_type_means_complete_and_an_unknown_one_is_an_err
         nursery, answers={"tools/call": {**DONE, "resultType": kind}}
     )
     if is_known:
-        assert said(await client.call_tool("tide")) == "ebb"
+        assert text_of_result(await client.call_tool("tide")) == "ebb"
     else:
         with pytest.raises(RemoteProtocolError, match=r"the response to tools/call (has|is)"):
             await client.call_tool("tide")
@@ -469,9 +469,9 @@ async def test_a_server_lost_between_rounds_raises_connection_lost(nursery):
 MODES = (D, E)
 INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32601
 
-TEXT_SERVER_REQUESTS_BY_PROTOCOL_VERSION = {"type": "text", "text": "Ebb or flow?"}
-MESSAGE = {"role": "user", "content": TEXT_SERVER_REQUESTS_BY_PROTOCOL_VERSION}
-ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION = {
+QUESTION_TEXT = {"type": "text", "text": "Ebb or flow?"}
+MESSAGE = {"role": "user", "content": QUESTION_TEXT}
+EXPECTED_REQUESTS = {
     "messages": [MESSAGE],
     "maxTokens": 9,
     "systemPrompt": "Be brief.",
@@ -519,7 +519,7 @@ async def test_an_invalid_root_is_never_sent(ask, protocol_version, root):
     ("method", "params", "option"),
     [
         ("roots/list", None, "roots"),
-        ("sampling/createMessage", ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION, "sampling"),
+        ("sampling/createMessage", EXPECTED_REQUESTS, "sampling"),
     ],
 )
 async def test_a_user_may_reject_a_request(ask, protocol_version, method, params, option):
@@ -536,7 +536,7 @@ async def test_a_user_may_reject_a_request(ask, protocol_version, method, params
     ("method", "params"),
     [
         ("roots/list", None),
-        ("sampling/createMessage", ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION),
+        ("sampling/createMessage", EXPECTED_REQUESTS),
         ("elicitation/create", SHIP),
     ],
 )
@@ -576,7 +576,7 @@ async def test_a_server_can_request_sampling(ask, protocol_version):
     answer = await ask(
         protocol_version,
         "sampling/createMessage",
-        ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION,
+        EXPECTED_REQUESTS,
         sampling=lambda _params: SAMPLED,
     )
     assert answer.announced == {"sampling": {}}
@@ -596,7 +596,7 @@ async def test_the_sampling_callback_gets_the_whole_request(ask, protocol_versio
         return t.CreateMessageResult(role="assistant", content=said, model=model)
 
     preferences = {"hints": [{"name": "tern"}, {"name": "large"}], "costPriority": 1}
-    asked = {**ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION, "modelPreferences": preferences}
+    asked = {**EXPECTED_REQUESTS, "modelPreferences": preferences}
     answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=sampling)
     assert answer.result["model"] == "gull-large"
     assert answer.result["content"]["text"] == "as a person has changed it"
@@ -614,7 +614,7 @@ async def test_the_sampling_callback_gets_the_whole_request(ask, protocol_versio
         {
             "messages": [
                 MESSAGE,
-                {"role": "system", "content": TEXT_SERVER_REQUESTS_BY_PROTOCOL_VERSION},
+                {"role": "system", "content": QUESTION_TEXT},
             ]
         },
         {"messages": [{"role": "user", "content": {"type": "video"}}]},
@@ -631,7 +631,7 @@ async def test_a_malformed_sampling_request_never_reaches_the_model(ask, protoco
     answer = await ask(
         protocol_version,
         "sampling/createMessage",
-        {**ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION, **change},
+        {**EXPECTED_REQUESTS, **change},
         sampling=heard.append,
     )
     check_rejected(answer, protocol_version, INVALID_PARAMS)
@@ -652,7 +652,7 @@ async def test_an_error_of_the_model_is_not_sent_to_the_server(
     answer = await ask(
         protocol_version,
         "sampling/createMessage",
-        ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION,
+        EXPECTED_REQUESTS,
         sampling=sampling,
     )
     check_rejected(answer, protocol_version, INTERNAL_ERROR, (ValueError, TypeError))
@@ -664,7 +664,7 @@ USE = {"type": "tool_use", "id": "a", "name": "tide", "input": {}, "_meta": {"k"
 RESULT = {
     "type": "tool_result",
     "toolUseId": "a",
-    "content": [TEXT_SERVER_REQUESTS_BY_PROTOCOL_VERSION],
+    "content": [QUESTION_TEXT],
     "_meta": {"k": 2},
 }
 
@@ -673,7 +673,7 @@ RESULT = {
 @pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize("params", [{"tools": [TOOL]}, {"tools": []}, {"toolChoice": {}}])
 async def test_sampling_with_tools_needs_the_capability(ask, protocol_version, params):
-    asked, heard = {**ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION, **params}, []
+    asked, heard = {**EXPECTED_REQUESTS, **params}, []
     answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=heard.append)
     assert answer.announced == {"sampling": {}}
     check_rejected(answer, protocol_version, INVALID_PARAMS)
@@ -709,7 +709,7 @@ async def test_tool_uses_and_results_are_passed_unchanged(ask, protocol_version)
         {"role": "user", "content": [RESULT]},
     ]
     asked = {
-        **ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION,
+        **EXPECTED_REQUESTS,
         "messages": said,
         "tools": [TOOL],
         "toolChoice": {"mode": "auto"},
@@ -735,14 +735,14 @@ async def test_tool_uses_and_results_are_passed_unchanged(ask, protocol_version)
         [
             MESSAGE,
             {"role": "assistant", "content": [USE]},
-            {"role": "user", "content": [RESULT, TEXT_SERVER_REQUESTS_BY_PROTOCOL_VERSION]},
+            {"role": "user", "content": [RESULT, QUESTION_TEXT]},
         ],
         [MESSAGE, {"role": "user", "content": [RESULT]}],
     ],
 )
 async def test_missing_or_mixed_tool_results_are_rejected(ask, protocol_version, said):
     heard = []
-    asked = {**ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION, "messages": said, "tools": [TOOL]}
+    asked = {**EXPECTED_REQUESTS, "messages": said, "tools": [TOOL]}
     answer = await ask(
         protocol_version,
         "sampling/createMessage",
@@ -762,7 +762,7 @@ async def test_a_forbidden_tool_use_of_the_model_is_not_sent(ask, caplog, protoc
     content = t.TextContent(text="hm") if mode == "required" else [use]
     said = t.CreateMessageResult(role="assistant", content=content, model="m")
     asked = {
-        **ASKED_SERVER_REQUESTS_BY_PROTOCOL_VERSION,
+        **EXPECTED_REQUESTS,
         "tools": [TOOL],
         "toolChoice": {"mode": mode},
     }

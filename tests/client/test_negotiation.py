@@ -25,7 +25,7 @@ from mcp_trio.hosts import VersionMemory
 from mcp_trio.limits import RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
-from tests.client.conftest import QUICK, python, said
+from tests.client.conftest import QUICK, python, text_of_result
 from tests.client.stateless import (
     CAN_ALL,
     DISCOVERED,
@@ -93,7 +93,7 @@ async def test_each_pair_of_client_and_server_negotiates_the_expected_version(
         assert client.protocol_version == expected
         assert client.server_info.name == "hail"
         assert client.server_can("tools")
-        assert said(await client.call_tool("hello")) == "hello"
+        assert text_of_result(await client.call_tool("hello")) == "hello"
 
 
 @pytest.mark.requirement("LIFE-04", "LIFE-06", "VER-13")

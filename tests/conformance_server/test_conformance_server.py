@@ -292,7 +292,7 @@ async def test_roots_are_asked_for(connect):
         ("test_list_roots", "roots"),
     ],
 )
-async def test_a_client_that_cannot_answer_is_told_so(connect, name, capability):
+async def test_a_client_without_the_capability_gets_an_error(connect, name, capability):
     arguments = {"prompt": "Why?"} if "cancelled" not in name and capability != "roots" else {}
     async with connect() as client:
         with pytest.raises(ToolError, match=f"does not offer {capability}"):
@@ -381,7 +381,7 @@ async def test_the_template_tells_the_id(connect):
     assert contents.text == '{"id":"123","templateTest":true,"data":"Data for ID: 123"}'
 
 
-async def test_updates_of_the_watched_resource_are_told_while_it_is_subscribed_to(connect):
+async def test_updates_of_the_watched_resource_are_sent_while_it_is_subscribed_to(connect):
     updated, heard = [], trio.Event()
 
     def hear(params):
@@ -446,7 +446,7 @@ async def test_arguments_of_a_prompt_are_completed(connect, argument):
         assert completed.completion.values == ["test", "testing"]
 
 
-async def test_ids_are_completed_and_what_was_left_out_is_told(connect):
+async def test_ids_are_completed_and_the_rest_is_counted(connect):
     async with connect() as client:
         completion = (await client.complete("test://template/{id}/data", "id", "12")).completion
         assert completion.values == ["12", *map(str, range(120, 130))]
@@ -534,7 +534,7 @@ async def test_only_what_a_client_can_answer_is_asked(client_round_tools, autoju
         assert content.text == "Asked for: sampling"
 
 
-async def test_a_client_without_a_model_is_told_what_it_lacks(serve):
+async def test_a_client_without_sampling_gets_an_error_that_names_it(serve):
     async with Client(serve(ERAS[-1]), protocol_versions=ERAS[-1:]) as unable:
         with pytest.raises(RequestError) as caught:
             await unable.call_tool("test_missing_capability")

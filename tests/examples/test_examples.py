@@ -267,6 +267,7 @@ def test_the_locked_desk_has_no_differences_against_the_lucky_session(lucky):
     assert sweep(lucky, make_locked_desk, schedules=SCHEDULES).is_clean
 
 
+@pytest.mark.slow
 def test_a_recording_of_the_locked_desk_has_no_differences(tmp_path):
     path = tmp_path / "locked.mcprec.jsonl"
     clock = trio.testing.MockClock(autojump_threshold=0)
@@ -275,21 +276,21 @@ def test_a_recording_of_the_locked_desk_has_no_differences(tmp_path):
     assert not sweep(path, make_desk, schedules=SCHEDULES).is_clean
 
 
-def told(*args):
+def run_sweep(*args):
     return CliRunner().invoke(commands, ["sweep", *map(str, args)])
 
 
 @pytest.mark.slow
 def test_the_command_prints_the_race_and_its_seed(lucky):
-    racing = told(lucky, f"{TARGET}:desk", "--schedules", FORKS)
+    racing = run_sweep(lucky, f"{TARGET}:desk", "--schedules", FORKS)
     assert racing.exit_code == 1
     assert 'tools/call "tickets_left" (lane r' in racing.output
     seed = sweep(lucky, make_desk, schedules=FORKS).failing_seeds[0]
     assert (
         f"to repeat the first: mcp-trio sweep {lucky} {TARGET}:desk --seed {seed}" in racing.output
     )
-    assert told(lucky, f"{TARGET}:desk", "--seed", seed).exit_code == 1
-    locked = told(lucky, f"{TARGET}:locked_desk", "--schedules", FORKS)
+    assert run_sweep(lucky, f"{TARGET}:desk", "--seed", seed).exit_code == 1
+    locked = run_sweep(lucky, f"{TARGET}:locked_desk", "--schedules", FORKS)
     assert locked.exit_code == 0
     assert "every response is the recorded one" in locked.output
 

@@ -139,6 +139,7 @@ def test_outbound_is_a_mode_of_the_marker(trip):
     outcome(run(trip, test_it=test), passed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 def test_inputs_mode_compares_all_but_the_ignored_paths(trip):
     test = MARKED.replace('jsonl"', 'jsonl", mode="inputs"').format('mcp_replay(make("Bye"))')
@@ -181,6 +182,7 @@ def test_a_test_can_request_the_fixture_later(trip):
     outcome(run(trip, test_it=test.format(later)), passed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 def test_untracked_calls_are_warnings(desk):
     record(desk, "trip", "when", {})
@@ -465,6 +467,7 @@ def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings)
 # Beside other plugins.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 def test_the_fixtures_work_under_the_anyio_plugin(trip):
     trip.makeini("[pytest]\n")
@@ -584,6 +587,7 @@ def test_the_inputs_of_a_recording_are_sent_to_a_url_from_a_trio_test(mcp_replay
 """
 
 
+@pytest.mark.slow
 def test_a_url_is_a_target_and_a_mock_has_one(pytester):
     pytester.makeini("[pytest]\ntrio_mode = true\nfilterwarnings = error\n")
     pytester.makepyfile(test_it=TESTS)

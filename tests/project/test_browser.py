@@ -65,7 +65,7 @@ def test_every_page_tries_every_transport_in_every_era_at_every_host(visits, pla
     assert tried == {(page, *place) for page in visits.PAGES for place in places}
 
 
-def test_nobody_is_answered_but_pages_that_may_come_and_bring_the_token_where_one_is_asked_for(
+def test_only_pages_of_allowed_origins_with_the_required_token_are_answered(
     visits,
 ):
     answered = {each for each in visits.attempts() if each.expected == "answered"}
@@ -90,7 +90,7 @@ def test_a_page_of_a_rebound_name_talks_to_where_it_seems_to_be_from(planned):
     assert {visit.url.partition(":")[0] for visit in rebound} == {"ws", "http"}
 
 
-def test_what_the_browser_is_told_says_where_the_page_is_and_what_it_does(planned):
+def test_the_browser_gets_the_url_of_the_page_and_its_task(planned):
     first = planned[0].order()
     assert first == {
         "name": "001-allowed-plain-websocket-legacy-native",
@@ -160,7 +160,7 @@ def rejected(visits, answered):
     )
 
 
-def with_told(outcome, **more):
+def with_page_report(outcome, **more):
     return attrs.evolve(outcome, page_report={**outcome.page_report, **more})
 
 
@@ -187,14 +187,14 @@ def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, c
         ({"session": None}, "the page sees the session id None"),
     ],
 )
-def test_an_answer_that_is_not_whole_is_told(answered, page_report, problem, visiting, capsys):
-    outcome = with_told(answered, **page_report)
+def test_an_incomplete_answer_is_reported(answered, page_report, problem, visiting, capsys):
+    outcome = with_page_report(answered, **page_report)
     assert list(outcome.problems()) == [problem]
     assert not visiting.report([outcome], 1.0)
     assert f"Ada: {problem}" in capsys.readouterr().out
 
 
-def test_a_session_id_in_the_stateless_era_is_told(visits, answered):
+def test_a_session_id_of_a_stateless_server_is_reported(visits, answered):
     attempt = visits.Attempt(page="allowed", transport="http", mode="stateless")
     outcome = attrs.evolve(answered, attempt=attempt)
     assert list(outcome.problems()) == ["the page sees the session id 's'"]
@@ -205,12 +205,12 @@ def test_requests_with_tls_that_do_not_go_over_http_2_at_hypercorn_are_reported(
     assert list(attrs.evolve(answered, attempt=attempt, host="native").problems()) == []
     outcome = attrs.evolve(answered, attempt=attempt, host="hypercorn")
     assert list(outcome.problems()) == ["the requests went over ['http/1.1']"]
-    assert list(with_told(outcome, protocols=["h2"]).problems()) == []
+    assert list(with_page_report(outcome, protocols=["h2"]).problems()) == []
 
 
-def test_a_websocket_without_its_subprotocol_is_told(visits, answered):
+def test_a_websocket_without_its_subprotocol_is_reported(visits, answered):
     attempt = visits.Attempt(page="allowed", transport="websocket")
-    outcome = with_told(attrs.evolve(answered, attempt=attempt), subprotocol="")
+    outcome = with_page_report(attrs.evolve(answered, attempt=attempt), subprotocol="")
     assert list(outcome.problems()) == ["the subprotocol is ''"]
 
 
@@ -219,18 +219,18 @@ def test_only_where_the_sdks_may_lose_progress_is_it_not_missed(
     visits, answered, transport, is_missed
 ):
     attempt = visits.Attempt(page="allowed", client="TypeScript 1", transport=transport)
-    outcome = with_told(attrs.evolve(answered, attempt=attempt), progress=[])
+    outcome = with_page_report(attrs.evolve(answered, attempt=attempt), progress=[])
     assert bool(list(outcome.problems())) is is_missed
 
 
-def test_a_rejection_that_does_not_hold_or_says_not_why_is_told(rejected):
+def test_a_missing_rejection_or_one_without_a_reason_is_reported(rejected):
     assert list(attrs.evolve(rejected, has_run=True).problems()) == ["the tool has run"]
-    assert list(with_told(rejected, text="no").problems()) == [
+    assert list(with_page_report(rejected, text="no").problems()) == [
         "the rejection does not name the setting: no"
     ]
 
 
-def test_a_visit_that_was_not_made_is_told(visiting, rejected):
+def test_a_missing_visit_is_reported(visiting, rejected):
     outcome = attrs.evolve(rejected, page_report=visiting.SILENT)
     assert list(outcome.problems()) == ["nothing instead of read 403"]
 
@@ -247,12 +247,12 @@ class RequestDriver:
 
 
 @pytest.mark.real_time
-def test_what_a_browser_that_fails_has_told_is_not_lost(visiting, monkeypatch):
+def test_the_output_of_a_browser_that_fails_is_kept(visiting, monkeypatch):
     monkeypatch.setattr(visiting, "DRIVER", RequestDriver())
     assert trio.run(visiting.drive_browser, {"visits": []}) == {"Ada": {"name": "Ada"}}
 
 
-def test_without_a_browser_it_says_what_to_install(visiting, monkeypatch, tmp_path):
+def test_a_missing_browser_is_reported_with_what_to_install(visiting, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(SystemExit, match="`apt-get install chromium`"):
         visiting.hold(tmp_path, None)

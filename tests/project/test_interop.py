@@ -1,4 +1,4 @@
-"""The tools that talk with peers: they count what passed, and let nothing pass that did not."""
+"""The tools that test with other SDKs: their counts, and the failures that they report."""
 
 import json
 import re
@@ -6,7 +6,9 @@ import sys
 from contextlib import nullcontext
 
 import attrs
+import inspector
 import interop_command
+import mounts
 import our_client
 import peers
 import protocol_versions
@@ -14,7 +16,8 @@ import pytest
 import run
 import sessions
 import trio
-from facts import FACTS, has
+import websocket_framing
+from facts import FACTS, HUB, has
 from method_counts import ERROR_ANSWER, FEATURES, QUESTIONS, Row, SessionCounts, count_session, rows
 from sdk_adapter import Unexpected
 
@@ -23,6 +26,7 @@ from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 pytestmark = pytest.mark.slow
+
 
 OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]
 WITHOUT_SOCKETS = ("stdio", "http", "sse")
@@ -72,7 +76,7 @@ def without(path, kind):
     return path
 
 
-def test_the_protocol_versions_of_the_facts_are_those_that_are_spoken():
+def test_the_protocol_versions_of_the_facts_are_the_supported_ones():
     assert list(PROTOCOL_VERSIONS) == FACTS.protocol_versions
     assert {feature.since for feature in FEATURES} <= FACTS.features.keys()
 
@@ -291,12 +295,12 @@ def serving(program, log):
     return interop_command.reachable_server(command, "sse", log)
 
 
-def test_a_client_is_told_the_url_at_which_a_server_serves(tmp_path):
+def test_a_client_gets_the_url_of_its_server(tmp_path):
     with serving("print('at http://127.0.0.1:9/mcp', flush=True)", tmp_path / "log") as told:
         assert told == ["http://127.0.0.1:9/sse"]
 
 
-def test_a_client_is_told_the_command_of_a_server_without_a_url(tmp_path):
+def test_a_client_gets_the_command_of_a_server_without_a_url(tmp_path):
     with interop_command.reachable_server(
         ["python", "server.py"], "stdio", tmp_path / "log"
     ) as told:
@@ -304,7 +308,7 @@ def test_a_client_is_told_the_command_of_a_server_without_a_url(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_does_not_serve_says_why(tmp_path):
+def test_a_server_that_does_not_start_is_reported_with_its_output(tmp_path):
     with (
         pytest.raises(interop_command.ServerFailed, match=r"did not start: \nno, thanks$"),
         serving("raise SystemExit('no, thanks')", tmp_path / "log"),
@@ -355,7 +359,7 @@ def test_where_there_is_nothing_to_do_nothing_is_shown(capsys):
     assert capsys.readouterr().err == "no sessions were selected\n"
 
 
-def test_a_peer_that_nobody_knows_is_rejected(capsys):
+def test_an_unknown_peer_is_rejected(capsys):
     with pytest.raises(SystemExit):
         run.main(["Fortran 77"])
     assert "unknown peers: Fortran 77" in capsys.readouterr().err
@@ -422,7 +426,7 @@ def side(name, mode, program="pass"):
         ("raise ValueError('no common revision')", "rejected"),
     ],
 )
-def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
+def test_the_outcome_of_a_pairing_is_reported(program, observed, capsys):
     client = side("mcp_trio", "legacy", program)
     pairing = protocol_versions.pair(client, side("theirs", "both"), nullcontext([]))
     assert pairing.observed == observed
@@ -461,3 +465,327 @@ def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch, tmp_path):
         (it.client.name, it.server.name) for it in protocol_versions.pair_all([], "stdio", tmp_path)
     ]
     assert met == [("mcp_trio", "mcp_trio"), ("a", "mcp_trio"), ("mcp_trio", "b")]
+
+
+# SDKs over WebSocket, and the cases of unusual frames.
+
+
+LEGACY = "2025-11-25"
+
+
+def program(code):
+    return [sys.executable, "-c", code]
+
+
+def running_server(tmp_path, url="ws://127.0.0.1:9/ws"):
+    return interop_command.RunningServer(process=None, address=url.split("/")[2])
+
+
+# Which SDKs are paired.
+
+
+@pytest.mark.parametrize("transport", ["websocket", "dialled"])
+def test_each_sdk_runs_once_with_stateless_and_legacy_versions_in_both_roles(transport):
+    outcomes = {
+        (peer.name, protocol_version)
+        for peer in peers.SDKS
+        for protocol_version in FACTS.protocol_versions
+        if {peer.supports(role, protocol_version, transport) for role in peers.ROLES} == {True}
+    }
+    foreign = {("TypeScript 1", LEGACY), ("TypeScript 2", LEGACY), ("TypeScript 2", NEWEST)}
+    python = {("Python 1", LEGACY)} if transport == "websocket" else set()
+    assert outcomes == foreign | python
+
+
+def test_each_transport_has_a_way_to_start_either_server():
+    for transport in peers.TRANSPORTS:
+        assert transport in sessions.THEIR_SERVERS
+        assert (transport in interop_command.URLS) is not (
+            transport in interop_command.COMMAND_PREFIXES
+        )
+
+
+@pytest.mark.real_time
+def test_a_client_gets_the_url_of_a_websocket(tmp_path):
+    serving = program(
+        "import time; print('serving ws://127.0.0.1:9/ws', flush=True); time.sleep(9)"
+    )
+    with interop_command.reachable_server(serving, "websocket", tmp_path / "log") as outcomes:
+        assert outcomes == ["ws://127.0.0.1:9/ws"]
+
+
+def test_a_client_to_which_a_server_connects_gets_its_command(tmp_path):
+    with interop_command.reachable_server(
+        ["python", "server.py"], "dialled", tmp_path / "log"
+    ) as outcomes:
+        assert outcomes == [HUB, "python", "server.py"]
+
+
+@pytest.mark.parametrize("protocol_version", [LEGACY, OLDEST])
+def test_clients_get_the_urls_of_their_transport_at_a_mount(protocol_version, tmp_path):
+    mount = mounts.Mount(name="deep", command=[], mcp="/deep/mcp", sse="/deep/sse", websocket="/ws")
+    by_http = mounts.TourClient("mcp_trio", protocol_version, [])
+    endpoint = "mcp" if protocol_version == LEGACY else "sse"
+    assert by_http.url(mount, running_server(tmp_path)) == f"http://127.0.0.1:9/deep/{endpoint}"
+    by_websocket = attrs.evolve(by_http, has_websocket=True)
+    assert by_websocket.url(mount, running_server(tmp_path)) == "ws://127.0.0.1:9/ws"
+    assert by_http.title != by_websocket.title
+
+
+# Our client and our server.
+
+
+async def test_our_client_greets_a_server_over_websocket(capsys, nursery):
+    server = Server("everything")
+
+    @server.tool
+    async def test_simple_text() -> str:
+        return FACTS.simple_text
+
+    url = await nursery.start(lambda **how: server.serve_websocket(port=0, **how))
+    await our_client.main([url], None, "both")
+    assert capsys.readouterr().out == f"at {NEWEST}\n"
+
+
+@pytest.mark.real_time
+async def test_our_client_greets_our_server_that_dials_and_stops_it(capsys, tmp_path):
+    recording = tmp_path / "recorded.mcprec.jsonl"
+    command = [sys.executable, str(sessions.OUR_SERVER), "--dial", "--record", str(recording)]
+    await our_client.main([HUB, *command], None, "both")
+    assert capsys.readouterr().out == f"at {NEWEST}\n"
+    assert '"k":"end"' in recording.read_text().splitlines()[-1]
+
+
+# Cases of unusual frames.
+
+
+class Programs:
+    """An environment whose programs are all the same one."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def start(self, _program):
+        return program(self.code)
+
+    def pins(self):
+        return {"ws": "8"}
+
+
+def all_well():
+    return websocket_framing.EndpointResult(
+        "serve_websocket", outcomes=dict.fromkeys(websocket_framing.CASES, "ok")
+    )
+
+
+def test_a_report_without_failed_cases_is_right(capsys):
+    assert websocket_framing.report([all_well()], 1.0)
+    assert "1 endpoints, 15 cases, 0 problems" in capsys.readouterr().out
+
+
+def test_a_case_that_fails_or_is_not_run_is_reported(capsys):
+    result = all_well()
+    result.outcomes["a cut"] = "the close does not come"
+    del result.outcomes["is pinged"]
+    result.outcomes["a new one"] = "ok"
+    result.note_error("SyntaxError: what?")
+    assert not websocket_framing.report([result], 1.0)
+    out = capsys.readouterr().out
+    assert "serve_websocket: a cut: the close does not come" in out
+    assert "serve_websocket: is pinged: was not run: SyntaxError: what?" in out
+    assert "serve_websocket: a new one: unknown case" in out
+    assert ", 3 problems," in out
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("endpoint", websocket_framing.ENDPOINTS)
+def test_the_program_of_cases_gets_our_url_or_reports_its_own(endpoint, monkeypatch):
+    code = (
+        "import sys; place = sys.argv[1:];"
+        "print('ws://127.0.0.1:1' if not place else f'place: {place}');"
+        "print('no such trick', file=sys.stderr)"
+    )
+    monkeypatch.setattr(websocket_framing, "TYPESCRIPT", Programs(code))
+    monkeypatch.setattr(websocket_framing, "is_installed", lambda _: True)
+    monkeypatch.setattr(
+        websocket_framing, "ENDPOINTS", {endpoint: websocket_framing.ENDPOINTS[endpoint]}
+    )
+    [result] = websocket_framing.run_all(None)
+    place = result.outcomes.pop("place", "")
+    assert bool(re.fullmatch(r"\['ws://127\.0\.0\.1:[0-9]+/ws'\]", place)) is (endpoint != "dial")
+    assert result.outcomes == {}
+    assert result.failure_of("a cut") == "was not run: no such trick"
+
+
+@pytest.mark.real_time
+def test_a_program_of_cases_that_takes_too_long_is_stopped(monkeypatch):
+    monkeypatch.setattr(websocket_framing, "SECONDS_MAX", 0.05)
+    monkeypatch.setattr(websocket_framing, "TYPESCRIPT", Programs("import time; time.sleep(60)"))
+    monkeypatch.setattr(websocket_framing, "is_installed", lambda _: True)
+    assert all(not result.outcomes for result in websocket_framing.run_all(None))
+
+
+def test_the_cases_need_ws(monkeypatch, capsys):
+    monkeypatch.setattr(websocket_framing, "is_installed", lambda _: False)
+    with pytest.raises(peers.MissingPeer, match=r"^ws [0-9.]+ is not installed as pinned"):
+        websocket_framing.run_all(None)
+
+
+def test_what_an_endpoint_lacks_is_no_problem_until_it_works():
+    (endpoint, case), _reason = next(iter(websocket_framing.LACKING.items()))
+    outcomes = dict.fromkeys(websocket_framing.CASES, "ok")
+    lacking = {**outcomes, **{case: "no" for name, case in websocket_framing.LACKING}}
+    assert websocket_framing.report(
+        [websocket_framing.EndpointResult(endpoint, outcomes=lacking)], 1
+    )
+    works = {**lacking, case: "ok"}
+    assert not websocket_framing.report(
+        [websocket_framing.EndpointResult(endpoint, outcomes=works)], 1
+    )
+
+
+# Mounts and the MCP Inspector.
+
+
+SERVER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({status}))
+print("serving http://127.0.0.1:1/mcp", flush=True)
+time.sleep(60)
+"""
+
+
+def telling(**steps):
+    lines = [f"{step}: {outcome}" for step, outcome in steps.items()]
+    return program(f"print({chr(10).join(lines)!r})")
+
+
+def client_tour(name, protocol_version, **outcomes):
+    return mounts.ClientTour(mounts.TourClient(name, protocol_version, []), outcomes=outcomes)
+
+
+ALL = dict.fromkeys(mounts.STEPS[:-1], "ok")
+
+
+@pytest.fixture
+def tour_mount(monkeypatch, tmp_path):
+    """`stay(steps, ...)` of a client at a server that ends with a status."""
+
+    def tour_mount(steps, *, status=0, name="mcp_trio", protocol_version=LEGACY, server=SERVER):
+        client = mounts.TourClient(name, protocol_version, telling(**steps))
+        monkeypatch.setattr(mounts, "tour_clients", lambda: [client])
+        command = program(server.replace("{status}", str(status)))
+        return mounts.tour_mount(mounts.Mount(name="somewhere", command=command), tmp_path)
+
+    return tour_mount
+
+
+@pytest.mark.real_time
+def test_clients_report_their_steps_and_the_server_is_stopped(tour_mount, capsys):
+    mount_tour = tour_mount({**ALL, "begun": "ok", "stop": "OutcomeUnknown"})
+    assert mounts.report([mount_tour], 1.0)
+    out = capsys.readouterr().out
+    assert "1 mounts, 1 clients, 0 problems, 1 s" in out
+    assert out.count(" ok") == len(ALL)
+    assert " unknown" in out
+
+
+@pytest.mark.real_time
+def test_an_unexpected_exit_status_is_reported(tour_mount, capsys):
+    assert not mounts.report([tour_mount({**ALL, "stop": "ConnectionLost"}, status=3)], 1.0)
+    assert "somewhere: the server exited with 3" in capsys.readouterr().out
+
+
+@pytest.mark.real_time
+def test_a_server_that_does_not_start_is_reported_without_its_clients(tour_mount, capsys):
+    assert not mounts.report([tour_mount({}, server="raise ValueError('no port')")], 1.0)
+    out = capsys.readouterr().out
+    assert "ValueError: no port" in out
+    assert ", 1 problems," in out
+
+
+def test_a_step_that_failed_or_was_not_run_is_reported():
+    client = client_tour(
+        "Python 2", LEGACY, **{**ALL, "ask": "Unexpected: no answer", "stop": "Rejected"}
+    )
+    del client.outcomes["resume"]
+    mount_tour = mounts.MountTour(mount="somewhere", client_tours=[client], seconds=1.0, failure="")
+    assert list(mounts.problems([mount_tour])) == [
+        "Python 2 2025-11-25 at somewhere: ask: Unexpected: no answer",
+        "Python 2 2025-11-25 at somewhere: resume: the step was not run",
+    ]
+
+
+def test_a_silent_client_misses_each_step():
+    silent = client_tour("mcp_trio", LEGACY)
+    mount_tour = mounts.MountTour(mount="somewhere", client_tours=[silent], seconds=1.0, failure="")
+    assert len(list(mounts.problems([mount_tour]))) == len(mounts.STEPS)
+    not_begun = attrs.evolve(mount_tour, failure="it does not serve")
+    assert list(mounts.problems([not_begun])) == ["somewhere: it does not serve"]
+
+
+def test_an_unknown_mount_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(mounts, "mounts", lambda: [mounts.Mount(name="native", command=[])])
+    with pytest.raises(SystemExit, match="unknown mounts: nowhere"):
+        mounts.tour_mounts(["native", "nowhere"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("protocol_version", "excuse"),
+    [(OLDEST, mounts.NO_IDS), (LEGACY, None), (NEWEST, mounts.NO_STREAMS)],
+)
+def test_only_where_there_is_nothing_to_resume_is_that_left_out(protocol_version, excuse):
+    client = mounts.TourClient("mcp_trio", protocol_version, [])
+    assert {mounts.excuse_of(client, step) for step in mounts.STEPS if step != "resume"} == {None}
+    assert mounts.excuse_of(client, "resume") == excuse
+    assert bool(mounts.failure_of(mounts.ClientTour(client), "resume")) is (excuse is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "is_right"),
+    [
+        ("mcp_trio", "OutcomeUnknown", True),
+        ("mcp_trio", "ConnectionLost", True),
+        ("mcp_trio", "answered", False),
+        ("mcp_trio", "Cancelled", False),
+        ("TypeScript 2", "Error", True),
+    ],
+)
+def test_only_our_clients_must_report_the_lost_call(name, end, is_right):
+    failure = mounts.failure_of(client_tour(name, LEGACY, stop=end), "stop")
+    assert bool(failure) is not is_right
+
+
+class InspectorProgram:
+    """An environment whose programs are all the same one."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def start(self, _program):
+        return program(self.code)
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [
+        ("print({!r})", ""),
+        ("print('nothing')", "the Inspector printed nothing\n"),
+        ("print('{{\"result\": {{}}}}')", 'the Inspector printed {"result": {}}\n'),
+        ("raise SystemExit('no server')", "the Inspector exited with 1: \nno server"),
+    ],
+)
+def test_the_inspectors_output_is_compared(code, failure, monkeypatch, tmp_path):
+    [call] = [each for each in inspector.REQUESTS if each.name == "tools/call"]
+    result = {"content": [{"type": "text", "text": FACTS.simple_text}]}
+    code = code.format(json.dumps({"result": result}))
+    monkeypatch.setattr(inspector, "INSPECTOR", InspectorProgram(code))
+    result = inspector.run_request(call, ("http", "legacy"), ["http://127.0.0.1:1/mcp"], tmp_path)
+    assert result.failure == failure
+
+
+def test_an_inspector_that_does_not_end_is_reported(monkeypatch, tmp_path):
+    monkeypatch.setattr(inspector, "SECONDS_MAX", 0.05)
+    monkeypatch.setattr(inspector, "INSPECTOR", InspectorProgram("import time; time.sleep(60)"))
+    result = inspector.run_request(inspector.REQUESTS[0], ("sse", "legacy"), [], tmp_path)
+    assert result.failure == "no end after 0.05 s"

@@ -1,12 +1,16 @@
-"""tools/layers.py: each planted fault is found with its file and line; a clean package passes."""
+"""The checks of the code: layers of imports, and functions that are never called."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import mcp_trio
+
 pytestmark = pytest.mark.slow
+
 
 TOOL = Path(__file__).parents[2] / "tools" / "layers.py"
 PACKAGES = (
@@ -127,3 +131,34 @@ def test_type_only_imports_may_form_a_cycle_inside_one_package(tmp_path):
     }
     done = run_tool(write_package(tmp_path / "mcp_trio", CLEAN | cycle))
     assert done.returncode == 0, done.stdout
+
+
+# Functions that are never called.
+
+
+FILES = sorted(Path(mcp_trio.__file__).parent.rglob("*.py"))
+SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "webbrowser.open", "os.startfile"}
+
+
+def calls_of_shells(source):
+    """The calls in a file that give words to a shell, or to who opens URLs."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            has_shell = any(each.arg == "shell" for each in node.keywords)
+            if has_shell or name in SHELLS or name.startswith("webbrowser."):
+                yield ast.unparse(node)
+
+
+@pytest.mark.requirement("SEC-02")
+def test_no_shell_is_given_a_command_and_no_browser_a_url():
+    assert len(FILES) > 100
+    for file in FILES:
+        assert list(calls_of_shells(file.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["os.system(url)", "subprocess.run(x, shell=True)", "webbrowser.open_new(url)"]
+)
+def test_one_would_be_found(source):
+    assert list(calls_of_shells(source)) == [source]

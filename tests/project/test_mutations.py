@@ -49,7 +49,7 @@ def test_each_mutation_finds_its_text_once_and_names_a_test_file_that_ticks_its_
         ({"test": MUTATIONS[0].test + "_there"}, "its test is there"),
     ],
 )
-def test_a_mutation_that_is_no_longer_true_is_told(changed, complaint):
+def test_an_outdated_mutation_is_reported(changed, complaint):
     assert complaints(MUTATIONS[0]._replace(**changed)) == [complaint]
 
 
@@ -68,7 +68,7 @@ def test_a_rule_that_is_switched_off_turns_its_test_red():
     assert "1 of 1 red" in done.stdout
 
 
-def test_an_id_without_a_mutation_is_told():
+def test_an_id_without_a_mutation_is_reported():
     done = run("--ids", "BASE-99")
     assert done.returncode == 1
     assert "no mutation for BASE-99" in done.stderr

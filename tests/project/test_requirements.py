@@ -1,12 +1,18 @@
-"""The requirement table is sound, ticks are found wherever they stand, and the gate closes."""
+"""The table of requirements and its ticks in tests, and the checks of tests/conftest.py."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import requirements
 from requirements import MarkedId, Requirement, Trap, Untested
 
 pytestmark = pytest.mark.slow
+
 
 TICKED_EVERYWHERE = """
 import pytest
@@ -196,6 +202,41 @@ def test_the_gate_fails_while_duties_are_not_ticked(capsys, tmp_path):
     assert "PING-01: MUST, 2024-11-05, not covered: " in out
 
 
-def test_a_tick_says_where_it_stands():
+def test_a_tick_has_its_file_and_line():
     (mark,) = requirements.marked_ids_in("pytestmark = pytest.mark.requirement('A-01')", "t.py")
     assert mark == MarkedId("A-01", "t.py:1")
+
+
+# tests/conftest.py
+
+
+HOME = Path(__file__).parents[2]
+
+
+def run_pytest(folder, test, **environment):
+    shutil.copy(HOME / "tests" / "conftest.py", folder)
+    (folder / "test_one.py").write_text(test, encoding="utf-8")
+    # Else the modules of all plugins are rewritten first.
+    plain = ["-q", "--assert=plain", "-c", HOME / "pyproject.toml"]
+    command = [sys.executable, "-m", "pytest", *plain, folder]
+    inherited = {k: v for k, v in os.environ.items() if k != "CI"}
+    return subprocess.run(
+        command, env=inherited | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_an_unknown_requirement_id_stops_the_run(tmp_path):
+    test = "import pytest\n@pytest.mark.requirement('BASE-01', 'BASE-99')\ndef test_x(): pass\n"
+    done = run_pytest(tmp_path, test)
+    assert done.returncode == 4, done.stdout
+    assert "test_one.py::test_x: 'BASE-99' is no requirement" in done.stderr
+
+
+def test_ci_draws_the_same_examples_each_time(tmp_path):
+    test = "import hypothesis\ndef test_x(): assert hypothesis.settings.default.derandomize\n"
+    assert run_pytest(tmp_path, test, CI="1").returncode == 0
+    assert run_pytest(tmp_path, test).returncode == 1
+
+
+def test_of_the_processes_that_tests_of_tools_start_no_coverage_is_taken():
+    assert "COVERAGE_PROCESS_CONFIG" not in os.environ

@@ -1,4 +1,4 @@
-"""Values downgraded to the protocol version of the peer."""
+"""Protocol versions, and values downgraded to the version of the peer."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import pytest
 from mcp_trio import types as s
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, client_metadata
-from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, checked_protocol_versions
 from mcp_trio.errors import LocalProtocolError
 
 A, B, C, D, E = PROTOCOL_VERSIONS.values()
@@ -29,7 +29,7 @@ USE = s.ToolUseContent(id="1", name="tide", input={})
 GIVEN = s.ToolResultContent(tool_use_id="1", content=[TEXT])
 
 
-def said(value, protocol_version):
+def downgraded_json(value, protocol_version):
     return json.loads(msgspec.json.encode(downgraded(value, protocol_version)))
 
 
@@ -62,7 +62,7 @@ def test_a_value_that_needs_no_change_stays_the_same_object(protocol_version):
 def test_a_downgraded_value_is_a_copy():
     tool = s.Tool(name="t", input_schema={"type": "object"}, title="T")
     listed = s.ListToolsResult(tools=[tool])
-    assert said(listed, A)["tools"] == [{"name": "t", "inputSchema": {"type": "object"}}]
+    assert downgraded_json(listed, A)["tools"] == [{"name": "t", "inputSchema": {"type": "object"}}]
     assert listed.tools[0].title == "T"
 
 
@@ -74,23 +74,23 @@ def test_values_of_other_types_are_not_changed():
 @pytest.mark.requirement("TOOL-17")
 def test_audio_is_an_embedded_resource_where_there_is_no_audio():
     result = s.CallToolResult(content=[TEXT, AUDIO])
-    assert said(result, A)["content"][1] == {
+    assert downgraded_json(result, A)["content"][1] == {
         "type": "resource",
         "annotations": {"priority": 1},
         "resource": {"uri": "embedded:audio", "mimeType": "audio/wav", "blob": "UklGRg=="},
     }
-    assert said(result, B)["content"][1]["type"] == "audio"
+    assert downgraded_json(result, B)["content"][1]["type"] == "audio"
 
 
 @pytest.mark.requirement("TOOL-17")
 def test_a_link_is_text_with_its_uri_where_there_are_no_links():
     prompt = s.GetPromptResult(messages=[s.PromptMessage(role="user", content=LINK)])
     for protocol_version in (A, B):
-        content = said(prompt, protocol_version)["messages"][0]["content"]
+        content = downgraded_json(prompt, protocol_version)["messages"][0]["content"]
         assert content == {"type": "text", "text": "Today: log://today"}
     assert downgraded(prompt, C) is prompt
     nameless = s.ResourceLink(uri="log://today", name="today")
-    assert said(s.CallToolResult(content=[nameless]), A)["content"][0]["text"] == (
+    assert downgraded_json(s.CallToolResult(content=[nameless]), A)["content"][0]["text"] == (
         "today: log://today"
     )
 
@@ -99,9 +99,13 @@ def test_a_link_is_text_with_its_uri_where_there_are_no_links():
 def test_metadata_inside_messages_exist_from_2025_06_18():
     root = s.ListRootsResult(roots=[s.Root(uri="file:///a", meta={"k": 1})])
     text = s.CallToolResult(content=[s.TextContent(text="x", meta={"k": 1})])
-    assert "_meta" not in said(root, B)["roots"][0]
-    assert "_meta" not in said(text, B)["content"][0]
-    assert said(root, C)["roots"][0]["_meta"] == said(text, C)["content"][0]["_meta"] == {"k": 1}
+    assert "_meta" not in downgraded_json(root, B)["roots"][0]
+    assert "_meta" not in downgraded_json(text, B)["content"][0]
+    assert (
+        downgraded_json(root, C)["roots"][0]["_meta"]
+        == downgraded_json(text, C)["content"][0]["_meta"]
+        == {"k": 1}
+    )
 
 
 @dataclass
@@ -126,11 +130,11 @@ def test_structured_content_that_is_no_object_is_for_the_newest_only(value):
         message([s.ToolResultContent(tool_use_id="1", content=[TEXT], structured_content=value)])
     )
     assert downgraded(result, E) is result
-    assert "structuredContent" in said(result, E)
+    assert "structuredContent" in downgraded_json(result, E)
     for protocol_version in (A, B, C, D):
-        assert "structuredContent" not in said(result, protocol_version)
-    assert "structuredContent" not in said(tools, D)["messages"][0]["content"][0]
-    assert "structuredContent" in said(tools, E)["messages"][0]["content"][0]
+        assert "structuredContent" not in downgraded_json(result, protocol_version)
+    assert "structuredContent" not in downgraded_json(tools, D)["messages"][0]["content"][0]
+    assert "structuredContent" in downgraded_json(tools, E)["messages"][0]["content"][0]
 
 
 @pytest.mark.requirement("TOOL-21")
@@ -139,8 +143,8 @@ def test_structured_content_that_is_no_object_is_for_the_newest_only(value):
 )
 def test_a_structured_object_is_kept_where_there_is_structured_content(value):
     result = s.CallToolResult(content=[TEXT], structured_content=value)
-    assert "structuredContent" not in said(result, B)
-    assert said(result, C)["structuredContent"] == {"a": 1}
+    assert "structuredContent" not in downgraded_json(result, B)
+    assert downgraded_json(result, C)["structuredContent"] == {"a": 1}
     assert downgraded(result, D) is result
 
 
@@ -148,21 +152,21 @@ def test_a_structured_object_is_kept_where_there_is_structured_content(value):
 @pytest.mark.parametrize("schema", [{"type": "array"}, {}, {"anyOf": [{"type": "object"}]}])
 def test_an_output_schema_without_an_object_is_for_the_newest_only(schema):
     tool = s.Tool(name="t", input_schema={"type": "object"}, output_schema=schema)
-    assert "outputSchema" not in said(tool, D)
-    assert said(tool, E)["outputSchema"] == schema
+    assert "outputSchema" not in downgraded_json(tool, D)
+    assert downgraded_json(tool, E)["outputSchema"] == schema
 
 
 def test_an_object_output_schema_exists_where_structured_content_does():
     tool = s.Tool(name="t", input_schema={"type": "object"}, output_schema={"type": "object"})
-    assert "outputSchema" not in said(tool, B)
-    assert said(tool, C)["outputSchema"] == {"type": "object"}
+    assert "outputSchema" not in downgraded_json(tool, B)
+    assert downgraded_json(tool, C)["outputSchema"] == {"type": "object"}
 
 
 @pytest.mark.requirement("TOOL-28")
 def test_boolean_property_schemas_become_objects_for_older_versions():
     schema = {"type": "object", "properties": {"any": True, "none": False, "x": {"type": "null"}}}
     tool = s.Tool(name="t", input_schema=schema)
-    assert said(tool, D)["inputSchema"]["properties"] == {
+    assert downgraded_json(tool, D)["inputSchema"]["properties"] == {
         "any": {},
         "none": {"not": {}},
         "x": {"type": "null"},
@@ -180,7 +184,7 @@ def test_descriptions_of_tools_grow_with_the_protocol_versions():
         execution=s.ToolExecution(task_support="optional"),
     )
     known = [
-        set(said(tool, protocol_version)) - {"name", "inputSchema"}
+        set(downgraded_json(tool, protocol_version)) - {"name", "inputSchema"}
         for protocol_version in (A, B, C, D, E)
     ]
     assert known == [
@@ -195,7 +199,7 @@ def test_descriptions_of_tools_grow_with_the_protocol_versions():
 @pytest.mark.requirement("PROG-04")
 def test_progress_has_a_message_from_the_second_protocol_version_on():
     report = s.ProgressParams(progress_token=1, progress=0, message="half")
-    assert "message" not in said(report, A)
+    assert "message" not in downgraded_json(report, A)
     assert downgraded(report, B) is report
 
 
@@ -207,10 +211,10 @@ def test_a_client_without_forms_announces_no_elicitation_where_there_are_only_fo
     by_url = s.ClientCapabilities(elicitation=s.ElicitationCapability(url={}))
     both = s.ClientCapabilities(elicitation=s.ElicitationCapability(form={}, url={}))
     plain = s.ClientCapabilities(elicitation=s.ElicitationCapability())
-    assert said(by_url, C) == {}
-    assert said(both, C) == {"elicitation": {}}
+    assert downgraded_json(by_url, C) == {}
+    assert downgraded_json(both, C) == {"elicitation": {}}
     assert downgraded(plain, C) is plain
-    assert said(both, B) == {}
+    assert downgraded_json(both, B) == {}
     assert downgraded(both, D) is both
 
 
@@ -218,7 +222,7 @@ def test_a_client_without_forms_announces_no_elicitation_where_there_are_only_fo
 def test_a_stateless_client_announces_roots_without_their_changes():
     roots = s.ClientCapabilities(roots=s.RootsCapability(list_changed=True))
     assert downgraded(roots, D) is roots
-    assert said(roots, E) == {"roots": {}}
+    assert downgraded_json(roots, E) == {"roots": {}}
     us = s.Implementation(name="us", version="1")
     metadata = client_metadata(E, roots, us)
     assert metadata[CLIENT_CAPABILITIES] == s.ClientCapabilities(roots=s.RootsCapability())
@@ -227,7 +231,9 @@ def test_a_stateless_client_announces_roots_without_their_changes():
 @pytest.mark.requirement("COMP-01", "COMP-02")
 def test_completions_are_announced_from_the_second_protocol_version_on_and_extensions_in_the_newest():
     server = s.ServerCapabilities(completions={}, extensions={"org.example/x": {}})
-    assert [set(said(server, protocol_version)) for protocol_version in (A, B, D, E)] == [
+    assert [
+        set(downgraded_json(server, protocol_version)) for protocol_version in (A, B, D, E)
+    ] == [
         set(),
         {"completions"},
         {"completions"},
@@ -243,8 +249,8 @@ SEVERAL = {"type": "array", "items": {"type": "string", "enum": ["n"]}}
 
 @pytest.mark.requirement("TRAP-90", "ELIC-08")
 def test_an_old_client_is_asked_without_a_mode():
-    assert said(form(), D)["mode"] == "form"
-    assert "mode" not in said(form(), C)
+    assert downgraded_json(form(), D)["mode"] == "form"
+    assert "mode" not in downgraded_json(form(), C)
 
 
 @pytest.mark.requirement("TRAP-91", "ELIC-11")
@@ -256,7 +262,7 @@ def test_an_old_form_has_names_of_choices_and_presets_only_for_booleans():
         name={"type": "string"},
     )
     asked.requested_schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    assert said(asked, C)["requestedSchema"] == {
+    assert downgraded_json(asked, C)["requestedSchema"] == {
         "type": "object",
         "properties": {
             "quay": {"type": "string", "enum": ["n"], "enumNames": ["North"]},
@@ -287,7 +293,7 @@ def test_a_schema_that_is_no_form_cannot_be_downgraded(members):
 def test_only_2025_11_25_has_elicitation_ids():
     asked = s.ElicitParams(message="?", mode="url", url="https://a.example", elicitation_id="e")
     assert downgraded(asked, D) is asked
-    assert said(asked, E) == {"message": "?", "mode": "url", "url": "https://a.example"}
+    assert downgraded_json(asked, E) == {"message": "?", "mode": "url", "url": "https://a.example"}
 
 
 @pytest.mark.requirement("ELIC-18")
@@ -336,7 +342,7 @@ def test_a_form_response_without_lists_suits_every_version():
 @pytest.mark.requirement("TRAP-85", "SAMP-09")
 def test_a_sampling_message_of_several_blocks_becomes_several_messages():
     asked = question(message([TEXT, s.TextContent(text="y")]), message(TEXT), message([]))
-    texts = [each["content"]["text"] for each in said(asked, C)["messages"]]
+    texts = [each["content"]["text"] for each in downgraded_json(asked, C)["messages"]]
     assert texts == ["x", "y", "x"]
     assert downgraded(asked, D) is asked
 
@@ -344,7 +350,7 @@ def test_a_sampling_message_of_several_blocks_becomes_several_messages():
 @pytest.mark.requirement("TRAP-85", "SAMP-09")
 def test_a_list_of_one_block_becomes_the_block():
     answer = s.CreateMessageResult(role="assistant", model="m", content=[TEXT])
-    assert said(answer, A)["content"] == {"type": "text", "text": "x"}
+    assert downgraded_json(answer, A)["content"] == {"type": "text", "text": "x"}
     assert downgraded(answer, D) is answer
 
 
@@ -358,7 +364,7 @@ def test_an_input_request_is_downgraded_too():
             "q2": s.InputRequest(method="roots/list"),
         }
     )
-    assert said(result, E)["inputRequests"] == {
+    assert downgraded_json(result, E)["inputRequests"] == {
         "q1": {
             "method": "elicitation/create",
             "params": {"message": "?", "mode": "url", "url": "https://a.example"},
@@ -372,11 +378,31 @@ def test_an_input_request_is_downgraded_too():
 @pytest.mark.requirement("CACHE-01")
 def test_only_stateless_versions_have_cache_times():
     page = s.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public", result_type="complete")
-    assert said(page, D) == {"tools": []}
+    assert downgraded_json(page, D) == {"tools": []}
     assert downgraded(page, E) is page
 
 
 def test_only_stateless_versions_have_input_responses():
     again = s.CallToolParams(name="t", input_responses={}, request_state="s")
-    assert said(again, D) == {"name": "t"}
+    assert downgraded_json(again, D) == {"name": "t"}
     assert downgraded(again, E) is again
+
+
+# Protocol versions.
+
+
+STATELESS = "2026-07-28"
+
+
+def test_protocol_versions_are_sorted_from_the_newest():
+    assert checked_protocol_versions({"2024-11-05", STATELESS, "2025-06-18"}) == (
+        STATELESS,
+        "2025-06-18",
+        "2024-11-05",
+    )
+
+
+@pytest.mark.parametrize("names", [(), ("2024-11-05", "yesterday")])
+def test_unknown_protocol_versions_are_rejected(names):
+    with pytest.raises(ValueError, match="choose from 2026-07-28, 2025-11-25"):
+        checked_protocol_versions(names)

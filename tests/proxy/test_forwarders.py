@@ -135,6 +135,7 @@ async def test_a_line_is_recorded_before_its_last_byte_is_forwarded(
         assert host.server.stdin.written == host.proxy.host_out.written
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_a_host_that_does_not_read_stops_the_server_and_loses_nothing(
     open_proxy, python, path, recorded
@@ -229,6 +230,7 @@ os._exit(len(data))
     assert recorded(path).cause == "eof"
 
 
+@pytest.mark.slow
 async def test_a_host_that_stops_reading_breaks_the_servers_pipe(
     open_proxy, python, path, recorded
 ):

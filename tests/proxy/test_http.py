@@ -497,7 +497,7 @@ async def test_the_end_of_the_proxy_completes_the_files(between, tmp_path, files
 # Which file what passes is recorded in: sessions, what belongs to none, and ids that meet.
 
 
-HELLO_HTTP_SESSIONS = asking(0, "initialize", capabilities={})
+INITIALIZE = asking(0, "initialize", capabilities={})
 
 
 def methods(session, kind="in"):
@@ -522,7 +522,7 @@ def counted(**more):
 async def test_each_session_has_a_file_of_its_own(between, tmp_path, files):
     async with between(counted(), tmp_path) as proxy:
         for number in (1, 2):
-            hello = await proxy.ask(HELLO_HTTP_SESSIONS)
+            hello = await proxy.ask(INITIALIZE)
             assert hello.headers["mcp-session-id"] == f"s-{number}"
         for number in (2, 1):
             session = {"Mcp_Session_Id": f"s-{number}"}
@@ -542,7 +542,7 @@ async def test_a_file_takes_all_sessions_on_channels_of_their_own(between, tmp_p
     file = tmp_path / "all.mcprec.jsonl"
     async with between(counted(), file) as proxy:
         for _ in range(2):
-            await proxy.ask(HELLO_HTTP_SESSIONS)
+            await proxy.ask(INITIALIZE)
         await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-2")
         await proxy.ask(asking(1, "tools/list", STATELESS))
     records = [*read_recording(open_recording(file))]
@@ -557,7 +557,7 @@ async def test_a_file_takes_all_sessions_on_channels_of_their_own(between, tmp_p
 
 async def test_a_deleted_session_has_a_complete_file(between, tmp_path, files):
     async with between(counted(), tmp_path) as proxy:
-        await proxy.ask(HELLO_HTTP_SESSIONS)
+        await proxy.ask(INITIALIZE)
         deleted = await proxy.ask(method="DELETE", Mcp_Session_Id="s-1")
         assert deleted.status == 204
         (session,) = files()
@@ -570,7 +570,7 @@ async def test_a_session_forgotten_by_the_server_has_a_complete_file(between, tm
         return Reply(404)
 
     async with between(counted(echo=gone), tmp_path) as proxy:
-        await proxy.ask(HELLO_HTTP_SESSIONS)
+        await proxy.ask(INITIALIZE)
         assert (await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-1")).status == 404
         assert (await proxy.ask(asking(2, "echo"), Mcp_Session_Id="s-1")).status == 404
         session, common = files()
@@ -590,8 +590,8 @@ async def test_an_unused_session_has_a_complete_file(between, tmp_path, files, a
     server = counted()
     server.listen = listening
     async with between(server, tmp_path, http=HttpLimits(session_idle_seconds=60)) as proxy:
-        await proxy.ask(HELLO_HTTP_SESSIONS)
-        await proxy.ask(HELLO_HTTP_SESSIONS)
+        await proxy.ask(INITIALIZE)
+        await proxy.ask(INITIALIZE)
         stream = proxy.begin(method="GET", Mcp_Session_Id="s-2")
         await stream.message()
         await trio.sleep(100)
@@ -606,7 +606,7 @@ async def test_a_rejected_handshake_leaves_a_complete_file(between, tmp_path, fi
         return json_reply({"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}, 400)
 
     async with between(counted(initialize=reject), tmp_path) as proxy:
-        assert (await proxy.ask(HELLO_HTTP_SESSIONS)).status == 400
+        assert (await proxy.ask(INITIALIZE)).status == 400
         (session,) = files()
         assert session.kinds() == ["open", "in", "out", "mark", "shut", "end"]
 
@@ -614,7 +614,7 @@ async def test_a_rejected_handshake_leaves_a_complete_file(between, tmp_path, fi
 async def test_sessions_over_the_limit_share_a_file(between, tmp_path, files):
     async with between(counted(), tmp_path, http=HttpLimits(sessions_max=1)) as proxy:
         for _ in range(3):
-            await proxy.ask(HELLO_HTTP_SESSIONS)
+            await proxy.ask(INITIALIZE)
             await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-3")
     first, common = files()[:2]
     assert methods(first) == ["initialize"]
@@ -625,7 +625,7 @@ async def test_a_server_that_gives_no_ids_is_recorded_in_one_file(between, tmp_p
     async with between(Legacy(session=None), tmp_path) as proxy:
         for _ in range(2):
             await proxy.ask(asking(0, "server/discover", STATELESS))
-            await proxy.ask(HELLO_HTTP_SESSIONS)
+            await proxy.ask(INITIALIZE)
             await proxy.ask(telling("notifications/initialized"))
             await proxy.ask(asking(1, "tools/call"))
     probe, session = files()
@@ -724,7 +724,7 @@ async def test_resent_events_are_recorded_once(between, tmp_path, files):
     server = counted()
     server.listen = listening
     async with between(server, tmp_path) as proxy:
-        await proxy.ask(HELLO_HTTP_SESSIONS)
+        await proxy.ask(INITIALIZE)
         session = {"Mcp_Session_Id": "s-1"}
         await proxy.ask(method="GET", **session)
         resumed = await proxy.ask(method="GET", Last_Event_ID="0", **session)
@@ -770,7 +770,7 @@ async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_pa
             stream = proxy.begin(method="GET", target="/sse")
             told = (await stream.event()).data.decode()
             assert told in {"messages?session_id=1", "/messages?session_id=1"}
-            posted = await proxy.ask(HELLO_HTTP_SESSIONS, target="/messages?session_id=1")
+            posted = await proxy.ask(INITIALIZE, target="/messages?session_id=1")
             assert (posted.status, posted.answer_body) == (202, b"Accepted")
             assert (await stream.message())["id"] == 0
             stream.leave()

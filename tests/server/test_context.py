@@ -13,7 +13,7 @@ from mcp_trio.limits import MessageLimits, RequestLimits
 E = "2026-07-28"
 
 
-def told_data(asker):
+def log_messages(asker):
     return [
         (message["params"]["level"], message["params"]["data"])
         for message in asker.told
@@ -198,7 +198,7 @@ async def test_only_log_messages_of_the_set_level_or_above_are_sent(server, serv
         asker.told.clear()
         assert await asker.result("logging/setLevel", {"level": level}) == {}
         await asker.result("tools/call", {"name": "talk"})
-        assert told_data(asker) == [(louder, louder) for louder in levels[number:]]
+        assert log_messages(asker) == [(louder, louder) for louder in levels[number:]]
 
 
 @pytest.mark.requirement("LOG-07")
@@ -210,7 +210,7 @@ async def test_an_unknown_level_is_invalid_params_and_changes_nothing(server, se
     asker = await serve(server)
     assert (await asker.error("logging/setLevel", {"level": "loud"}))["code"] == -32602
     await asker.result("tools/call", {"name": "talk"})
-    assert told_data(asker) == [("debug", "d")]
+    assert log_messages(asker) == [("debug", "d")]
 
 
 async def test_logging_at_an_unknown_level_raises_an_error_with_the_known_levels(
@@ -234,7 +234,7 @@ async def test_the_level_belongs_to_one_session(server, serve):
     await quiet.result("logging/setLevel", {"level": "error"})
     for asker in (quiet, loud):
         await asker.result("tools/call", {"name": "talk"})
-    assert (told_data(quiet), told_data(loud)) == ([], [("info", "i")])
+    assert (log_messages(quiet), log_messages(loud)) == ([], [("info", "i")])
 
 
 @pytest.mark.parametrize("level", ["debug", "error"])
@@ -328,7 +328,7 @@ def reply(*blocks):
     return {"role": "assistant", "model": "m", "content": content, "stopReason": "toolUse"}
 
 
-def say(text):
+def text_content(text):
     return {"type": "text", "text": text}
 
 
@@ -362,7 +362,7 @@ def ask_once(server, serve):
             assert asker.told == []
             return None
         asked = await asker.next_told()
-        await asker.wire.send_result(asked, reply(say("So.")))
+        await asker.wire.send_result(asked, reply(text_content("So.")))
         assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
         return asked["params"]
 
@@ -402,12 +402,12 @@ async def test_a_model_uses_tools_and_continues_with_their_results(server, serve
     first = await asker.next_told()
     assert first["params"]["tools"] == [{"name": "tide", "inputSchema": {"type": "object"}}]
     uses = [use("a", _meta={"k": 1}), use("b")]
-    await asker.wire.send_result(first, reply(say("Let me see."), *uses))
+    await asker.wire.send_result(first, reply(text_content("Let me see."), *uses))
     second = await asker.next_told()
     question, answer, results = second["params"]["messages"]
-    assert question == {"role": "user", "content": say("When is high water?")}
-    assert answer == {"role": "assistant", "content": [say("Let me see."), *uses]}
-    told = {"type": "tool_result", "content": [say("High.")]}
+    assert question == {"role": "user", "content": text_content("When is high water?")}
+    assert answer == {"role": "assistant", "content": [text_content("Let me see."), *uses]}
+    told = {"type": "tool_result", "content": [text_content("High.")]}
     assert results == {
         "role": "user",
         "content": [
@@ -415,7 +415,7 @@ async def test_a_model_uses_tools_and_continues_with_their_results(server, serve
             {**told, "toolUseId": "b"},
         ],
     }
-    await asker.wire.send_result(second, reply(say("At noon.")))
+    await asker.wire.send_result(second, reply(text_content("At noon.")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == "At noon."
 
 
@@ -424,8 +424,11 @@ async def test_a_model_uses_tools_and_continues_with_their_results(server, serve
     ("question", "content"),
     [
         (AUDIO, {"type": "audio", "data": "AP8=", "mimeType": "audio/wav"}),
-        (types.SamplingMessage(role="user", content=[TEXT, TEXT]), [say("High."), say("High.")]),
-        (types.SamplingMessage(role="user", content=[TEXT]), [say("High.")]),
+        (
+            types.SamplingMessage(role="user", content=[TEXT, TEXT]),
+            [text_content("High."), text_content("High.")],
+        ),
+        (types.SamplingMessage(role="user", content=[TEXT]), [text_content("High.")]),
     ],
 )
 async def test_a_message_is_one_block_or_a_list(ask_once, question, content):
@@ -437,7 +440,7 @@ async def test_a_message_is_one_block_or_a_list(ask_once, question, content):
 async def test_an_older_client_gets_a_block_and_no_list(ask_once):
     message = types.SamplingMessage(role="user", content=[TEXT])
     params = await ask_once(message, protocol_version=C, capabilities=PLAIN)
-    assert params["messages"] == [{"role": "user", "content": say("High.")}]
+    assert params["messages"] == [{"role": "user", "content": text_content("High.")}]
 
 
 @pytest.mark.requirement("SAMP-04", "TRAP-87")
@@ -548,8 +551,8 @@ async def test_an_earlier_conversation_is_sent_only_if_the_handler_passes_it(
     call = await asker.begin("tools/call", {"name": "ask"})
     for question in ("Ebb?", "Flow?"):
         asked = await asker.next_told()
-        assert asked["params"]["messages"] == [{"role": "user", "content": say(question)}]
-        await asker.wire.send_result(asked, reply(say("So.")))
+        assert asked["params"]["messages"] == [{"role": "user", "content": text_content(question)}]
+        await asker.wire.send_result(asked, reply(text_content("So.")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
 
 
@@ -562,7 +565,7 @@ async def test_an_answer_that_is_a_list_of_one_block_is_that_block(server, serve
 
     asker = await serve(server, protocol_version=protocol_version, capabilities=PLAIN)
     call = await asker.begin("tools/call", {"name": "ask"})
-    answer = {**reply(say("")), "content": [say("So.")]}
+    answer = {**reply(text_content("")), "content": [text_content("So.")]}
     await asker.wire.send_result(await asker.next_told(), answer)
     assert (await asker.end(call))["result"]["content"][0]["text"] == "So."
 

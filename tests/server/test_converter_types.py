@@ -190,7 +190,7 @@ def test_a_generic_class_is_read_with_its_parameter():
         (list[Money], {"type": "array", "items": {"type": "string"}}),
     ],
 )
-def test_the_schema_is_that_of_what_the_hook_takes_or_what_the_annotation_says(hint, schema):
+def test_the_schema_is_from_the_type_of_the_hook_or_from_the_annotation(hint, schema):
     assert signature(hint).schema["properties"]["it"] == schema
 
 

@@ -891,7 +891,7 @@ async def test_a_handler_pings_its_client(server, serve):
 # Sampling.
 
 
-def say(text, role="user"):
+def text_message(text, role="user"):
     return {"role": role, "content": {"type": "text", "text": text}}
 
 
@@ -904,21 +904,24 @@ REPLY = types.SamplingMessage(role="assistant", content=types.TextContent(text="
 @pytest.mark.parametrize(
     ("question", "messages"),
     [
-        ("Why?", [say("Why?")]),
-        (TEXT, [say("Why?")]),
-        (REPLY, [say("So.", "assistant")]),
+        ("Why?", [text_message("Why?")]),
+        (TEXT, [text_message("Why?")]),
+        (REPLY, [text_message("So.", "assistant")]),
         (
             ["Why?", REPLY, IMAGE],
             [
-                say("Why?"),
-                say("So.", "assistant"),
+                text_message("Why?"),
+                text_message("So.", "assistant"),
                 {
                     "role": "user",
                     "content": {"type": "image", "data": "AP8=", "mimeType": "image/png"},
                 },
             ],
         ),
-        (types.CreateMessageParams(messages=[REPLY], max_tokens=5), [say("So.", "assistant")]),
+        (
+            types.CreateMessageParams(messages=[REPLY], max_tokens=5),
+            [text_message("So.", "assistant")],
+        ),
     ],
 )
 async def test_sampling_accepts_texts_contents_messages_and_results(
@@ -951,7 +954,7 @@ async def test_sampling_accepts_texts_contents_messages_and_results(
         "metadata": {"a": 1},
         "modelPreferences": {"costPriority": 1},
     }
-    await asker.wire.send_result(asked, {**say("So.", "assistant"), "model": "m"})
+    await asker.wire.send_result(asked, {**text_message("So.", "assistant"), "model": "m"})
     assert (await asker.end(call))["result"]["content"][0]["text"] == "So."
 
 
@@ -973,7 +976,7 @@ async def test_a_sampling_request_has_a_default_for_max_tokens(server, serve, th
     asked = await asker.next_told()
     assert asked["params"]["maxTokens"] == 1024
     assert asked["params"]["systemPrompt"] == "Be brief."
-    await asker.wire.send_result(asked, {**say("So.", "assistant"), "model": "m"})
+    await asker.wire.send_result(asked, {**text_message("So.", "assistant"), "model": "m"})
     assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
 
 
@@ -1018,7 +1021,7 @@ async def test_a_sampling_request_can_report_progress(server, serve):
         await asker.wire.send_notification(
             "notifications/progress", {"progressToken": token, "progress": progress}
         )
-    await asker.wire.send_result(asked, {**say("So.", "assistant"), "model": "m"})
+    await asker.wire.send_result(asked, {**text_message("So.", "assistant"), "model": "m"})
     assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
     assert seen == [1, 2]
     assert [message["params"]["data"] for message in asker.told] == [1, 2]
@@ -1033,7 +1036,7 @@ async def test_an_invalid_sampling_result_is_an_error_of_the_client(server, serv
         return "caught"
 
     asker = await serve(server, capabilities=CLIENT_CAN)
-    for answer in ({}, say("So."), {**say("So.", "captain"), "model": "m"}):
+    for answer in ({}, text_message("So."), {**text_message("So.", "captain"), "model": "m"}):
         call = await asker.begin("tools/call", {"name": "ask"})
         await asker.wire.send_result(await asker.next_told(), answer)
         assert (await asker.end(call))["result"]["content"][0]["text"] == "caught"

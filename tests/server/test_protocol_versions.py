@@ -377,7 +377,7 @@ def talking(server):
     return server
 
 
-async def heard(asker, level, protocol_version):
+async def received_log_params(asker, level, protocol_version):
     """The params of what is told to a client that wants to hear of a level and above."""
     meta = {"_meta": {STATELESS_LEVEL: level}} if protocol_version == E else {}
     if protocol_version != E:
@@ -394,7 +394,7 @@ async def test_a_client_receives_log_messages_of_its_level_and_above(
 ):
     asker = await asks()
     for number, level in enumerate(LEVELS):
-        told = await heard(asker, level, protocol_version_calls_at_every_version)
+        told = await received_log_params(asker, level, protocol_version_calls_at_every_version)
         assert told == [
             {"level": it, "data": {"level": it, "n": [None, 0]}, "logger": "harbour.talk"}
             for it in LEVELS[number:]
@@ -745,7 +745,7 @@ def kind(message):
 
 
 @pytest.fixture
-def harbour():
+def sailing_server():
     server = Server("harbour")
 
     @server.tool
@@ -765,12 +765,12 @@ def sampled(_params):
 
 
 @pytest.fixture
-async def overheard(harbour, nursery):
+async def sail_and_record(sailing_server, nursery):
     """Sail once, at a revision; gives what the client sent, and the server."""
 
     async def sail(protocol_version):
         ours, theirs = map(Overheard, memory_pair())
-        nursery.start_soon(harbour.serve, theirs)
+        nursery.start_soon(sailing_server.serve, theirs)
         reports, options = [], {"log_level": "info"}
         options |= {"roots": ["file:///pier"], "sampling": sampled}
         async with Client(ours, protocol_versions=[protocol_version], **options) as client:
@@ -780,7 +780,7 @@ async def overheard(harbour, nursery):
             assert [report.progress for report in reports] == [1]
             if protocol_version == STATELESS:
                 async with client.listen(tools=True) as subscription:
-                    harbour.tool(name="row")(nothing)
+                    sailing_server.tool(name="row")(nothing)
                     await subscription.__anext__()
         await trio.testing.wait_all_tasks_blocked()
         return ours, theirs, reports
@@ -791,9 +791,9 @@ async def overheard(harbour, nursery):
 @pytest.mark.requirement("TRAN-04", "TRAN-07", "BASE-20", "BASE-22", "BASE-23")
 @pytest.mark.requirement("STDIO-11", "STDIO-12", "META-11", "META-12")
 async def test_a_stateless_client_sends_requests_and_receives_responses_and_notifications(
-    overheard,
+    sail_and_record,
 ):
-    ours, theirs, _ = await overheard(STATELESS)
+    ours, theirs, _ = await sail_and_record(STATELESS)
     assert {kind(message) for message in ours.messages} <= {"request", "notification"}
     assert {kind(message) for message in theirs.messages} == {"response", "notification"}
     asked = [message for message in ours.messages if kind(message) == "request"]
@@ -811,8 +811,8 @@ async def test_a_stateless_client_sends_requests_and_receives_responses_and_noti
 
 @pytest.mark.requirement("TRAN-03", "BASE-19", "LIFE-02")
 @pytest.mark.parametrize("protocol_version", LEGACY)
-async def test_after_a_legacy_handshake_both_sides_send_requests(overheard, protocol_version):
-    ours, theirs, _ = await overheard(protocol_version)
+async def test_after_a_legacy_handshake_both_sides_send_requests(sail_and_record, protocol_version):
+    ours, theirs, _ = await sail_and_record(protocol_version)
     said = [message.get("method") for message in ours.messages if "method" in message]
     assert said[:2] == ["initialize", "notifications/initialized"]
     assert "tools/call" in said
@@ -822,8 +822,8 @@ async def test_after_a_legacy_handshake_both_sides_send_requests(overheard, prot
 
 @pytest.mark.requirement("BASE-18")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_messages_are_sent_as_utf_8_in_one_line(overheard, protocol_version):
-    for channel in (await overheard(protocol_version))[:2]:
+async def test_messages_are_sent_as_utf_8_in_one_line(sail_and_record, protocol_version):
+    for channel in (await sail_and_record(protocol_version))[:2]:
         text = b"\n".join(channel.sent).decode("utf-8", "strict")
         assert "é" in text
         assert len(text.split("\n")) == len(channel.sent)
@@ -831,8 +831,8 @@ async def test_messages_are_sent_as_utf_8_in_one_line(overheard, protocol_versio
 
 @pytest.mark.requirement("PROG-08")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_progress_contains_the_message_of_the_handler(overheard, protocol_version):
-    (report,) = (await overheard(protocol_version))[2]
+async def test_progress_contains_the_message_of_the_handler(sail_and_record, protocol_version):
+    (report,) = (await sail_and_record(protocol_version))[2]
     assert report.message == (None if protocol_version == LEGACY[0] else "casting off")
 
 

@@ -200,6 +200,7 @@ def test_a_value_without_a_json_form_is_rejected_by_its_type(value):
         tool_result(value)
 
 
+@pytest.mark.slow
 def test_a_set_has_the_same_order_whatever_the_hash_seed():
     code = (
         "from mcp_trio._server.results import JsonWriter;"

@@ -694,7 +694,7 @@ async def test_an_answer_to_another_question_is_not_used(resumable):
     assert text_of(await version("delete all?").go_on(second, q2=FALSE)) == "delete all?: False"
 
 
-async def test_a_patch_is_taken_from_where_it_was_there(resumable):
+async def test_patched_keeps_its_result_of_the_first_round(resumable):
     def version(is_new):
         async def ask(*, ctx: Context) -> str:
             said = []

@@ -52,7 +52,7 @@ async def listen(asker, **wishes):
     return id_, acknowledged["params"]["notifications"]
 
 
-def told(messages):
+def notifications_of(messages):
     """The notifications, each with its subscription and its URI."""
     return [
         (m["method"], m["params"]["_meta"][SUBSCRIPTION_ID], m["params"].get("uri"))
@@ -77,7 +77,7 @@ async def test_a_subscribed_list_is_announced_when_it_changes(server, stateless,
     id_, honoured = await listen(asker, **{f"{kind}ListChanged": True})
     assert honoured == {f"{kind}ListChanged": True}
     change(server)
-    assert told([await asker.wire.receive()]) == [(CHANGED.format(kind), id_, None)]
+    assert notifications_of([await asker.wire.receive()]) == [(CHANGED.format(kind), id_, None)]
 
 
 @pytest.mark.requirement("SUB-02", "SUB-06")
@@ -100,7 +100,7 @@ async def test_updates_of_the_subscribed_resources_are_sent(server, stateless):
     assert honoured == {"resourceSubscriptions": uris[:2]}
     for uri in ("harbour://oslo/tide", "harbour://lima/tide", "harbour://tide"):
         server.resource_updated(uri)
-    assert told(await asker.wire.receive_available()) == [
+    assert notifications_of(await asker.wire.receive_available()) == [
         (UPDATED, id_, "harbour://oslo/tide"),
         (UPDATED, id_, "harbour://tide"),
     ]
@@ -136,7 +136,9 @@ async def test_a_list_that_became_empty_is_still_announced(stateless):
     asker = await stateless(server)
     id_, _ = await listen(asker, toolsListChanged=True)
     server.remove_tool("last")
-    assert told(await asker.wire.receive_available()) == [(CHANGED.format("tools"), id_, None)]
+    assert notifications_of(await asker.wire.receive_available()) == [
+        (CHANGED.format("tools"), id_, None)
+    ]
 
 
 @pytest.mark.requirement("SUB-05", "TRAP-105")
@@ -187,7 +189,7 @@ async def test_each_of_several_subscriptions_has_its_own_notifications(server, s
     second, _ = await listen(asker, **ALL_LISTS)
     server.tool(name="n")(nothing)
     server.prompt(name="n")(nothing)
-    heard = told(await asker.wire.receive_available())
+    heard = notifications_of(await asker.wire.receive_available())
     assert sorted(heard) == sorted(
         [
             (CHANGED.format("tools"), first, None),
@@ -203,7 +205,7 @@ async def test_changes_in_threads_are_announced(server, stateless):
     thread = threading.Thread(target=partial(server.resource_updated, "harbour://tide"))
     thread.start()
     await trio.to_thread.run_sync(thread.join)
-    assert told([await asker.wire.receive()]) == [(UPDATED, id_, "harbour://tide")]
+    assert notifications_of([await asker.wire.receive()]) == [(UPDATED, id_, "harbour://tide")]
 
 
 @pytest.mark.requirement("SUB-11", "LOG-10")
@@ -265,10 +267,12 @@ async def test_a_cancelled_subscription_sends_nothing_more(server, stateless):
     server.tool(name="a")(nothing)
     await asker.wire.cancel(gone)
     await trio.testing.wait_all_tasks_blocked()
-    before = told(await asker.wire.receive_available())
+    before = notifications_of(await asker.wire.receive_available())
     assert before[-1][1] == kept
     server.tool(name="b")(nothing)
-    assert told(await asker.wire.receive_available()) == [(CHANGED.format("tools"), kept, None)]
+    assert notifications_of(await asker.wire.receive_available()) == [
+        (CHANGED.format("tools"), kept, None)
+    ]
     assert (
         len(server._change_notifier._listeners) == 2
     )  # the other one, and the session's announcer
@@ -455,7 +459,9 @@ async def test_a_server_comes_back_to_a_hub_that_was_away():
             async with listen_websocket() as hub:
                 port = int(hub.url.rpartition(":")[2].partition("/")[0])
                 dial = functools.partial(
-                    worker().dial, hub.url, state_changed=lambda *told: states.append(told)
+                    worker().dial,
+                    hub.url,
+                    state_changed=lambda *change: states.append(change),
                 )
                 nursery.start_soon(dial)
                 await anext(hub)

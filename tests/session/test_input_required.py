@@ -15,6 +15,7 @@ from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.calls import Question
 from mcp_trio._session.handlers import RUNNING_EFFECT, RunningEffect
 from mcp_trio._session.input_required import ask_all, binding_of
+from mcp_trio._session.journal import LANE, Memory, StepId
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.types import CallToolParams, ClientCapabilities
@@ -706,7 +707,7 @@ async def test_a_retry_that_waits_for_a_slot_at_the_end_is_dropped(full, rounds)
     await session.ended.wait()
 
 
-# Number.
+# The number of suspended handlers.
 
 
 async def test_a_question_over_the_limit_fails_naming_the_setting(dock, rounds, small, recording):
@@ -876,7 +877,7 @@ async def test_an_unknown_state_is_passed_to_the_handler(dock, rounds):
     assert rounds.text_of(await peer.receive()) == "sealed"
 
 
-# The same retry again.
+# Repeated retries.
 
 
 @pytest.mark.requirement("MRTR-23")
@@ -1019,3 +1020,122 @@ async def test_the_size_of_kept_replies_is_limited(dock, rounds, small):
     assert rounds.text_of(await peer.receive()) == "[{}, {}]"
     await peer.send(rounds.call("sail", 5, second, q2=rounds.accepted()))
     assert (await peer.receive())["error"] == INVALID
+
+
+# Steps that a resumable handler keeps from its earlier rounds.
+
+
+@pytest.fixture
+def handler():
+    """Be a resumable handler: gives a memory, and what enters its lane."""
+
+    def begin(steps=()):
+        memory = Memory("seed")
+        memory.remember(steps)
+        LANE.set(memory.lane)
+        return memory
+
+    yield begin
+    LANE.set(None)
+
+
+def do(memory, *names):
+    """Come to steps by these names; those that are remembered, and then all that are."""
+    known = []
+    for name in names:
+        place, step = memory.next_step(name, b"")
+        if step is not None:
+            known.append(name)
+        memory.keep(place, "res", b"1")
+    return known, [step.id.name for step in memory.steps]
+
+
+async def test_a_step_is_identified_by_lane_ordinal_name_and_arguments(handler):
+    first = handler()
+    place, step = first.next_step("price", b"[1]")
+    first.keep(place, "res", b"30")
+    assert step is None
+
+    again = handler(first.steps).next_step("price", b"[1]")
+    other = handler(first.steps).next_step("price", b"[2]")
+    assert bytes(again[1].body) == b"30"
+    assert other[1] is None
+
+
+async def test_with_a_step_that_changed_all_later_ones_are_forgotten(handler):
+    first = handler()
+    do(first, "a", "b", "c")
+
+    assert do(handler(first.steps), "a", "B") == (["a"], ["a", "B"])
+
+
+async def test_steps_that_a_round_has_used_are_not_forgotten(handler):
+    first = handler()
+    for name, lane in [("b", first.lane.child()), ("a", first.lane), ("c", first.lane)]:
+        LANE.set(lane)
+        do(first, name)
+    second = handler(first.steps)
+    second.remember(first.steps)
+    LANE.set(second.lane)
+    do(second, "a")
+    LANE.set(second.lane.child())
+
+    do(second, "B")
+
+    assert [step.id.name for step in second.steps] == ["a", "B"]
+
+
+async def test_without_a_change_of_the_code_a_step_keeps_its_outcome(handler):
+    first = handler()
+    do(first, "a")
+    second = handler(first.steps)
+    second.has_changed = lambda: False
+
+    assert do(second, "redacted") == (["redacted"], ["a"])
+
+
+async def test_a_cancellation_by_the_end_of_the_round_is_no_outcome(handler):
+    memory = handler()
+    place, _ = memory.next_step("slow", b"")
+    memory.keep(place, "cxl", None)
+    later, _ = memory.next_step("slower", b"")
+    last, _ = memory.next_step("slowest", b"")
+    memory.scope.cancel()
+    memory.keep(later, "cxl", None)
+    memory.keep(last, "res", b"1")
+
+    assert [step.id.name for step in memory.steps] == ["slow", "slowest"]
+
+
+async def test_an_operation_after_the_end_of_a_round_is_no_step(handler):
+    first = handler()
+    do(first, "a", "b")
+    memory = handler(first.steps)
+    do(memory, "a")
+    memory.scope.cancel()
+
+    assert do(memory, "b", "c") == ([], ["a", "b"])
+
+
+async def test_questions_are_withdrawn_until_the_round_is_over(handler):
+    memory, a, b = handler(), StepId("h", 1, "a", ""), StepId("h", 2, "b", "")
+    memory.ask({a: "a?", b: "b?"})
+    memory.withdraw([a])
+    assert memory.questions == {"q2": (b, "b?")}
+    assert memory.has_asked.is_set()
+
+    memory.withdraw([b])
+    assert not memory.has_asked.is_set()
+
+    memory.ask({a: "a?"})
+    memory.scope.cancel()
+    memory.withdraw([a])
+    assert memory.questions == {"q3": (a, "a?")}
+
+
+def test_a_task_that_no_handler_started_has_no_steps(handler):
+    memory = handler()
+    LANE.set(None)
+
+    with pytest.raises(LocalProtocolError, match="no lane"):
+        memory.next_step("price", b"")

@@ -553,7 +553,7 @@ def test_a_class_of_the_module_that_the_process_started_with_is_found(monkeypatc
         ),
     ],
 )
-def test_a_class_that_is_not_found_is_replaced_and_the_report_says_why(module, text, reason):
+def test_a_class_that_is_not_found_is_replaced_and_the_report_has_the_reason(module, text, reason):
     if text is not None:
         module(text)
     body = msgspec.json.encode({"type": "errors_of_users.Error", "text": "x", "args": ["x"]})
@@ -607,7 +607,7 @@ def test_an_error_that_cannot_be_rebuilt_keeps_class_and_text_and_names_the_reas
     assert found.reason.startswith("a replay raises ReplayedError in its place, because ")
 
 
-def test_an_error_without_one_of_its_attributes_says_which():
+def test_an_error_without_one_of_its_attributes_names_it():
     (loss,) = losses(recorded(Coded(3, hint="look")))
     assert "a replay raises it without handle, which has no JSON form: let the effect" in loss
 

@@ -65,6 +65,7 @@ async def ping(client, random_source):
     await client.ping()
 
 
+@pytest.mark.slow
 def test_without_faults_every_scenario_finishes():
     report = simulate(make_server(), scenario, sessions=30, seed=1)
     assert report.ends == {"finished": 30}

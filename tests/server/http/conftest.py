@@ -248,7 +248,7 @@ def open_site(nursery, leads):
     return open_site
 
 
-def has_heard_nothing(exchange):
+def has_received_nothing(exchange):
     return not [event for event in exchange._events if event.data]
 
 

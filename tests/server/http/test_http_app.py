@@ -301,18 +301,18 @@ async def test_a_mounted_application_rejects_a_page_of_another_origin(site):
 
 
 @pytest.fixture
-def told():
+def reported():
     return []
 
 
 @pytest.fixture
-def app(told):
+def app(reported):
     @contextlib.asynccontextmanager
     async def lifespan(_server):
-        told.append("begins")
+        reported.append("begins")
         await trio.sleep(5)
         yield
-        told.append("ends")
+        reported.append("ends")
 
     return harbour(lifespan=lifespan).asgi()
 
@@ -320,22 +320,26 @@ def app(told):
 greeted = functools.partial(answered, method="POST", path="/mcp", message=hello("2025-11-25"))
 
 
-async def test_an_application_starts_although_its_first_client_has_left(app, told, autojump_clock):
+async def test_an_application_starts_although_its_first_client_has_left(
+    app, reported, autojump_clock
+):
     with trio.move_on_after(1) as patience:
         await greeted(app)
     assert patience.cancelled_caught
     status, _head, _body = await greeted(app)
-    assert (status, told) == (200, ["begins"])
+    assert (status, reported) == (200, ["begins"])
     await app.aclose()
-    assert told == ["begins", "ends"]
+    assert reported == ["begins", "ends"]
 
 
-async def test_an_application_closed_during_its_start_ends_its_lifespan(app, told, autojump_clock):
+async def test_an_application_closed_during_its_start_ends_its_lifespan(
+    app, reported, autojump_clock
+):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(greeted, app)
         await trio.sleep(1)
         await app.aclose()
-    assert told == ["begins", "ends"]
+    assert reported == ["begins", "ends"]
 
 
 # Who sends a request: `verify=` says it, and handlers, states and recordings know it.

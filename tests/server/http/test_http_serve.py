@@ -1,16 +1,20 @@
-"""Serving over sockets: natively, by hypercorn, mounted, and as a process of its own."""
+"""Serving over HTTP: natively, by hypercorn, mounted, and in one or several processes."""
 
 import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+import attrs
 import httpx2
 import pytest
 import trio
@@ -23,8 +27,9 @@ from mcp_trio._server.http_sessions import Restarts
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import RecordingError
+from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, HttpLimits
-from mcp_trio.recording import RecordOptions, replay
+from mcp_trio.recording import RecordOptions, SharedRecording, replay
 from tests.server.http.conftest import Site, call, harbour, hello, request, site_of, text
 from tests.server.rounds import TRUE, text_of
 
@@ -328,7 +333,7 @@ async def test_an_application_is_mounted_under_hypercorn(nursery):
     await app.aclose()
 
 
-# A process.
+# A server process.
 
 PROGRAM = """
 import logging
@@ -409,7 +414,7 @@ def test_a_process_whose_lifespan_fails_prints_only_the_error():
     assert "ExceptionGroup" not in done.stderr
 
 
-# Modern requests of a server that runs for long: one recording after the other, each by itself.
+# Recordings of stateless requests, one after the other.
 
 
 FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
@@ -554,7 +559,7 @@ def test_the_end_of_a_long_recording_is_not_logged_as_a_loss(recorded, caplog):
     assert "was lost" not in caplog.text
 
 
-# What is recorded of a server over HTTP, and that it can be replayed.
+# Recording and replay.
 
 
 LOGS = {"io.modelcontextprotocol/logLevel": "debug"}
@@ -608,7 +613,7 @@ def test_each_session_has_a_recording_and_all_stateless_requests_one(tmp_path, l
         assert replay(file, recorded_recordings_over_http()).is_complete, file
 
 
-# The session behind all stateless requests: what its loss costs, and that another one begins.
+# The loss of the session of all stateless requests.
 
 
 LIMITS = Limits(http=HttpLimits(restart_seconds=1, restart_seconds_max=4))
@@ -724,3 +729,281 @@ async def test_a_lost_session_with_a_long_recording_is_replaced_once(
 def test_pauses_grow_until_a_session_lasts_long_enough(lived, pauses):
     restarts = Restarts(LIMITS)
     assert [restarts.pause_seconds(seconds) for seconds in lived] == pauses
+
+
+# Several processes at one address.
+
+
+WORKERS_PROGRAM = """
+import logging
+import os
+import trio
+from mcp_trio import Context, Server
+
+server = Server("harbour")
+
+@server.tool
+async def where() -> int:
+    return os.getpid()
+
+@server.tool(resumable=True)
+async def sealed(*, ctx: Context) -> str:
+    answer = await ctx.elicit("sure?", bool)
+    return f"{answer.data} {os.getpid()}"
+
+@server.tool
+async def suspended(*, ctx: Context) -> None:
+    await ctx.elicit("sure?", bool)
+
+@server.tool
+async def stay() -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep(60)
+
+if __name__ == "__main__":
+    logging.basicConfig(level="INFO", format="%(message)s")
+    server.run("http", port=0, workers=2)
+"""
+FAULTY_WORKERS = """
+from contextlib import asynccontextmanager
+from mcp_trio import Server
+
+@asynccontextmanager
+async def lifespan(server):
+    raise KeyError("sunk")
+    yield
+
+server = Server("harbour", lifespan=lifespan)
+"""
+STATELESS_ONLY = ["2026-07-28"]
+
+
+@attrs.define
+class Served:
+    """Two workers, and the process that holds them."""
+
+    parent: subprocess.Popen
+    url: str
+
+    def ask(self, message, **meta):
+        """What one of them answers: each request comes on a connection of its own."""
+        message["params"] = {**message.get("params", {}), "_meta": meta}
+        return httpx2.post(self.url, **stateless(message), timeout=SECONDS)
+
+    def where(self):
+        """Who has answered."""
+        return int(text(self.ask(call("where")).json()))
+
+    def pids(self, but=()):
+        """Both of them."""
+        seen, patience = set(), time.monotonic() + SECONDS
+        while len(seen) < 2:
+            assert time.monotonic() < patience, f"only {seen} answer"
+            with contextlib.suppress(httpx2.TransportError):  # one of them was just killed
+                seen.add(self.where())
+            seen -= {*but}
+        return seen
+
+    def ended(self, *numbers):
+        """The status with which the parent ends after signals, and what it has said."""
+        for number in numbers:
+            self.parent.send_signal(number)
+            time.sleep(0.5 if len(numbers) > 1 else 0)
+        said = self.parent.communicate(timeout=SECONDS)[1]
+        return self.parent.returncode, said
+
+
+@pytest.fixture
+def served_by_workers(tmp_path):
+    """Serve a program until the test ends."""
+    with contextlib.ExitStack() as stack:
+
+        def served_by_workers(*options, program=WORKERS_PROGRAM, command=("-m", "mcp_trio", "run")):
+            (tmp_path / "there.py").write_text(program)
+            by_us = ("--transport", "http", "--port", "0", "--workers", "2")
+            options = [*by_us, *options] if command else []
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            parent = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, *command, "there.py", *options],
+                    cwd=tmp_path,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                    start_new_session=True,
+                )
+            )
+            stack.callback(kill_all, parent)
+            line = parent.stderr.readline()
+            words = line.split()
+            assert words[:1] == ["serving"], line + parent.stderr.read()
+            return Served(parent, words[1])
+
+        yield served_by_workers
+
+
+def kill_all(parent):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(parent.pid, signal.SIGKILL)
+
+
+def are_gone(pids):
+    patience = time.monotonic() + SECONDS
+    while time.monotonic() < patience:
+        left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        if not left:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+@pytest.mark.parametrize("host", HOSTS)
+def test_workers_answer_stateless_requests_and_end_with_their_parent(served_by_workers, host):
+    there = served_by_workers("--server", host)
+    pids = there.pids()
+    assert there.parent.pid not in pids
+    assert httpx2.get(there.url.replace("/mcp", "/health")).status_code == 200
+    said = there.ask(request("server/discover")).json()
+    assert said["result"]["supportedVersions"] == STATELESS_ONLY
+    rejected = httpx2.post(there.url, json=hello("2025-11-25"), headers=ACCEPT)
+    assert (rejected.status_code, rejected.json()["error"]["data"]) == (
+        400,
+        {"supported": STATELESS_ONLY},
+    )
+    assert "workers" in rejected.json()["error"]["message"]
+    status, words = there.ended(signal.SIGTERM)
+    assert (status, words) == (128 + signal.SIGTERM, "")
+    assert are_gone(pids)
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+@pytest.mark.requirement("SUB-14")
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_signal_to_the_process_group_ends_streams_as_their_protocol_requires(
+    served_by_workers, host
+):
+    there = served_by_workers("--server", host)
+    wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "a")
+    asked = httpx2.stream("POST", there.url, **stateless(wish), timeout=SECONDS)
+    with asked as subscribed:
+        lines = subscribed.iter_lines()
+        while "acknowledged" not in next(lines):
+            pass
+        os.killpg(there.parent.pid, signal.SIGINT)  # to all of them, as a terminal does
+        [last] = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert last["result"]["_meta"][SUBSCRIPTION_ID] == "a"
+    assert there.ended() == (128 + signal.SIGINT, "")
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_a_worker_that_dies_is_replaced(served_by_workers):
+    there = served_by_workers()
+    killed, other = there.pids()
+    os.kill(killed, signal.SIGKILL)
+    assert other in there.pids(but=[killed])
+    status, words = there.ended(signal.SIGTERM)
+    assert status == 128 + signal.SIGTERM
+    assert f"worker {killed} ended with status -9; a new worker starts" in words
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_workers_end_when_their_parent_dies(served_by_workers):
+    there = served_by_workers()
+    pids = there.pids()
+    there.parent.kill()
+    assert are_gone(pids)
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_a_second_signal_kills_workers_that_do_not_stop(served_by_workers):
+    there = served_by_workers(command=())
+    pids = there.pids()
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(there.url, **stateless(call("stay")), timeout=1)
+    status, words = there.ended(signal.SIGTERM, signal.SIGTERM)
+    assert status == 128 + signal.SIGTERM
+    assert re.search(r"worker \d+ did not stop in time and is killed", words)
+    assert are_gone(pids)
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_a_state_sealed_by_one_worker_is_opened_by_another(served_by_workers):
+    there = served_by_workers()
+    seen, patience = set(), time.monotonic() + SECONDS
+    while len(seen) < 2:
+        assert time.monotonic() < patience
+        state = there.ask(call("sealed"), **FORMS).json()["result"]["requestState"]
+        answers = {"q1": {"action": "accept", "content": {"value": True}}}
+        retry = call("sealed", requestState=state, inputResponses=answers)
+        answer, pid = text(there.ask(retry, **FORMS).json()).split()
+        assert answer == "True"
+        seen.add(pid)
+    rejected = there.ask(call("suspended"), **FORMS).json()["error"]["message"]
+    assert "limits.requests.suspended_max" in rejected
+    assert "resumable" in rejected
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_each_worker_records_to_files_of_its_own(served_by_workers, tmp_path):
+    (tmp_path / "files").mkdir()
+    there = served_by_workers("--record", "files")
+    pids = there.pids()
+    there.ended(signal.SIGTERM)
+    names = [file.name for file in (tmp_path / "files").iterdir()]
+    assert sorted(int(name.split("-")[-2]) for name in names) == sorted(pids)
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_workers_that_fail_at_their_start_are_not_restarted(tmp_path):
+    (tmp_path / "there.py").write_text(FAULTY_WORKERS)
+    options = ["--transport", "http", "--port", "0", "--workers", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mcp_trio", "run", "there.py", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "KeyError: 'sunk'" in done.stderr
+    assert "never served" in done.stderr
+    assert "serving http" not in done.stderr
+    assert done.stderr.count("a new worker starts") == 0
+
+
+# Options that are rejected before any process is started.
+
+
+@pytest.mark.slow
+def test_workers_need_a_stateless_protocol_version():
+    with pytest.raises(ValueError, match="stateless"):
+        Server("harbour", protocol_versions=["2025-11-25"]).run("http", port=0, workers=2)
+
+
+@pytest.mark.slow
+def test_in_memory_state_is_rejected_with_several_workers(tmp_path):
+    with pytest.raises(ValueError, match="states"):
+        Server("harbour", states=MemoryStore()).run("http", port=0, workers=2)
+    with (
+        SharedRecording(tmp_path / "one.mcprec.jsonl") as shared,
+        pytest.raises(ValueError, match="SharedRecording"),
+    ):
+        Server("harbour").run("http", port=0, workers=2, record=shared)
+    with pytest.raises(ValueError, match="record to a folder"):
+        Server("harbour").run("http", port=0, workers=2, record=tmp_path / "one.jsonl")
+
+
+@pytest.mark.slow
+def test_zero_workers_are_rejected():
+    with pytest.raises(ValueError, match="workers"):
+        Server("harbour").run("http", port=0, workers=0)

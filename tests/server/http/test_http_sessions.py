@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import logging
+import os
+import tracemalloc
 import weakref
 from functools import partial
 
@@ -17,15 +19,17 @@ from mcp_trio import types as s
 from mcp_trio._protocol.event_store import ReplayBuffer
 from mcp_trio._server.http_options import MemoryChanges, MemorySessions
 from mcp_trio.http import HttpStores, SessionFacts
-from mcp_trio.limits import HttpLimits
+from mcp_trio.limits import KIB, HttpLimits
+from mcp_trio.recording import RecordOptions, replay
 from tests.server.http.conftest import (
     BOTH,
     call,
     harbour,
-    has_heard_nothing,
+    has_received_nothing,
     hello,
     notes,
     notification,
+    site_of,
     text,
 )
 
@@ -118,7 +122,7 @@ async def test_an_ended_session_is_not_referenced(bounded, autojump_clock):
     assert session() is None
 
 
-# Clients that are back before anybody has seen that their old connection leads nowhere.
+# Clients that reconnect before their old connection is found to be lost.
 
 
 EVENTS = "text/event-stream"
@@ -218,7 +222,7 @@ async def test_over_sockets_the_old_connection_is_aborted(nursery, host, caplog)
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
-# Clients of a session that go away, and come back for what they have missed.
+# Clients that resume a stream.
 
 
 @pytest.mark.requirement("HTTP-25", "HTTP-42", "HTTP-43", "TRAP-38", "TRAP-39")
@@ -236,7 +240,7 @@ async def test_a_client_that_disconnected_resumes_its_response(opened, ended, au
     assert notes(said) == ["two"]
     assert [each["id"] for each in said if "id" in each] == [1]
     assert notes(await other.rest()) == ["one", "two"]
-    assert has_heard_nothing(listening)
+    assert has_received_nothing(listening)
     everything = await client.listen(first.id).rest()  # as long as it is kept
     assert (notes(everything), everything[-1]["id"]) == (["one", "two"], 1)
 
@@ -253,7 +257,7 @@ async def test_a_response_to_a_disconnected_client_is_kept(opened, ended, autoju
     back = client.listen(first.id)
     assert [text(each) for each in await back.rest()] == ["waited"]
     await trio.sleep(1)
-    assert has_heard_nothing(listening)
+    assert has_received_nothing(listening)
 
 
 async def test_events_that_were_sent_but_lost_can_be_resumed(opened, autojump_clock):
@@ -290,7 +294,7 @@ async def test_the_get_stream_is_resumed_too(opened, autojump_clock):
     said = [await back.message(), await back.message()]
     assert {each["method"] for each in said} == {"notifications/tools/list_changed"}
     await trio.sleep(1)
-    assert has_heard_nothing(back)
+    assert has_received_nothing(back)
 
 
 @pytest.mark.parametrize("event_id", ["9-1", "1-99", "x", "3"])
@@ -331,7 +335,7 @@ async def test_a_client_that_does_not_read_is_disconnected_and_can_resume(opened
     assert text(back[-1]) == "flooded"
 
 
-# Connections that may take only so long: the stream goes on, and its client comes back for it.
+# Connections of limited duration.
 
 
 SHORT = {"http": HttpLimits(stream_seconds_max=3, sse_retry_ms=700)}
@@ -400,10 +404,10 @@ async def test_stateless_streams_are_not_closed_early(opened, autojump_clock):
     assert [text(each) for each in await asked.rest()] == ["waited"]
 
 
-# What a served application keeps: the contract of each interface, and that others fit behind it.
+# Stores of sessions and events.
 
 
-# Second implementations, as plain as can be.
+# Alternative implementations.
 
 
 @attrs.define
@@ -504,7 +508,7 @@ ANNA = SessionFacts(
 TOOLS = ("notifications/tools/list_changed", None)
 
 
-# The contracts.
+# The contract of stores.
 
 
 @pytest.mark.parametrize("make", EVENT_STORES)
@@ -598,7 +602,7 @@ async def test_a_member_that_has_left_receives_no_changes(make, autojump_clock):
     assert heard == []
 
 
-# What stands behind them does not matter.
+# Servers with alternative stores.
 
 
 @pytest.mark.parametrize("make", [lambda _id: EventList(), None])
@@ -687,7 +691,7 @@ async def test_clients_of_another_application_are_notified_of_a_change(
         assert not [event for event in exchange._events if event.data]
 
 
-# Revision 2024-11-05 over HTTP: one stream, and a place to post to.
+# The HTTP+SSE transport of 2024-11-05.
 
 
 async def begin(site, **headers):
@@ -726,6 +730,7 @@ async def test_a_batch_is_answered_message_by_message(open_site, autojump_clock)
     assert {(await stream.message())["id"], (await stream.message())["id"]} == {1, 2}
 
 
+@pytest.mark.slow
 async def test_a_session_lives_as_long_as_its_stream(open_site, autojump_clock):
     site = await open_site(harbour())
     stream, path = await opened(site)
@@ -802,3 +807,164 @@ async def test_a_page_of_another_origin_is_rejected(open_site, method, path, aut
 async def test_the_sse_endpoints_can_be_disabled(open_site, autojump_clock):
     site = await open_site(harbour(), has_sse=False)
     assert (await site.ask("GET", path="/sse")).status == 404
+
+
+# Idle sessions have no tasks and take little memory.
+
+
+SESSIONS = 100
+KIB_MAX = 5
+
+
+def tasks_living():
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def has_come_to_rest():
+    await trio.sleep(60)  # whoever only waits for a while has gone by then
+    return tasks_living()
+
+
+@pytest.mark.slow
+async def test_idle_sessions_have_no_tasks(open_site, autojump_clock):
+    site = await open_site(harbour())
+    await site.open()
+    before = await has_come_to_rest()
+    clients = [await site.open() for _ in range(SESSIONS)]
+    assert len(site.runtime.sessions) == SESSIONS + 1
+    assert await has_come_to_rest() <= before
+    for client in clients:
+        assert text((await client.ask(call("tide"))).json) == "high"
+    assert await has_come_to_rest() <= before
+
+
+@pytest.mark.slow
+async def test_a_session_is_idle_again_after_its_requests(open_site, autojump_clock):
+    server = harbour()
+    heard = []
+
+    @server.method("notifications/acme/horn")
+    async def horn() -> None:
+        await trio.sleep(1)
+        heard.append("horn")
+
+    site = await open_site(server)
+    client = await site.open()
+    before = await has_come_to_rest()
+    asked = client.begin(call("log"))
+    await asked.begun()
+    await client.ask(notification("notifications/acme/horn"))
+    await client.ask(call("ebb", id=2))
+    assert tasks_living() > before
+    await asked.rest()
+    assert await has_come_to_rest() <= before
+    assert heard == ["horn"]
+    listening = client.listen()
+    assert (await listening.message())["method"] == "notifications/tools/list_changed"
+
+
+@pytest.mark.slow
+async def test_an_idle_session_takes_little_memory(open_site, autojump_clock):
+    site = await open_site(harbour())
+    for _ in range(SESSIONS):
+        await use_one(site)
+    await has_come_to_rest()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(4 * SESSIONS):
+            await use_one(site)
+        await has_come_to_rest()
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown / (4 * SESSIONS) <= KIB_MAX * KIB
+
+
+async def use_one(site):
+    client = await site.open()
+    await client.ask(call("tide"))
+
+
+@pytest.mark.slow
+async def test_ended_sessions_leave_nothing_in_the_server(open_site, autojump_clock):
+    site = await open_site(harbour())
+    before = await has_come_to_rest()
+    for _ in range(SESSIONS):
+        client = await site.open()
+        await client.ask(call("tide"))
+        await client.delete()
+    assert await has_come_to_rest() <= before
+    sessions = site.runtime.server
+    assert len(site.runtime.sessions) == 0
+    assert len(sessions.change_notifier._listeners) <= 1  # that of all stateless requests
+    assert sessions._counter._all.opened == sessions._counter._all.closed + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_awake", [False, True])
+async def test_an_idle_session_ends_with_a_complete_recording(
+    open_site, tmp_path, is_awake, autojump_clock
+):
+    site = await open_site(harbour(), record=tmp_path)
+    client = await site.open()
+    asked = client.begin(call("wait", {"seconds": 60})) if is_awake else None
+    await trio.sleep(1)
+    site.runtime.close()
+    await site.runtime.ended.wait()
+    if asked is not None:
+        await asked.rest()
+    (recorded,) = [each for each in tmp_path.iterdir() if b'"initialize"' in each.read_bytes()]
+    report = await trio.to_thread.run_sync(replay, recorded, harbour())
+    assert report.is_complete
+
+
+@pytest.mark.slow
+async def test_a_handler_that_ends_the_process_ends_every_session_in_order(tmp_path):
+    server = Server("harbour")
+
+    @server.tool
+    async def leave() -> str:
+        raise SystemExit(3)
+
+    sites = []
+
+    async def serve():
+        async with site_of(server, record=tmp_path) as site:
+            sites.append(site)
+            clients = [await site.open() for _ in range(3)]
+            clients[0].begin(call("leave"))
+            await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await serve()
+    assert caught.value.subgroup(SystemExit)
+    assert sites[0].runtime.ended.is_set()
+    files = [each.read_text().splitlines() for each in tmp_path.iterdir()]
+    assert len(files) == 4  # one more for all stateless requests
+    assert all('"end"' in lines[-1] for lines in files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leads", [False, True])
+async def test_a_strict_recording_detects_untracked_calls_in_each_session(
+    open_site, tmp_path, autojump_clock
+):
+    server = Server("harbour")
+
+    @server.tool
+    async def process() -> int:
+        return os.getpid()
+
+    site = await open_site(server, record=RecordOptions(tmp_path, strict=True))
+    for _ in range(2):
+        client = await site.open()
+        answer = await client.ask(call("process"))
+        assert answer.json["error"]["code"] == -32603
+        await client.delete()
+    stateless = await site.ask_stateless(call("process"))
+    assert stateless.json["error"]["code"] == -32603
+    site.runtime.close()
+    await site.runtime.ended.wait()

@@ -10,7 +10,7 @@ from tests.server.http.conftest import (
     BOTH,
     call,
     harbour,
-    has_heard_nothing,
+    has_received_nothing,
     hello,
     notes,
     notification,
@@ -287,7 +287,7 @@ async def test_a_batch_with_an_invalid_message_is_rejected_completely(opened, au
     listening = client.listen()
     assert (await client.ask([call("tide"), 1])).status == 400
     await trio.sleep(1)
-    assert has_heard_nothing(listening)
+    assert has_received_nothing(listening)
     rejected = await (await opened("2025-06-18")).ask([call("tide")])
     assert rejected.status == 400
 
@@ -310,7 +310,7 @@ async def test_messages_of_no_request_wait_for_the_get_stream_and_are_sent_once(
     await trio.sleep(1)
     again = client.listen()
     await trio.sleep(1)
-    assert has_heard_nothing(again)
+    assert has_received_nothing(again)
 
 
 @pytest.mark.requirement("HTTP-36")
@@ -351,7 +351,7 @@ async def test_a_request_of_a_handler_uses_the_stream_of_its_call(opened, autoju
     said = await client.ask({"jsonrpc": "2.0", "id": question["id"], "result": result})
     assert (said.status, said.answer_body) == (202, b"")
     assert [text(each) for each in await asked.rest()] == ["north"]
-    assert has_heard_nothing(listening)
+    assert has_received_nothing(listening)
 
 
 # How a session ends.

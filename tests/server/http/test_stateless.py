@@ -261,6 +261,7 @@ async def test_a_client_that_does_not_read_is_cancelled(site_of, autojump_clock)
     assert not site.runtime.stateless._slots
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_gets_every_message(site_of, autojump_clock):
     asked = (await site_of()).begin_stateless(call("flood", {"count": 3000}), meta=LOGS)
     assert len(notes(await asked.rest())) == 3000

@@ -297,7 +297,7 @@ async def connected(answer, *, limits=DEFAULT_LIMITS, random_source=lambda: 1.0,
             await channel.aclose()
 
 
-async def heard(channel, *, seconds=5):
+async def next_item(channel, *, seconds=5):
     """The one thing that arrives next: a message, or whatever else it is."""
     with trio.fail_after(seconds):
         (item,) = await channel.receive()
@@ -307,6 +307,6 @@ async def heard(channel, *, seconds=5):
 async def in_session(channel):
     """Shake hands, and let the stream of the server begin."""
     await channel.send([INITIALIZE])
-    await heard(channel)
+    await next_item(channel)
     await channel.send([INITIALIZED])
     await trio.testing.wait_all_tasks_blocked()

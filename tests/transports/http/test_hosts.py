@@ -905,7 +905,7 @@ async def answer(exchange):
     await exchange.answer(200, [], await exchange.body(1000))
 
 
-async def told(client, data):
+async def answer_to(client, data):
     """The answer to this, up to the end of the connection."""
     await client.put(data)
     with trio.fail_after(SECONDS_NAMED_LIMITS):
@@ -938,7 +938,7 @@ async def told(client, data):
 @pytest.mark.real_time
 async def test_the_native_listener_names_the_limit(open_host, data, limits, status, setting):
     host = await open_host("native", answer, **limits)
-    received = await told(await host.connect(), data)
+    received = await answer_to(await host.connect(), data)
     assert received.startswith(b"HTTP/1.1 %d " % status)
     assert setting.encode() in received
 

@@ -41,8 +41,8 @@ from tests.transports.http.scripted_server import (
     error,
     event,
     events,
-    heard,
     in_session,
+    next_item,
     result,
     serve,
     telling,
@@ -86,7 +86,7 @@ async def test_the_session_id_and_version_are_sent_after_initialize():
     async with connected(Legacy(answers={"tools/call": succeed})) as (channel, script):
         await in_session(channel)
         await channel.send([call(1), ANSWER])
-        await heard(channel)
+        await next_item(channel)
 
     assert script.methods == [
         *("initialize", "notifications/initialized", "GET", "answer", "tools/call", "DELETE")
@@ -129,7 +129,7 @@ async def test_initialize_is_sent_without_an_earlier_session_id():
     async with connected(Legacy()) as (channel, script):
         await in_session(channel)
         await channel.send([INITIALIZE])
-        await heard(channel)
+        await next_item(channel)
 
     assert "mcp-session-id" not in script.of("initialize")[1].headers
 
@@ -139,7 +139,7 @@ async def test_an_invalid_session_id_is_rejected(session):
     async with connected(Legacy(session=session)) as (channel, _):
         await channel.send([INITIALIZE])
 
-        assert "visible ASCII" in str((await heard(channel)).error)
+        assert "visible ASCII" in str((await next_item(channel)).error)
 
 
 @pytest.mark.requirement("TRAP-34")
@@ -192,10 +192,10 @@ async def test_a_404_without_a_session_is_a_rejection_like_any_other():
     async with connected(server) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
-        assert "HTTP 404" in str((await heard(channel)).error)
+        assert "HTTP 404" in str((await next_item(channel)).error)
         await channel.send([asking(2, "prompts/get")])
 
-        assert (await heard(channel))["id"] == 2
+        assert (await next_item(channel))["id"] == 2
 
 
 @pytest.mark.requirement("HTTP-53")
@@ -295,7 +295,7 @@ async def test_a_rejected_notification_is_logged_and_fails_nothing(reply, caplog
         await in_session(channel)
         assert channel.state == ("open" if isinstance(reply, Reply) else "retrying")
         await channel.send([call(1)])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
         assert channel.state == "open"
 
     assert "notifications/initialized was not delivered" in caplog.text
@@ -325,13 +325,13 @@ async def test_no_request_is_sent_before_the_standalone_stream_is_accepted(autoj
     server = Legacy(answers={"tools/call": succeed}, listen=listening)
     async with connected(server) as (channel, script), trio.open_nursery() as nursery:
         await channel.send([INITIALIZE])
-        await heard(channel)
+        await next_item(channel)
         since = trio.current_time()
         nursery.start_soon(channel.send, [INITIALIZED, call(1)])
         await trio.sleep(0.5)
         assert script.methods[-1] == "GET"
         may_begin.set()
-        await heard(channel)
+        await next_item(channel)
         assert script.methods[-1] == "tools/call"
         assert trio.current_time() - since == 0.5
 
@@ -344,7 +344,7 @@ async def test_a_standalone_stream_without_response_headers_is_waited_for_in_bou
 
     async with connected(Legacy(listen=never)) as (channel, _):
         await channel.send([INITIALIZE])
-        await heard(channel)
+        await next_item(channel)
         since = trio.current_time()
         await channel.send([INITIALIZED])
         assert trio.current_time() - since == DEFAULT_LIMITS.http.get_stream_seconds
@@ -479,7 +479,7 @@ async def test_send_nowait_sends_requests_only():
         assert channel.send_nowait([INITIALIZE, INITIALIZED]) == 1
         assert channel.bytes_sent == len(INITIALIZE)
         assert not channel.is_unfinished
-        await heard(channel)
+        await next_item(channel)
         await channel.send([INITIALIZED])
         assert channel.bytes_sent == len(INITIALIZE) + len(INITIALIZED)
 
@@ -487,7 +487,7 @@ async def test_send_nowait_sends_requests_only():
 # `Client(http=…)` uses the settings of the given client, of httpx2 or of httpx, in every request.
 
 
-LEGACY_ONLY_CLIENT_GIVEN = ("2025-11-25",)
+ONE_LEGACY_VERSION = ("2025-11-25",)
 
 
 async def succeed_client_given(seen):
@@ -515,7 +515,7 @@ async def _silence():
 
 async def send_all_requests(http, url=URL):
     """Send each kind of request: POST, GET, GET that resumes a stream, DELETE."""
-    async with Client(url, http=http, protocol_versions=LEGACY_ONLY_CLIENT_GIVEN) as client:
+    async with Client(url, http=http, protocol_versions=ONE_LEGACY_VERSION) as client:
         assert (await client.call_tool("add")).content == []
 
 
@@ -1067,7 +1067,7 @@ async def test_a_stateless_stream_that_ends_before_the_answer_is_not_resumed(aut
 
     async with connected(Modern(answers={"tools/call": cut})) as (channel, script):
         await channel.send([call_client_losses(1)])
-        lost = await heard(channel)
+        lost = await next_item(channel)
 
     assert lost.id == 1
     assert isinstance(lost.error, OutcomeUnknown)
@@ -1119,11 +1119,11 @@ async def test_a_network_error_fails_only_the_request_in_flight(fault, kind):
     told = lambda *news: states.append(news)  # noqa: E731
     async with connected(Modern(answers={"tools/call": answer}), on_state=told) as (channel, _):
         await channel.send([call_client_losses(1)])
-        lost = await heard(channel)
+        lost = await next_item(channel)
         assert channel.state == "retrying"
         assert "http://mcp.test/mcp" in channel.reason
         await channel.send([call_client_losses(2)])
-        assert (await heard(channel))["id"] == 2
+        assert (await next_item(channel))["id"] == 2
         assert channel.state == "open"
 
     assert (lost.id, type(lost.error), lost.error.__cause__) == (1, kind, fault)
@@ -1136,7 +1136,7 @@ async def test_an_unexpected_exception_fails_the_request_and_is_logged(caplog):
 
     async with connected(Modern(answers={"tools/call": raising})) as (channel, _):
         await channel.send([call_client_losses(1)])
-        lost = await heard(channel)
+        lost = await next_item(channel)
 
     assert type(lost.error) is ConnectionLost
     assert "an HTTP request failed" in caplog.text
@@ -1152,7 +1152,7 @@ async def test_an_error_after_the_answer_fails_no_request(caplog):
 
     async with connected(Modern(answers={"tools/call": strange})) as (channel, _):
         await channel.send([call_client_losses(1)])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
         await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(0) as nothing:
             await channel.receive()
@@ -1418,7 +1418,7 @@ async def test_the_system_s_error_is_part_of_the_message(nursery):
     channel = await open_http_channel(url)
     await channel.send([call_client_sockets(1)])
 
-    lost = await heard(channel)
+    lost = await next_item(channel)
     await channel.aclose()
 
     assert url in str(lost.error)
@@ -1430,7 +1430,7 @@ async def test_a_given_client_is_used_and_stays_open(nursery, library):
     async with library.AsyncClient(headers={"x-mine": "1"}, timeout=0.2) as http:
         channel = await open_http_channel(url, http=http)
         await channel.send([call_client_sockets(1)])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
         await channel.aclose()
 
         assert not http.is_closed
@@ -1446,10 +1446,11 @@ async def test_the_read_timeout_of_a_given_client_is_ignored(nursery, library):
     async with library.AsyncClient(timeout=0.1) as http:
         channel = await open_http_channel(url, http=http)
         await channel.send([call_client_sockets(1)])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
         await channel.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_many_requests_are_in_flight_at_once(nursery):
     going = []
@@ -1477,7 +1478,7 @@ async def test_a_channel_outlives_the_nursery_it_was_opened_in(nursery):
         with trio.CancelScope(shield=True):
             channel = await open_http_channel(url)
     await channel.send([call_client_sockets(1)])
-    assert (await heard(channel))["id"] == 1
+    assert (await next_item(channel))["id"] == 1
     await channel.aclose()
 
 
@@ -1515,7 +1516,7 @@ def test_a_run_may_end_with_a_channel_open():
             url = await nursery.start(serve, Modern(answers={"tools/call": succeed_client_sockets}))
             channel = await open_http_channel(url)
             await channel.send([call_client_sockets(1)])
-            await heard(channel)
+            await next_item(channel)
             nursery.cancel_scope.cancel()
 
     trio.run(main)

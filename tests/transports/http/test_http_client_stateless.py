@@ -22,8 +22,8 @@ from tests.transports.http.scripted_server import (
     error,
     event,
     events,
-    heard,
     json_reply,
+    next_item,
     result,
     telling,
 )
@@ -51,7 +51,7 @@ async def test_each_request_is_a_post_with_the_headers_of_its_message():
     async with connected(Modern(answers={"tools/call": succeed})) as (channel, script):
         for number in (1, 2):
             await channel.send([call(number)])
-            assert (await heard(channel))["id"] == number
+            assert (await next_item(channel))["id"] == number
 
     assert [seen.method for seen in script.seen] == ["POST", "POST"]
     headers = script.seen[1].headers
@@ -74,11 +74,11 @@ async def test_annotated_arguments_of_listed_tools_are_sent_in_headers():
     answers = {"tools/list": list_tools, "tools/call": succeed}
     async with connected(Modern(answers=answers)) as (channel, script):
         await channel.send([call(1, a="x", b="é", c=None)])
-        await heard(channel)
+        await next_item(channel)
         await channel.send([asking(2, "tools/list", STATELESS)])
-        await heard(channel)
+        await next_item(channel)
         await channel.send([call(3, a="x", b="é", c=None)])
-        await heard(channel)
+        await next_item(channel)
 
     assert "mcp-param-a" not in script.seen[0].headers
     headers = script.seen[2].headers
@@ -95,7 +95,7 @@ async def test_a_tool_with_an_invalid_annotation_is_not_passed_to_the_session():
 
     async with connected(Modern(answers={"tools/list": list_tools})) as (channel, _):
         await channel.send([asking(1, "tools/list", STATELESS)])
-        listed = (await heard(channel))["result"]["tools"]
+        listed = (await next_item(channel))["result"]["tools"]
 
     assert [each["name"] for each in listed] == ["good"]
 
@@ -103,7 +103,7 @@ async def test_a_tool_with_an_invalid_annotation_is_not_passed_to_the_session():
 async def test_a_request_that_headers_cannot_carry_fails_without_being_sent():
     async with connected(Modern()) as (channel, script):
         await channel.send([asking(1, "über", STATELESS)])
-        lost = await heard(channel)
+        lost = await next_item(channel)
 
     assert isinstance(lost, Lost)
     assert type(lost.error) is LocalProtocolError
@@ -137,7 +137,7 @@ async def test_a_notification_is_sent_with_the_protocol_version_of_the_last_answ
     answers = {"tools/call": succeed, "notifications/mine": accept}
     async with connected(Modern(answers=answers)) as (channel, script):
         await channel.send([call(1)])
-        await heard(channel)
+        await next_item(channel)
         await channel.send([telling("notifications/mine")])
 
     assert script.seen[1].headers["mcp-protocol-version"] == STATELESS
@@ -151,7 +151,7 @@ async def test_users_headers_are_sent_but_never_replace_those_of_the_protocol():
         script,
     ):
         await channel.send([call(1)])
-        await heard(channel)
+        await next_item(channel)
 
     assert script.seen[0].headers["x-mine"] == "1"
     assert script.seen[0].headers["accept"] == "application/json, text/event-stream"
@@ -173,7 +173,7 @@ async def test_an_answer_is_a_json_body_or_an_event_on_a_stream():
     for answer, expected in ((succeed, 1), (streamed, 2)):
         async with connected(Modern(answers={"tools/call": answer})) as (channel, _):
             await channel.send([call(1)])
-            arrived = [await heard(channel) for _ in range(expected)]
+            arrived = [await next_item(channel) for _ in range(expected)]
 
         assert arrived[-1] == {"jsonrpc": "2.0", "id": 1, "result": {"content": []}}
         assert arrived[:-1] == [note][: expected - 1]
@@ -203,7 +203,7 @@ async def test_an_error_response_is_the_answer_whatever_the_status(code, status)
     async with connected(Modern(answers={"tools/call": reject})) as (channel, _):
         await channel.send([call(1)])
 
-        assert (await heard(channel))["error"]["code"] == code
+        assert (await next_item(channel))["error"]["code"] == code
 
 
 @pytest.mark.parametrize("wrong", ["server-error", None, "absent"])
@@ -221,9 +221,9 @@ async def test_an_error_with_a_wrong_id_answers_the_request_of_its_post(wrong):
     answers = {"tools/call": reject, "prompts/get": stream}
     async with connected(Modern(answers=answers)) as (channel, _):
         await channel.send([call(1)])
-        first = await heard(channel)
+        first = await next_item(channel)
         await channel.send([asking(2, "prompts/get", STATELESS, name="x")])
-        second = await heard(channel)
+        second = await next_item(channel)
 
     assert [first["id"], second["id"]] == [1, 2]
     assert first["error"]["code"] == second["error"]["code"] == -32600
@@ -238,9 +238,9 @@ async def test_any_other_status_fails_the_request_with_that_status(status):
     answers = {"tools/call": reject, "prompts/get": succeed}
     async with connected(Modern(answers=answers)) as (channel, _):
         await channel.send([call(1)])
-        lost = await heard(channel)
+        lost = await next_item(channel)
         await channel.send([asking(2, "prompts/get", STATELESS, name="x")])
-        assert (await heard(channel))["id"] == 2
+        assert (await next_item(channel))["id"] == 2
 
     text = str(lost.error)
     assert f"HTTP {status}" in text
@@ -257,7 +257,7 @@ async def test_redirects_are_reported_and_not_followed():
 
     async with connected(Modern(answers={"tools/call": elsewhere})) as (channel, script):
         await channel.send([call(1)])
-        assert "http://other.test/mcp" in str((await heard(channel)).error)
+        assert "http://other.test/mcp" in str((await next_item(channel)).error)
 
     assert len(script.seen) == 1
 
@@ -301,7 +301,7 @@ async def test_a_rejected_discovery_without_an_error_response_is_a_method_not_fo
 
     async with connected(Modern(answers={"server/discover": reject})) as (channel, _):
         await channel.send([asking(0, "server/discover", STATELESS)])
-        answer = await heard(channel)
+        answer = await next_item(channel)
 
     assert answer["id"] == 0
     assert answer["error"]["code"] == -32601
@@ -315,7 +315,7 @@ async def test_a_discovery_that_is_rejected_for_other_reasons_fails(status):
     async with connected(Modern(answers={"server/discover": reject})) as (channel, _):
         await channel.send([asking(0, "server/discover", STATELESS)])
 
-        assert f"HTTP {status}" in str((await heard(channel)).error)
+        assert f"HTTP {status}" in str((await next_item(channel)).error)
 
 
 # With `Client`
@@ -381,7 +381,7 @@ def test_only_the_log_of_httpx2_contains_the_url_of_requests(caplog):
         answers = {"tools/call": succeed}
         async with connected(Modern(answers=answers), headers={"X-Key": "secret"}) as (channel, _):
             await channel.send([call(1)])
-            await heard(channel)
+            await next_item(channel)
 
     with caplog.at_level(logging.DEBUG):
         trio.run(main)

@@ -25,9 +25,9 @@ from tests.transports.http.scripted_server import (
     error,
     event,
     events,
-    heard,
     in_session,
     json_reply,
+    next_item,
     result,
     telling,
 )
@@ -77,7 +77,7 @@ class Old:
 
 async def shake_hands(channel):
     await channel.send([INITIALIZE])
-    assert (await heard(channel))["result"]["protocolVersion"] == "2024-11-05"
+    assert (await next_item(channel))["result"]["protocolVersion"] == "2024-11-05"
 
 
 @pytest.mark.requirement("SSE-03", "SSE-09", "SSE-11", "SSE-12", "TRAP-43")
@@ -91,7 +91,7 @@ async def test_http_sse_is_tried_if_initialize_is_rejected(status):
     async with connected(server) as (channel, script):
         await shake_hands(channel)
         await channel.send([telling("notifications/initialized"), asking(1, "tools/call")])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
 
     assert [(seen.method, seen.path) for seen in script.seen] == [
         ("POST", "/mcp"),
@@ -126,7 +126,7 @@ async def test_the_endpoint_may_be_relative(endpoint, path):
 async def test_an_endpoint_of_another_origin_is_not_posted_to(endpoint):
     async with connected(Old(endpoint=endpoint)) as (channel, script):
         await channel.send([INITIALIZE])
-        lost = await heard(channel)
+        lost = await next_item(channel)
 
     assert "of another origin" in str(lost.error)
     assert "HTTP 405" in str(lost.error)
@@ -145,7 +145,7 @@ async def test_the_first_event_has_to_be_the_endpoint():
         ):
             await channel.send([INITIALIZE])
 
-            assert "is not `endpoint`" in str((await heard(channel)).error)
+            assert "is not `endpoint`" in str((await next_item(channel)).error)
 
 
 async def test_the_endpoint_is_waited_for_in_bounded_time(autojump_clock):
@@ -159,14 +159,16 @@ async def test_the_endpoint_is_waited_for_in_bounded_time(autojump_clock):
     async with connected(silent) as (channel, _):
         await channel.send([INITIALIZE])
 
-        assert "limits.requests.probe_seconds (5)" in str((await heard(channel, seconds=10)).error)
+        assert "limits.requests.probe_seconds (5)" in str(
+            (await next_item(channel, seconds=10)).error
+        )
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
 async def test_http_sse_is_not_tried_after_other_rejections(status):
     async with connected(Old(rejection=Reply(status))) as (channel, script):
         await channel.send([INITIALIZE])
-        assert f"HTTP {status}" in str((await heard(channel)).error)
+        assert f"HTTP {status}" in str((await next_item(channel)).error)
 
     assert len(script.seen) == 1
 
@@ -184,7 +186,7 @@ async def test_http_sse_is_not_tried_after_an_error_response(body):
     body["jsonrpc"] = "2.0"
     async with connected(Old(rejection=json_reply(body, 400))) as (channel, script):
         await channel.send([INITIALIZE])
-        assert (await heard(channel))["error"] == body["error"]
+        assert (await next_item(channel))["error"] == body["error"]
 
     assert len(script.seen) == 1
 
@@ -201,7 +203,7 @@ async def test_the_rejections_of_both_transports_are_reported():
 
     async with connected(nothing) as (channel, _):
         await channel.send([INITIALIZE])
-        lost = await heard(channel)
+        lost = await next_item(channel)
 
     assert str(lost.error).count("HTTP 404") == 2
     assert channel.state == "closed"
@@ -234,9 +236,9 @@ async def test_a_rejected_post_fails_only_its_request():
     async with connected(server) as (channel, _):
         await shake_hands(channel)
         await channel.send([asking(1, "tools/call")])
-        lost = await heard(channel)
+        lost = await next_item(channel)
         await channel.send([asking(2, "tools/list")])
-        answer = await heard(channel)
+        answer = await next_item(channel)
 
     assert type(lost.error) is ConnectionLost
     assert "HTTP 400" in str(lost.error)
@@ -249,7 +251,7 @@ async def test_an_initialize_that_the_endpoint_rejects_fails():
 
     async with connected(Old(answers={"initialize": reject})) as (channel, script):
         await channel.send([INITIALIZE])
-        assert "HTTP 400" in str((await heard(channel)).error)
+        assert "HTTP 400" in str((await next_item(channel)).error)
 
     assert len(script.seen) == 3
 
@@ -347,7 +349,7 @@ async def test_a_stream_that_ends_early_is_resumed_by_get_after_the_retry_time(
         await in_session(channel)
         begun = trio.current_time()
         await channel.send([call(1)])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
 
     assert script.of("GET")[1].headers["last-event-id"] == "a-1"
     assert script.of("GET")[1].headers["accept"] == "text/event-stream"
@@ -389,7 +391,7 @@ async def test_event_ids_may_contain_any_character(autojump_clock):
     ):
         await in_session(channel)
         await channel.send([call(1)])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
 
     assert script.of("GET")[1].headers["last-event-id"] == "é"
 
@@ -413,8 +415,8 @@ async def test_a_stream_that_breaks_is_resumed_like_one_that_ends(autojump_clock
     async with connected(server, on_state=told) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
-        assert await heard(channel) == NOTE
-        assert (await heard(channel))["id"] == 1
+        assert await next_item(channel) == NOTE
+        assert (await next_item(channel))["id"] == 1
 
     assert states[2:4] == [("retrying", "the stream broke: cut"), ("open", "")]
 
@@ -438,7 +440,7 @@ async def test_an_unreachable_server_is_tried_a_limited_number_of_times_with_gro
         await in_session(channel)
         begun = trio.current_time()
         await channel.send([call(1)])
-        lost = await heard(channel, seconds=100)
+        lost = await next_item(channel, seconds=100)
 
     pauses = [later - earlier for earlier, later in zip([begun, *at], at, strict=False)]
     assert pauses == pytest.approx([1.5, 2, 4, 8, 10])
@@ -464,7 +466,7 @@ async def test_a_call_to_an_unreachable_server_fails_within_resume_seconds(
         await in_session(channel)
         begun = trio.current_time()
         await channel.send([call(1)])
-        lost = await heard(channel, seconds=100)
+        lost = await next_item(channel, seconds=100)
 
     first_pause = (retry_ms or 1000) / 1000
     assert trio.current_time() - begun == pytest.approx(first_pause + seconds)
@@ -492,7 +494,7 @@ async def test_a_server_that_was_reachable_again_may_be_unreachable_as_long_agai
     ):
         await in_session(channel)
         await channel.send([call(1)])
-        succeed = [await heard(channel, seconds=100) for _ in range(3)]
+        succeed = [await next_item(channel, seconds=100) for _ in range(3)]
 
     assert succeed[:2] == [NOTE, NOTE]
     assert succeed[2]["id"] == 1
@@ -521,7 +523,7 @@ async def test_an_open_stream_without_events_is_not_a_failure(autojump_clock):
     async with connected(resumable(*pieces, listen=listen), limits=limits) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
-        assert (await heard(channel, seconds=100))["id"] == 1
+        assert (await next_item(channel, seconds=100))["id"] == 1
 
 
 async def test_random_pauses_spread_reconnecting_clients(autojump_clock):
@@ -538,7 +540,7 @@ async def test_random_pauses_spread_reconnecting_clients(autojump_clock):
         await in_session(channel)
         begun = trio.current_time()
         await channel.send([call(1)])
-        lost = await heard(channel)
+        lost = await next_item(channel)
 
     assert at == [pytest.approx(begun + 0.75)]
     assert "HTTP 405" in str(lost.error)
@@ -607,7 +609,7 @@ async def test_a_resumed_stream_has_to_be_an_event_stream(autojump_clock):
         await in_session(channel)
         await channel.send([call(1)])
 
-        assert "text/html" in str((await heard(channel)).error)
+        assert "text/html" in str((await next_item(channel)).error)
 
 
 # The standalone stream
@@ -644,7 +646,7 @@ async def test_a_server_may_have_no_standalone_stream(status, caplog, autojump_c
     ):
         await in_session(channel)
         await channel.send([call(1)])
-        assert (await heard(channel))["id"] == 1
+        assert (await next_item(channel))["id"] == 1
         await trio.sleep(1000)
 
     assert caplog.text == ""
@@ -660,7 +662,7 @@ async def test_the_standalone_stream_is_opened_again_when_it_ends(autojump_clock
 
     async with connected(Legacy(listen=listen)) as (channel, script):
         await in_session(channel)
-        await heard(channel)
+        await next_item(channel)
         await trio.sleep(2.9)
         assert len(script.of("GET")) == 1
         await trio.sleep(0.2)
@@ -697,7 +699,7 @@ async def test_a_standalone_stream_that_is_not_found_any_more_ends_the_session(
 
     async with connected(Legacy(listen=listen)) as (channel, _):
         await in_session(channel)
-        assert await heard(channel) == NOTE
+        assert await next_item(channel) == NOTE
 
         assert await channel.receive() == []
 
@@ -760,7 +762,7 @@ async def test_answers_may_arrive_as_a_batch_in_version_2025_03_26():
     async with connected(Legacy(answers={"tools/call": batched})) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
-        batch = await heard(channel)
+        batch = await next_item(channel)
 
     assert batch[1]["id"] == 1
 

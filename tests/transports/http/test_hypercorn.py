@@ -67,7 +67,7 @@ async def wait_or_say_hello(exchange):
         await say_hello(exchange)
 
 
-def said_in(caplog):
+def logged_messages(caplog):
     return [each.getMessage() for each in caplog.records if each.name == "mcp_trio"]
 
 
@@ -91,7 +91,7 @@ async def test_a_client_without_tls_harms_no_other_client(opened, certificate, c
     await stranger.rest()
     client = await Http2Client.connect(host, certificate)
     assert (await client.exchange())[-1] == b"hello https"
-    assert said_in(caplog) == []
+    assert logged_messages(caplog) == []
 
 
 async def test_a_tls_handshake_may_take_longer_than_the_idle_time(opened, certificate, mock_clock):
@@ -218,7 +218,7 @@ async def test_an_answer_over_http2_ends_when_its_request_has_ended(connected, m
         assert (await client.exchange())[-1] == b"hello http"
         client.http.end_stream(number)
         await client.event(number, h2.events.StreamEnded)
-    assert said_in(caplog) == []
+    assert logged_messages(caplog) == []
 
 
 async def test_an_answer_that_is_broken_off_ends_no_other_one(connected, caplog):
@@ -291,7 +291,7 @@ async def test_hypercorn_starts_again_after_an_error_of_its_own(connected, stran
         while await client.stream.receive_some():
             pass
         await served_again(host)
-    assert said_in(caplog) == ["hypercorn has failed, and all its connections are closed"]
+    assert logged_messages(caplog) == ["hypercorn has failed, and all its connections are closed"]
 
 
 async def test_data_before_a_websocket_is_accepted_leave_the_server_running(opened):
@@ -413,7 +413,7 @@ async def test_an_answer_that_begins_under_the_stop_s_cancellation_is_an_error(o
     await has_come.wait()
     await host.stop()
     assert (await client.rest()).startswith(b"HTTP/1.1 500 ")
-    assert said_in(caplog) == []
+    assert logged_messages(caplog) == []
 
 
 async def test_no_signal_handler_is_installed(opened):

@@ -1,11 +1,15 @@
-"""A server as a subprocess: its start, its end and its children."""
+"""Channels over stdio: servers as subprocesses, a server's own channel, and its descriptors."""
 
 import errno
+import fcntl
 import json
 import os
+import pty
 import signal
+import socket
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -14,9 +18,16 @@ import trio
 import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
+from mcp_trio._transports.descriptors import (
+    Descriptor,
+    PolledDescriptor,
+    SocketDescriptor,
+    open_descriptor,
+)
 from mcp_trio._transports.process import StderrTail
+from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
-from mcp_trio.transports import open_process_channel
+from mcp_trio.transports import open_process_channel, open_stdio_channel
 
 QUICK = Limits(
     shutdown=ShutdownLimits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
@@ -186,7 +197,7 @@ async def test_a_server_is_started_in_its_directory_and_process_group(tmp_path):
     await channel.aclose()
 
 
-# What is told of the end
+# The reported end
 
 
 async def test_an_early_exit_is_reported_with_status_and_stderr():
@@ -489,3 +500,411 @@ async def test_killing_an_empty_group_logs_nothing():
     with pytest.raises(ProcessLookupError):
         os.killpg(channel._child.process.pid, 0)
     assert subprocess.run([*PYTHON, ""], check=True).returncode == 0
+
+
+# The channel of a server.
+
+
+def run_server(body, *, shell="", **options):
+    """Runs `body` in a Python of its own, buffered as usual; `shell` redirects its descriptors."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    code = textwrap.dedent(body)
+    command = ["sh", "-c", f'exec "$0" "$@" {shell}', sys.executable, "-c", code]
+    return subprocess.run(
+        command, check=False, capture_output=True, timeout=30, env=environment, **options
+    )
+
+
+DIVERTED = """
+    import os, sys, trio
+    from mcp_trio.transports import divert_stdio, open_stdio_channel
+
+    print("printed before", end="")
+    fds = divert_stdio()
+    print("printed")
+    sys.stdout.flush()
+    os.write(1, b"written\\n")
+    os.system("echo by a child; cat")
+    assert sys.stdin.read() == ""
+
+    async def main():
+        channel = open_stdio_channel(*fds)
+        while frames := await channel.receive():
+            await channel.send(frames)
+        await channel.aclose()
+
+    trio.run(main)
+"""
+
+
+@pytest.mark.requirement("STDIO-06", "STDIO-08", "TRAP-128")
+def test_only_messages_reach_stdout_and_everything_else_goes_to_stderr():
+    done = run_server(DIVERTED, input=b"{1}\n{2}\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"{1}\n{2}\n"
+    assert done.stderr == b"printed beforeprinted\nwritten\nby a child\n"
+
+
+def test_private_descriptors_are_not_inherited_and_not_among_the_first_three():
+    done = run_server(
+        """
+        import os
+        from mcp_trio.transports import divert_stdio
+        fds = divert_stdio()
+        assert min(fds) > 2
+        assert not any(os.get_inheritable(fd) for fd in fds)
+        assert all(os.get_inheritable(fd) for fd in (0, 1, 2))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+ECHO_OVER_STDIO = """
+    import trio
+    from mcp_trio.transports import divert_stdio, open_stdio_channel
+    BEFORE
+    fds = divert_stdio()
+
+    async def main():
+        channel = open_stdio_channel(*fds)
+        while frames := await channel.receive():
+            await channel.send(frames)
+        await channel.aclose()
+
+    trio.run(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shell", "answer"),
+    [
+        ("<&-", b""),
+        (">&-", b""),
+        ("<&- >&-", b""),
+        ("2>&-", b"{1}\n"),
+        ("<&- >&- 2>&-", b""),
+    ],
+)
+def test_descriptors_that_were_never_open_are_replaced(shell, answer):
+    done = run_server(ECHO_OVER_STDIO.replace("BEFORE", ""), shell=shell, input=b"{1}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, answer, b"")
+
+
+def test_a_stdout_that_python_closed_already_does_no_harm():
+    before = "import sys; sys.stdout = open('/dev/null', 'w'); sys.stdout.close()"
+    done = run_server(ECHO_OVER_STDIO.replace("BEFORE", before), input=b"{1}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"{1}\n", b"")
+
+
+def test_a_lack_of_descriptors_raises_an_error():
+    done = run_server(
+        """
+        import resource
+        from mcp_trio.transports import divert_stdio
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            divert_stdio()
+        except OSError as error:
+            print(type(error))
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        """
+    )
+    assert done.stdout == b"<class 'OSError'>\n", done.stderr
+
+
+@pytest.mark.requirement("LIFE-20")
+async def test_a_host_that_closes_stdin_ends_the_session_without_an_error():
+    read, write = os.pipe()
+    channel = open_stdio_channel(read, os.open(os.devnull, os.O_WRONLY))
+    os.close(write)
+    assert await channel.receive() == []
+    await channel.aclose()
+
+
+async def test_a_host_that_closes_stdout_ends_the_session_quietly():
+    """L9: other servers answer with a storm of tracebacks."""
+    read, write = os.pipe()
+    channel = open_stdio_channel(os.open(os.devnull, os.O_RDONLY), write)
+    os.close(read)
+    with pytest.raises(trio.BrokenResourceError):
+        await channel.send([b"{}"])
+    await channel.aclose()
+
+
+@pytest.mark.requirement("LIFE-22")
+async def test_a_server_ends_the_session_by_closing_its_stdout():
+    read, write = os.pipe()
+    channel = open_stdio_channel(os.open(os.devnull, os.O_RDONLY), write)
+    await channel.send([b"{}"])
+    await channel.aclose()
+    assert os.read(read, 100) == b"{}\n"
+    assert os.read(read, 100) == b""
+    os.close(read)
+
+
+PARENT = """
+import os, subprocess, sys, time
+pipe = int(sys.argv[1])
+child = subprocess.Popen([sys.executable, "-c", sys.argv[2], str(pipe)], pass_fds=[pipe], stdin=subprocess.PIPE)
+time.sleep(60)
+"""
+
+CHILD = """
+import os, sys, trio
+from mcp_trio.limits import Limits, ShutdownLimits
+from mcp_trio._transports.stdio import wait_parent_death
+REMOVED
+parent_pid = os.getppid()
+os.write(int(sys.argv[1]), b"ready")
+trio.run(lambda: wait_parent_death(parent_pid=parent_pid, limits=Limits(shutdown=ShutdownLimits(parent_poll_seconds=0.05))))
+os.write(int(sys.argv[1]), b"gone")
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("removed", ["", "del os.pidfd_open"])
+def test_the_death_of_the_parent_is_noticed(removed):
+    """L7: other servers live on when the host is killed and its pipes stay open."""
+    read, write = os.pipe()
+    child = CHILD.replace("REMOVED", removed)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write), child], pass_fds=[write])
+    os.close(write)
+    assert os.read(read, 100) == b"ready"
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    killed = time.monotonic()
+    assert os.read(read, 100) == b"gone"
+    assert time.monotonic() - killed < 2
+    assert os.read(read, 100) == b""
+    os.close(read)
+
+
+async def test_a_parent_that_died_before_is_noticed_at_once():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    await wait_parent_death(parent_pid=child.pid)
+
+
+async def test_a_reused_process_id_is_not_the_parent():
+    await wait_parent_death(parent_pid=os.getpid())
+
+
+@pytest.mark.real_time
+async def test_a_living_parent_is_waited_for():
+    with trio.move_on_after(0.05) as scope:
+        await wait_parent_death(limits=Limits())
+    assert scope.cancelled_caught
+
+
+# Descriptors that are shared with other processes.
+
+
+def flags(fd):
+    return fcntl.fcntl(fd, fcntl.F_GETFL)
+
+
+def a_pipe():
+    return os.pipe()
+
+
+def a_socketpair():
+    return tuple(end.detach() for end in socket.socketpair())
+
+
+def a_terminal():
+    master, slave = pty.openpty()
+    return slave, master
+
+
+@pytest.mark.parametrize("make", [a_pipe, a_socketpair, a_terminal])
+async def test_flags_of_inherited_descriptions_are_not_changed(make):
+    fd_in, there = make()
+    back, fd_out = make()
+    if make is a_terminal:
+        back, fd_out = fd_out, back
+    kept_in, kept_out = os.dup(fd_in), os.dup(fd_out)
+    before = flags(kept_in), flags(kept_out)
+    channel = open_stdio_channel(fd_in, fd_out)
+
+    async def answer():
+        await trio.testing.wait_all_tasks_blocked()
+        os.write(there, b"{1}\n")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        assert await channel.receive() == [b"{1}"]
+    await channel.send([b"{2}"])
+    assert os.read(back, 100).replace(b"\r", b"") == b"{2}\n"
+    assert (flags(kept_in), flags(kept_out)) == before
+    await channel.aclose()
+    assert (flags(kept_in), flags(kept_out)) == before
+    assert before[0] & os.O_NONBLOCK == 0
+    for fd in (there, back, kept_in, kept_out):
+        os.close(fd)
+
+
+async def test_a_flag_set_by_another_process_does_no_harm():
+    fd_in, there = os.pipe()
+    os.set_blocking(fd_in, False)
+    end = PolledDescriptor(fd=fd_in)
+    with pytest.raises(BlockingIOError):
+        end.read_nowait()
+    os.write(there, b"x")
+    assert await end.read() == b"x"
+    os.close(there)
+    assert await end.read() == b""
+    end.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (a_pipe, Descriptor),
+        (a_socketpair, SocketDescriptor),
+        (a_terminal, PolledDescriptor),
+    ],
+)
+async def test_each_kind_of_file_has_its_descriptor_class(make, kind):
+    fd, other = make()
+    end = open_descriptor(fd)
+    assert type(end) is kind
+    end.close()
+    end.close()
+    os.close(other)
+
+
+@pytest.mark.parametrize("name", ["a_file", "/dev/null"])
+async def test_a_file_as_stdin_is_read_to_its_end(tmp_path, name):
+    path = tmp_path / name
+    if name == "a_file":
+        path.write_bytes(b"{1}\n{2}")
+    channel = open_stdio_channel(os.open(path, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY))
+    received = []
+    while messages := await channel.receive():
+        received += messages
+    assert received == ([] if name == "/dev/null" else [b"{1}", b"{2}"])
+    await channel.send([b"{3}"])
+    await channel.aclose()
+
+
+async def test_a_file_as_stdout_is_written(tmp_path):
+    path = tmp_path / "out"
+    channel = open_stdio_channel(
+        os.open(os.devnull, os.O_RDONLY), os.open(path, os.O_WRONLY | os.O_CREAT)
+    )
+    messages = [b"x" * 100_000] * 10
+    await channel.send(messages)
+    await channel.aclose()
+    assert path.read_bytes() == b"".join(message + b"\n" for message in messages)
+
+
+async def test_a_full_disk_is_a_broken_channel():
+    channel = open_stdio_channel(
+        os.open(os.devnull, os.O_RDONLY), os.open("/dev/full", os.O_WRONLY)
+    )
+    with pytest.raises(trio.BrokenResourceError, match="No space left"):
+        await channel.send([b"{}"])
+    await channel.aclose()
+
+
+async def test_a_pipe_is_reopened_with_its_own_access():
+    """A pipe that is open both ways would end at once if its reader kept no writer."""
+    read, write = os.pipe()
+    both = os.open(f"/proc/self/fd/{read}", os.O_RDWR)
+    os.close(read)
+    os.close(write)
+    end = open_descriptor(both)
+    with pytest.raises(BlockingIOError):
+        end.read_nowait()
+    assert end.write_nowait(b"x") == 1
+    assert await end.read() == b"x"
+    end.close()
+
+
+async def test_a_pipe_that_cannot_be_reopened_is_polled(tmp_path):
+    """A named pipe without a reader is not opened for writing; the first write says why."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write = os.open(path, os.O_WRONLY)
+    os.close(read)
+    end = open_descriptor(write)
+    assert type(end) is PolledDescriptor
+    with pytest.raises(BrokenPipeError):
+        end.write_nowait(b"x")
+    end.close()
+
+
+async def test_bytes_written_before_the_writer_closed_are_read_before_the_end():
+    read, write = os.pipe()
+    os.write(write, b"x")
+    os.close(write)
+    end = open_descriptor(read)
+    assert await end.read() == b"x"
+    assert await end.read() == b""
+    end.close()
+
+
+@pytest.mark.parametrize("ours", [0, 1])
+async def test_a_closed_terminal_is_at_its_end(ours):
+    sides = pty.openpty()
+    end = open_descriptor(sides[ours])
+    os.close(sides[1 - ours])
+    assert await end.read() == b""
+    end.close()
+
+
+async def test_another_error_of_a_polled_read_is_raised():
+    _, write = pipe = os.pipe()
+    end = PolledDescriptor(fd=write)
+    os.close(pipe[0])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        end.read_nowait()
+    end.close()
+
+
+async def test_a_socket_closed_with_unread_bytes_is_at_its_end():
+    ours, theirs = socket.socketpair()
+    ours.send(b"unread")
+    end = open_descriptor(ours.detach())
+    theirs.close()
+    assert await end.read() == b""
+    end.close()
+
+
+async def test_end_returns_the_rest_and_wakes_waiting_tasks():
+    read, write = os.pipe()
+    end = open_descriptor(read)
+    async with trio.open_nursery() as nursery:
+        results = []
+
+        async def wait():
+            results.append(await end.read())
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        end.end()
+    assert results == [b""]
+    os.write(write, b"late")
+    assert await end.read() == b"late"
+    assert await end.read() == b""
+    os.close(write)
+    end.close()
+    end.end()
+
+
+async def test_closing_wakes_waiting_tasks():
+    read, write = os.pipe()
+    end = open_descriptor(read)
+    async with trio.open_nursery() as nursery:
+
+        async def wait():
+            with pytest.raises(trio.ClosedResourceError):
+                await end.read()
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        end.close()
+    os.close(write)
