@@ -26,14 +26,16 @@ def install(session: nox.Session, *groups: str, package: bool = True) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests that are not slow, with the floor of branch coverage; with arguments, without.
 
-    The tests marked `slow` run in a session of their own, and are not measured: other tests cover
-    the same code.
+    Property tests try a quarter of their examples. The session `slow` runs them with all, and the
+    tests marked `slow`. It measures no coverage, as other tests cover the same code.
     """
     install(session, "test")
     # One data file per run, named in full: tests start processes in other folders.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
     # Two processes collect the tests, and each finds the byte code that the other has written.
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    if not session.posargs:
+        session.env["MCP_TRIO_EXAMPLES"] = "few"
     session.run("coverage", "erase")
     selected = session.posargs or ["-m", "not slow"]
     session.run("coverage", "run", "-m", "pytest", "-n", "2", *selected)
@@ -52,9 +54,9 @@ def quick(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def slow(session: nox.Session) -> None:
-    """Run the tests that kill processes, run generated programs, or test a tool."""
+    """Run the tests that take long or test a tool, and property tests with all their examples."""
     install(session, "test")
-    session.run("pytest", "-n", "2", "-m", "slow", *session.posargs)
+    session.run("pytest", "-n", "2", "-m", "slow or hypothesis", *session.posargs)
 
 
 @nox.session

@@ -12,6 +12,7 @@ import requirements
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("few", derandomize=True, deadline=None, max_examples=25)
 hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, max_examples=10)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=2000)
 _USUAL = "ci" if os.environ.get("CI") else "local"
