@@ -200,7 +200,7 @@ def test_a_user_at_a_terminal_fills_in_a_form(protocol_version):
     assert "the server asks: Where to?" in done.stderr
 
 
-# What comes back.
+# The answers.
 
 
 def test_structured_content_is_printed_unless_a_text_repeats_it(invoke):

@@ -634,7 +634,7 @@ def test_selecting_a_lane_shows_all_rounds(write, invoke):
     assert [json.loads(line)["record"] for line in shown] == [1, 2, 5, 6, 7]
 
 
-# Which revision.
+# Protocol versions.
 
 
 def test_a_stateless_request_shows_its_protocol_version(write, invoke):
@@ -666,7 +666,7 @@ def test_a_handshake_without_a_version_shows_none(write):
     assert all_rows_of(path)[2].protocol_version is None
 
 
-# What messages are about.
+# The subjects of messages.
 
 
 @pytest.mark.parametrize(

@@ -658,7 +658,7 @@ def answer(reply):
     return ask
 
 
-# What a client announces.
+# The declared capabilities.
 
 
 @pytest.mark.requirement("ELIC-01", "ELIC-03")
@@ -932,7 +932,7 @@ async def test_completion_without_a_callback_is_ignored(connect, caplog):
     await client.aclose()
 
 
-# Together.
+# Forms and URLs in one call.
 
 
 @pytest.mark.requirement("ELIC-50")

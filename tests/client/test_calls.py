@@ -374,7 +374,7 @@ def gives(structured=..., **members):
     return {name: value for name, value in result.items() if value is not ...}
 
 
-# What people see.
+# Display names and hints.
 
 
 @pytest.mark.requirement("TOOL-14")
@@ -604,7 +604,7 @@ async def test_null_is_structured_content(nursery, structured):
     await client.aclose()
 
 
-# Resources that are not there.
+# Missing resources.
 
 
 @pytest.mark.requirement("ERR-05", "TRAP-67")
@@ -941,7 +941,7 @@ async def test_a_stateless_process_that_does_not_exit_is_killed_even_under_cance
 # Timeouts, cancellation and progress of calls.
 
 
-# Leaving early
+# Timeouts and cancellation
 
 
 @pytest.mark.requirement("CANC-01", "CANC-06")

@@ -34,7 +34,7 @@ def connect(nursery):
     return start
 
 
-# What leaves.
+# Sent requests.
 
 CALLS = [
     (
@@ -246,7 +246,7 @@ async def test_a_structured_result_is_checked_against_its_schema(
     await client.aclose()
 
 
-# What is said of tools and resources, and what follows from it.
+# Descriptions of tools and resources.
 
 
 @pytest.mark.requirement("TOOL-12", "TOOL-13", "TOOL-14")

@@ -799,7 +799,7 @@ async def test_a_group_with_restart_may_have_a_server_at_a_url():
         await group.__aenter__()
 
 
-# Clients of servers that have forgotten their session and get a new one.
+# Clients whose session expired at the server and is opened anew.
 
 
 PROTOCOL_VERSIONS = ("2025-11-25",)

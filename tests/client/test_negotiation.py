@@ -148,7 +148,7 @@ async def test_the_name_of_a_stateless_server_changes_nothing(nursery, said_in_m
     await client.aclose()
 
 
-# A server's answer to the question, and what comes of it.
+# Answers to the discovery request.
 
 HANDSHAKE = {"protocolVersion": LEGACY[0], "capabilities": CAN_ALL}
 HANDSHAKE |= {"serverInfo": {"name": "old", "version": "0"}}
@@ -604,7 +604,7 @@ def test_the_memory_is_bounded_and_forgets_what_was_noted_first():
     assert memory.recall(one) is None
 
 
-# Clients that come back.
+# Clients that reconnect.
 
 
 @pytest.mark.requirement("VER-08", "TRAP-26")
@@ -713,7 +713,7 @@ async def test_a_recording_file_has_room_for_a_second_negotiation(tmp_path):
     assert {record.get("c") for record in records if record["k"] == "out"} == {1, 2}
 
 
-# A memory that is wrong.
+# An outdated memory.
 
 
 @pytest.mark.requirement("VER-09")

@@ -249,7 +249,7 @@ async def test_an_answer_cut_off_by_the_servers_death_is_a_lost_connection(ends,
     assert "limits.messages.bytes_max" not in str(told["cut"])
 
 
-# Where the specification misleads its readers: a test for each such place on a client's side.
+# Statements of the specification that are easily misread by clients.
 #
 # The ids are those of `tools/traps.tsv`. Traps that the tests of a feature catch are not here again.
 

@@ -300,7 +300,7 @@ async def test_a_request_of_a_stateless_server_is_ignored(nursery):
     await client.aclose()
 
 
-# A client of a URL whose server ends and comes back.
+# A client of a URL whose server is restarted.
 
 
 def make_server():

@@ -107,7 +107,7 @@ async def taken(subscription, count):
     return [await anext(subscription) for _ in range(count)]
 
 
-# A subscription of one's own.
+# Subscriptions that the caller opens.
 
 
 @pytest.mark.requirement("SUB-01", "SUB-03", "RES-15")
@@ -513,7 +513,7 @@ async def pause():
     await trio.sleep(60)
 
 
-# A subscription of one's own.
+# Subscriptions that the caller opens.
 
 
 @pytest.mark.requirement("SUB-16", "SUB-18", "TRAP-108")
@@ -703,7 +703,7 @@ async def test_closing_the_client_during_a_pause_ends_the_subscription(autojump_
             await anext(subscription)
 
 
-# The one behind callbacks.
+# The subscription of callbacks.
 
 
 @pytest.mark.requirement("SUB-16", "SUB-18")

@@ -152,7 +152,7 @@ async def test_a_schema_that_was_given_is_listed_unchanged_and_held(connect):
             await call(client, "json_schema_2020_12_tool", phone="1")
 
 
-# Meanwhile.
+# Messages during a call.
 
 
 async def test_messages_are_logged_unless_the_client_wants_severe_ones_only(connect):
@@ -201,7 +201,7 @@ async def test_a_slow_tool_can_be_cancelled(connect):
         assert await call(client, "test_slow", seconds=0) == "It took 0 seconds."
 
 
-# Asking.
+# Requests to the client.
 
 
 async def model(params):
@@ -299,7 +299,7 @@ async def test_a_client_without_the_capability_gets_an_error(connect, name, capa
             await call(client, name, **arguments)
 
 
-# Changing.
+# Changed lists and resources.
 
 
 @pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
@@ -479,7 +479,7 @@ async def test_the_whole_story_is_as_published_and_replays(
     assert report.is_complete
 
 
-# The tools of the "everything" server that need rounds, or look at what a request says.
+# The tools of the "everything" server that need rounds or read the metadata of a request.
 
 
 ERAS = ["2025-11-25", "2026-07-28"]

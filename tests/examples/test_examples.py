@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_opened_leaves_logging_unchanged(tmp_path):
     assert (root.level, list(root.handlers)) == before
 
 
-# The ticket desk: a lucky day recorded, its race found, found again, and gone with a lock.
+# The ticket desk: its race is found by a sweep, and fixed by a lock.
 
 
 SCHEDULES = 30

@@ -24,7 +24,7 @@ from mcp_trio.transports import memory_pair
 EXPLORER = "mcp_trio.examples.sqlite_explorer"
 COMMAND = [sys.executable, "-m", "mcp_trio", "run", EXPLORER]
 
-# It counts for minutes.
+# A query that counts for minutes.
 ENDLESS = """
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4000000000)
     SELECT max(i) FROM n
@@ -259,7 +259,7 @@ async def test_a_recorded_session_replays_without_the_database(tmp_path):
     assert not report.untracked_calls
 
 
-# It counts for minutes.
+# A query that counts for minutes.
 
 
 @pytest.fixture
@@ -365,7 +365,7 @@ async def test_virtual_tables_can_be_read(path):
             await database.fetch("INSERT INTO words VALUES ('x')", (), rows_max=1)
 
 
-# Refusing.
+# Rejected statements.
 
 
 WRITES = [

@@ -541,7 +541,7 @@ def test_invalid_text_does_not_hide_the_depth_before_it(value, cut, tail):
     assert is_deeper_than(3, text[: max(cut, 4)] + tail)
 
 
-# Messages with facts that are not in their bytes.
+# Messages with metadata that is not in their bytes.
 
 FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 

@@ -47,7 +47,7 @@ def planned(visits, visiting):
     return list(visiting.visits_to(addresses, visits.attempts(), **origins))
 
 
-# What is tried.
+# The planned visits.
 
 
 def test_every_page_tries_every_transport_in_every_era_at_every_host(visits, planned):
@@ -114,7 +114,7 @@ def test_the_browser_gets_the_url_of_the_page_and_its_task(planned):
     assert brought == {None, "sesame/open+now?", "sesame/open+now?!"}
 
 
-# What came of it.
+# The outcome of visits.
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_a_missing_visit_is_reported(visiting, rejected):
     assert list(outcome.problems()) == ["nothing instead of read 403"]
 
 
-# Around it.
+# The browser and its pages.
 
 
 class RequestDriver:

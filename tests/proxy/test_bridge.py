@@ -175,7 +175,7 @@ async def test_every_pair_of_transports_bridges_stateless_and_legacy_calls(
                     await use(client, folder / "notes")
 
 
-# Clients over HTTP, and a server that speaks stdio: a process for each session.
+# Clients over HTTP, and a server over stdio: one process for each session.
 
 
 SERVER = """
@@ -406,7 +406,7 @@ async def test_a_command_that_cannot_be_started_fails_each_request(
     ] * 2
 
 
-# How sessions through a bridge end: each side's end is the other's, with words where there are.
+# The end of one side of a bridge ends the other, with its reason.
 
 
 HARBOUR = """

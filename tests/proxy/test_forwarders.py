@@ -55,7 +55,7 @@ async def until(is_so):
             await trio.sleep(0.005)
 
 
-# The bytes
+# Bytes
 
 ODD_BYTES = st.one_of(
     st.binary(max_size=60),
@@ -188,7 +188,7 @@ async def test_a_message_of_4_mib_is_forwarded(open_proxy, python, path, recorde
     assert session.counts["malformed"] == 0
 
 
-# The ends
+# The end of each side
 
 
 @pytest.mark.real_time
@@ -281,7 +281,7 @@ async def test_the_last_output_of_a_dying_server_is_forwarded(open_proxy, python
     assert session.cause == "closed"
 
 
-# Signals, and what else ends a session
+# Signals and other ends of a session
 
 COUNTS_SIGNALS = """
 import os, signal, time
@@ -427,7 +427,7 @@ def test_the_exit_status_is_that_of_a_shell(exit_status, status):
     assert shell_status(exit_status) == status
 
 
-# A client and a server joined frame by frame, and how the end of one is the end of the other.
+# Forwarding of messages between a client and a server, and the end of both.
 
 
 def asking(number, method="tools/call", **params):
@@ -635,7 +635,7 @@ async def test_an_oversized_response_fails_no_other_request(forwarder, autojump_
         assert "limits.messages.bytes_max (200)" in failed["error"]["message"]
 
 
-# A server that is lost while clients over HTTP are still talking to it.
+# The loss of a server that has clients over HTTP.
 
 
 DECODER = Decoder(json_depth_max=100)
@@ -732,7 +732,7 @@ async def test_a_client_that_disconnects_during_a_request_ends_only_its_connecti
     assert "was lost" not in caplog.text
 
 
-# Which stream a server's line goes to, and what of it goes nowhere.
+# The stream that a server's message is sent on.
 
 
 VERSION = "io.modelcontextprotocol/protocolVersion"

@@ -332,7 +332,7 @@ async def test_the_death_of_the_parent_ends_the_bridge(host_of, path, recorded):
     assert recorded(path).cause == "lost"
 
 
-# What a bridge has recorded, put to every use that a proxy's recording has.
+# Replay and mocks of a bridge's recording.
 
 
 LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))

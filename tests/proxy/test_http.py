@@ -44,7 +44,7 @@ def http_marks(session):
     return [body["value"] for body in session.bodies("mark") if body["name"] == "http"]
 
 
-# Heads.
+# Headers.
 
 
 async def test_request_headers_are_forwarded_except_those_of_the_connection(between, tmp_path):
@@ -311,7 +311,7 @@ async def test_compressed_responses_are_forwarded_undecoded(between, tmp_path, f
     ]
 
 
-# What one side of a proxy over HTTP hears of what goes wrong at the other, and what is recorded.
+# Errors of one side, as the other side and the recording see them.
 
 
 STATELESS_CALL = asking(1, "tools/call", STATELESS)
@@ -494,7 +494,7 @@ async def test_the_end_of_the_proxy_completes_the_files(between, tmp_path, files
     assert [session.kinds()[-1] for session in sessions] == ["end"] * 2
 
 
-# Which file what passes is recorded in: sessions, what belongs to none, and ids that meet.
+# The files of a recording: sessions, requests without a session, and equal ids.
 
 
 INITIALIZE = asking(0, "initialize", capabilities={})
@@ -641,7 +641,7 @@ async def test_a_server_that_gives_no_ids_is_recorded_in_one_file(between, tmp_p
     ]
 
 
-# What belongs to no session.
+# Requests without a session.
 
 
 async def test_stateless_requests_are_recorded_in_one_file(between, tmp_path, files):
@@ -787,7 +787,7 @@ async def test_the_endpoint_of_another_origin_is_forwarded_unchanged(between, tm
         stream.leave()
 
 
-# How it is written.
+# The written files.
 
 
 async def test_a_secret_is_forwarded_unchanged_and_not_recorded(between, tmp_path, files):
@@ -814,7 +814,7 @@ async def test_messages_of_no_session_continue_in_further_files(between, tmp_pat
     assert len([each for each in read_recording(open_recording(first)) if each.kind == "in"]) == 10
 
 
-# A proxy over real sockets: our client before it, our server behind it, and what is made of that.
+# A proxy over sockets, between our client and our server.
 
 
 ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}

@@ -67,7 +67,7 @@ def test_the_envelope_describes_incomplete_lines(line, envelope):
     assert line.envelope == envelope
 
 
-# What a signal does to a proxy that no server's exit ends.
+# Signals to a proxy whose server does not exit.
 
 
 async def test_without_a_signal_the_status_is_the_proxys():

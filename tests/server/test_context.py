@@ -305,7 +305,7 @@ async def test_the_text_of_an_unexpected_error_is_logged_and_not_sent(server, se
     assert all(b"hunter2" not in message for message in asker.wire.received)
 
 
-# A handler lends its client's model some tools, and gives it what they say.
+# Sampling with tools.
 
 
 C, D = "2025-06-18", "2025-11-25"

@@ -702,7 +702,7 @@ async def test_a_timeout_inside_an_effect_is_rejected(server, either):
     assert await (await either(server)).call("tool") == "rejected"
 
 
-# What effects return goes through JSON always, and comes back as it is annotated, or not at all.
+# Results of effects are encoded as JSON, and decoded by their annotation.
 
 
 class Colour(enum.Enum):

@@ -750,7 +750,7 @@ def test_an_invalid_form_answer_has_one_line_for_each_field(content, lines):
     assert rejected(Range, content) == lines
 
 
-# All values come back as they were.
+# All values are decoded as they were encoded.
 
 TEXTS = st.text(max_size=5)
 ROWS = [
@@ -793,7 +793,7 @@ def test_every_value_of_a_flat_class_comes_back_as_it_was(generated):
     assert form.read(content) == kind(**values)
 
 
-# What a handler asks: its client, its client's model, its own server.
+# Requests of handlers: to the client, to its model, and to resources of their own server.
 
 
 CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
@@ -1211,7 +1211,7 @@ async def test_url_elicitations_that_are_never_completed_are_dropped(serve):
     assert [told["params"] for told in asker.told] == [{"elicitationId": "two"}]
 
 
-# A handler that cannot go on before a visit.
+# Handlers that need a visited URL before they continue.
 
 
 @pytest.fixture

@@ -282,7 +282,7 @@ async def test_a_client_without_url_elicitation_is_not_asked_for_a_required_url(
     assert reply["error"]["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
 
 
-# Handlers that ask by their result, and states that are used once.
+# Handlers that return their requests, and states that are used once.
 
 
 INTERNAL = {"code": -32603, "message": "internal error"}
@@ -321,7 +321,7 @@ async def count_up(*, ctx: Context) -> types.InputRequiredResult | str:
     return state if "true" in state else asks(state, mine=SURE)
 
 
-# Handlers that ask by their result --------------------------------------------------------------
+# Handlers that return their requests.
 
 
 @pytest.mark.requirement("MRTR-02", "MRTR-04", "MRTR-06", "MRTR-20", "MRTR-22")
@@ -544,7 +544,7 @@ async def test_a_uri_that_is_rejected_has_no_rounds(chain):
     assert (await it.rejected())["code"] == -32602
 
 
-# Once only --------------------------------------------------------------------------------------
+# States that are used once.
 
 
 @pytest.mark.requirement("MRTR-23")
@@ -616,7 +616,7 @@ async def test_a_destructive_tool_is_resumable_only_with_a_store():
     Server("shop", states=MemoryStore()).tool(resumable=True, annotations=hints)(wipe)
 
 
-# Rounds at a whole server: whatever has them, recorded and replayed.
+# Rounds of tools, prompts and resources, recorded and replayed.
 
 
 STATELESS = "2026-07-28"

@@ -293,7 +293,7 @@ LISTS = {
     "resources/list": "resources",
     "resources/templates/list": "resourceTemplates",
 }
-# What a page at the newest revision has beside its rows.
+# Members of a page with the newest protocol version, beside its rows.
 USUAL = {A: {}, B: {}, C: {}, D: {}, E: {"resultType": "complete", "cacheScope": "private"}}
 
 
@@ -493,7 +493,7 @@ ICON_SENT = {"src": "https://example.org/i.png", "mimeType": "image/png", "sizes
 SHOWN = {"title": "A title", "icons": [ICON], "meta": {"org.example/key": 1}}
 SHOWN_SENT = {"title": "A title", "icons": [ICON_SENT], "_meta": {"org.example/key": 1}}
 
-# Which members of a row each revision has beside those of the first.
+# Members of a row that each protocol version adds.
 MEMBERS = {
     A: set(),
     B: set(),
@@ -861,7 +861,7 @@ async def test_invalid_completion_requests_are_errors_in_every_version(
         assert (await asker.error("completion/complete", params | odd))["code"] == -32602
 
 
-# Resources that ask before they can be read.
+# Resources whose handlers send requests to the client.
 
 
 @pytest.fixture

@@ -469,9 +469,9 @@ async def test_messages_of_the_package_itself_go_to_python_logging_only(
     assert "the hull is open" in caplog.text
 
 
-# Where the specification misleads its readers: a test for each such place on a server's side.
+# Statements of the specification that are easily misread by servers.
 #
-# The ids are those of `tools/traps.tsv`. Traps that the tests of a feature catch are not here again.
+# The ids are those of `tools/traps.tsv`; tests of a feature cover the others.
 
 
 def names_of(result):
@@ -705,7 +705,7 @@ async def test_unknown_members_of_an_answer_are_ignored(server, serve):
     assert result["content"][0]["text"] == '["So.","tired","m"]'
 
 
-# Whole conversations, over a transport of somebody else's: who sends what, at each revision.
+# Complete sessions with each protocol version, over a transport that is no part of the package.
 
 
 *LEGACY, STATELESS = PROTOCOL_VERSIONS

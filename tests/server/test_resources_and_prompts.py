@@ -458,7 +458,7 @@ async def test_an_argument_of_a_prompt_is_not_interpreted(server, serve, port):
     ]
 
 
-# What is not there.
+# Missing resources and prompts.
 
 
 @pytest.mark.requirement("PROM-15", "LIFE-14")

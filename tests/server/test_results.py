@@ -679,7 +679,7 @@ async def test_an_input_required_result_is_not_structured_content():
     assert prompt_result(None, asks) is asks
 
 
-# The schema and the type say the same.
+# Schemas agree with types.
 
 
 @pytest.mark.slow

@@ -217,7 +217,7 @@ async def test_a_legacy_client_is_asked_by_requests_and_gets_no_state(serve):
     assert done == ["step"]
 
 
-# Endings ----------------------------------------------------------------------------------------
+# Ends.
 
 
 async def test_a_handler_that_fails_between_rounds_fails_the_request(resumable):
@@ -317,7 +317,7 @@ async def test_a_capability_that_the_client_lacks_ends_the_request(resumable):
     assert error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
 
 
-# The steps of resumable handlers: run once, and again only where the handler changed.
+# Steps run once, and again only if the handler changed.
 
 
 async def test_clocks_and_random_numbers_repeat_in_every_round(resumable):
@@ -650,7 +650,7 @@ async def test_prompts_and_resources_are_resumed_as_well(chain):
     assert resource["contents"][0]["text"] == "tea 3"
 
 
-# Code changes -----------------------------------------------------------------------------------
+# Changes of the code.
 
 
 async def test_a_changed_handler_forgets_later_steps_and_asks_again(resumable):

@@ -81,7 +81,7 @@ HINTS = st.recursive(
     ),
     max_leaves=3,
 )
-# No floats that are whole: they are integers in JSON Schema, and none to a strict decoder.
+# No floats without a fraction: JSON Schema takes them as integers, a strict decoder does not.
 VALUES = st.recursive(
     st.sampled_from([None, True, False, -2, 0, 1, 3, 4, 0.5, "", "a", "b", "abc"]),
     lambda inner: (

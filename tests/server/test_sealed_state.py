@@ -209,7 +209,7 @@ def test_nothing_of_a_state_can_be_read():
     assert b"chain" not in raw
 
 
-# Keys -------------------------------------------------------------------------------------------
+# Keys.
 
 
 def test_keys_are_changed_without_losing_a_state():
@@ -250,7 +250,7 @@ def test_a_key_ring_rejects_missing_and_short_keys(keys, error, text):
         KeyRing(keys)
 
 
-# What a retry repeats ---------------------------------------------------------------------------
+# The params of a retry.
 
 
 def params(arguments=b'{"a":1,"b":[2.0,"x"]}', **members):
@@ -292,7 +292,7 @@ def test_every_invalid_state_has_the_same_error():
     )
 
 
-# Once only --------------------------------------------------------------------------------------
+# States that are used once.
 
 
 @attrs.define
@@ -390,7 +390,7 @@ async def test_a_store_limits_the_size_of_the_kept_replies():
     assert not await store.take("b", seconds=10)
 
 
-# Each stateless request stands for itself: what spans several of them is named by each of them.
+# Stateless requests are independent: each names the state that it continues.
 
 
 STATELESS = "2026-07-28"

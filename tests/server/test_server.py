@@ -321,7 +321,7 @@ async def test_an_error_of_the_lifespan_is_raised_without_a_group_after_a_cancel
     assert raised.value.args == ("no sea",)
 
 
-# What stands for the lifespan in a replay: it may be passed to effects, and nothing else.
+# The stand-in for the lifespan in a replay may only be passed to effects.
 
 
 async def entered(it):
@@ -624,7 +624,7 @@ async def test_the_handshake_timeout_starts_when_the_session_has_opened(nursery,
     assert 1080 <= failed_at <= 1090
 
 
-# A server does what it has declared as its capabilities, and nothing else.
+# A server offers only its declared capabilities.
 
 
 CHANGED = "notifications/resources/list_changed"
@@ -872,7 +872,7 @@ async def test_closed_connections_are_forgotten_before_the_timeout(
     nursery.cancel_scope.cancel()
 
 
-# What a client says of itself is a label for people: nothing is granted or refused for it.
+# The name of a client is for display: nothing is granted or rejected for it.
 
 
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
@@ -909,7 +909,7 @@ async def test_a_state_is_not_bound_to_the_identity_that_a_client_claims(resumab
     assert last["content"][0]["text"] == "accept"
 
 
-# `help(mcp_trio.Server)` shows what a user needs, and explains every option where it stands.
+# The help of Server explains every option.
 
 
 FUNCTIONS = [

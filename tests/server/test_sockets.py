@@ -322,7 +322,7 @@ async def test_a_process_serves_until_a_signal_arrives(tmp_path, way):
         await process.stdout.aclose()
 
 
-# Servers that dial out, and serve a hub on the connection that they have opened.
+# Servers that connect to a hub.
 
 
 QUICK = Limits(http=HttpLimits(sse_retry_ms=10, reconnect_seconds_max=0.05))

@@ -396,7 +396,7 @@ async def test_subscriptions_use_no_handler_slots(stateless):
     assert await asker.call("sail") == "away"
 
 
-# Hubs: they take the connections of servers that dial, and are their clients.
+# Hubs accept connections of servers and are their clients.
 
 
 __all__ = ["certificate"]

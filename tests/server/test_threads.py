@@ -8,7 +8,7 @@ from mcp_trio import Context, Limits, Server, ThreadContext
 from mcp_trio.errors import RequestAbandoned
 from mcp_trio.limits import RequestLimits
 
-# A thread that is abandoned runs on: each test lets its own go in the end.
+# Each test releases its abandoned threads, which would otherwise run on.
 
 
 @pytest.fixture

@@ -459,7 +459,7 @@ async def test_errors_are_logged_by_the_logger_of_the_package(server, serve, cap
     assert record.name == "mcp_trio"
 
 
-# Tools whose arguments are described by a JSON Schema of people's own.
+# Tools whose arguments are described by a JSON Schema of the user.
 
 
 SCHEMA = {

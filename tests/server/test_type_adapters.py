@@ -158,7 +158,7 @@ MOMENT = dt.datetime(2024, 11, 5, 10, tzinfo=dt.UTC)
 NUMBER = uuid.UUID(int=5)
 FOLDER = {"where": "/a", "folders": [{"where": "b"}], "size": 1}
 
-# The hint, JSON, the value, JSON that is refused.
+# The hint, its JSON, the value, and JSON that is rejected.
 TYPES = [
     (str, "a", "a", 1),
     (int, 1, 1, 1.5),

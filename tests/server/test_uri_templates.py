@@ -283,7 +283,7 @@ def test_matching_and_expanding_again_gives_the_same_uri(text, data):
     assert found is None or unquote(template.expand(found)) == unquote(uri)
 
 
-# What hostile values are made of; joined, they climb, hide and start over.
+# The parts of hostile values.
 climbs = st.sampled_from(
     [
         *("..", "%2e%2e", "%2E.", ".%252e", "%252e%252e", "%25252e%25252e"),

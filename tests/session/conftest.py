@@ -324,7 +324,7 @@ def handle(serve, call):
     return run
 
 
-# A stateless client, which is asked in rounds.
+# A stateless client, which answers in rounds.
 
 PREFIX = "io.modelcontextprotocol/"
 METADATA = {

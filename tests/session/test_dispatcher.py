@@ -444,7 +444,7 @@ async def test_other_channels_get_plain_messages(serve_fake, message):
     assert [type(frame) for frame in channel.sent] == [bytes]
 
 
-# Requests that are lost by themselves.
+# Requests that are lost one by one.
 
 
 @pytest.fixture

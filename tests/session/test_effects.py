@@ -64,7 +64,7 @@ def handle_till_cancelled(serve, call):
     return run
 
 
-# Live.
+# Live sessions.
 
 
 async def test_an_effect_is_a_command_and_its_outcome(handle, recording, story):
@@ -353,7 +353,7 @@ async def test_a_replay_does_not_run_the_effect_in_a_thread_either(handle):
     assert sequencer.told == [COMMAND, ("res", b"4")]
 
 
-# A replay, as far as effects see it.
+# Replays.
 
 
 class Scripted(Unrecorded):
@@ -523,7 +523,7 @@ async def test_reading_a_clock_in_a_thread_raises_an_error_with_advice(handle, r
     assert "before the thread starts" in str(found)
 
 
-# What follows from the seed and the lane.
+# Values derived from the seed and the lane.
 
 
 async def test_each_lane_has_its_own_random_numbers_from_the_seed(serve, call, make_recording):

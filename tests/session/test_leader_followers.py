@@ -269,7 +269,7 @@ async def test_a_leader_catches_the_errors_of_its_own_waits(warm):
     assert len(caught) == 1
 
 
-# The first of what is started
+# The first steps of jobs
 
 
 async def test_collect_returns_the_first_steps_of_the_started_jobs(warm):
@@ -312,7 +312,7 @@ async def test_jobs_started_before_an_error_in_collect_still_run(warm):
     assert job.ended.is_set()
 
 
-# Whatever is served
+# Served connections
 
 
 @pytest.mark.slow

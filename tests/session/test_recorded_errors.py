@@ -588,7 +588,7 @@ def test_arguments_of_an_unknown_form_lead_to_a_stand_in(args):
     assert isinstance(found, ReplayedError)
 
 
-# What cannot be rebuilt.
+# Exceptions that cannot be rebuilt.
 
 
 @pytest.mark.parametrize(

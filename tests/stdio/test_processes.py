@@ -63,7 +63,7 @@ def test_a_recording_in_several_files_loses_no_record_either(tmp_path, options):
     assert report["files_max"] > 1
 
 
-# A stateless server process: no handshake, no requests of its own, a quick exit.
+# A stateless server process.
 
 
 SERVER = """

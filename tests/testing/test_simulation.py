@@ -148,7 +148,7 @@ def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):
         assert replay(path, make_plain_server()).is_complete
 
 
-# What it is there to see.
+# The observed events.
 
 
 def test_other_errors_of_a_scenario_are_raised_unwrapped_with_a_note():

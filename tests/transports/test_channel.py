@@ -50,7 +50,7 @@ def test_each_excuse_is_about_an_existing_check():
         assert {check for check, _ in transport.excuses} <= CHANNEL_CHECKS.keys()
 
 
-# Third parties: a class with the three methods, and nothing of ours behind it.
+# Channels of third parties.
 
 
 @attrs.define

@@ -176,7 +176,7 @@ async def test_a_file_that_is_no_socket_is_kept(tmp_path):
     assert path.read_text() == "precious"
 
 
-# Who connects
+# Connecting clients
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system tells in another way")

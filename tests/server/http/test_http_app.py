@@ -175,7 +175,7 @@ async def test_the_health_endpoint_needs_no_authorization(open_site, autojump_cl
     assert (await site.ask("POST", hello("2025-11-25"))).status == 401
 
 
-# What a server over HTTP is, if nobody says otherwise.
+# The defaults of a server over HTTP.
 
 
 @pytest.mark.requirement("SEC-08", "HTTP-04", "MHTTP-07", "SSE-06")
@@ -222,7 +222,7 @@ async def test_the_protocol_version_header_may_be_missing_in_a_session(
     assert answer.json["result"]["content"] == [{"type": "text", "text": protocol_version}]
 
 
-# Where things are: nothing hides anything else.
+# Paths of endpoints.
 
 
 @pytest.mark.parametrize("path", ["/ws", "/ws/", "/sse", "/messages", "/health"])
@@ -297,7 +297,7 @@ async def test_a_mounted_application_rejects_a_page_of_another_origin(site):
         )
 
 
-# A mounted application that takes a while to begin, and who does not wait for that.
+# A mounted application that starts slowly.
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ async def test_an_application_closed_during_its_start_ends_its_lifespan(
     assert reported == ["begins", "ends"]
 
 
-# Who sends a request: `verify=` says it, and handlers, states and recordings know it.
+# The principal that `verify=` returns, in handlers, states and recordings.
 
 
 FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}

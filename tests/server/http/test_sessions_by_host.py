@@ -48,7 +48,7 @@ async def test_only_the_first_step_of_a_handler_runs_in_the_task_of_the_exchange
         assert (handling[-1] is answering[-1]) == leads
 
 
-# How a session begins, and what names it.
+# The start of a session, and its id.
 
 
 @pytest.mark.requirement("HTTP-44", "HTTP-45", "HTTP-46", "HTTP-60", "TRAP-33")

@@ -259,7 +259,7 @@ async def _reply(connection, stream, reply):
     await stream.send_all(connection.send(h11.EndOfMessage()))
 
 
-# What a session would say.
+# Messages of a session.
 
 STATELESS = "2026-07-28"
 

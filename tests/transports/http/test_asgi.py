@@ -94,7 +94,7 @@ async def hello(exchange):
     await exchange.answer(200, [("Content-Type", "text/plain")], b"hello")
 
 
-# The head
+# Headers
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_under_asyncio_the_lifespan_is_answered_too():
     assert len(server.sent) == 2
 
 
-# WebSockets through ASGI: by a scripted server, and by hypercorn with peers that do odd things.
+# WebSockets through ASGI: of a scripted server, and of hypercorn with misbehaving peers.
 
 
 LIMITS = Limits(messages=MessageLimits(bytes_max=1000), shutdown=ShutdownLimits(close_seconds=0.3))

@@ -124,7 +124,7 @@ async def test_random_bytes_and_broken_requests_end_in_a_rejection_or_a_close(at
         await client.aclose()
 
 
-# Too much
+# Oversized requests
 
 
 @pytest.mark.parametrize("head", HUGE_HEADERS, ids=["target", "field", "fields"])
@@ -158,7 +158,7 @@ async def test_connections_beyond_the_limit_are_turned_away_and_the_rest_served(
     await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-# Too slow
+# Slow clients
 
 
 @pytest.mark.real_time
@@ -247,7 +247,7 @@ async def test_a_silent_client_of_plain_text_http2_is_disconnected(attacked):
         assert statuses(await client.rest()) in ([], [400])
 
 
-# Going away
+# Clients that disconnect
 
 
 @pytest.mark.parametrize("sent", BROKEN_OFF)

@@ -357,7 +357,7 @@ async def test_an_answer_that_is_not_ended_is_broken_off(opened):
     assert not received.endswith(b"0\r\n\r\n")
 
 
-# What every host promises about connections: those that are lost, kept, refused and stopped.
+# Connections that are lost, kept, rejected and stopped.
 
 
 SECONDS = 5.0  # for what takes milliseconds
@@ -767,7 +767,7 @@ async def test_a_disconnect_after_an_upgrade_request_is_noticed(opened_by_listen
         await is_gone.wait()
 
 
-# Where a request ends: what two readers could understand in two ways reaches no application.
+# Requests whose end is ambiguous are rejected.
 
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -894,7 +894,7 @@ def test_a_header_value_is_one_line(value):
     assert not set(b"\r\n\0") & set(sent)
 
 
-# Whoever is over a limit is told which setting it is, before any application is asked.
+# A rejection for a limit names its setting.
 
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"

@@ -192,7 +192,7 @@ async def test_the_systems_certificates_are_read_once(nowhere):
     assert client._trusted_by_system.cache_info().misses == 1
 
 
-# What a peer may do wrong, what becomes of it, and what the peer is told.
+# Protocol errors of a peer, and the close codes that it receives.
 
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -537,7 +537,7 @@ async def test_pings_and_many_messages_do_not_mix(raw):
     await peer.stream.aclose()
 
 
-# A client and what it may meet
+# A client
 
 
 @pytest.fixture
@@ -626,7 +626,7 @@ async def test_a_cancelled_handshake_leaves_no_connection(meets):
         await gone.wait()
 
 
-# A peer that takes long to read one large message, and can say nothing meanwhile, is not lost.
+# A peer that reads one large message slowly is not disconnected.
 
 
 LIMITS_SLOW_READER = Limits(
@@ -688,7 +688,7 @@ async def test_a_peer_that_reads_slowly_but_steadily_gets_all_messages(nursery, 
     await channel.aclose()
 
 
-# Who becomes a WebSocket of a listener, and what the others are told.
+# Upgrades that a listener accepts and rejects.
 
 
 SECONDS = 10.0
@@ -723,7 +723,7 @@ async def answered(request, *, limits=LIMITS, admit=anybody):
     return answer
 
 
-# Heads
+# Upgrade requests
 
 
 REJECTED = {
@@ -813,7 +813,7 @@ async def test_an_invalid_upgrade_is_rejected_by_the_library(caplog):
     assert not caplog.records
 
 
-# What is agreed on
+# Negotiated parameters
 
 
 async def test_the_subprotocol_is_selected_if_it_is_offered(served):

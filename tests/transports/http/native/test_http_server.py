@@ -491,10 +491,10 @@ async def test_a_connection_is_removed_from_the_poller_before_it_is_closed():
     theirs.close()
 
 
-# What the native listener takes for a head and for chunks, and what it never does.
+# Headers and chunks that the native listener accepts and rejects.
 
 
-# The end of a head
+# The end of the headers
 
 
 def test_headers_end_with_an_empty_line():
@@ -546,7 +546,7 @@ def test_data_that_cannot_become_a_request_are_rejected_at_once(received):
     assert caught.value.status == 400
 
 
-# Heads
+# Headers
 
 
 def read(lines, *, request_line=b"POST / HTTP/1.1", host=b"Host: x\r\n"):
@@ -943,10 +943,10 @@ async def test_repeated_headers_are_parsed_once_unless_they_have_credentials(
     assert (heads[0] is heads[1]) is is_kept
 
 
-# The native listener's connections in time: who is too slow, and who goes away.
+# Slow clients and lost clients of the native listener.
 
 
-# Time
+# Timeouts
 
 
 async def test_late_headers_are_rejected(connect, autojump_clock):
@@ -1108,7 +1108,7 @@ async def test_a_client_that_sends_on_after_its_rejection_is_cut_off(connect, au
     assert client.is_closed
 
 
-# The client's going away
+# Clients that disconnect
 
 
 async def test_data_sent_during_an_answer_are_the_next_request(connect):
