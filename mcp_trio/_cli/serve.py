@@ -126,7 +126,7 @@ Examples:
     "--strict",
     is_flag=True,
     help="With --record: raise an error when a handler calls what cannot be replayed, such as "
-    "time.time().",
+    "os.remove().",
 )
 def run_command(
     target: str,

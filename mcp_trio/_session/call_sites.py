@@ -1,9 +1,9 @@
 """The owners of code, and the line of a user's code that is responsible for a call.
 
 A call of the standard library or of Trio counts as one of the user or library that called it. Calls
-of this package do not count, except for those of its clients and channels. Neither do those of
-modules in `_WITHOUT_INFLUENCE`, which do not change what a handler does, such as logging and the
-import system.
+of this package do not count, except for those of its clients and channels. Neither do those of the
+modules in `_WITHOUT_INFLUENCE`, which do not change what a handler does: logging, the import system,
+debuggers.
 
 The garbage collector runs finalizers in whichever task happens to run. Calls during a collection
 are not attributed to that task: `is_collecting` tells.
@@ -46,6 +46,7 @@ _OWNERS: Final[tuple[tuple[str | tuple[str, ...], Owner], ...]] = (
 _WITHOUT_INFLUENCE: Final = frozenset(
     {"logging", "importlib", "linecache", "traceback", "inspect", "warnings", "pkgutil"}
     | {"zipimport", "encodings", "zoneinfo", "_strptime", "gettext"}
+    | {"bdb", "pdb", "coverage", "debugpy", "pydevd", "_pydevd_bundle"}
 )
 
 # Modules of this package whose changes of the outside count as the caller's: a handler may open a
@@ -103,13 +104,15 @@ def responsible_frame(
     called = None
     while frame is not None:
         owner = owner_of(frame.f_code.co_filename)
-        if owner in {"user", "library"}:
+        if owner == "user":
             return frame, called
         module = module_of(frame)
         is_outgoing = is_outside and module.startswith(_OUTGOING)
         is_internal = owner == "mcp_trio" and not is_outgoing
         if is_internal or module.partition(".")[0] in _WITHOUT_INFLUENCE:
             return None
+        if owner == "library":
+            return frame, called
         called, frame = frame, frame.f_back
     return None
 

@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-import time
 from pathlib import Path
 
 import attrs
@@ -592,8 +591,8 @@ def make_server(**limits):
         return f"welcome, {password}"
 
     @server.tool
-    async def clock() -> float:
-        return time.time()
+    async def process() -> int:
+        return os.getpid()
 
     return server
 
@@ -715,9 +714,9 @@ async def test_a_strict_recording_rejects_calls_that_cannot_be_replayed(tmp_path
         nursery.start_soon(lambda: server.serve(theirs, record=record))
         async with Client(ours) as client:
             with pytest.raises(RequestError, match="internal error"):
-                await client.call_tool("clock")
+                await client.call_tool("process")
             await client.call_tool("open_account", {"owner": "x", "password": "y"})
-    assert "time.time" in caplog.text
+    assert "os.getpid() at test_writer.py" in caplog.text
 
 
 async def test_without_strict_nothing_is_rejected(tmp_path):
@@ -725,7 +724,7 @@ async def test_without_strict_nothing_is_rejected(tmp_path):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: make_server().serve(theirs, record=tmp_path / "x"))
         async with Client(ours) as client:
-            assert (await client.call_tool("clock")).content
+            assert (await client.call_tool("process")).content
 
 
 # Nothing is buffered that was not redacted; what cannot be redacted is lost, and said so.
