@@ -2,8 +2,8 @@
 
 A call of the standard library or of Trio counts as one of the user or library that called it. Calls
 of this package do not count, except for those of its clients and channels. Neither do those of the
-modules in `_WITHOUT_INFLUENCE`, which do not change what a handler does: logging, the import system,
-debuggers.
+modules in `_WITHOUT_INFLUENCE`, which do not change what a handler does: logging, the import
+system, debuggers.
 
 The garbage collector runs finalizers in whichever task happens to run. Calls during a collection
 are not attributed to that task: `is_collecting` tells.

@@ -665,7 +665,7 @@ async def test_the_sessions_of_a_group_may_share_a_recording(tmp_path):
     path = tmp_path / "trip.mcprec.jsonl"
     with SharedRecording(path) as shared:
         async with ClientGroup({"a": make_server(), "b": make_server()}, record=shared) as group:
-            await group.call_tool("b_clock")
+            await group.call_tool("b_process")
     report = check(open_recording(path))
     assert (report.damage, report.complete) == ([], True)
     records = list(read_recording(open_recording(path)))
