@@ -10,7 +10,6 @@ tests of `datetime.now` and of SQLite connections that were opened earlier fail 
 """
 
 import copyreg
-import ctypes
 import functools
 import gc
 import importlib
@@ -101,8 +100,10 @@ def _replace_method(owner: type[Any], attribute: str, wrap: Callable[[Any], Any]
 
 def _set_attribute_in_c(owner: type[Any], attribute: str, value: object) -> None:
     try:
+        import ctypes  # Importing it takes milliseconds, which only recordings and replays need.
+
         modified: Any = ctypes.pythonapi.PyType_Modified
-    except AttributeError:  # not CPython
+    except (ImportError, AttributeError):  # not CPython
         return
     for attributes in gc.get_referents(owner.__dict__):
         if isinstance(attributes, dict):
