@@ -63,8 +63,8 @@ def with_line(change_line: Callable[[bytes], bytes], *, holding: bytes) -> Calla
     """Return a change of the middle line among those that have a text."""
 
     def change(lines: Lines) -> Lines:
-        places = [place for place, line in enumerate(lines) if holding in line]
-        middle = places[len(places) // 2]
+        indices = [index for index, line in enumerate(lines) if holding in line]
+        middle = indices[len(indices) // 2]
         return [*lines[:middle], change_line(lines[middle]), *lines[middle + 1 :]]
 
     return change
@@ -75,7 +75,7 @@ def _unchanged(lines: Lines) -> Lines:
 
 
 def _second_segment(lines: Lines) -> Lines:
-    begins = [place for place, line in enumerate(lines) if b'"k":"open"' in line]
+    begins = [index for index, line in enumerate(lines) if b'"k":"open"' in line]
     return lines[begins[1] : begins[2]]
 
 
@@ -208,9 +208,9 @@ def complaints(rejected: Rejected) -> list[str]:
         ("check", _checked, rejected.check),
         ("replay", _replayed, rejected.replay),
     ):
-        said = judge(rejected)
-        if reason not in said:
-            found.append(f"{what} says {said!r}, not {reason!r}")
+        reported = judge(rejected)
+        if reason not in reported:
+            found.append(f"{what} says {reported!r}, not {reason!r}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the scripted clients of the golden recordings of later revisions say.
+"""The scripted clients of the golden recordings at later protocol versions.
 
 They answer whatever they are asked: requests of a legacy server, and the questions of a stateless
 one, to which they come back in some way or other.
@@ -90,7 +90,7 @@ class Speaker:
             )
         self.nursery.start_soon(self._receive)
 
-    async def say(self, step: Step) -> None:
+    async def send(self, step: Step) -> None:
         """Send a message, or several at once; or sleep for so many milliseconds."""
         if isinstance(step, list):
             batch = [{"jsonrpc": "2.0", **self._complete(message)} for message in step]
@@ -132,8 +132,8 @@ class Speaker:
     def _hear(self, talk: "_Talk", result: Message) -> None:
         """Retry a request whose input requests are new."""
         asked = result["requestState"], *result["inputRequests"]
-        if asked not in talk.heard:
-            talk.heard.append(asked)
+        if asked not in talk.asked_so_far:
+            talk.asked_so_far.append(asked)
             self.nursery.start_soon(self._come_back, talk, result)
 
     async def _come_back(self, talk: "_Talk", result: Message) -> None:
@@ -142,23 +142,23 @@ class Speaker:
         questions = result["inputRequests"].items()
         answers = {key: answer_to(question) for key, question in questions}
         ways = self.ways.get(talk.first["id"], ())
-        way = ways[len(talk.heard) - 1] if len(talk.heard) <= len(ways) else "at once"
+        way = ways[len(talk.asked_so_far) - 1] if len(talk.asked_so_far) <= len(ways) else "at once"
         for step in _WAYS[way](answers):
             if isinstance(step, dict):
                 params = {"requestState": result["requestState"], "inputResponses": step}
                 retry = talk.retry(params)
                 self._talks[retry["id"]] = talk
-                await self.say(retry)
+                await self.send(retry)
             else:
-                await self.say(cancel(talk.last_id) if step is None else step)
+                await self.send(cancel(talk.last_id) if step is None else step)
 
 
 @attrs.define
 class _Talk:
-    """A request and its retries; `heard` is what was asked, by state and keys."""
+    """A request and its retries; `asked_so_far` is what was asked, by state and keys."""
 
     first: Message
-    heard: list[tuple[str, ...]] = attrs.field(factory=list[tuple[str, ...]])
+    asked_so_far: list[tuple[str, ...]] = attrs.field(factory=list[tuple[str, ...]])
     retries: int = 0
 
     @property
@@ -218,7 +218,7 @@ def client(
             )
             await speaker.begin()
             for step in script:
-                await speaker.say(step)
+                await speaker.send(step)
             nursery.cancel_scope.cancel()
 
     return run

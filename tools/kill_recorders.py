@@ -1,16 +1,14 @@
 """Kill recording servers and look for lost records: `python tools/kill_recorders.py`.
 
-With `--zst` the recordings are compressed, with `--segment-kib N` they go on in another file behind
-so many KiB: the promise is the same.
+A client may only receive messages whose records have been handed to the system, so that not even
+SIGKILL loses one. Each trial forks a server that records, over pipes, keeps it busy with calls,
+reads its messages all the time, and kills it at a random instant. Then each complete message from
+the pipe must have its `out` record. With `--no-write-ahead` the records are written one pass of the
+scheduler after the messages: these trials have to find losses. With `--zst` the recordings are
+compressed; with `--segment-kib N` a recording continues in another file after so many KiB.
 
-A peer may only ever see frames whose records are with the system already, so that not even SIGKILL
-loses one. Each trial forks a server that records, over pipes. A flood of calls keeps it busy, its
-frames are read all the time, and at a random instant it is killed. Then each whole frame that came
-out of the pipe must have its `out` record. With `--no-write-ahead` the records are written one pass
-of the scheduler later than the frames: the same trials then find losses, or they are worth nothing.
-
-A trial counts if, by all that was received, enough calls were still in flight when the server
-died, and if its recording holds no `gap`, which takes the promise back.
+A trial counts if enough calls were in flight when the server died, and if its recording has no
+`gap`, which revokes the guarantee. The report is printed as JSON.
 """
 
 import argparse
@@ -47,7 +45,7 @@ from mcp_trio.transports import Channel, open_stdio_channel
 
 IN_FLIGHT_MIN: Final = 16
 IN_FLIGHT_AIM: Final = 48
-FRAMES_BEFORE_MAX: Final = 120
+MESSAGES_BEFORE_MAX: Final = 120
 PING_SHARE: Final = 0.25
 AT_ONCE_SHARE: Final = 0.05
 DELAY_MS_MAX: Final = 3.0
@@ -138,7 +136,7 @@ class Flood:
     """Keeps calls in flight over a child's pipes, and stores what it received."""
 
     def __init__(self, child: Child, random_source: random.Random) -> None:
-        self.frames: list[bytes] = []
+        self.messages: list[bytes] = []
         self._child = child
         self._random_source = random_source
         self._calls = 0
@@ -168,9 +166,9 @@ class Flood:
             chunk = os.read(self._child.from_child, CHUNK_BYTES)
         except BlockingIOError:
             return True
-        *frames, self._unread = (self._unread + chunk).split(b"\n")
-        self.frames += frames
-        self._answers += sum(_is_answer_to_a_call(frame) for frame in frames)
+        *messages, self._unread = (self._unread + chunk).split(b"\n")
+        self.messages += messages
+        self._answers += sum(_is_answer_to_a_call(message) for message in messages)
         return bool(chunk)
 
     def _call(self) -> bytes:
@@ -184,17 +182,17 @@ class Flood:
         return msgspec.json.encode(call) + b"\n"
 
     def _ping(self) -> bytes:
-        """What is answered at once, by a direct write, while the handlers run."""
+        """Return a request that is answered at once, by a direct write, while handlers run."""
         self._pings += 1
         return b'{"jsonrpc":"2.0","id":-%d,"method":"ping"}\n' % self._pings
 
 
-class _Head(msgspec.Struct):
+class _Id(msgspec.Struct):
     id: int = 0
 
 
-def _is_answer_to_a_call(frame: bytes) -> bool:
-    return msgspec.json.decode(frame, type=_Head).id > 0
+def _is_answer_to_a_call(message: bytes) -> bool:
+    return msgspec.json.decode(message, type=_Id).id > 0
 
 
 # A trial.
@@ -203,8 +201,8 @@ def _is_answer_to_a_call(frame: bytes) -> bool:
 class Trial(NamedTuple):
     """One kill: what the client sent and received, and what the recording lacks."""
 
-    frames_before: int
-    frames: int
+    messages_before: int
+    messages: int
     in_flight: int
     missing: int
     is_torn: bool
@@ -223,7 +221,7 @@ def try_kill(serve: Serve, recording: RecordOptions, random_source: random.Rando
     flood = Flood(child, random_source)
     try:
         _flood_for_a_while(flood, random_source)
-        frames_before = len(flood.frames)
+        messages_before = len(flood.messages)
     finally:
         os.kill(child.pid, signal.SIGKILL)
         os.waitpid(child.pid, 0)
@@ -231,23 +229,23 @@ def try_kill(serve: Serve, recording: RecordOptions, random_source: random.Rando
             pass
         os.close(child.to_child)
         os.close(child.from_child)
-    return _judge(flood, frames_before, recording)
+    return _judge(flood, messages_before, recording)
 
 
 def _flood_for_a_while(flood: Flood, random_source: random.Random) -> None:
     at_once = random_source.random() < AT_ONCE_SHARE
-    frames_before = 0 if at_once else random_source.randint(1, FRAMES_BEFORE_MAX)
+    messages_before = 0 if at_once else random_source.randint(1, MESSAGES_BEFORE_MAX)
     give_up = time.monotonic() + TRIAL_SECONDS_MAX
-    while len(flood.frames) < frames_before:
+    while len(flood.messages) < messages_before:
         if time.monotonic() > give_up:
-            raise RuntimeError(f"no {frames_before} frames within {TRIAL_SECONDS_MAX:g} s")
+            raise RuntimeError(f"no {messages_before} messages within {TRIAL_SECONDS_MAX:g} s")
         flood.pump(1.0)
     kill_at = time.monotonic() + random_source.uniform(0, DELAY_MS_MAX) / 1000
     while time.monotonic() < kill_at:
         flood.pump(0)
 
 
-def _judge(flood: Flood, frames_before: int, recording: RecordOptions) -> Trial:
+def _judge(flood: Flood, messages_before: int, recording: RecordOptions) -> Trial:
     kinds: Counter[str] = Counter()
     recorded: Counter[bytes | None] = Counter()
     for item in _items(recording):
@@ -255,10 +253,10 @@ def _judge(flood: Flood, frames_before: int, recording: RecordOptions) -> Trial:
         if not isinstance(item, Damage) and item.kind == "out":
             recorded[body_bytes(item)] += 1
     return Trial(
-        frames_before=frames_before,
-        frames=len(flood.frames),
+        messages_before=messages_before,
+        messages=len(flood.messages),
         in_flight=flood.in_flight,
-        missing=(Counter[bytes | None](flood.frames) - recorded).total(),
+        missing=(Counter[bytes | None](flood.messages) - recorded).total(),
         is_torn=kinds["torn"] > 0,
         is_damaged=any(kinds[flaw] for flaw in ("damaged", "digest", "numbering")),
         has_gap=kinds["gap"] > 0,
@@ -285,9 +283,9 @@ class Report(msgspec.Struct):
     seed: int
     kills: int = 0
     not_counted: int = 0
-    with_frames_before: int = 0
+    with_messages_before: int = 0
     in_flight_min: int = IN_FLIGHT_AIM
-    frames: int = 0
+    messages: int = 0
     missing: int = 0
     kills_with_missing: int = 0
     torn: int = 0
@@ -299,9 +297,9 @@ class Report(msgspec.Struct):
             self.not_counted += 1
             return
         self.kills += 1
-        self.with_frames_before += trial.frames_before > 0
+        self.with_messages_before += trial.messages_before > 0
         self.in_flight_min = min(self.in_flight_min, trial.in_flight)
-        self.frames += trial.frames
+        self.messages += trial.messages
         self.missing += trial.missing
         self.kills_with_missing += trial.missing > 0
         self.torn += trial.is_torn
@@ -320,7 +318,7 @@ def kill(
     report = Report(
         write_ahead=write_ahead, compressed=compressed, segment_kib=segment_kib, seed=seed
     )
-    gc.freeze()  # or each child would begin by copying what it shares
+    gc.freeze()  # so that a child does not copy shared pages
     while report.kills < kills:
         number = report.kills + report.not_counted
         with tempfile.TemporaryDirectory(prefix="mcp_trio-kill-") as folder:
@@ -343,7 +341,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--no-write-ahead", action="store_true", help="the control")
     parser.add_argument("--zst", action="store_true", help="compressed recordings")
     parser.add_argument("--segment-kib", type=int, help="recordings in files of so much")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     report = kill(
         options.kills,
@@ -352,11 +349,7 @@ def main(arguments: list[str]) -> int:
         segment_kib=options.segment_kib,
         seed=options.seed,
     )
-    if options.json:
-        print(msgspec.json.encode(report).decode())
-    else:
-        for name, value in msgspec.structs.asdict(report).items():
-            print(f"{name.replace('_', ' '):20}{value:>8}")
+    print(msgspec.json.encode(report).decode())
     return 1 if report.missing or report.damaged else 0
 
 

@@ -41,7 +41,7 @@ IMPURE_CALLS: Final = (
 
 
 class Finding(NamedTuple):
-    """A broken rule: the module, the line (0 if it concerns the whole module), and the fault."""
+    """A broken rule: the module, the line (0 if it concerns the whole module), and the problem."""
 
     module: str
     line: int

@@ -15,7 +15,7 @@ from mcp_trio._journal.secrets import SHAPES
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
 from mcp_trio.recording import open_recording
 
-# Names that say nothing, however many machines and people have them.
+# Names that identify no machine and no user.
 ORDINARY: Final = frozenset({"admin", "build", "localhost", "root", "runner", "server", "user"})
 NAME_CHARS_MIN: Final = 4
 

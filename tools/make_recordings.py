@@ -39,7 +39,7 @@ Record: TypeAlias = RecordOptions | SharedRecording
 GOLDEN_SESSIONS: Final = HOME / "tools" / "interop" / "golden_sessions.py"
 
 
-# What the scripted clients say.
+# The requests of the scripted clients.
 
 
 def call(number: int, tool: str, **arguments: Any) -> Message:
@@ -358,7 +358,7 @@ def record_peers(name: str, into: Path) -> None:
     session = next((server for client, server in SIDES if client == name), name)
     command = [sys.executable, str(GOLDEN_SESSIONS), "--into", str(into), session]
     if subprocess.run(command, check=False).returncode:
-        sys.exit(1)  # it has said why
+        sys.exit(1)  # the script has printed the error
 
 
 def make(name: str) -> None:

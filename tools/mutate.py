@@ -25,8 +25,8 @@ HOME: Final = Path(__file__).resolve().parent.parent
 MUTATIONS: Final = HOME / "tests" / "mutations.tsv"
 COPIED: Final = ("mcp_trio", "tests", "tools", "pyproject.toml")
 
-# What pytest's exit status says of the tests; any other means that they could not run.
-VERDICTS: Final = {0: "green", 1: "red"}
+# The meaning of pytest's exit statuses; with any other the tests could not run.
+RESULTS: Final = {0: "green", 1: "red"}
 ESCAPED: Final = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 
 
@@ -47,8 +47,8 @@ def main() -> int:
         home = Path(folder)
         copy_project(home)
         tests = sorted({mutation.test for mutation in mutations})
-        if (verdict := run_tests(home, tests)) != "green":
-            print(f"the tests are {verdict} before anything is changed")
+        if (result := run_tests(home, tests)) != "green":
+            print(f"the tests are {result} before anything is changed")
             return 1
         verdicts = [report(mutation, try_out(home, mutation)) for mutation in mutations]
     print(f"{verdicts.count('red')} of {len(verdicts)} red")
@@ -122,7 +122,7 @@ def run_tests(home: Path, tests: Iterable[str]) -> str:
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     environment = kept | {"PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain"]  # nobody reads why
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain"]  # the details are not shown
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=home,
@@ -131,13 +131,13 @@ def run_tests(home: Path, tests: Iterable[str]) -> str:
         text=True,
         check=False,
     )
-    verdict = VERDICTS.get(done.returncode)
-    return verdict or f"not run, pytest says {done.returncode}:\n{done.stdout}{done.stderr}"
+    result = RESULTS.get(done.returncode)
+    return result or f"not run, pytest says {done.returncode}:\n{done.stdout}{done.stderr}"
 
 
-def report(mutation: Mutation, verdict: str) -> str:
-    print(f"{mutation.id:9} {mutation.test}  {verdict}", flush=True)
-    return verdict
+def report(mutation: Mutation, result: str) -> str:
+    print(f"{mutation.id:9} {mutation.test}  {result}", flush=True)
+    return result
 
 
 if __name__ == "__main__":

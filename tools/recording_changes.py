@@ -29,121 +29,123 @@ def changes(lines: list[bytes], *, is_seeded: bool = False) -> Iterator[Change]:
     records = list(itertools.takewhile(lambda record: record["k"] != "gap", records))
     if is_seeded:
         yield from change_seed(lines, records)
-    for place, record in enumerate(records):
+    for index, record in enumerate(records):
         for change in CHANGES.get(record["k"], ()):
-            yield from change(lines, records, place)
+            yield from change(lines, records, index)
 
 
 def change_seed(lines: list[bytes], records: list[Line]) -> Iterator[Change]:
     """Change the seed: the random numbers differ."""
     body = records[0]["f"] | {"seed": records[0]["f"]["seed"] ^ 1}
     line = encoded({**records[0], "f": body})
-    yield Change("open", "seed", replaced(lines, 0, line), behind(records, 0), IN_FRAMES)
+    yield Change("open", "seed", replaced(lines, 0, line), after_record(records, 0), IN_MESSAGES)
 
 
-def change_out(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_out(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """Change a byte of a sent message."""
-    number = records[place]["n"]
-    line = lines[place].replace(b'"jsonrpc":"2.0"', b'"jsonrpc":"2.1"')
+    number = records[index]["n"]
+    line = lines[index].replace(b'"jsonrpc":"2.0"', b'"jsonrpc":"2.1"')
     what = f"byte of out {number}"
-    yield Change("out", what, replaced(lines, place, line), only(number), IN_FRAMES)
+    yield Change("out", what, replaced(lines, index, line), only(number), IN_MESSAGES)
 
 
-def change_command(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_command(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """Change an argument of an effect."""
-    number = records[place]["n"]
-    line = encoded({**records[place], "f": different(records[place]["f"], "arguments")})
+    number = records[index]["n"]
+    line = encoded({**records[index], "f": different(records[index]["f"], "arguments")})
     what = f"arguments of cmd {number}"
-    yield Change("cmd", what, replaced(lines, place, line), only(number), IN_ARGUMENTS)
+    yield Change("cmd", what, replaced(lines, index, line), only(number), IN_ARGUMENTS)
 
 
-def change_outcome(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_outcome(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """Change the result or the error of an effect."""
-    record = records[place]
-    if kind_before(records, place) != "cmd" or record.get("f") is None:
+    record = records[index]
+    if kind_before(records, index) != "cmd" or record.get("f") is None:
         return
     body = different(record["f"], "text") if record["k"] == "err" else other(record["f"])
     line = encoded({**record, "f": body})
-    what, expected = f"body of {record['k']} {record['n']}", behind(records, place)
-    yield Change(record["k"], what, replaced(lines, place, line), expected, IN_EFFECTS)
+    what, expected = f"body of {record['k']} {record['n']}", after_record(records, index)
+    yield Change(record["k"], what, replaced(lines, index, line), expected, IN_EFFECTS)
 
 
-def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_value(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """Change a value that was read without waiting; not deadlines."""
-    record = records[place]
+    record = records[index]
     if record["f"]["name"] == TIMEOUT or "value" not in record["f"]:
         return
     line = encoded({**record, "f": different(record["f"], "value")})
-    what, expected = f"value of val {record['n']}", behind(records, place)
-    yield Change("val", what, replaced(lines, place, line), expected, IN_EFFECTS)
+    what, expected = f"value of val {record['n']}", after_record(records, index)
+    yield Change("val", what, replaced(lines, index, line), expected, IN_EFFECTS)
 
 
-def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_patch(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """Change the branch that `patched` took."""
-    record = records[place]
+    record = records[index]
     if record["f"]["name"] != PATCHED_MARK:
         return
     line = encoded({**record, "f": different(record["f"], "value")})
-    what, expected = f"value of mark {record['n']}", behind(records, place - 1)
-    yield Change("mark", what, replaced(lines, place, line), expected, IN_EFFECTS)
+    what, expected = f"value of mark {record['n']}", after_record(records, index - 1)
+    yield Change("mark", what, replaced(lines, index, line), expected, IN_EFFECTS)
 
 
-def change_id(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_id(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """Change the id of a request, so that its answer differs."""
-    number = records[place]["n"]
-    for request in messages_of(records[place]):
-        told = [r["n"] for r in records if tells(r, request.get("id"), records[place].get("c"))]
-        if "method" in request and told:
+    number = records[index]["n"]
+    for request in messages_of(records[index]):
+        answers = [
+            r["n"] for r in records if is_answer_to(r, request.get("id"), records[index].get("c"))
+        ]
+        if "method" in request and answers:
             changed = {**request, "id": 99_000 + number}
-            what, expected = f"id of in {number}", only(told[0])
-            frame = with_message(lines[place], request, changed)
-            yield Change("in", what, replaced(lines, place, frame), expected, IN_FRAMES)
+            what, expected = f"id of in {number}", only(answers[0])
+            line = with_message(lines[index], request, changed)
+            yield Change("in", what, replaced(lines, index, line), expected, IN_MESSAGES)
 
 
-def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_arguments(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """An argument that no tool has: the handler does not run.
 
     What it did to shared state before its first record may be missed by another lane first.
     """
-    number, request = records[place]["n"], messages_of(records[place])[0]
+    number, request = records[index]["n"], messages_of(records[index])[0]
     acts = [r for r in records if r.get("l") == f"r{number}" and r["o"]]
     is_call = request.get("method") == "tools/call" and acts
     if not is_call or acts[0]["k"] != "out" or "error" in acts[0]["f"]:
         return
     arguments = {**request["params"].get("arguments", {}), "surplus": True}
     changed = {**request, "params": {**request["params"], "arguments": arguments}}
-    line = with_message(lines[place], request, changed)
+    line = with_message(lines[index], request, changed)
     first = min(r["n"] for r in records if belongs_to(r.get("l"), number) and r["o"])
     expected = range(number + 1, first + 1)
     what = f"arguments of in {number}"
-    yield Change("in", what, replaced(lines, place, line), expected, IN_ANY)
+    yield Change("in", what, replaced(lines, index, line), expected, IN_ANY)
 
 
-def change_state(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def change_state(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """Change the request state of a retry, so that its suspended handler does not resume."""
-    number, request = records[place]["n"], messages_of(records[place])[0]
+    number, request = records[index]["n"], messages_of(records[index])[0]
     state = request.get("params", {}).get("requestState")
     if state is None or not state.startswith(SUSPENDED_PREFIX):
         return
     changed = {**request, "params": {**request["params"], "requestState": f"{state}0"}}
-    line = with_message(lines[place], request, changed)
-    what, expected = f"state of in {number}", behind(records, place)
-    yield Change("in", what, replaced(lines, place, line), expected, IN_ANY)
+    line = with_message(lines[index], request, changed)
+    what, expected = f"state of in {number}", after_record(records, index)
+    yield Change("in", what, replaced(lines, index, line), expected, IN_ANY)
 
 
-def remove(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+def remove(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
     """The whole record; the lane waits with it until its next one.
 
     Without a next one, a task that had begun an effect may have waited for it to the end.
     """
-    number, kind = records[place]["n"], records[place]["k"]
-    without = lines[:place] + lines[place + 1 :]
+    number, kind = records[index]["n"], records[index]["k"]
+    without = lines[:index] + lines[index + 1 :]
     expected, ways = only(number), frozenset({"extra"})
-    after = next_of_lane(records, place)
+    after = next_of_lane(records, index)
     if after is not None:
         expected = range(number, after + 1)
-    elif kind_before(records, place) == "cmd":
-        expected, ways = behind(records, place - 1), IN_ANY
+    elif kind_before(records, index) == "cmd":
+        expected, ways = after_record(records, index - 1), IN_ANY
     yield Change(kind, f"removed {kind} {number}", without, expected, ways)
 
 
@@ -151,21 +153,21 @@ def only(number: int) -> range:
     return range(number, number + 1)
 
 
-def behind(records: list[Line], place: int) -> range:
+def after_record(records: list[Line], index: int) -> range:
     """Return the numbers of all later records."""
-    return range(records[place]["n"] + 1, records[-1]["n"] + 1)
+    return range(records[index]["n"] + 1, records[-1]["n"] + 1)
 
 
-def kind_before(records: list[Line], place: int) -> str | None:
-    """The kind of the record that the lane made before the one at `place`."""
-    lane = records[place].get("l")
-    return next((r["k"] for r in reversed(records[:place]) if r.get("l") == lane), None)
+def kind_before(records: list[Line], index: int) -> str | None:
+    """Return the kind of the lane's record before the one at `index`."""
+    lane = records[index].get("l")
+    return next((r["k"] for r in reversed(records[:index]) if r.get("l") == lane), None)
 
 
-def next_of_lane(records: list[Line], place: int) -> int | None:
+def next_of_lane(records: list[Line], index: int) -> int | None:
     """Return the number of the lane's next record after this position."""
-    lane = records[place].get("l")
-    later = (r["n"] for r in records[place + 1 :] if lane is not None and r.get("l") == lane)
+    lane = records[index].get("l")
+    later = (r["n"] for r in records[index + 1 :] if lane is not None and r.get("l") == lane)
     return next(later, None)
 
 
@@ -198,14 +200,14 @@ OTHERS: Final[Mapping[type, Callable[[Any], Any]]] = {
 
 # The ways in which replays diverge: where something else is sent, where something else is done. If
 # what is done instead is also recorded later, that is what it is taken for.
-IN_FRAMES: Final = frozenset({"frame", "missing"})
+IN_MESSAGES: Final = frozenset({"frame", "missing"})
 IN_ARGUMENTS: Final = frozenset({"argument", "missing"})
 IN_EFFECTS: Final = frozenset({"frame", "argument", "missing", "extra", "order", "redacted"})
 IN_ANY: Final = IN_EFFECTS | {"uncancelled"}
 
 
-def tells(record: Line, request_id: object, channel: int | None) -> bool:
-    """Whether a record is what a request is answered by, or told on a subscription."""
+def is_answer_to(record: Line, request_id: object, channel: int | None) -> bool:
+    """Return whether a record answers a request, or notifies on its subscription."""
     if record["k"] != "out" or record.get("c") != channel:
         return False
     if "method" not in record["f"]:
@@ -216,8 +218,8 @@ def tells(record: Line, request_id: object, channel: int | None) -> bool:
 
 def messages_of(record: Line) -> list[Line]:
     """Return the messages of a body, one or those of a batch."""
-    frame: Line | list[Line] = record["f"]
-    return frame if isinstance(frame, list) else [frame]
+    message: Line | list[Line] = record["f"]
+    return message if isinstance(message, list) else [message]
 
 
 def with_message(line: bytes, message: Line, changed: Line) -> bytes:
@@ -229,8 +231,8 @@ def belongs_to(lane: str | None, number: int) -> bool:
     return lane is not None and (lane + ".").startswith(f"r{number}.")
 
 
-def replaced(lines: list[bytes], place: int, line: bytes) -> list[bytes]:
-    return [*lines[:place], line, *lines[place + 1 :]]
+def replaced(lines: list[bytes], index: int, line: bytes) -> list[bytes]:
+    return [*lines[:index], line, *lines[index + 1 :]]
 
 
 def encoded(record: Line) -> bytes:

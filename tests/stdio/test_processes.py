@@ -23,7 +23,7 @@ SECONDS_MAX = 400
 def kill(folder, *options):
     """The report of a run in a process of its own, which forks: a test's process must not."""
     done = subprocess.run(
-        [sys.executable, KILL, "--json", *options],
+        [sys.executable, KILL, *options],
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         check=False,
@@ -41,7 +41,7 @@ def test_a_killed_server_has_recorded_every_message_that_its_peer_received(tmp_p
     assert (status, report["missing"], report["damaged"]) == (0, 0, 0)
     assert report["kills"] >= 500
     assert report["in_flight_min"] >= 16
-    assert report["with_frames_before"] >= 0.9 * report["kills"]
+    assert report["with_messages_before"] >= 0.9 * report["kills"]
 
 
 @pytest.mark.real_time

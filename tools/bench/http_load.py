@@ -1,8 +1,8 @@
 """A neutral load generator for HTTP: raw requests over as many connections as are asked for.
 
-Whatever serves, it gets the same bytes, and each of its answers is decoded and checked. What counts
-is the server's CPU time; see `load.py`. Each connection has a session of its own where there are
-sessions, and at most one request in flight.
+Every server gets the same bytes, and each of its answers is decoded and checked. The result is the
+server's CPU time; see `load.py`. Each connection has its own session, if the server has sessions,
+and at most one request in flight.
 """
 
 import selectors
@@ -86,8 +86,8 @@ class HttpServerUnderLoad:
         self._sessions: list[str] = []
         self._decode = msgspec.json.Decoder(Message).decode
         self._begin = time.perf_counter()
-        place = ["--port", str(self._port), "--form", form.name]
-        self._process = subprocess.Popen([*command, *place], env=environment)
+        address = ["--port", str(self._port), "--form", form.name]
+        self._process = subprocess.Popen([*command, *address], env=environment)
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 """A neutral load generator: raw JSON-RPC to a server process, over its pipes or a socket.
 
-Whatever serves, it gets the same bytes, and each of its messages is decoded and checked. What
-counts is the server's CPU time, with all threads and the kernel's share; this process is not in it.
+Every server gets the same bytes, and each of its messages is decoded and checked. The result is the
+server's CPU time, with all threads and the kernel's share, without this process.
 """
 
 import os
@@ -24,7 +24,7 @@ LEGACY: Final = "2024-11-05"
 NEWEST_LEGACY: Final = "2025-11-25"
 STATELESS_VERSION: Final = "2026-07-28"
 
-# What each request says of its sender where there is no handshake.
+# The metadata of each request without a handshake.
 METADATA: Final = {
     "io.modelcontextprotocol/protocolVersion": STATELESS_VERSION,
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -112,7 +112,7 @@ class Wire(Protocol):
 
     received_bytes: int
 
-    def send(self, frames: Sequence[bytes]) -> None: ...
+    def send(self, messages: Sequence[bytes]) -> None: ...
 
     def receive(self) -> Sequence[bytes]:
         """Return the messages that are complete; raise RuntimeError if the server has ended."""
@@ -130,9 +130,9 @@ class Pipes:
     received_bytes: int = attrs.field(default=0, init=False)
     _unread: list[bytes] = attrs.field(factory=list[bytes], init=False)
 
-    def send(self, frames: Sequence[bytes]) -> None:
+    def send(self, messages: Sequence[bytes]) -> None:
         assert self._process.stdin
-        data = memoryview(b"\n".join([*frames, b""]))
+        data = memoryview(b"\n".join([*messages, b""]))
         while data:
             data = data[os.write(self._process.stdin.fileno(), data) :]
 
@@ -268,15 +268,15 @@ class ServerUnderLoad:
         ids = range(self._last_id + 1, self._last_id + count + 1)
         self._last_id += count
         meta = {"_meta": self._meta} if self._meta else {}
-        frames = [
+        messages = [
             _request(id_, "tools/call", {"name": "add", "arguments": {"a": id_, "b": 1}, **meta})
             for id_ in ids
         ]
         sent.update(dict.fromkeys(ids, time.perf_counter()))
-        self._send(frames)
+        self._send(messages)
 
-    def _send(self, frames: Sequence[bytes]) -> None:
-        self._wire.send(frames)
+    def _send(self, messages: Sequence[bytes]) -> None:
+        self._wire.send(messages)
 
     def _receive(self) -> Iterator[Message]:
         while True:

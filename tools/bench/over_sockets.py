@@ -76,13 +76,13 @@ class Bench:
         if name == PEERS[0]:
             return self.bench_folder.node("server_typescript.mjs", "--websocket", port)
         if name == PEERS[1]:
-            return python_1_peer("server_websocket_sdk_1.py", "--place", port)
+            return python_1_peer("server_websocket_sdk_1.py", "--address", port)
         return _ours(name, port)
 
 
-def _ours(transport: str, place: str) -> Sequence[str]:
+def _ours(transport: str, address: str) -> Sequence[str]:
     script = str(HERE / "server_mcp_trio.py")
-    return [sys.executable, script, "--transport", transport, "--place", place]
+    return [sys.executable, script, "--transport", transport, "--address", address]
 
 
 def _over_unix(path: Path, process: subprocess.Popen[bytes]) -> Wire:

@@ -70,7 +70,7 @@ def main() -> None:
     parser = options_parser()
     parser.add_argument("--host", choices=["native", "hypercorn"], default="native")
     parser.add_argument("--transport", choices=serve_sockets.STARTS, help="over this socket")
-    parser.add_argument("--place", help="a port, or the path of a socket file")
+    parser.add_argument("--address", help="a port, or the path of a socket file")
     parser.add_argument("--record", metavar="PATH")
     parser.add_argument("--redact", action="store_true", help="by the default rules")
     parser.add_argument("--effects", action="store_true", help="`add` acts through the context")
@@ -86,7 +86,7 @@ def main() -> None:
     if options.redact:
         record = RecordOptions(record, redaction=Redaction())
     if options.transport:
-        serve_sockets.run(server, options.transport, options.place)
+        serve_sockets.run(server, options.transport, options.address)
     elif options.port:
         server.tool(holdings)
         streams = options.form == "sse"

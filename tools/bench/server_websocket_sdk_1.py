@@ -1,6 +1,6 @@
-"""The server that is measured over WebSocket beside ours, by the official Python SDK 1.
+"""The benchmarked server over WebSocket on the official Python SDK 1 and uvicorn.
 
-It is the last that has this transport; what it runs on, uvicorn, is what it is told to run on.
+SDK 1 is the last version with this transport.
 """
 
 import argparse
@@ -28,6 +28,6 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve the benchmark over WebSocket.")
-    parser.add_argument("--place", type=int, required=True, help="a port")
+    parser.add_argument("--address", type=int, required=True, help="a port")
     options = parser.parse_args()
-    uvicorn.run(app, host="127.0.0.1", port=options.place, log_level="error", lifespan="off")
+    uvicorn.run(app, host="127.0.0.1", port=options.address, log_level="error", lifespan="off")

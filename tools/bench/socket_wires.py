@@ -20,7 +20,7 @@ START_PAUSE_SECONDS: Final = 0.01
 
 FIN: Final = 0x80
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
-"""What begins a frame: that it is the last of its message, and what it is."""
+"""The first byte of a frame: FIN for the last one of a message, and the opcode."""
 
 _MASKED: Final = 0x80
 _MASK: Final = bytes(4)
@@ -67,8 +67,8 @@ class LineWire:
     received_bytes: int = attrs.field(default=0, init=False)
     _rest: bytes = attrs.field(default=b"", init=False)
 
-    def send(self, frames: Sequence[bytes]) -> None:
-        self._socket.sendall(b"\n".join([*frames, b""]))
+    def send(self, messages: Sequence[bytes]) -> None:
+        self._socket.sendall(b"\n".join([*messages, b""]))
 
     def receive(self) -> Sequence[bytes]:
         *lines, self._rest = (self._rest + self._chunk()).split(b"\n")
@@ -105,8 +105,8 @@ class WebSocketWire(LineWire):
         if not head.startswith(b"HTTP/1.1 101 "):
             raise RuntimeError(f"there is no WebSocket: {answer!r}")
 
-    def send(self, frames: Sequence[bytes]) -> None:
-        self._socket.sendall(b"".join(masked(FIN | TEXT, each) for each in frames))
+    def send(self, messages: Sequence[bytes]) -> None:
+        self._socket.sendall(b"".join(masked(FIN | TEXT, each) for each in messages))
 
     def receive(self) -> Sequence[bytes]:
         """Return the received messages, and answer pings."""

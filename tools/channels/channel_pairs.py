@@ -294,7 +294,7 @@ class _Session:
     def connection(self) -> "_Session":
         return self
 
-    def shut(self, cause: str) -> None:  # noqa: ARG002  it ends for whatever reason
+    def shut(self, cause: str) -> None:  # noqa: ARG002  the reason makes no difference
         if isinstance(self.channel, SessionChannel):
             self.channel.finish()
         self.end()
@@ -365,8 +365,8 @@ async def _served(
 
 async def _websocket_at(host: HostKind, nursery: trio.Nursery, _folder: Path) -> MakePair:
     arrivals, url = await _served(nursery, host)
-    place = url.replace("http:", "ws:").replace("/mcp", "/ws")
-    return _connecting(arrivals, partial(open_websocket_channel, place, limits=LIMITS))
+    websocket_url = url.replace("http:", "ws:").replace("/mcp", "/ws")
+    return _connecting(arrivals, partial(open_websocket_channel, websocket_url, limits=LIMITS))
 
 
 async def _http_at(host: HostKind, nursery: trio.Nursery, _folder: Path) -> MakePair:
@@ -376,8 +376,8 @@ async def _http_at(host: HostKind, nursery: trio.Nursery, _folder: Path) -> Make
 
 async def _sse(nursery: trio.Nursery, _folder: Path) -> MakePair:
     arrivals, url = await _served(nursery, "native")
-    place = url.replace("/mcp", "/sse")
-    opened = partial(open_http_channel, place, limits=LIMITS, tries_http_sse_first=True)
+    sse_url = url.replace("/mcp", "/sse")
+    opened = partial(open_http_channel, sse_url, limits=LIMITS, tries_http_sse_first=True)
     return partial(_initialized, arrivals, opened)
 
 
@@ -407,8 +407,8 @@ class _SubscriptionEnd:
 
     transport: ClassVar[str] = "http"
 
-    async def send(self, frames: Sequence[bytes]) -> None:
-        await self.channel.send([RelatedMessage(frame, self.number) for frame in frames])
+    async def send(self, messages: Sequence[bytes]) -> None:
+        await self.channel.send([RelatedMessage(each, self.number) for each in messages])
 
     async def receive(self) -> Sequence[Received]:
         return await self.channel.receive()
@@ -439,7 +439,7 @@ async def _stateless_http(nursery: trio.Nursery, _folder: Path) -> MakePair:
 
 _OF_HTTP: Final[Excuses] = {
     ("one_send_takes_many_messages", 0): "a POST each: so many take their time",
-    ("an_oversized_message_is_reported", 0): "it is refused with 413 before it is a frame",
+    ("an_oversized_message_is_reported", 0): "it is rejected with 413 before it is a message",
     ("a_full_channel_makes_the_sender_wait", 0): "the session takes all at once, and bounds it",
     (
         "a_full_channel_makes_the_sender_wait",

@@ -41,7 +41,7 @@ def prompt_message(content: Json) -> Json:
     return {"role": "user", "content": content}
 
 
-PATIENCE_SECONDS: Final = 0.3
+CANCEL_AFTER_SECONDS: Final = 0.3
 
 STRING: Final[Json] = {"type": "string"}
 ELICITATION_ID: Final = "sign-in-1"
@@ -86,7 +86,7 @@ async def sampling_with_progress(arguments: Json, caller: Caller) -> list[Json]:
 
 async def cancelled_sampling(_arguments: Json, caller: Caller) -> list[Json]:
     """Request sampling, and cancel that."""
-    with anyio.move_on_after(PATIENCE_SECONDS):
+    with anyio.move_on_after(CANCEL_AFTER_SECONDS):
         await caller.request(to_model("Take your time."))
         raise ToolFailed("the model answered before the cancellation")
     return [text("gave up")]

@@ -52,8 +52,8 @@ def install_npm(environment: NodeEnvironment) -> None:
     # The wheel's `bin/npm` is a copy of a link, and looks for its files in the wrong place.
     npm = environment.bin().parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    place = ["--prefix", str(environment.folder)]
-    run([str(environment.bin() / "node"), str(npm), *place, "ci", *options])
+    prefix = ["--prefix", str(environment.folder)]
+    run([str(environment.bin() / "node"), str(npm), *prefix, "ci", *options])
 
 
 def ensure(environment: Environment) -> None:

@@ -246,7 +246,7 @@ class _Counter:
         self.session_counts = SessionCounts()
         self.senders: Mapping[str, Role] = {}
         self.ours: Role | None = None
-        # Requests without an answer by who sent them, and the lanes that those would have here.
+        # Requests without an answer by sender and id, and the lanes of their handlers here.
         self.pending: dict[tuple[Role, int | str | None], tuple[Row, str]] = {}
         self.unstopped: set[str] = set()
         # The methods of the questions in results, by their keys.

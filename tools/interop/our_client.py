@@ -147,12 +147,12 @@ class Session:
 
 
 # A busy machine starts servers slowly.
-PATIENCE_SECONDS: Final = 30.0
+WAIT_SECONDS: Final = 30.0
 
-PATIENT: Final = Limits(requests=RequestLimits(probe_seconds=PATIENCE_SECONDS))
+LONG_PROBE: Final = Limits(requests=RequestLimits(probe_seconds=WAIT_SECONDS))
 # A server that stops at the end of the mount checks does not come back.
-TOURING: Final = Limits(
-    requests=RequestLimits(probe_seconds=PATIENCE_SECONDS),
+MOUNT_LIMITS: Final = Limits(
+    requests=RequestLimits(probe_seconds=WAIT_SECONDS),
     http=HttpLimits(reconnect_seconds_max=0.5),
 )
 
@@ -194,7 +194,7 @@ def client_for(host: Host, target: Any, mode: str, **options: Any) -> Client:
         log=log,
         resource_updated=updated,
         list_changed=changed,
-        **{"limits": PATIENT, **options},
+        **{"limits": LONG_PROBE, **options},
     )
 
 
@@ -215,7 +215,7 @@ async def dialled(command: list[str]) -> AsyncIterator[Channel]:
     async with listen_websocket() as hub, trio.open_nursery() as nursery:
         start = partial(trio.run_process, [*command, hub.url], stdout=subprocess.DEVNULL)
         process = await nursery.start(partial(start, check=False))
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(WAIT_SECONDS):
             channel = await anext(hub)
         yield channel
         process.terminate()
@@ -224,7 +224,7 @@ async def dialled(command: list[str]) -> AsyncIterator[Channel]:
 async def main(server: list[str], record: str | None, mode: str) -> None:
     host = Host()
     protocol_version = mode.removeprefix(TOUR)
-    how: dict[str, Any] = {"limits": TOURING} if mode != protocol_version else {}
+    how: dict[str, Any] = {"limits": MOUNT_LIMITS} if mode != protocol_version else {}
     async with AsyncExitStack() as stack:
         target: Any = server
         if server[0] == HUB:

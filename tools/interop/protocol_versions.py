@@ -107,9 +107,9 @@ def servers(peers: Sequence[Peer], transport: Transport) -> list[Side]:
 
 
 def _our_server(mode: str, transport: Transport) -> Command:
-    spoken = [f"--protocol-version={name}" for name in _PROTOCOL_VERSIONS[mode]]
+    versions = [f"--protocol-version={name}" for name in _PROTOCOL_VERSIONS[mode]]
     how = ["--stdio"] if transport == "stdio" else ["--port=0"]
-    return [sys.executable, str(OUR_SERVER), *how, *spoken]
+    return [sys.executable, str(OUR_SERVER), *how, *versions]
 
 
 def pair(client: Side, server: Side, location: AbstractContextManager[Command]) -> Pairing:

@@ -51,7 +51,7 @@ class TrackedServer(Server):
 
     def create_initialization_options(self, *_: Any) -> InitializationOptions:
         options = super().create_initialization_options(python_server.CHANGES)
-        # The SDK always denies subscriptions, whatever has a handler.
+        # The SDK always denies subscriptions, even with a handler.
         options.capabilities.resources.subscribe = True
         return options
 

@@ -58,7 +58,7 @@ class ClientSession(python_client.Session):
         """Hold a subscription with `subscriptions/listen` while the block runs."""
         async with self.calls.listen(**what):
             yield
-        # The SDK cancels in a task of its own, behind which the next request might overtake it.
+        # The SDK cancels in another task, which the next request might overtake.
         await self.list_resource_templates()
 
     def subscription(self, uri: str) -> AbstractAsyncContextManager[None]:

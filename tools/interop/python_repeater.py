@@ -79,7 +79,7 @@ async def main(script: Json, command: list[str]) -> None:
     async with connected_by_handshake(Session, host, FACTS.protocol_version, command) as session:
         for request in script["requests"]:
             await session.repeat(request)
-        # Whatever the server sent before this answer has been received with it.
+        # Everything that the server sent before this answer has been received.
         await session.ping()
     notifications = [{"method": method, "params": params} for method, params in host.notifications]
     transcript = {

@@ -30,7 +30,7 @@ class Step:
         try:
             result = await SENDERS[self.method](session, self.params)
         except Rejected as error:
-            result = {"isError": True, "refusal": str(error)}
+            result = {"isError": True, "rejection": str(error)}
         has_failed = isinstance(result, dict) and bool(result.get("isError"))
         expect(f"{self.method} {self.params} fails: {result}", has_failed, self.fails)
 
@@ -394,7 +394,7 @@ SCRIPTS: Final[Mapping[str, Callable[[Path], Sequence[Step | WaitFor]]]] = {
     "TypeScript 2": sdk,
 }
 
-# Stories that take a client that can cancel: chapters of the scenario.
+# Scripts for a client that can cancel: steps of the scenario.
 SCENARIO_SCRIPTS: Final[Mapping[str, Sequence[ScriptStep]]] = {
     "asking": (
         scenario.check_capabilities,

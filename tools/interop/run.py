@@ -132,8 +132,8 @@ def problems(outcomes: Sequence[Outcome]) -> Iterator[str]:
         for failure in outcome.failures:
             yield f"{outcome.title}: {failure}"
         if outcome.session_counts.protocol_version != outcome.protocol_version:
-            spoken = outcome.session_counts.protocol_version or "no protocol version"
-            yield f"{outcome.title}: the session used {spoken}"
+            used = outcome.session_counts.protocol_version or "no protocol version"
+            yield f"{outcome.title}: the session used {used}"
         if empty := unexcused_rows(outcome):
             names = [f"{row.name} from the {row.sender.value}" for row in empty]
             yield f"{outcome.title}: no {', no '.join(names)}"

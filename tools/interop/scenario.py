@@ -45,7 +45,7 @@ async def sample(session: Session, host: Host) -> None:
     expect("question", question["messages"], [content])
     expect("maxTokens", question["maxTokens"], FACTS.max_tokens)
     host.model = rejects
-    expect_that("refused", await has_failed(session.call_tool("test_sampling", {"prompt": "?"})))
+    expect_that("rejected", await has_failed(session.call_tool("test_sampling", {"prompt": "?"})))
 
 
 async def has_failed(call: Awaitable[Json]) -> bool:

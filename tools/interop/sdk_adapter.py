@@ -15,7 +15,7 @@ from facts import FACTS
 
 Json: TypeAlias = dict[str, Any]
 
-PATIENCE_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 0.05
 
 MESSAGE: Final = "notifications/message"
@@ -171,7 +171,7 @@ class Host:
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait for the condition, at most ten seconds; notifications may follow an answer."""
-        with anyio.move_on_after(PATIENCE_SECONDS):
+        with anyio.move_on_after(WAIT_SECONDS):
             while not condition():
                 await self._changed.wait()
 

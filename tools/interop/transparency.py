@@ -34,7 +34,7 @@ from mcp_trio.recording import Record, body_bytes, open_recording
 
 AROUND_BYTES: Final = 80
 
-# What differs between any two sessions with a server, without anybody between.
+# Bytes that differ between any two sessions, with and without the proxy.
 CLOCK: Final = rb"\d\d?:\d\d:\d\d( [AP]M)?"
 DATE_TIME: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^\"\\]*"
 MASKS: Final[Mapping[str, tuple[bytes, ...]]] = {
@@ -123,7 +123,7 @@ FLAKY_TRIES: Final = 5
 
 PROXY: Final = (sys.executable, "-m", "mcp_trio", "record", "-o")
 
-# Keeps what comes to a server, and its process id: who kills it need not know who its parent is.
+# Stores the bytes that a server receives, and its process id, so that a host can kill it.
 KEEP_INPUT: Final = (
     "sh",
     "-c",

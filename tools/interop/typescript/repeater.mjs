@@ -75,7 +75,7 @@ answers.push({
   },
 });
 for (const request of requests) await repeat(request);
-// Whatever the server sent before this answer has been received with it.
+// Everything that the server sent before this answer has been received.
 await client.ping();
 await client.close();
 console.log(JSON.stringify({ answers, serverRequests, notifications, errors }));
