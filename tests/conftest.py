@@ -1,4 +1,4 @@
-"""What holds for every test: the Hypothesis profiles, and requirement ids that exist."""
+"""Configuration of all tests: Hypothesis profiles, order of collection, and requirement ids."""
 
 import gc
 import os
@@ -15,12 +15,12 @@ hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("few", derandomize=True, deadline=None, max_examples=25)
 hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, max_examples=10)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=2000)
-_USUAL = "ci" if os.environ.get("CI") else "local"
-hypothesis.settings.load_profile(os.environ.get("MCP_TRIO_EXAMPLES", _USUAL))
+_DEFAULT_PROFILE = "ci" if os.environ.get("CI") else "local"
+hypothesis.settings.load_profile(os.environ.get("MCP_TRIO_EXAMPLES", _DEFAULT_PROFILE))
 
 
-class FromTheEnd(pytest.Dir):
-    """What another process collects from the beginning: it finds half of the files rewritten."""
+class ReversedDir(pytest.Dir):
+    """A directory collected backwards, so that two processes share the rewriting of test files."""
 
     def collect(self):
         return reversed(list(super().collect()))
@@ -28,13 +28,14 @@ class FromTheEnd(pytest.Dir):
 
 def pytest_collect_directory(path, parent):
     is_second = getattr(parent.config, "workerinput", {}).get("workerid") == "gw1"
-    return FromTheEnd.from_parent(parent, path=path) if is_second else None
+    return ReversedDir.from_parent(parent, path=path) if is_second else None
 
 
 def pytest_collection_finish():
-    """What stays to the end is not looked through by each of the many collections of garbage.
+    """Exclude all collected objects from garbage collection, which would visit them each time.
 
-    Byte code is written of the tests only, not of files that they write, twice within a second.
+    From here on no byte code is written: tests rewrite modules within one second, and Python would
+    load the byte code of the earlier version.
     """
     gc.collect()
     gc.freeze()
@@ -49,7 +50,7 @@ def library(request):
 
 
 def pytest_collection_modifyitems(config, items):
-    if hasattr(config, "workerinput"):  # all of them have to have the same
+    if hasattr(config, "workerinput"):  # pytest-xdist needs the same order in all processes
         items.sort(key=lambda item: item.path.parts)
     rows = [*requirements.read_requirements(), *requirements.read_traps()]
     known = {row.id for row in rows}
