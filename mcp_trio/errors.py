@@ -249,6 +249,10 @@ class RecordingError(MCPError):
     """A recording cannot be read, or cannot be used for this purpose."""
 
 
+class NothingCompared(MCPError):
+    """A replay compared no request, so that it shows nothing."""
+
+
 class ReplayedError(MCPError):
     """An effect failed in the recording with an exception that cannot be recreated here.
 

@@ -392,7 +392,7 @@ class RecordedClient:
 
     async def _is_up_to_date(self) -> bool:
         """Return whether the target still gives the recorded answers."""
-        from mcp_trio.errors import RecordingError, ReplayDivergence
+        from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
         from mcp_trio.recording import replay_async, run_inputs
 
         try:
@@ -400,7 +400,7 @@ class RecordedClient:
                 await replay_async(self._path, self._server)
                 return True
             return (await run_inputs(self._path, self._target)).is_same
-        except (RecordingError, ReplayDivergence):
+        except (NothingCompared, RecordingError, ReplayDivergence):
             return False
 
     def _recorded_client(self) -> "Client":

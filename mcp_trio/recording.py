@@ -12,7 +12,7 @@ from mcp_trio._replay.live import InputDifference, InputsReport, drive, run_inpu
 from mcp_trio._replay.replay import ReplayReport, replay, replay_async
 from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
 from mcp_trio._session.nondeterminism import UntrackedCall
-from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
 
 __all__ = [
     "DEFAULT_SECRET_NAMES",
@@ -21,6 +21,7 @@ __all__ = [
     "Difference",
     "InputDifference",
     "InputsReport",
+    "NothingCompared",
     "Record",
     "RecordOptions",
     "RecordingError",

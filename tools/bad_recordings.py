@@ -178,14 +178,14 @@ TABLE: Final = (
         of="weather-python-sdk",
         change=with_line(_torn, holding=b'"k":"out"'),
         check="not a record",
-        replay="missing",
+        replay="the recording is damaged: line ",
     ),
     Rejected(
         name="hole-in-the-numbers",
         of="weather-python-sdk",
         change=with_line(lambda _: b"", holding=b'"k":"out"'),
         check="is expected",
-        replay="missing",
+        replay="the recording is damaged: line ",
     ),
     Rejected(
         name="wrong-digest",
@@ -193,7 +193,7 @@ TABLE: Final = (
         change=with_line(_later, holding=b'"k":"out"'),
         keeps_digests=True,
         check="a line between the last digest and this record was changed",
-        replay="replays; line ",
+        replay="a line between the last digest and this record was changed",
     ),
 )
 

@@ -59,7 +59,8 @@ recording will do then; ids, tokens, cursors and times in the responses are not 
 
 \b
 Exit status: 0 no difference; 1 a difference: the first one for a TARGET, all of them for a live
-server; 2 the recording cannot be used, such as one of a client, or the server cannot be reached.
+server; or no request was compared; 2 the recording cannot be used, such as one of a client, or one
+that is damaged; or the server cannot be reached.
 
 \b
 Examples:
@@ -79,6 +80,11 @@ Examples:
     help="outbound: compare only the messages sent; effects may occur in another order.",
 )
 @click.option("--key", metavar="FILE", help="The key with which FILE was redacted.")
+@click.option(
+    "--allow-damaged",
+    is_flag=True,
+    help="Replay a recording in which lines were changed or lost, as far as it can be read.",
+)
 @click.option(
     "--inputs",
     is_flag=True,
@@ -124,6 +130,7 @@ def replay_command(
     *,
     mode: "Mode",
     key: str | None,
+    allow_damaged: bool,
     inputs: bool,
     as_json: bool,
     **options: Any,
@@ -131,7 +138,7 @@ def replay_command(
     """Run the handlers of TARGET against the recording FILE, and compare every byte they send."""
     is_live = command_after_dashes(context) is not None or (target is not None and is_url(target))
     if inputs or is_live:
-        report = _drive(context, file, target, **options)
+        report = _drive(context, file, target, allow_damaged=allow_damaged, **options)
         _print_inputs_report(report, as_json=as_json)
         context.exit(0 if report.is_same else 1)
     if target is None:
@@ -149,7 +156,7 @@ def replay_command(
     secret = None if key is None else read_key(key)
     start = time.perf_counter()
     with naming(file), busy("replaying"):
-        replayed = replay(file, server, mode=mode, key=secret)
+        replayed = replay(file, server, mode=mode, key=secret, allow_damaged=allow_damaged)
     click.echo(replay_summary(replayed, time.perf_counter() - start))
 
 
@@ -184,6 +191,7 @@ def _drive(
     channel: int | None = None,
     protocol_version: str | None = None,
     timeout: float | None = None,
+    allow_damaged: bool = True,
 ) -> "InputsReport":
     """Send the recorded client's messages to a live server, and compare its responses.
 
@@ -210,6 +218,7 @@ def _drive(
                 limits=_limits(timeout),
                 inherit_env=target is None,
                 headers=headers,
+                allow_damaged=allow_damaged,
             )
         except ValueError as error:
             raise click.UsageError(str(error)) from error

@@ -56,6 +56,7 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, PING
+from mcp_trio._recorder.files import reject_damaged
 from mcp_trio._replay.live_matching import (
     NEGOTIATED_VERSION_PATH,
     NotificationKey,
@@ -68,7 +69,7 @@ from mcp_trio._replay.live_messages import MessageChannel, recorded_index
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio.errors import ConnectionLost, NothingCompared, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 _FINAL_PING: Final = "the last ping"
@@ -601,6 +602,7 @@ def drive(
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
     headers: Mapping[str, str] | None = None,
+    allow_damaged: bool = False,
 ) -> InputsReport:
     """Send the messages of a recorded client to a live server, and compare its answers.
 
@@ -620,10 +622,13 @@ def drive(
         limits: The limits of the live session and its waits.
         inherit_env: Whether a command gets the environment of this process.
         headers: HTTP headers for each request to a URL.
+        allow_damaged: True uses a recording in which lines were changed or lost, as far as it can
+            be read.
 
     Raises:
-        RecordingError: The file is no recording, or holds several sessions and no `channel` is
-            chosen.
+        RecordingError: The file is no recording, is damaged, or holds several sessions and no
+            `channel` is chosen.
+        NothingCompared: The recording holds no request.
         ConnectionLost: A command could not be started, or the server at a URL does not take the
             first request. Later failures are in the report.
         ValueError: A path in `ignore`, the `protocol_version` or a URL is invalid.
@@ -639,6 +644,7 @@ def drive(
             limits=limits,
             inherit_env=inherit_env,
             headers=headers,
+            allow_damaged=allow_damaged,
         )
 
     return trio.run(run)
@@ -654,6 +660,7 @@ async def run_inputs(
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
     headers: Mapping[str, str] | None = None,
+    allow_damaged: bool = False,
 ) -> InputsReport:
     """Do the same as `drive`, inside a Trio program.
 
@@ -661,8 +668,10 @@ async def run_inputs(
     If this call is cancelled, the connection is closed and the process of a command is stopped.
 
     Raises:
-        RecordingError, ConnectionLost, ValueError: As for `drive`.
+        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `drive`.
     """
+    if not allow_damaged:
+        reject_damaged(path)
     recorded = load_conversation(path, channel=channel)
     if protocol_version is not None:
         check_protocol_version(recorded, protocol_version)
@@ -676,7 +685,13 @@ async def run_inputs(
     await driver.run(connected.served)
     if driver.first_request_error is not None:
         raise driver.first_request_error
-    return compare(driver, rules)
+    report = compare(driver, rules)
+    if not report.requests:
+        raise NothingCompared(
+            "nothing was compared: the recording holds no request; record a session that makes"
+            " requests"
+        )
+    return report
 
 
 async def mock_client(
@@ -694,7 +709,7 @@ async def mock_client(
     missing, extra, late or lost.
 
     Raises:
-        RecordingError, ConnectionLost, ValueError: As for `drive`.
+        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `drive`.
     """
     return await run_inputs(
         path,
@@ -704,4 +719,5 @@ async def mock_client(
         limits=limits,
         inherit_env=inherit_env,
         headers=headers,
+        allow_damaged=True,
     )

@@ -8,22 +8,26 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 import trio
 
+from mcp_trio._journal.records import Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
+from mcp_trio._recorder.files import reject_damaged
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.replayer import Abort, Replayer, ThreadToken, unshield
 from mcp_trio._replay.session_replay import OutboundReplay, SessionReplay, find_uncompared
 from mcp_trio._replay.source_locations import error_location
-from mcp_trio._replay.trace import is_request_lane, load_trace, seconds_of
+from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields, seconds_of
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
+from mcp_trio.errors import NothingCompared
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
@@ -64,7 +68,8 @@ class ReplayReport:
         is_complete: Whether the recorded session came to its end. Otherwise the recording was cut,
             and was replayed up to the cut.
         recorded_seconds: The duration of the recorded session.
-        notes: Damage of the file that did not matter, such as an incomplete last line.
+        notes: Damage of the file that the replay was allowed to ignore, such as an incomplete last
+            line.
         continuing: For each lane that would continue after the cut of a recording, the location at
             which it waits.
         untracked_calls: The calls that bypassed the context. Their results are not recorded, so
@@ -87,14 +92,15 @@ def replay(
     mode: Mode = "strict",
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
+    allow_damaged: bool = False,
 ) -> ReplayReport:
     """Run the handlers of `server` against a recording, and compare what they do.
 
     Effects are not performed: handlers get the recorded outcomes, clocks and random numbers. A
     handler that changes the outside by itself, such as a file, a process or a database, gets
     `BlockedInReplay` before that happens; what it only reads is reported. A recording that was cut
-    is replayed up to the cut. This function calls `trio.run`, with a clock that only the recording
-    moves; inside a Trio program, use `replay_async`.
+    at its end, as by a crash, is replayed up to the cut. This function calls `trio.run`, with a
+    clock that only the recording moves; inside a Trio program, use `replay_async`.
 
     Args:
         path: The recording; the first file of one in segments.
@@ -106,14 +112,19 @@ def replay(
             of a server that has one is a placeholder, which can only be passed to effects.
         key: The key with which the recording was redacted. Without it, the replay replaces values
             that the server itself redacts by other tokens than those in the recording.
+        allow_damaged: True replays a recording in which lines were changed or lost, as far as it
+            can be read, and up to a gap. Its report, or divergence, lists the damage.
 
     Raises:
         ReplayDivergence: The handlers did something else; the error names the first such record.
-        RecordingError: The file is no recording of a server, or is damaged too much.
+        NothingCompared: The recording holds no request that was answered, except handshakes.
+        RecordingError: The file is no recording of a server, or is damaged.
         ValueError: There is no such mode.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
+    if not allow_damaged:
+        reject_damaged(path)
     trace = load_trace(path)
     clock = VirtualClock()
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
@@ -146,15 +157,38 @@ def replay(
     trio.run(_run, replayer, open_session, entered, watch, clock=clock)
     if replayer.divergence is not None:
         raise replayer.divergence
+    requests = sum(map(is_request_lane, trace.indexes))
+    if not (requests or answers_requests(trace.journal)):
+        raise NothingCompared(
+            "nothing was compared: the recording holds no request that was answered, except"
+            " handshakes; record a session that makes requests"
+        )
     return ReplayReport(
         records=replayer.position.index,
-        requests=sum(map(is_request_lane, trace.indexes)),
+        requests=requests,
         is_complete=trace.is_complete,
         recorded_seconds=seconds_of(trace.journal[-1]) if trace.journal else 0.0,
         notes=trace.notes,
         continuing=replayer.continuing,
         untracked_calls=tuple(replayer.untracked_calls),
     )
+
+
+# The dispatcher answers these alike for all handlers.
+_HANDSHAKES: Final = frozenset({INITIALIZE, DISCOVER})
+
+
+def answers_requests(journal: Sequence[Record]) -> bool:
+    """Return whether a recording has an answer to a request other than each session's handshake."""
+    answers, handshakes = 0, set[int]()
+    for record in journal:
+        if record.kind in {"in", "out"}:
+            messages = list(map(message_fields, messages_in(body_bytes(record) or b"")))
+            if record.kind == "out":
+                answers += sum(message.is_response for message in messages)
+            elif any(message.method in _HANDSHAKES for message in messages):
+                handshakes.add(record.channel)
+    return answers > len(handshakes)
 
 
 async def replay_async(
@@ -164,6 +198,7 @@ async def replay_async(
     mode: Mode = "strict",
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
+    allow_damaged: bool = False,
 ) -> ReplayReport:
     """Call `replay` from inside a Trio program, in a worker thread.
 
@@ -171,10 +206,18 @@ async def replay_async(
     interrupted, but takes no longer than the recording has records.
 
     Raises:
-        ReplayDivergence, RecordingError, ValueError: As for `replay`.
+        ReplayDivergence, NothingCompared, RecordingError, ValueError: As for `replay`.
     """
     return await trio.to_thread.run_sync(
-        functools.partial(replay, path, server, mode=mode, lifespan=lifespan, key=key)
+        functools.partial(
+            replay,
+            path,
+            server,
+            mode=mode,
+            lifespan=lifespan,
+            key=key,
+            allow_damaged=allow_damaged,
+        )
     )
 
 

@@ -146,6 +146,9 @@ def test_one_changed_byte_of_a_sent_message_diverges_at_that_record(kept, invoke
     copy = tmp_path / "changed.mcprec.jsonl"
     copy.write_bytes(b"".join(lines))
     done = invoke("replay", copy, EXAMPLE)
+    assert done.exit_code == 2
+    assert re.search(r"the recording is damaged: line \d+: .*--allow-damaged", done.stderr)
+    done = invoke("replay", copy, EXAMPLE, "--allow-damaged")
     assert done.exit_code == 1
     assert done.stderr.startswith(f"replay diverged at record {changed} of ")
     assert invoke("check", copy).exit_code == 1

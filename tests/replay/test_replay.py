@@ -12,7 +12,7 @@ import trio
 from mcp_trio import Client, Context, Limits, RequestError, Server, effect, types
 from mcp_trio._replay import clock
 from mcp_trio._replay.trace import load_trace
-from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
 from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import RecordOptions, Redaction, replay, replay_async, run_inputs
 from mcp_trio.testing import mock_server
@@ -67,7 +67,7 @@ def test_two_replays_at_once_do_not_disturb_each_other(desk, path):
 
 def test_a_recording_cut_after_any_record_replays_up_to_the_cut(desk, world, path, tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
-    for count in range(1, len(lines)):
+    for count in range(1 + desk.place_of_answer(path, 3), len(lines)):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n])
         report = replay(cut, desk.make_server())
         assert report.records == count - 1
@@ -134,7 +134,7 @@ def append(text):
 def test_invalid_recordings_are_rejected(desk, world, path, change, reason):
     rejected = world.rewrite(path, path.with_name("refused.jsonl"), change)
     with pytest.raises(RecordingError, match=reason):
-        replay(rejected, desk.make_server())
+        replay(rejected, desk.make_server(), allow_damaged=True)
 
 
 def test_records_of_unknown_kinds_are_skipped(desk, world, path):
@@ -146,7 +146,7 @@ def test_records_of_unknown_kinds_are_skipped(desk, world, path):
 
     later = world.rewrite(path, path.with_name("later.jsonl"), add)
     assert load_trace(later).missing == {}
-    report = replay(later, desk.make_server())
+    report = replay(later, desk.make_server(), allow_damaged=True)
     assert report.is_complete
     assert any("a record of kind 'trace'" in note for note in report.notes)
 
@@ -177,15 +177,59 @@ def test_a_gap_ends_what_can_be_replayed(desk, world, path, tmp_path):
         gap = b'{"n":20,"k":"gap","t":1,"f":{"reason":"disk full"}}\n'
         return [*lines[:20], gap, *lines[30:]]
 
-    report = replay(world.rewrite(path, tmp_path / "gap.jsonl", cut_by_gap), desk.make_server())
+    gap = world.rewrite(path, tmp_path / "gap.jsonl", cut_by_gap)
+    with pytest.raises(RecordingError, match="the recording is damaged"):
+        replay(gap, desk.make_server())
+    report = replay(gap, desk.make_server(), allow_damaged=True)
     assert report.records == 19
     assert not report.is_complete
     assert "a gap" in report.notes[-1]
 
 
-def test_a_recording_with_only_an_open_record_replays(desk, world, path, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda lines: [*lines[:20], lines[20].replace(b'"t":', b'"t":1'), *lines[21:]],
+            "line .* was changed",
+        ),
+        (lambda lines: [*lines[:20], *lines[21:]], "record 21 where 20 is expected, and 1 more"),
+        (lambda lines: [*lines[:20], lines[21], lines[20], *lines[22:]], "record 21 where 20"),
+        (lambda lines: [*lines[:20], b"{\n", *lines[21:]], "line 21: not a record"),
+    ],
+    ids=["changed", "removed", "another order", "torn in the middle"],
+)
+def test_a_damaged_recording_does_not_replay_unasked(desk, world, path, tmp_path, change, text):
+    damaged = world.rewrite(path, tmp_path / "damaged.jsonl", change)
+    assert damaged.read_bytes() != path.read_bytes()
+    with pytest.raises(RecordingError, match=f"the recording is damaged: .*{text}"):
+        replay(damaged, desk.make_server())
+
+
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_a_recording_without_an_answered_request_fails(desk, world, path, tmp_path, count):
+    """Of the handshake, `count` messages are recorded."""
+    head = world.rewrite(path, tmp_path / "head.jsonl", lambda lines: lines[: count + 1])
+    with pytest.raises(NothingCompared, match=r"nothing was compared: .*; record a session"):
+        replay(head, desk.make_server())
+
+
+async def test_a_session_of_pings_alone_is_compared(world, tmp_path):
+    async def ping(peer, session):
+        await peer.handshake()
+        await peer.send_request("ping", id=2)
+        await peer.receive()
+
+    path = await trio.to_thread.run_sync(
+        world.record, Server("pings"), tmp_path / "x.mcprec.jsonl", ping
+    )
+    assert (await replay_async(path, Server("pings"))).requests == 0
+
+
+async def test_a_live_replay_without_a_request_fails(desk, world, path, tmp_path):
     head = world.rewrite(path, tmp_path / "head.jsonl", lambda lines: lines[:1])
-    assert replay(head, desk.make_server()).recorded_seconds == 0
+    with pytest.raises(NothingCompared, match="nothing was compared"):
+        await run_inputs(head, desk.make_server())
 
 
 # Replay of servers with low-level methods only.
@@ -296,6 +340,7 @@ def test_requests_see_the_state_that_a_notification_handler_left(world, tmp_path
 def test_a_session_that_ends_before_all_notifications_are_handled_replays(world, tmp_path):
     async def flood_and_close(peer, session):
         await peer.handshake()
+        await peer.send_request("ping", id=1)
         await peer.send(*[MOORED] * 5)
         await trio.sleep(0.005)
         session.shut("closed")
