@@ -276,7 +276,8 @@ class ReplayDivergence(MCPError):
         kind: "missing" (the replay does not do something that is recorded, or does it later),
             "extra", "argument" (the same effect with other arguments), "frame" (the same message
             with other content), "order" (another order of lanes), "uncancelled" (a recorded
-            cancellation did not happen), "redacted" (a redacted value is needed), "blocked" (a
+            cancellation did not happen), "changed" (a tool, prompt or resource that a request used
+            is listed otherwise), "redacted" (a redacted value is needed), "blocked" (a
             handler tried to use external I/O), or "problem".
         offset_seconds: The time of the record since the start of the recording.
         ordinal: The number of the operation within its lane.

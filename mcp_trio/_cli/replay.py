@@ -169,6 +169,7 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
         *(f"note: {note}" for note in report.notes),
         *(f"untracked call: {call}" for call in report.untracked_calls),
+        *(f"listed otherwise: {change}" for change in report.list_changes),
         *(_continuing(lane, location) for lane, location in report.continuing.items()),
     ]
     return "\n".join(lines)

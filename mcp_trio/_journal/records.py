@@ -121,11 +121,20 @@ class Record(
     digest: str | None = None
 
 
+LISTED_KINDS: Final = ("tools", "prompts", "resources", "templates")
+"""The kinds of what a server lists, in `OpenBody.listed`."""
+
+
 class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     """The body of `open`: the facts that are known when a recording begins.
 
     `name` and `version` are those of the recorded server or client, `started` is the wall clock in
     ISO 8601, `writer` names the versions of the library and of Python that wrote the file.
+
+    `listed` has a line for each tool, prompt, resource and template as the server lists it, by
+    `LISTED_KINDS`: 8 hexadecimal digits of a digest, a space, and the name or URI. A list that is
+    too long has one line, for all of it, without a name. `earlier_sessions` is the number of the
+    server's sessions in this process that began before.
 
     Each later segment begins with the same body, except for its `segment` number; `session` tells
     which files belong together.
@@ -136,7 +145,8 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     role: str
     name: str
     version: str
-    tools_digest: str | None = None
+    listed: dict[str, list[str]] = {}
+    earlier_sessions: int = 0
     seed: int | None = None
     redaction: dict[str, Any] | None = None
     started: str

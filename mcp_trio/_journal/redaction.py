@@ -173,7 +173,7 @@ _ERROR: Final = _zone("code")
 
 _BODIES: Final[Mapping[str, Zone]] = {
     "open": _zone(
-        "format_version transport role tools_digest seed redaction started session writer"
+        "format_version transport role earlier_sessions seed redaction started session writer"
     ),
     "cmd": _zone("name"),
     "res": SEARCH,

@@ -22,13 +22,13 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import attrs
@@ -549,7 +549,8 @@ def begin_session(
     transport: str,
     name: str,
     version: str,
-    tools_digest: str | None = None,
+    listed: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    earlier_sessions: int = 0,
     lifespan: bool = False,
     schemas: Callable[[], Mapping[str, Any]] = dict,
     limits: Limits = DEFAULT_LIMITS,
@@ -569,7 +570,8 @@ def begin_session(
         transport=transport,
         name=name,
         version=version,
-        tools_digest=tools_digest,
+        listed=listed,
+        earlier_sessions=earlier_sessions,
         lifespan=lifespan,
         schemas=schemas,
         limits=limits,
@@ -586,7 +588,8 @@ def open_recorder(
     transport: str,
     name: str,
     version: str,
-    tools_digest: str | None = None,
+    listed: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    earlier_sessions: int = 0,
     lifespan: bool = False,
     schemas: Callable[[], Mapping[str, Any]] = dict,
     limits: Limits = DEFAULT_LIMITS,
@@ -620,7 +623,8 @@ def open_recorder(
         role=role,
         name=name,
         version=version,
-        tools_digest=tools_digest,
+        listed={kind: [*lines] for kind, lines in listed.items()},
+        earlier_sessions=earlier_sessions,
         seed=seed,
         started=started.isoformat(timespec="microseconds"),
         lifespan=lifespan,

@@ -19,6 +19,12 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._recorder.files import reject_damaged
 from mcp_trio._replay.clock import VirtualClock
+from mcp_trio._replay.listed import (
+    change_texts,
+    list_changes,
+    name_change,
+    reject_used_changes,
+)
 from mcp_trio._replay.replayer import Abort, Replayer, ThreadToken, unshield
 from mcp_trio._replay.session_replay import OutboundReplay, SessionReplay, find_uncompared
 from mcp_trio._replay.source_locations import error_location
@@ -74,6 +80,8 @@ class ReplayReport:
             which it waits.
         untracked_calls: The calls that bypassed the context. Their results are not recorded, so
             that they can make another replay diverge.
+        list_changes: A text for each tool, prompt, resource and template that was added, removed or
+            changed since. No recorded request used it, or the mode is "outbound".
     """
 
     records: int
@@ -83,6 +91,7 @@ class ReplayReport:
     notes: tuple[str, ...]
     continuing: dict[str, str] = attrs.field(factory=dict[str, str])
     untracked_calls: tuple[UntrackedCall, ...] = ()
+    list_changes: tuple[str, ...] = ()
 
 
 def replay(
@@ -106,7 +115,8 @@ def replay(
         path: The recording; the first file of one in segments.
         server: The server as it was when recorded. A replay repeats what handlers do to the
             server's tools and to variables of their modules.
-        mode: "strict" compares every record. "outbound" compares what is sent: effects may be
+        mode: "strict" compares every record, and the tools, prompts and resources that recorded
+            requests used, as they are listed. "outbound" compares what is sent: effects may be
             performed in another order, or no longer, and are matched by their names.
         lifespan: A function that returns the lifespan for the handlers. Without it, `ctx.lifespan`
             of a server that has one is a placeholder, which can only be passed to effects.
@@ -126,6 +136,8 @@ def replay(
     if not allow_damaged:
         reject_damaged(path)
     trace = load_trace(path)
+    registry = sessions_of(server).registry
+    changes = list_changes(trace, registry)
     clock = VirtualClock()
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
     make_sequencer: Callable[[int], SessionReplay]
@@ -156,13 +168,15 @@ def replay(
     watch = UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
     trio.run(_run, replayer, open_session, entered, watch, clock=clock)
     if replayer.divergence is not None:
-        raise replayer.divergence
+        raise name_change(replayer.divergence, trace, registry, changes)
     requests = sum(map(is_request_lane, trace.indexes))
     if not (requests or answers_requests(trace.journal)):
         raise NothingCompared(
             "nothing was compared: the recording holds no request that was answered, except"
             " handshakes; record a session that makes requests"
         )
+    if mode == "strict":
+        reject_used_changes(trace, registry, changes)
     return ReplayReport(
         records=replayer.position.index,
         requests=requests,
@@ -171,6 +185,7 @@ def replay(
         notes=trace.notes,
         continuing=replayer.continuing,
         untracked_calls=tuple(replayer.untracked_calls),
+        list_changes=change_texts(changes),
     )
 
 

@@ -21,6 +21,7 @@ import attrs
 import msgspec
 
 from mcp_trio import types
+from mcp_trio._journal.records import LISTED_KINDS
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
@@ -369,7 +370,10 @@ def _completion_of(value: Any) -> Completion:
 
 _encode: Final = msgspec.json.Encoder().encode
 
-_DIGEST_CHARS: Final = 16
+_DIGEST_CHARS: Final = 8
+
+# Longer lists have one digest in a recording.
+_LINES_MAX: Final = 1000
 
 
 @attrs.define(eq=False)
@@ -406,6 +410,7 @@ class Registry:
         factory=dict[Any, msgspec.Raw], init=False
     )
     _kinds: frozenset[str] | None = attrs.field(default=None, init=False)
+    _listed: Mapping[str, Sequence[str]] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._tables = {
@@ -454,6 +459,7 @@ class Registry:
 
     def _change(self, kind: str) -> None:
         self._pages = {}
+        self._listed = None
         self._kinds = None
         self.changed(kind)
 
@@ -575,15 +581,24 @@ class Registry:
             **self.hints.members(),
         )
 
-    def tools_digest(self) -> str | None:
-        """Return a digest of all tools as they are listed; None if one cannot be listed."""
-        digest = hashlib.sha256()
-        try:
-            for tool in tuple(self.tools.values()):
-                digest.update(_encode(tool.definition()))
-        except TypeError:
-            return None  # A client that asks for the list gets the error.
-        return digest.hexdigest()[:_DIGEST_CHARS]
+    def listed(self) -> Mapping[str, Sequence[str]]:
+        """Return the digest and the name of each entry of the lists; see `OpenBody.listed`.
+
+        An entry that cannot be listed has no digest. A client that asks for it gets the error.
+        """
+        if self._listed is None:
+            lists = zip(LISTED_KINDS, LISTS.values(), strict=True)
+            self._listed = {kind: lines for kind, each in lists if (lines := self._lines(each))}
+        return self._listed
+
+    def _lines(self, listing: "Listing") -> Sequence[str]:
+        lines = list[str]()
+        for entry in listing.entries(self):
+            digest = "-" * _DIGEST_CHARS
+            with suppress(TypeError):
+                digest = _digest(_encode(listing.define(entry)))
+            lines.append(f"{digest} {entry.key}")
+        return lines if len(lines) <= _LINES_MAX else [f"{_digest(''.join(lines).encode())} "]
 
     def tool_schemas(self) -> dict[str, Any]:
         """Return the input schemas of the tools that can be listed, by name."""
@@ -592,6 +607,10 @@ class Registry:
             with suppress(TypeError):
                 schemas[name] = tool.signature.schema
         return schemas
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_DIGEST_CHARS]
 
 
 # Lists -------------------------------------------------------------------------------------------

@@ -128,8 +128,11 @@ class CountedSession:
     _same_file: _Counts
     _forget_file: Callable[[], object] | None = None
     _others_closed_before: int = attrs.field(init=False)
+    earlier: int = attrs.field(init=False)
+    """The number of sessions that began before, and are not in the same file."""
 
     def __attrs_post_init__(self) -> None:
+        self.earlier = self._all.opened - self._same_file.opened
         self._others_closed_before = self._all.closed - self._same_file.closed
 
     def others(self) -> int:
@@ -387,7 +390,8 @@ class ServerSessions:
                     transport=getattr(channel, "transport", type(channel).__name__),
                     name=self.server.name,
                     version=self.server.version,
-                    tools_digest=self.registry.tools_digest(),
+                    listed=self.registry.listed(),
+                    earlier_sessions=counted.earlier,
                     lifespan=self.server.lifespan is not None,
                     schemas=self.registry.tool_schemas,
                     limits=self.limits,

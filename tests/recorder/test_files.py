@@ -56,10 +56,10 @@ def first_record(path):
 
 async def test_a_recording_begins_with_the_facts_of_the_session(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
-    recording = open_recorder(path, tools_digest="d", lifespan=True, **FACTS)
+    recording = open_recorder(path, listed={"tools": ("1 x",)}, lifespan=True, **FACTS)
     body = decode_body(first_record(path), OpenBody)
     assert (body.role, body.transport, body.name, body.version) == tuple(FACTS.values())
-    assert (body.tools_digest, body.lifespan) == ("d", True)
+    assert (body.listed, body.lifespan) == ({"tools": ["1 x"]}, True)
     assert body.started
     assert body.writer.startswith("mcp_trio/")
     recording.close({})

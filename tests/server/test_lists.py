@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import gc
+import re
 import threading
 import weakref
 from functools import partial
@@ -122,16 +123,27 @@ async def test_a_page_is_encoded_once_until_something_is_registered(server):
     assert registry.page("tools/list", None, OLDEST) is not first
 
 
-def test_the_digest_of_the_tools_covers_every_page_and_changes_with_each():
+def test_the_digests_of_the_tools_cover_every_page_and_change_with_each():
     one, other = (
         Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=1))) for _ in range(2)
     )
     for server, last in ((one, "yes"), (other, "no")):
         offer(server, 0)
         server.tool(name="last", description=last)(lambda: 1)
-    digests = [server._registry.tools_digest() for server in (one, other)]
-    assert digests[0] != digests[1]
-    assert all(len(digest) == 16 for digest in digests)
+    first, second = (server._registry.listed()["tools"] for server in (one, other))
+    assert first[:-1] == second[:-1]
+    assert first[-1] != second[-1]
+    assert all(re.fullmatch("[0-9a-f]{8} last", lines[-1]) for lines in (first, second))
+    other.remove_tool("last")
+    assert other._registry.listed()["tools"] == first[:-1]
+
+
+def test_a_long_list_has_one_digest():
+    server = Server("harbour")
+    for number in range(1001):
+        server.tool(name=f"tool{number}")(lambda: 1)
+    (line,) = server._registry.listed()["tools"]
+    assert re.fullmatch("[0-9a-f]{8} ", line)
 
 
 def test_tools_that_cannot_be_listed_have_no_digest():
@@ -141,7 +153,7 @@ def test_tools_that_cannot_be_listed_have_no_digest():
     async def tide(port: complex):
         pass
 
-    assert server._registry.tools_digest() is None
+    assert server._registry.listed() == {"tools": ["-------- tide"]}
 
 
 @pytest.mark.requirement("LIFE-05", "TOOL-01", "RES-01", "PROM-01", "LOG-01", "LIFE-19")

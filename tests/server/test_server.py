@@ -187,7 +187,9 @@ async def test_a_session_is_recorded_to_a_file(server_lifespan_and_recording, tm
     assert records[0]["k"] == "open"
     assert (opened["role"], opened["transport"]) == ("server", "memory")
     assert (opened["name"], opened["version"]) == ("the harbour", "2.1")
-    assert opened["tools_digest"] == server_lifespan_and_recording._registry.tools_digest()
+    assert opened["listed"] == server_lifespan_and_recording._registry.listed()
+    assert [line[9:] for line in opened["listed"]["tools"]] == ["tide", "depth"]
+    assert opened["earlier_sessions"] == 0
     assert opened["lifespan"] is False
     assert records[-1]["k"] == "end"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -1,0 +1,149 @@
+"""What the server lists: a replay compares its tools, prompts and resources with those recorded.
+
+The `open` record has a digest of each. A server that lists something else now may still send the
+recorded messages, if the recorded client did not ask for the list.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from mcp_trio._journal.records import LISTED_KINDS, Record, body_bytes, messages_in
+from mcp_trio._replay.trace import MessageFields, Trace, message_fields, request_data, seconds_of
+from mcp_trio._server.registry import Registry
+from mcp_trio._server.uri_templates import UriError
+from mcp_trio.errors import ReplayDivergence
+
+Entry: TypeAlias = tuple[str, str]
+"""A kind of `LISTED_KINDS`, and a name or URI; an empty name stands for a list that is too long."""
+
+Changes: TypeAlias = Mapping[Entry, Literal["changed", "added", "removed"]]
+
+_SINGULARS: Final = dict(
+    zip(LISTED_KINDS, ("tool", "prompt", "resource", "resource template"), strict=True)
+)
+
+
+def list_changes(trace: Trace, registry: Registry) -> Changes:
+    """Return what the server now lists otherwise than when it was recorded.
+
+    A recording from before there were digests has no changes.
+    """
+    if not trace.opening.listed:
+        return {}
+    recorded, now = _digests(trace.opening.listed), _digests(registry.listed())
+    changes: dict[Entry, Literal["changed", "added", "removed"]] = {}
+    for entry in dict.fromkeys([*recorded, *now]):
+        if entry not in now:
+            changes[entry] = "removed"
+        elif entry not in recorded:
+            changes[entry] = "added"
+        elif recorded[entry] != now[entry]:
+            changes[entry] = "changed"
+    return changes
+
+
+def _digests(listed: Mapping[str, Sequence[str]]) -> dict[Entry, str]:
+    lines = [(kind, line.partition(" ")) for kind in LISTED_KINDS for line in listed.get(kind, ())]
+    return {(kind, name): digest for kind, (digest, _, name) in lines}
+
+
+def change_texts(changes: Changes) -> tuple[str, ...]:
+    """Return a text for each change, such as `the tool "forecast" was changed`."""
+    return tuple(f"{_entry_text(entry)} was {change}" for entry, change in changes.items())
+
+
+def _entry_text(entry: Entry) -> str:
+    kind, name = entry
+    return f'the {_SINGULARS[kind]} "{name}"' if name else f"the list of {kind}"
+
+
+def reject_used_changes(trace: Trace, registry: Registry, changes: Changes) -> None:
+    """Check that no recorded request used what changed.
+
+    Raises:
+        ReplayDivergence: A request did; the error names the first one.
+    """
+    for record in trace.journal if changes else ():
+        for message in _requests(record):
+            entry = _used_entry(message, registry)
+            if entry is not None and entry in changes:
+                raise _divergence(trace, record, message, entry)
+
+
+def _requests(record: Record) -> list[MessageFields]:
+    if record.kind != "in":
+        return []
+    messages = map(message_fields, messages_in(body_bytes(record) or b""))
+    return [message for message in messages if message.is_request]
+
+
+def _divergence(
+    trace: Trace, record: Record, message: MessageFields, entry: Entry
+) -> ReplayDivergence:
+    text, lane = _entry_text(entry), f"r{record.number}"
+    hint = (
+        f"{text} has another description, other parameters, defaults or schemas than recorded, and"
+        " this request used it; all that its handler sent is as recorded"
+    )
+    rows = [
+        ("recorded", f"{text} as it was listed then"),
+        ("replay", f"{text} as it is listed now"),
+        ("meaning", hint),
+        ("choose", 'undo the change | record the session again | replay(mode="outbound")'),
+    ]
+    total = trace.journal[-1].number + 1
+    heading = (
+        f"replay diverged at record {record.number} of {total}"
+        f" (+{seconds_of(record) * 1000:.1f} ms), {message.method}, lane {lane}"
+    )
+    return ReplayDivergence(
+        "\n".join([heading, *(f"  {label + ':':<11}{row}" for label, row in rows)]),
+        record=record.number,
+        lane=lane,
+        kind="changed",
+        offset_seconds=seconds_of(record),
+        recorded=rows[0][1],
+        replayed=rows[1][1],
+        hint=hint,
+    )
+
+
+def name_change(
+    divergence: ReplayDivergence, trace: Trace, registry: Registry, changes: Changes
+) -> ReplayDivergence:
+    """Return the divergence; if its request used what changed, its text says so."""
+    if not changes or divergence.lane is None:
+        return divergence
+    data = request_data(trace.journal, divergence.lane)
+    entry = _used_entry(message_fields(data), registry)
+    if entry is not None and entry in changes:
+        lines = str(divergence).split("\n")
+        lines.insert(-1, f"  {'listed:':<11}{_entry_text(entry)} was {changes[entry]}")
+        divergence.args = ("\n".join(lines),)
+    return divergence
+
+
+def _used_entry(message: MessageFields, registry: Registry) -> Entry | None:
+    """Return what a request calls, gets, reads or completes, by its name in the lists."""
+    params = message.params
+    match message.method:
+        case "tools/call":
+            return "tools", str(params.get("name"))
+        case "prompts/get":
+            return "prompts", str(params.get("name"))
+        case "resources/read":
+            with suppress(UriError):
+                found = registry.find_resource(str(params.get("uri")))
+                if found is not None:
+                    return "resources" if found[0].is_static else "templates", found[0].key
+        case "completion/complete":
+            reference: Any = params.get("ref")
+            if isinstance(reference, dict):
+                target = cast("dict[str, Any]", reference)
+                is_prompt = "name" in target
+                name = target.get("name" if is_prompt else "uri")
+                return "prompts" if is_prompt else "templates", str(name)
+        case _:
+            pass
+    return None
