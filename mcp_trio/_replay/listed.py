@@ -19,7 +19,7 @@ Entry: TypeAlias = tuple[str, str]
 
 Changes: TypeAlias = Mapping[Entry, Literal["changed", "added", "removed"]]
 
-_SINGULARS: Final = dict(
+_SINGULARS: Final[Mapping[str, str]] = dict(
     zip(LISTED_KINDS, ("tool", "prompt", "resource", "resource template"), strict=True)
 )
 

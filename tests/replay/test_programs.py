@@ -418,6 +418,10 @@ class Ungated:
     def _sessions(self):
         return self
 
+    @property
+    def registry(self):
+        return self.server._sessions.registry
+
     def open_session(self, channel, *, sequencer, lifespan):
         sequencer.decides_turns = False
         return self.server._sessions.open_session(channel, sequencer=sequencer, lifespan=lifespan)

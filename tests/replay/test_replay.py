@@ -621,6 +621,7 @@ def test_ctrl_c_is_not_a_divergence(desk, path):
 def test_an_error_of_the_server_object_is_raised_unwrapped(path):
     class Broken:
         limits = Limits()
+        registry = Server("broken")._registry
 
         @property
         def _sessions(self):

@@ -179,6 +179,11 @@ class NotingServer:
         """Return this object, which stands in for the server's sessions, too."""
         return self
 
+    @property
+    def registry(self) -> Any:
+        """Return the server's tools, prompts and resources."""
+        return self.server._sessions.registry  # noqa: SLF001  the same
+
     def open_session(self, channel: Any, *, sequencer: Any, **options: Any) -> Any:
         """Open a session of the server with a noting sequencer."""
         tee = NotingSequencer(sequencer, self.actions)
