@@ -4,16 +4,11 @@ TARGET is a server in a Python file or module, COMMAND a server's own command, U
 network, and FILE a recording. The options say where to listen, and what to record.
 """
 
-import importlib
-import importlib.util
 import math
 import os
-import sys
-import traceback
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
 
 import attrs
@@ -45,10 +40,6 @@ def combined(*parameters: Callable[[Any], Any]) -> Callable[[_Command], _Command
 
 # TARGET: a server in a Python file or module.
 
-# Like multiprocessing, which imports a main module a second time under such a name: code under
-# `if __name__ == "__main__"` does not run.
-FILE_MODULE_NAME: Final = "__mcp_main__"
-
 
 class TargetError(click.ClickException):
     """A TARGET that names no server; the command ends with status 2."""
@@ -57,83 +48,17 @@ class TargetError(click.ClickException):
 
 
 def load_server(target: str) -> "Server":
-    """Import the server that `file.py[:object]` or `package.module[:object]` names.
-
-    Without an object, the module's only `Server` is used. Modules next to the file can be imported,
-    as in a script; for a module name, the working directory is searched.
+    """Import the server that a TARGET names; see `import_server`.
 
     Raises:
         TargetError: There is no such file, module or server, or importing it raises.
     """
-    source, _, name = target.partition(":")
-    from mcp_trio._session.nondeterminism import noting_imports
+    from mcp_trio._replay import targets
 
-    with noting_imports():
-        module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
-
-    from mcp_trio._server.server import Server
-
-    servers = {key: value for key, value in vars(module).items() if isinstance(value, Server)}
-    choices = f"servers in this module: {', '.join(servers) or 'none'}"
-    if name:
-        if name in servers:
-            return servers[name]
-        if not hasattr(module, name):
-            raise TargetError(f"{source} has no object {name!r}; {choices}")
-        kind = type(getattr(module, name)).__name__
-        raise TargetError(f"{target} is not a Server but an object of type {kind}; {choices}")
-    distinct = list({id(server): server for server in servers.values()}.values())
-    if not distinct:
-        raise TargetError(f"{target} defines no Server at its top level")
-    if len(distinct) > 1:
-        raise TargetError(
-            f"{target} defines {len(distinct)} servers; choose one with {target}:object; {choices}"
-        )
-    return distinct[0]
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise TargetError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(FILE_MODULE_NAME, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[FILE_MODULE_NAME] = module
-    sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise _failed_import(str(path), error) from error
-    return module
-
-
-def _import_module(name: str) -> ModuleType:
-    if not all(map(str.isidentifier, name.split("."))):
-        raise TargetError(f"{name!r} is not a module name; a file name must end with .py")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        is_target = error.name is not None and f"{name}.".startswith(f"{error.name}.")
-        if not is_target:  # the module exists, but a module that it imports does not
-            raise _failed_import(name, error) from error
-        raise TargetError(f"{name}: no such module; a file name must end with .py") from error
-    except Exception as error:
-        raise _failed_import(name, error) from error
-
-
-def _failed_import(source: str, error: Exception) -> TargetError:
-    """Return an error with the traceback of the user's code, without the frames that import it."""
-    frames = error.__traceback__
-    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    lines = traceback.format_exception(type(error), error, frames)
-    return TargetError(f"{source} cannot be imported:\n{''.join(lines).rstrip()}")
-
-
-def _is_import_machinery(file: str) -> bool:
-    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")
+        return targets.import_server(target)
+    except targets.TargetError as error:
+        raise TargetError(str(error)) from error
 
 
 # COMMAND: the server's own command, after `--`.

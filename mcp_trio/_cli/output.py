@@ -300,6 +300,22 @@ def busy(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None, No
         yield
 
 
+@contextmanager
+def counted(
+    text: str, total: int, *, seconds: float = BAR_DELAY_SECONDS
+) -> Generator[Callable[[], None], None, None]:
+    """Yield a function to call for each of `total` steps, which a bar on a terminal shows."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+
+    from rich.progress import MofNCompleteColumn
+
+    with _bar(MofNCompleteColumn()) as bar, _started_after(bar, seconds):
+        task = bar.add_task(text, total=total)
+        yield lambda: bar.advance(task)
+
+
 def read_progress(
     lines: Iterable[bytes],
     text: str,

@@ -1,9 +1,12 @@
 """`mcp-trio replay`, `mock` and `sweep`: run what a recording holds again."""
 
 import contextlib
+import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import click
@@ -27,12 +30,13 @@ from mcp_trio._cli.options import (
     serving_options,
 )
 from mcp_trio._cli.output import echo_error
-from mcp_trio.errors import ConnectionLost
+from mcp_trio.errors import ConnectionLost, NothingCompared
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
     from mcp_trio._replay.live import InputDifference, InputsReport
     from mcp_trio._replay.mock import MockServer
+    from mcp_trio._replay.repeat import Outcome, ReplayJob
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.sweep import SweepReport
     from mcp_trio.limits import Limits
@@ -53,9 +57,10 @@ _WITH_A_LIVE_SERVER: Final = "With --inputs, URL or COMMAND"
     cls=LiveServerCommand,
     short_help="Run handlers against a recording.",
     epilog="""\b
-With a TARGET, its handlers run in this process, and nothing else is started or contacted. With
---inputs, a URL or a COMMAND, a live server gets the messages of the recorded client. Any
-recording will do then; ids, tokens, cursors and times in the responses are not compared.
+With a TARGET, its handlers run in this process, and nothing else is started or contacted; with
+several recordings, it is imported anew for each. With --inputs, a URL or a COMMAND, a live server
+gets the messages of the recorded client. Any recording will do then; ids, tokens, cursors and times
+in the responses are not compared.
 
 \b
 Exit status: 0 no difference; 1 a difference: the first one for a TARGET, all of them for a live
@@ -65,13 +70,20 @@ that is damaged; or the server cannot be reached.
 \b
 Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
+  mcp-trio replay recordings/ server.py --repeat 20
   mcp-trio replay recordings/trip.mcprec.jsonl.zst package.module:server
   mcp-trio replay recordings/trip.mcprec.jsonl --ignore '$.result._meta' -- npx -y some-server
   mcp-trio replay recordings/trip.mcprec.jsonl http://127.0.0.1:8000/mcp
 """,
 )
-@click.argument("file")
+@click.argument("files", metavar="FILE...", nargs=-1)
 @click.argument("target", required=False)
+@click.option(
+    "--repeat",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Replay each FILE under N seeds of the scheduler, each with two seeds of Python's hashes.",
+)
 @click.option(
     "--mode",
     type=click.Choice(["strict", "outbound"]),
@@ -125,9 +137,10 @@ Examples:
 def replay_command(
     context: click.Context,
     /,
-    file: str,
+    files: tuple[str, ...],
     target: str | None,
     *,
+    repeat: int | None,
     mode: "Mode",
     key: str | None,
     allow_damaged: bool,
@@ -135,9 +148,20 @@ def replay_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run the handlers of TARGET against the recording FILE, and compare every byte they send."""
-    is_live = command_after_dashes(context) is not None or (target is not None and is_url(target))
-    if inputs or is_live:
+    """Run the handlers of TARGET against the recording FILE, and compare every byte they send.
+
+    Each FILE may also be a folder, which stands for all recordings of servers in it.
+    """
+    has_command = command_after_dashes(context) is not None
+    if target is not None and (has_command or not files):  # click takes a last FILE for TARGET
+        files, target = (*files, target), None
+    if not files:
+        raise click.UsageError("name a FILE, and a TARGET or a URL, or a COMMAND after --")
+    has_folder = any(map(os.path.isdir, files))
+    file = files[0]
+    if inputs or has_command or (target is not None and is_url(target)):
+        if len(files) > 1 or has_folder or repeat is not None:
+            raise click.UsageError("a live server takes one FILE, and no --repeat")
         report = _drive(context, file, target, allow_damaged=allow_damaged, **options)
         _print_inputs_report(report, as_json=as_json)
         context.exit(0 if report.is_same else 1)
@@ -149,27 +173,127 @@ def replay_command(
             " need --inputs, a URL or a COMMAND"
         )
 
+    secret = None if key is None else read_key(key)
+    if len(files) > 1 or has_folder or repeat is not None:
+        from mcp_trio._replay.repeat import ReplayJob
+
+        recordings = _recordings(files)
+        job = ReplayJob(
+            files=recordings,
+            target=target,
+            repeat=repeat or 0,
+            mode=mode,
+            key=secret,
+            allow_damaged=allow_damaged,
+        )
+        outcomes = _replay_many(job)
+        _print_outcomes(recordings, outcomes)
+        context.exit(max(_OUTCOME_STATUSES[outcome.status] for outcome in outcomes))
+
     from mcp_trio._cli.output import busy
     from mcp_trio._replay.replay import replay
 
     server = load_server(target)
-    secret = None if key is None else read_key(key)
     start = time.perf_counter()
     with naming(file), busy("replaying"):
         replayed = replay(file, server, mode=mode, key=secret, allow_damaged=allow_damaged)
     click.echo(replay_summary(replayed, time.perf_counter() - start))
 
 
+def _recordings(files: Sequence[str]) -> list[str]:
+    """Return the files, and for each folder the recordings of servers in it.
+
+    Raises:
+        NothingCompared: A folder holds none.
+    """
+    from mcp_trio._recorder.files import recordings_in
+
+    found: list[str] = []
+    for file in files:
+        inside = recordings_in(file, role="server") if Path(file).is_dir() else [file]
+        if not inside:
+            raise NothingCompared(f"nothing was compared: {file} holds no recording of a server")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def _replay_many(job: "ReplayJob") -> "list[Outcome]":
+    from mcp_trio._cli.output import counted
+    from mcp_trio._replay.repeat import HASH_SEEDS, replay_here, replay_repeatedly
+    from mcp_trio._replay.targets import TargetError
+
+    total = len(job.files) * (job.repeat * len(HASH_SEEDS) or 1)
+    # Handlers may print, but stdout is for the table.
+    with contextlib.redirect_stdout(sys.stderr), counted("replaying", total) as advance:
+        outcomes: list[Outcome] = []
+        try:
+            if job.repeat:
+                return replay_repeatedly(job, on_outcome=lambda _: advance())
+            for outcome in replay_here(job):
+                outcomes.append(outcome)
+                advance()
+        except TargetError as error:
+            raise click.UsageError(str(error)) from error
+        return outcomes
+
+
+_OUTCOME_TEXTS: Final = {
+    "same": "the same",
+    "diverged": "diverged",
+    "nothing": "nothing compared",
+    "unusable": "unusable",
+}
+_OUTCOME_STATUSES: Final = {"same": 0, "diverged": 1, "nothing": 1, "unusable": 2}
+
+
+def _print_outcomes(files: Sequence[str], outcomes: "Sequence[Outcome]") -> None:
+    """Print a row for each recording, and below the table the first error of each."""
+    from mcp_trio._cli.output import Column, Line, print_table, printable
+
+    columns = (
+        Column("recording"),
+        Column("records", "right"),
+        Column("requests", "right"),
+        Column("replays", "right"),
+        Column("result"),
+    )
+    lines: list[Line] = []
+    below: list[str] = []
+    for file in files:
+        own = [outcome for outcome in outcomes if outcome.file == file]
+        failed = [outcome for outcome in own if outcome.status != "same"]
+        best = max(own, key=lambda outcome: outcome.records)
+        result = "the same"
+        if failed:
+            counts = Counter(_OUTCOME_TEXTS[outcome.status] for outcome in failed)
+            result = ", ".join(
+                text if count == len(own) else f"{text}: {count} of {len(own)}"
+                for text, count in counts.items()
+            )
+            first = failed[0]
+            seeds = ""
+            if first.hash_seed is not None:
+                seeds = f" (scheduler seed {first.seed}, hash seed {first.hash_seed})"
+            below.append(f"{printable(file)}{seeds}: {first.text}")
+        remarks = dict.fromkeys(remark for outcome in own for remark in outcome.remarks)
+        below += [f"{printable(file)}: {remark}" for remark in remarks]
+        numbers = (str(best.records), str(best.requests), str(len(own)))
+        lines.append(Line((printable(file), *numbers, result), "red" if failed else None))
+    print_table(columns, lines)
+    if below:
+        click.echo("\n" + "\n".join(below))
+
+
 def replay_summary(report: "ReplayReport", seconds: float) -> str:
     """Return the text for a replay without a difference, which took `seconds`."""
+    from mcp_trio._replay.repeat import remarks_of
+
     counts = f"{report.records} records, {report.requests} requests handled"
     ending = "" if report.is_complete else ", up to where the recording was cut"
     lines = [
         f"the same, byte for byte: {counts}{ending}",
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
-        *(f"note: {note}" for note in report.notes),
-        *(f"untracked call: {call}" for call in report.untracked_calls),
-        *(f"listed otherwise: {change}" for change in report.list_changes),
+        *remarks_of(report),
         *(_continuing(lane, location) for lane, location in report.continuing.items()),
     ]
     return "\n".join(lines)

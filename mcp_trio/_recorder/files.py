@@ -444,6 +444,25 @@ def open_recording(
         yield from _lines_of_segment(segment, head.session, limits)
 
 
+def recordings_in(folder: str | os.PathLike[str], *, role: str) -> list[str]:
+    """Return the recordings of a role in a folder and its folders, sorted, without later segments.
+
+    Files that cannot be read as a recording are returned too, so that they are not overlooked.
+    """
+    found = list[str]()
+    for path in sorted(Path(folder).rglob(f"*{SUFFIX}*")):
+        name = os.fspath(path)
+        if not name.endswith((SUFFIX, SUFFIX + COMPRESSED_SUFFIX)) or not path.is_file():
+            continue
+        try:
+            head = _head(next(_lines(name, DEFAULT_LIMITS), b""))
+        except RecordingError:
+            head = _FirstBody()
+        if head.segment == 1 and head.role in {role, ""}:
+            found.append(name)
+    return found
+
+
 # Damage by which the recording is not what was recorded. A line that was cut off at the end is
 # none, nor are records of a later version.
 _DAMAGING: Final = frozenset({"damaged", "digest", "numbering"})
@@ -490,6 +509,7 @@ def is_free_for_segment(name: str) -> bool:
 class _FirstBody(msgspec.Struct):
     session: str = ""
     segment: int = 1
+    role: str = ""
 
 
 class _FirstRecord(msgspec.Struct, rename={"head": "f"}):

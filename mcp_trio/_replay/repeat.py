@@ -1,0 +1,232 @@
+"""Replaying recordings many times: under scheduler seeds and hash seeds, or from a folder.
+
+A hash seed decides the order of sets of strings, and is fixed when Python starts. So each hash seed
+has a process of its own, which this module runs as `python -m mcp_trio._replay.repeat`: it reads a
+`ReplayJob` from stdin, and writes an `Outcome` per line to stdout.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Final, Literal
+
+import msgspec
+
+from mcp_trio._replay.replay import Mode, ReplayReport, replay
+from mcp_trio._replay.targets import TargetError, fresh_server
+from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.errors import MCPError, NothingCompared, RecordingError, ReplayDivergence
+
+HASH_SEEDS: Final = (1, 2)
+
+_STDERR_LINES_MAX: Final = 20
+
+Status = Literal["same", "diverged", "nothing", "unusable"]
+
+_STATUSES: Final[dict[type[MCPError], Status]] = {
+    ReplayDivergence: "diverged",
+    NothingCompared: "nothing",
+    RecordingError: "unusable",
+}
+
+
+class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Recordings to replay, each under every seed from 0; see `replay` for the other fields.
+
+    Attributes:
+        files: The recordings.
+        target: The server; see `import_server`.
+        repeat: The number of scheduler seeds; 0 leaves the order of the tasks to Trio.
+    """
+
+    files: Sequence[str]
+    target: str
+    repeat: int = 0
+    mode: Mode = "strict"
+    key: bytes | None = None
+    allow_damaged: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one replay.
+
+    Attributes:
+        file: The recording.
+        status: "same"; "diverged"; "nothing", if no request was compared; or "unusable".
+        text: The text of the error; empty if the replay is the same.
+        records: The number of records that were replayed.
+        requests: The number of requests that were handled.
+        remarks: Notes, untracked calls and changed lists of the report.
+        seed: The seed of the scheduler, if it had one.
+        hash_seed: The seed of Python's hashes, if it was set.
+    """
+
+    file: str
+    status: Status
+    text: str = ""
+    records: int = 0
+    requests: int = 0
+    remarks: Sequence[str] = ()
+    seed: int | None = None
+    hash_seed: int | None = None
+
+
+def remarks_of(report: ReplayReport) -> list[str]:
+    """Return what a report says beside its numbers, one text each."""
+    return [
+        *(f"note: {note}" for note in report.notes),
+        *(f"untracked call: {call}" for call in report.untracked_calls),
+        *(f"listed otherwise: {change}" for change in report.list_changes),
+    ]
+
+
+def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[Outcome]:
+    """Replay in this process, and yield each outcome; the target is imported anew for each.
+
+    Raises:
+        TargetError: The target names no server, or cannot be imported.
+    """
+    for file in job.files:
+        for seed in range(job.repeat) if job.repeat else (None,):
+            yield _replay_once(job, file, seed, hash_seed)
+
+
+def _replay_once(job: ReplayJob, file: str, seed: int | None, hash_seed: int | None) -> Outcome:
+    schedule = nullcontext() if seed is None else seeded_schedule(seed)
+    with fresh_server(job.target) as server, schedule:
+        try:
+            report = replay(
+                file, server, mode=job.mode, key=job.key, allow_damaged=job.allow_damaged
+            )
+        except (ReplayDivergence, NothingCompared, RecordingError) as error:
+            status = _STATUSES[type(error)]
+            return Outcome(
+                file=file, status=status, text=str(error), seed=seed, hash_seed=hash_seed
+            )
+    return Outcome(
+        file=file,
+        status="same",
+        records=report.records,
+        requests=report.requests,
+        remarks=remarks_of(report),
+        seed=seed,
+        hash_seed=hash_seed,
+    )
+
+
+# In processes -------------------------------------------------------------------------------------
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    job: ReplayJob
+    path: Sequence[str]
+
+
+class _Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The last line of a process that could not import the target."""
+
+    target_error: str
+
+
+def replay_repeatedly(
+    job: ReplayJob, *, on_outcome: Callable[[Outcome], object] = lambda _: None
+) -> list[Outcome]:
+    """Replay in a process for each of `HASH_SEEDS`, at once; return the outcomes.
+
+    `on_outcome` is called from other threads, one call at a time.
+
+    Raises:
+        TargetError: The target names no server, or cannot be imported.
+        RuntimeError: A process ended early, as by a handler that ends it.
+    """
+    workers = [_Worker(job, hash_seed, on_outcome) for hash_seed in HASH_SEEDS]
+    try:
+        for worker in workers:
+            worker.thread.join()
+    finally:
+        for worker in workers:
+            worker.stop()
+    for worker in workers:
+        if worker.error is not None:
+            raise worker.error
+    return [outcome for worker in workers for outcome in worker.outcomes]
+
+
+_calls: Final = threading.Lock()
+
+
+class _Worker:
+    """A process that replays, and the thread that reads its outcomes."""
+
+    def __init__(
+        self, job: ReplayJob, hash_seed: int, on_outcome: Callable[[Outcome], object]
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self.error: Exception | None = None
+        self._on_outcome = on_outcome
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  `stop` closes it
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        )
+        self._job = msgspec.json.encode(_Job(job=job, path=sys.path))
+        self.thread = threading.Thread(target=self._run, name="mcp_trio replay", daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Kill the process if it still runs, and close its files."""
+        self._process.kill()
+        self._process.wait()
+        self.thread.join()
+        self._stderr.close()
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except Exception as error:  # `replay_repeatedly` raises it
+            self.error = error
+
+    def _read(self) -> None:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        with stdin, stdout:
+            stdin.write(self._job)
+            stdin.close()
+            for line in stdout:
+                read = msgspec.json.decode(line, type=dict[str, object])
+                if "target_error" in read:
+                    raise TargetError(str(read["target_error"]))
+                outcome = msgspec.json.decode(line, type=Outcome)
+                self.outcomes.append(outcome)
+                with _calls:
+                    self._on_outcome(outcome)
+        if status := self._process.wait():
+            self._stderr.seek(0)
+            lines = self._stderr.read().decode(errors="replace").splitlines()
+            tail = "\n".join(lines[-_STDERR_LINES_MAX:])
+            raise RuntimeError(f"a process that replays ended with status {status}:\n{tail}")
+
+
+def _main() -> None:
+    # What handlers print must not get between the outcomes.
+    with os.fdopen(os.dup(1), "wb", buffering=0) as output:
+        os.dup2(2, 1)
+        given = msgspec.json.decode(sys.stdin.buffer.read(), type=_Job)
+        sys.path[:] = given.path
+        try:
+            for outcome in replay_here(given.job, hash_seed=int(os.environ["PYTHONHASHSEED"])):
+                output.write(msgspec.json.encode(outcome) + b"\n")
+        except TargetError as error:
+            output.write(msgspec.json.encode(_Failure(target_error=str(error))) + b"\n")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,193 @@
+"""TARGET: a server in a Python file or module, and importing it afresh for each replay."""
+
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from mcp_trio._server.server import Server
+from mcp_trio.errors import MCPError
+
+# Like multiprocessing, which imports a main module a second time under such a name: code under
+# `if __name__ == "__main__"` does not run.
+FILE_MODULE_NAME: Final = "__mcp_main__"
+
+_OWN_PACKAGE: Final = __name__.partition(".")[0]
+_LIBRARY_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
+
+
+class TargetError(MCPError):
+    """A TARGET names no server, or cannot be imported."""
+
+
+def import_server(target: str) -> Server:
+    """Import the server that `file.py[:object]` or `package.module[:object]` names.
+
+    Without an object, the module's only `Server` is used. Modules next to the file can be imported,
+    as in a script; for a module name, the working directory is searched.
+
+    Raises:
+        TargetError: There is no such file, module or server, or importing it raises.
+    """
+    source, _, name = target.partition(":")
+    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+    servers = {key: value for key, value in vars(module).items() if isinstance(value, Server)}
+    choices = f"servers in this module: {', '.join(servers) or 'none'}"
+    if name:
+        if name in servers:
+            return servers[name]
+        if not hasattr(module, name):
+            raise TargetError(f"{source} has no object {name!r}; {choices}")
+        kind = type(getattr(module, name)).__name__
+        raise TargetError(f"{target} is not a Server but an object of type {kind}; {choices}")
+    distinct = list({id(server): server for server in servers.values()}.values())
+    if not distinct:
+        raise TargetError(f"{target} defines no Server at its top level")
+    if len(distinct) > 1:
+        raise TargetError(
+            f"{target} defines {len(distinct)} servers; choose one with {target}:object; {choices}"
+        )
+    return distinct[0]
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(FILE_MODULE_NAME, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[FILE_MODULE_NAME] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed_import(str(path), error) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    if not all(map(str.isidentifier, name.split("."))):
+        raise TargetError(f"{name!r} is not a module name; a file name must end with .py")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        is_target = error.name is not None and f"{name}.".startswith(f"{error.name}.")
+        if not is_target:  # the module exists, but a module that it imports does not
+            raise _failed_import(name, error) from error
+        raise TargetError(f"{name}: no such module; a file name must end with .py") from error
+    except Exception as error:
+        raise _failed_import(name, error) from error
+
+
+def _failed_import(source: str, error: Exception) -> TargetError:
+    """Return an error with the traceback of the user's code, without the frames that import it."""
+    frames = error.__traceback__
+    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    lines = traceback.format_exception(type(error), error, frames)
+    return TargetError(f"{source} cannot be imported:\n{''.join(lines).rstrip()}")
+
+
+def _is_import_machinery(file: str) -> bool:
+    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")
+
+
+# Importing afresh ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def fresh_server(target: str) -> Generator[Server]:
+    """Import the server and its modules anew; afterwards, the modules are those from before.
+
+    So nothing that earlier sessions or replays left in variables of the modules is found. The
+    modules of a server are those in its package, or beside its file and below; installed packages,
+    test modules and `conftest` are not imported anew. No other thread may import meanwhile.
+
+    Raises:
+        TargetError: As `import_server`.
+    """
+    before, path = _own_modules(target), [*sys.path]
+    for name in before:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    try:
+        yield import_server(target)
+    finally:
+        for name in _own_modules(target):
+            del sys.modules[name]
+        sys.modules.update(before)
+        for name, module in before.items():
+            parent, _, tail = name.rpartition(".")
+            if parent in sys.modules:
+                setattr(sys.modules[parent], tail, module)
+        sys.path[:] = path
+
+
+def target_of(server: Server) -> str | None:
+    """Return the target that names a server; None if it is no variable of a module."""
+    for name, module in tuple(sys.modules.items()):
+        if _is_of_tests(name) or name in {"__main__", FILE_MODULE_NAME}:
+            continue
+        variables = getattr(module, "__dict__", {})
+        for variable, value in tuple(variables.items()):
+            if value is server:
+                return f"{name}:{variable}"
+    return None
+
+
+def _own_modules(target: str) -> dict[str, ModuleType]:
+    """Return the imported modules that belong to a target, by name."""
+    folder = _folder_of(target.partition(":")[0])
+    if folder is None:
+        return {}
+    return {
+        name: module
+        for name, module in tuple(sys.modules.items())
+        if name == FILE_MODULE_NAME or _is_own(name, module, folder)
+    }
+
+
+def _folder_of(source: str) -> Path | None:
+    if source.endswith(".py"):
+        return Path(source).resolve().parent
+    top = source.partition(".")[0]
+    if top == _OWN_PACKAGE:
+        top = source  # an example
+    # A namespace package has no file.
+    modules = (sys.modules.get(name) for name in (top, source))
+    files = (getattr(module, "__file__", None) for module in modules)
+    file = next(filter(None, files), None)
+    return None if file is None else Path(file).resolve().parent
+
+
+def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py") or _is_of_tests(name):
+        return False
+    if name == "__main__" or _is_of_this_package(name):
+        return False
+    path = Path(file).resolve()
+    if not path.is_relative_to(folder) or path.is_relative_to(sysconfig.get_path("stdlib")):
+        return False
+    return not _LIBRARY_FOLDERS.intersection(path.parts)
+
+
+def _is_of_this_package(name: str) -> bool:
+    is_example = name.startswith(f"{_OWN_PACKAGE}.examples.")
+    return not is_example and f"{name}.".startswith(f"{_OWN_PACKAGE}.")
+
+
+def _is_of_tests(name: str) -> bool:
+    return any(_is_test_part(part) for part in name.split("."))
+
+
+def _is_test_part(part: str) -> bool:
+    return part.startswith("test_") or part.endswith("_test") or part == "conftest"
