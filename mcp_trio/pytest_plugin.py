@@ -11,8 +11,10 @@ The package itself is imported only when a test uses a fixture.
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -237,22 +239,59 @@ class Replay:
         self._node: pytest.Item = request.node
 
     def __call__(
-        self, server: "Server", path: str | os.PathLike[str] | None = None
+        self,
+        server: "Server | str",
+        path: str | os.PathLike[str] | None = None,
+        *,
+        repeat: int = 0,
+        allow_damaged: bool = False,
     ) -> "ReplayReport | InputsReport":
         """Replay the marker's recording, or the one at `path`, against `server`.
 
-        The call returns when the replay has finished, also inside a Trio program. Calls that a
+        `server` is a server, or names one: `desk.py`, relative to the test's file, or
+        `package.module`, either with `:object`. A server that is a variable of a module, and is as
+        its module made it, is imported anew with the other modules of its folder or package, so
+        that replays do not disturb each other; afterwards, all modules are those from before.
+
+        With `repeat`, the recording is then replayed under so many seeds of the scheduler, each
+        with two seeds of Python's hashes, in two processes; the server must be such a variable.
+        `allow_damaged` is that of `mcp_trio.recording.replay`.
+
+        The call returns when the replays have finished, also inside a Trio program. Calls that a
         replay cannot repeat are reported as `UntrackedCallWarning`. With mode "inputs" `server` may
         be any target of a client, such as a command or the URL of another process.
         """
         __tracebackhide__ = True
         file, mode = self._paths.path_or_marker(path), self._paths.mode
         if mode == "inputs":
-            return _drive(file, server, self._paths.ignore)
-        report = _replay(file, server, mode)
+            if repeat:
+                raise AssertionError('repeat is not for mode="inputs"')
+            return _drive(file, server, self._paths.ignore, allow_damaged=allow_damaged)
+        target = self._target(server) if isinstance(server, str) else server
+        report = _replay(file, target, mode, allow_damaged=allow_damaged)
+        if repeat:
+            _replay_repeatedly(file, target, mode, repeat, allow_damaged=allow_damaged)
         for untracked_call in report.untracked_calls:
             self._node.warn(UntrackedCallWarning(str(untracked_call)))
         return report
+
+    def all(
+        self, server: "Server | str", folder: str | os.PathLike[str], *, repeat: int = 0
+    ) -> "list[ReplayReport | InputsReport]":
+        """Replay all recordings of servers in `folder` and its folders; fail if there are none."""
+        __tracebackhide__ = True
+        from mcp_trio._recorder.files import recordings_in
+
+        place = self._paths.path_or_marker(folder)
+        files = recordings_in(place, role="server")
+        if not files:
+            raise AssertionError(f"nothing was compared: {place} holds no recording of a server")
+        return [self(server, file, repeat=repeat) for file in files]
+
+    def _target(self, text: str) -> str:
+        """Return a target whose file is found from any folder."""
+        is_file = text.partition(":")[0].endswith(".py")
+        return os.fspath(self._paths.path_or_marker(text)) if is_file else text
 
 
 class Mock:
@@ -439,18 +478,86 @@ class _RecordingServer:
 # Failing the test -------------------------------------------------------------------------------
 
 
-def _replay(path: Path, server: "Server", mode: Literal["strict", "outbound"]) -> "ReplayReport":
+def _replay(
+    path: Path,
+    server: "Server | str",
+    mode: Literal["strict", "outbound"],
+    *,
+    allow_damaged: bool = False,
+) -> "ReplayReport":
     __tracebackhide__ = True
     from mcp_trio.recording import replay
 
-    return _or_fail(lambda: _outside_trio(partial(replay, path, server, mode=mode)))
+    def work(fresh: "Server") -> "ReplayReport":
+        return replay(path, fresh, mode=mode, allow_damaged=allow_damaged)
+
+    return _or_fail(lambda: _outside_trio(partial(_with_fresh_server, server, work)))
 
 
-def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport":
+def _with_fresh_server(server: "Server | str", work: "Callable[[Server], Result]") -> Result:
+    """Call `work` with a server that is imported anew, or with the given one if it differs."""
+    from mcp_trio._replay.targets import TargetError, fresh_server, target_of
+    from mcp_trio._server.sessions import sessions_of
+
+    if isinstance(server, str):
+        with fresh_server(server) as fresh:
+            return work(fresh)
+    target = target_of(server)
+    if target is not None:
+        module = target.partition(":")[0]
+        file = getattr(sys.modules[module], "__file__", None)
+        with suppress(TargetError), fresh_server(target) as fresh:
+            is_same_file = getattr(sys.modules[module], "__file__", None) == file
+            listed = (sessions_of(each).registry.listed() for each in (fresh, server))
+            # A test may have changed the server since it was imported.
+            if is_same_file and next(listed) == next(listed):
+                return work(fresh)
+    return work(server)
+
+
+def _replay_repeatedly(
+    path: Path,
+    server: "Server | str",
+    mode: Literal["strict", "outbound"],
+    repeat: int,
+    *,
+    allow_damaged: bool,
+) -> None:
+    __tracebackhide__ = True
+    from mcp_trio._replay.repeat import ReplayJob, replay_repeatedly
+    from mcp_trio._replay.targets import target_of
+
+    target = server if isinstance(server, str) else target_of(server)
+    if target is None:
+        raise AssertionError(
+            "repeat needs a server that other processes can import: pass 'file.py:server', or a"
+            " server that is a variable of a module that is no test"
+        )
+    job = ReplayJob(
+        files=[os.fspath(path)],
+        target=target,
+        repeat=repeat,
+        mode=mode,
+        allow_damaged=allow_damaged,
+    )
+    outcomes = _or_fail(partial(replay_repeatedly, job))
+    failed = [outcome for outcome in outcomes if outcome.status != "same"]
+    if failed:
+        first = failed[0]
+        raise AssertionError(
+            f"{len(failed)} of {len(outcomes)} replays differ; with scheduler seed {first.seed} and"
+            f" hash seed {first.hash_seed}:\n{first.text}"
+        )
+
+
+def _drive(
+    path: Path, target: "Target", ignore: Sequence[str], *, allow_damaged: bool = False
+) -> "InputsReport":
     __tracebackhide__ = True
     from mcp_trio.recording import drive
 
-    report = _or_fail(lambda: _outside_trio(partial(drive, path, target, ignore=ignore)))
+    work = partial(drive, path, target, ignore=ignore, allow_damaged=allow_damaged)
+    report = _or_fail(lambda: _outside_trio(work))
     if not report.is_same:
         raise AssertionError(str(report))
     return report

@@ -153,7 +153,7 @@ def replay_command(
     Each FILE may also be a folder, which stands for all recordings of servers in it.
     """
     has_command = command_after_dashes(context) is not None
-    if target is not None and (has_command or not files):  # click takes a last FILE for TARGET
+    if target is not None and (has_command or not files):  # click takes the last FILE for TARGET
         files, target = (*files, target), None
     if not files:
         raise click.UsageError("name a FILE, and a TARGET or a URL, or a COMMAND after --")

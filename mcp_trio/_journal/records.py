@@ -134,7 +134,7 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     `listed` has a line for each tool, prompt, resource and template as the server lists it, by
     `LISTED_KINDS`: 8 hexadecimal digits of a digest, a space, and the name or URI. A list that is
     too long has one line, for all of it, without a name. `earlier_sessions` is the number of the
-    server's sessions in this process that began before.
+    server's sessions in this process that had ended when the recording began.
 
     Each later segment begins with the same body, except for its `segment` number; `session` tells
     which files belong together.

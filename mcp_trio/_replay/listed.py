@@ -119,7 +119,9 @@ def name_change(
     entry = _used_entry(message_fields(data), registry)
     if entry is not None and entry in changes:
         lines = str(divergence).split("\n")
-        lines.insert(-1, f"  {'listed:':<11}{_entry_text(entry)} was {changes[entry]}")
+        row = f"  {'cause:':<11}{_entry_text(entry)} was {changes[entry]} since the recording"
+        place = next(place for place, line in enumerate(lines) if line.startswith("  waiting:"))
+        lines.insert(place, row)
         divergence.args = ("\n".join(lines),)
     return divergence
 

@@ -1,8 +1,8 @@
 """Replaying recordings many times: under scheduler seeds and hash seeds, or from a folder.
 
 A hash seed decides the order of sets of strings, and is fixed when Python starts. So each hash seed
-has a process of its own, which this module runs as `python -m mcp_trio._replay.repeat`: it reads a
-`ReplayJob` from stdin, and writes an `Outcome` per line to stdout.
+has a process of its own, which runs `work`: it reads a `ReplayJob` from stdin, and writes an
+`Outcome` per line to stdout.
 """
 
 import os
@@ -121,9 +121,11 @@ def _replay_once(job: ReplayJob, file: str, seed: int | None, hash_seed: int | N
 # In processes -------------------------------------------------------------------------------------
 
 
-class _Job(msgspec.Struct, frozen=True, kw_only=True):
-    job: ReplayJob
-    path: Sequence[str]
+# The process imports from the same folders as this one.
+_PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop());"
+    f" from {__name__} import work; work()"
+)
 
 
 class _Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,13 +172,13 @@ class _Worker:
         self._on_outcome = on_outcome
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  `stop` closes it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-c", _PROGRAM, msgspec.json.encode(sys.path).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
         )
-        self._job = msgspec.json.encode(_Job(job=job, path=sys.path))
+        self._job = msgspec.json.encode(job)
         self.thread = threading.Thread(target=self._run, name="mcp_trio replay", daemon=True)
         self.thread.start()
 
@@ -215,18 +217,14 @@ class _Worker:
             raise RuntimeError(f"a process that replays ended with status {status}:\n{tail}")
 
 
-def _main() -> None:
+def work() -> None:
+    """Run the job that stdin names; for a process of `replay_repeatedly`."""
     # What handlers print must not get between the outcomes.
     with os.fdopen(os.dup(1), "wb", buffering=0) as output:
         os.dup2(2, 1)
-        given = msgspec.json.decode(sys.stdin.buffer.read(), type=_Job)
-        sys.path[:] = given.path
+        job = msgspec.json.decode(sys.stdin.buffer.read(), type=ReplayJob)
         try:
-            for outcome in replay_here(given.job, hash_seed=int(os.environ["PYTHONHASHSEED"])):
+            for outcome in replay_here(job, hash_seed=int(os.environ["PYTHONHASHSEED"])):
                 output.write(msgspec.json.encode(outcome) + b"\n")
         except TargetError as error:
             output.write(msgspec.json.encode(_Failure(target_error=str(error))) + b"\n")
-
-
-if __name__ == "__main__":
-    _main()

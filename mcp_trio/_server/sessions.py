@@ -127,17 +127,15 @@ class CountedSession:
     _all: _Counts
     _same_file: _Counts
     _forget_file: Callable[[], object] | None = None
-    _others_closed_before: int = attrs.field(init=False)
     earlier: int = attrs.field(init=False)
-    """The number of sessions that began before, and are not in the same file."""
+    """The number of sessions that had ended when this one began, and are not in the same file."""
 
     def __attrs_post_init__(self) -> None:
-        self.earlier = self._all.opened - self._same_file.opened
-        self._others_closed_before = self._all.closed - self._same_file.closed
+        self.earlier = self._all.closed - self._same_file.closed
 
     def others(self) -> int:
         """Return how many other sessions were open meanwhile and are not in the same file."""
-        return self._all.opened - self._same_file.opened - self._others_closed_before
+        return self._all.opened - self._same_file.opened - self.earlier
 
     def closed(self) -> None:
         """Count the session as closed."""

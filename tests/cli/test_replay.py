@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -186,7 +187,8 @@ def test_a_file_that_is_not_a_recording_is_reported_in_one_line(invoke, tmp_path
     [
         ((), "name a TARGET or a URL, or a COMMAND after --"),
         (("--inputs",), "name one server"),
-        ((WEATHER, "--", "some"), "name one server"),
+        ((WEATHER, "--", "some"), "a live server takes one FILE, and no --repeat"),
+        ((WEATHER, "--inputs", "--repeat", "2"), "a live server takes one FILE, and no --repeat"),
         (("--",), "no COMMAND follows --"),
         ((WEATHER, "--ignore", "$"), "need --inputs"),
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is no JSON path"),
@@ -200,8 +202,109 @@ def test_contradictory_options_are_rejected(invoke, given, text):
 
 def test_the_usage_has_a_line_for_each_way_to_name_a_server(invoke):
     first, second = invoke("replay").output.splitlines()[:2]
-    assert first.endswith(" replay [OPTIONS] FILE [TARGET]")
-    assert second.endswith(" replay [OPTIONS] FILE -- COMMAND...")
+    assert first.endswith(" replay [OPTIONS] FILE... [TARGET]")
+    assert second.endswith(" replay [OPTIONS] FILE... -- COMMAND...")
+
+
+# Several recordings, and many replays.
+
+COUNTING = """
+from mcp_trio import Context, Server
+import letters
+
+server = Server("counting")
+calls = 0
+
+@server.tool
+async def count(*, ctx: Context) -> int:
+    global calls
+    calls += 1
+    letters.used.append(calls)
+    await ctx.sleep(0)
+    return len(letters.used) + calls
+
+@server.tool
+async def shuffled() -> str:
+    return "".join({"a", "b", "c", "d", "e"})
+"""
+
+
+@pytest.fixture
+def counting(tmp_path):
+    """A function that records a call of a tool in a process of its own."""
+    (tmp_path / "letters.py").write_text("used = []\n")
+    (tmp_path / "counting.py").write_text(COUNTING)
+
+    def record(tool, name):
+        path = tmp_path / "recordings" / name
+        path.parent.mkdir(exist_ok=True)
+        run = [sys.executable, "-m", "mcp_trio"]
+        server = [*run, "run", tmp_path / "counting.py", "--record", path]
+        command = [*run, "call", tool, "--", *server]
+        environment = {**os.environ, "PYTHONHASHSEED": "77"}
+        subprocess.run(list(map(str, command)), check=True, timeout=60, env=environment)
+        return path
+
+    return record
+
+
+def test_each_replay_gets_a_server_that_is_imported_anew(invoke, counting, tmp_path):
+    first, second = (counting("count", f"{name}.mcprec.jsonl") for name in "ab")
+    shown = invoke("replay", first, second, tmp_path / "counting.py")
+    assert shown.exit_code == 0, shown.output
+    rows = [line.split()[-4:] for line in shown.stdout.splitlines()[1:]]
+    assert rows == [["1", "1", "the", "same"]] * 2
+    assert "letters" not in sys.modules
+
+
+def test_a_folder_is_replayed_under_many_seeds(invoke, counting, tmp_path):
+    path = counting("count", "a.mcprec.jsonl")
+    (path.parent / "proxy.mcprec.jsonl").write_bytes(
+        path.read_bytes().replace(b'"role":"server"', b'"role":"proxy"')
+    )
+    shown = invoke("replay", path.parent, tmp_path / "counting.py", "--repeat", "3")
+    assert shown.exit_code == 0, shown.output
+    _, row = shown.stdout.splitlines()
+    assert row.split()[0] == str(path)
+    assert row.split()[-3:] == ["6", "the", "same"]
+
+
+def test_a_result_that_depends_on_the_hash_seed_diverges_under_another(invoke, counting, tmp_path):
+    counting("shuffled", "a.mcprec.jsonl")
+    path = counting("count", "b.mcprec.jsonl")
+    shown = invoke("replay", path.parent, tmp_path / "counting.py", "--repeat", "2")
+    assert shown.exit_code == 1
+    assert re.search(r"a\.mcprec\.jsonl +\d+ +\d+ +4 +diverged(: 2 of 4)?\n", shown.stdout)
+    assert re.search(r"b\.mcprec\.jsonl +\d+ +\d+ +4 +the same\n", shown.stdout)
+    assert re.search(
+        r"a\.mcprec\.jsonl \(scheduler seed 0, hash seed \d\): replay diverged", shown.stdout
+    )
+
+
+def test_replays_that_compare_nothing_fail(invoke, counting, tmp_path):
+    target = tmp_path / "counting.py"
+    path = counting("count", "a.mcprec.jsonl")
+    (tmp_path / "empty").mkdir()
+    shown = invoke("replay", tmp_path / "empty", target)
+    assert (shown.exit_code, "nothing was compared: " in shown.stderr) == (1, True)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))
+    shown = invoke("replay", path, target)
+    assert (shown.exit_code, "nothing was compared: " in shown.stderr) == (1, True)
+    shown = invoke("replay", path.parent, target)
+    assert (shown.exit_code, "nothing compared" in shown.stdout) == (1, True)
+    path.write_bytes(b"")
+    shown = invoke("replay", path.parent, target)
+    assert (shown.exit_code, "it is empty" in shown.stdout) == (2, True)
+
+
+@pytest.mark.parametrize("options", [(), ("--repeat", "1")])
+def test_a_target_that_cannot_be_imported_is_named(invoke, counting, tmp_path, options):
+    path = counting("count", "a.mcprec.jsonl")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    shown = invoke("replay", path, path, tmp_path / "broken.py", *options)
+    assert shown.exit_code == 2
+    assert "broken.py cannot be imported" in shown.stderr
+    assert "ZeroDivisionError" in shown.stderr
 
 
 # `sweep`.

@@ -82,6 +82,103 @@ def outcome(result, **counts):
 # The marker and mcp_replay.
 
 
+COUNTING = """
+from mcp_trio import Server
+
+server = Server("counting")
+calls = []
+
+@server.tool
+async def count() -> int:
+    calls.append(1)
+    return len(calls)
+
+@server.tool
+async def shuffled() -> str:
+    return "".join({"a", "b", "c", "d", "e"})
+"""
+
+
+@pytest.fixture
+def counting(desk):
+    """A server whose module counts, and a recording of its first call."""
+    desk.makepyfile(desk=COUNTING)
+    record(desk, "trip", "count", {})
+    return desk
+
+
+@pytest.mark.usefixtures("findable")
+def test_replays_do_not_disturb_each_other(counting):
+    test = """
+        import sys
+        import pytest
+        import desk
+
+        @pytest.mark.mcp_recording("trip.mcprec.jsonl")
+        @pytest.mark.parametrize("server", [desk.server, "desk.py", "desk.py:server", "desk"])
+        def test_it(mcp_replay, server):
+            for _ in range(2):
+                mcp_replay(server)
+            assert desk.calls == []
+            assert sys.modules["desk"] is desk
+
+        @pytest.mark.mcp_recording("trip.mcprec.jsonl")
+        def test_a_server_that_the_test_changed_is_replayed_itself(mcp_replay):
+            desk.server.tool(name="new")(lambda: 1)
+            assert 'the tool "new" was added' in mcp_replay(desk.server).list_changes
+            assert desk.calls == [1]
+    """
+    outcome(run(counting, test_it=test), passed=5)
+
+
+@pytest.mark.usefixtures("findable")
+def test_a_replay_can_be_repeated_under_many_seeds(counting, monkeypatch):
+    record(counting, "shuffled", "shuffled", {})
+    test = """
+        import desk
+
+        def test_same(mcp_replay):
+            mcp_replay(desk.server, "trip.mcprec.jsonl", repeat=2)
+
+        def test_all(mcp_replay):
+            mcp_replay.all("desk.py", ".", repeat=2)
+
+        def test_made(mcp_replay):
+            mcp_replay(desk.make(), "trip.mcprec.jsonl", repeat=2)
+    """
+    with (counting.path / "desk.py").open("a") as file:
+        file.write("\ndef make():\n    made = Server('counting')\n    made.tool(count)\n")
+        file.write("    made.tool(shuffled)\n    return made\n")
+    text = outcome(run(counting, test_it=test), passed=1, failed=2)
+    assert "replays differ; with scheduler seed 0 and hash seed" in text
+    assert "repeat needs a server that other processes can import" in text
+
+
+@pytest.mark.usefixtures("findable")
+def test_a_folder_without_recordings_fails(desk):
+    test = """
+        import desk
+
+        def test_it(mcp_replay):
+            mcp_replay.all(desk.server, "recordings")
+    """
+    text = outcome(run(desk, test_it=test), failed=1)
+    assert "nothing was compared" in text
+
+
+@pytest.mark.usefixtures("findable")
+def test_a_recording_that_shows_nothing_fails(trip):
+    path = trip.path / "trip.mcprec.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0])
+    test = MARKED.format("mcp_replay(server)")
+    assert "nothing was compared" in outcome(run(trip, test_it=test), failed=1)
+    path.write_bytes(b"".join(lines).replace(b"Hello", b"Howdy"))
+    assert "the recording is damaged" in outcome(run(trip), failed=1)
+    trip.makepyfile(test_it=MARKED.format("mcp_replay(server, allow_damaged=True)"))
+    assert "replay diverged" in outcome(run(trip), failed=1)
+
+
 @pytest.mark.usefixtures("findable")
 def test_a_marker_and_the_fixture_replay_a_recording(trip):
     outcome(run(trip, test_it=MARKED.format("mcp_replay(server)")), passed=1)

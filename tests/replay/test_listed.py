@@ -120,17 +120,19 @@ def test_another_divergence_of_the_request_names_what_changed(recorded):
     path = recorded(USES["tool"])
     divergence = diverged(path, make_server(changed=["add"], word="subtracted"))
     assert divergence.kind == "frame"
-    assert '\n  listed:    the tool "add" was changed\n' in str(divergence)
-    assert "listed:" not in str(diverged(path, make_server(changed=["other"], word="x")))
+    assert '\n  cause:     the tool "add" was changed since the recording\n' in str(divergence)
+    assert "since the recording" not in str(
+        diverged(path, make_server(changed=["other"], word="x"))
+    )
 
 
 def test_a_divergence_of_a_later_session_of_a_process_says_so(recorded):
     server = make_server()
     path = recorded(USES["tool"], server=server)
-    assert "had served" not in str(diverged(path, make_server(word="x")))
+    assert "ended before this one began" not in str(diverged(path, make_server(word="x")))
     path.unlink()
     recorded(USES["tool"], server=server)
     assert json.loads(path.read_bytes().splitlines()[0])["f"]["earlier_sessions"] == 1
-    assert "the recorded process had served 1 session before" in str(
+    assert "1 other session of the recorded process ended before this one began" in str(
         diverged(path, make_server(word="x"))
     )
