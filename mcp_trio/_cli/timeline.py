@@ -698,7 +698,14 @@ class _Exchange:
     record: int
     took_ms: float | None = None
     is_error: bool = False
-    is_cancelled: bool = False
+    was_cancelled_by_peer: bool = False
+    had_cancelled_operation: bool = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the request itself was cancelled, not only an operation or a task in it."""
+        has_stopped = self.had_cancelled_operation and self.took_ms is None
+        return self.was_cancelled_by_peer or has_stopped
 
 
 def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
@@ -713,7 +720,9 @@ def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
         elif row.id in by_id or len(by_id) == 1:
             exchange = by_id.get(row.id) or next(iter(by_id.values()))
             if row.outcome == "cancelled":
-                exchange.is_cancelled = True
+                exchange.was_cancelled_by_peer |= row.kind != "cxl"
+                # A child task has a lane such as r12.1.
+                exchange.had_cancelled_operation |= "." not in (row.lane or ".")
             elif row.took_ms is not None:
                 exchange.took_ms = row.took_ms
                 exchange.is_error = row.outcome == "error"

@@ -448,6 +448,26 @@ def test_the_summary_counts_cancelled_and_unanswered_requests(write, invoke):
     assert not any(line.startswith("slowest") for line in lines)
 
 
+def test_the_summary_counts_cancellations_of_requests_and_not_of_what_is_inside(write, invoke):
+    shown = invoke(
+        "show",
+        write(
+            ("in", request(1, "tools/call", name="races")),
+            ("cmd", {"name": "wait"}, "r1.1", 1),
+            ("cmd", {"name": "wait"}, "r1", 1),
+            ("cxl", None, "r1.1", 2),
+            ("cxl", None, "r1", 2),
+            ("out", result(1, content=[]), "r1", 3),
+            ("in", request(2, "tools/call", name="stopped")),
+            ("cxl", None, "r7", 1),
+            ("in", request(3, "tools/call", name="open")),
+            ("cxl", None, "r9.1", 1),
+        ),
+    )
+    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("tools/call  ")]
+    assert line.split()[1:5] == ["3", "1", "0", "1"]
+
+
 def test_with_a_selection_the_summary_is_of_all_rows(write, invoke):
     lines = invoke("show", "--errors", write(*SESSION)).output.splitlines()
     assert "shown: 2 of 14 rows; the summary is of all of them" in lines
