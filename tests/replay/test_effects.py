@@ -205,7 +205,8 @@ def test_the_module_of_an_exception_is_imported_outside_of_the_handler(
 def test_a_cut_anywhere_replays_up_to_the_cut(world, recorded, tmp_path):
     path = recorded(everything)
     lines = path.read_bytes().splitlines(keepends=True)
-    for count in range(1, len(lines)):
+    first = world.place_of(path, lambda r: "l" in r)
+    for count in range(first + 1, len(lines)):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n])
         report = replay(cut, make_server(everything))
         assert report.records == count - 1
@@ -690,7 +691,8 @@ def test_another_message_or_an_unrecorded_effect_diverges(path, handler, kind):
 
 def test_a_cut_recording_replays_up_to_the_cut(world, path, tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
-    for count in range(1, len(lines)):
+    first = world.place_of(path, lambda r: "l" in r)
+    for count in range(first + 1, len(lines)):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n])
         report = replay(cut, make_server_outbound(in_another_order), mode="outbound")
         assert report.records == count - 1
