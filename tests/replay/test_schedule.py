@@ -330,7 +330,8 @@ def test_batches_replay_byte_for_byte(world, path_batched_sessions):
 def test_a_recording_of_batches_cut_anywhere_replays_up_to_the_cut(
     world, path_batched_sessions, tmp_path, lane
 ):
-    for cut in range(6 + lane, len(world.records(path_batched_sessions)), 3):
+    first = world.place_of(path_batched_sessions, lambda r: r.get("l", "").startswith("r"))
+    for cut in range(first + 1 + lane, len(world.records(path_batched_sessions)), 3):
         part = world.rewrite(
             path_batched_sessions, tmp_path / "cut.mcprec.jsonl", lambda lines, c=cut: lines[:c]
         )
@@ -1106,7 +1107,7 @@ def test_all_sessions_send_the_same_bytes_in_the_same_order(world, path_shared_r
 
 def test_a_cut_replays_up_to_the_cut(world, path_shared_recordings, tmp_path):
     lines = path_shared_recordings.read_bytes().splitlines(keepends=True)
-    first = world.place_of(path_shared_recordings, lambda r: "l" in r)
+    first = world.place_of(path_shared_recordings, lambda r: r.get("l", "").startswith("r"))
     for count in range(first + 1, len(lines), 3):
         cut = world.rewrite(
             path_shared_recordings, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n]
