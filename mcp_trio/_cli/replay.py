@@ -58,14 +58,14 @@ _WITH_A_LIVE_SERVER: Final = "With --inputs, URL or COMMAND"
     short_help="Run handlers against a recording.",
     epilog="""\b
 With a TARGET, its handlers run in this process, and nothing else is started or contacted; with
-several recordings, it is imported anew for each. With --inputs, a URL or a COMMAND, a live server
-gets the messages of the recorded client. Any recording will do then; ids, tokens, cursors and times
-in the responses are not compared.
+several recordings, it is imported anew for each. With --inputs, a URL or a COMMAND, a live
+server gets the messages of the recorded client. Any recording will do then; ids, tokens, cursors
+and times in the responses are not compared.
 
 \b
 Exit status: 0 no difference; 1 a difference: the first one for a TARGET, all of them for a live
-server; or no request was compared; 2 the recording cannot be used, such as one of a client, or one
-that is damaged; or the server cannot be reached.
+server; or no request was compared; 2 the recording cannot be used, such as one of a client or a
+damaged one, or the server cannot be reached.
 
 \b
 Examples:
