@@ -82,9 +82,9 @@ def main() -> None:
         count_function_calls()
     if options.effects:
         use_effects()
-    record = options.record
+    record = None if options.record is None else RecordOptions(options.record, overwrite=True)
     if options.redact:
-        record = RecordOptions(record, redaction=Redaction())
+        record = RecordOptions(options.record, redaction=Redaction(), overwrite=True)
     if options.transport:
         serve_sockets.run(server, options.transport, options.address)
     elif options.port:

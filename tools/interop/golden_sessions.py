@@ -119,6 +119,7 @@ def record_session(name: str, into: Path, *, root: Path = ROOT) -> None:
     session, file = SESSIONS[name], into / f"{name}{SUFFIX}"
     folder = root / session.script
     shutil.rmtree(root, ignore_errors=True)
+    file.unlink(missing_ok=True)  # a session never overwrites a recording
     prepare(session.script, folder)
     server = in_environment(folder, session.server(folder, file))
     client = session.client(session.script, folder, server)
