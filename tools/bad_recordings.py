@@ -121,7 +121,7 @@ TABLE: Final = (
             check=f"cannot read format version {version}",
             replay=f"cannot read format version {version}",
         )
-        for version in (0, 2)
+        for version in (0, 3)
     ),
     Rejected(
         name="later-segment",

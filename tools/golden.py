@@ -99,10 +99,15 @@ GOLDEN: Final[Mapping[str, Golden]] = {
         Golden(name="client", server="weather", role="client", replays=OTHER_ROLE),
         _with_peers("weather-python-sdk", "weather"),
         _with_peers("sqlite-python-sdk", "sqlite"),
-        _with_peers("conformance-python-sdk", "first conformance"),
-        _with_peers("conformance-typescript-sdk", "first conformance"),
-        _with_peers("asking-server", "first conformance"),
-        _with_peers("asking-client", "first conformance", "client", OTHER_ROLE),
+        _with_peers("conformance-python-sdk", "conformance"),
+        Golden(
+            name="conformance-typescript-sdk",
+            server="conformance",
+            needs_peers=True,
+            suffix=SUFFIX + COMPRESSED_SUFFIX,
+        ),
+        _with_peers("asking-server", "conformance"),
+        _with_peers("asking-client", "conformance", "client", OTHER_ROLE),
         *(
             _with_peers(f"{server}-{client}", "weather", "proxy", OTHER_ROLE)
             for server in _PUBLISHED
@@ -135,31 +140,7 @@ def _conformance(_name: str) -> Server:
     folder = HOME / "tools" / "conformance"
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # it imports what lies beside it
-    return _load(folder / "server.py", "server")
-
-
-def _first_conformance(name: str) -> Server:
-    """Return the server as it was for the first recordings."""
-    server = _conformance(name)
-    for tool in _LATER_TOOLS:
-        server.remove_tool(tool)
-    server.remove_resource("test://asking")
-    server.remove_prompt("test_input_required_result_prompt")
-    return server
-
-
-_LATER_TOOLS: Final = (
-    *("test_audio_content", "test_resource_link", "test_structured_content"),
-    *("test_elicitation", "test_elicitation_sep1034_defaults", "test_elicitation_sep1330_enums"),
-    *("test_elicitation_url", "test_url_required", "test_sampling_with_tools"),
-    "test_input_required_result_multiple_inputs",
-    "test_input_required_result_multi_round",
-    *("test_input_required_result_elicitation", "test_input_required_result_sampling"),
-    *("test_input_required_result_list_roots", "test_input_required_result_request_state"),
-    *("test_input_required_result_tampered_state", "test_input_required_result_capabilities"),
-    *("test_streaming_elicitation", "test_missing_capability", "test_logging_tool"),
-    *("test_x_mcp_header", "test_reconnection"),
-)
+    return _load(folder / "small_server.py", "server")
 
 
 def _load(path: Path, name: str) -> Server:
@@ -177,5 +158,5 @@ _LOADERS: Final[Mapping[str, Callable[[str], Server]]] = {
     **dict.fromkeys(_OF_LATER_PROTOCOL_VERSIONS, _of_later_servers_py),
     "weather": lambda _: weather.server,
     "sqlite": lambda _: sqlite_explorer.server,
-    "first conformance": _first_conformance,
+    "conformance": _conformance,
 }

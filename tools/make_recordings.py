@@ -25,6 +25,7 @@ from golden_scripts import SCRIPTS as LATER_SCRIPTS
 from leak_check import leaks, lines_of, names_of_this_machine
 
 from mcp_trio import Client, Server
+from mcp_trio._recorder.clock import TickClock
 from mcp_trio._session.session import Session
 from mcp_trio.examples import weather
 from mcp_trio.recording import RecordOptions, Redaction, SharedRecording
@@ -347,7 +348,8 @@ async def record_client(_name: str, path: Path) -> None:
 
 def record_scripted(name: str, into: Path) -> None:
     """Record a session that needs no peers."""
-    trio.run(RECORD.get(name, record_server), name, into / GOLDEN[name].path.name)
+    record = functools.partial(RECORD.get(name, record_server), name, into / GOLDEN[name].path.name)
+    trio.run(record, clock=TickClock())
 
 
 RECORD: Final = {"client": record_client, "shared": record_shared, "cut": record_cut}

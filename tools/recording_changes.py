@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from mcp_trio._journal.records import PATCHED_MARK, TIMEOUT
+from mcp_trio._journal.records import PATCHED_MARK
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 
@@ -62,16 +62,18 @@ def change_outcome(lines: list[bytes], records: list[Line], index: int) -> Itera
     record = records[index]
     if kind_before(records, index) != "cmd" or record.get("f") is None:
         return
-    body = different(record["f"], "text") if record["k"] == "err" else other(record["f"])
+    # A class that is not rebuilt shows by its text only.
+    shown = "text" if record["k"] == "err" and "lost" in record["f"] else "type"
+    body = different(record["f"], shown) if record["k"] == "err" else other(record["f"])
     line = encoded({**record, "f": body})
     what, expected = f"body of {record['k']} {record['n']}", after_record(records, index)
     yield Change(record["k"], what, replaced(lines, index, line), expected, IN_EFFECTS)
 
 
 def change_value(lines: list[bytes], records: list[Line], index: int) -> Iterator[Change]:
-    """Change a value that was read without waiting; not deadlines."""
+    """Change a value that was read without waiting."""
     record = records[index]
-    if record["f"]["name"] == TIMEOUT or "value" not in record["f"]:
+    if "value" not in record["f"]:
         return
     line = encoded({**record, "f": different(record["f"], "value")})
     what, expected = f"value of val {record['n']}", after_record(records, index)

@@ -104,8 +104,9 @@ marks an error and ~ a cancellation. A lane is a request that the server handled
 first task that the handler of request 12 started.
 
 \b
-Kinds: in and out are messages; cmd, res, err, cxl and val are a handler's effects; mark is a
-note; open, shut and end are about the session; gap stands for lost records.
+Kinds: in and out are messages; cmd, res, err, cxl and val are a handler's effects; step lists
+handlers that went on; mark is a note; open, shut and end are about the session; gap stands for
+lost records.
 
 \b
 If a server asks its client for input during a call, the call takes several requests. Each shows

@@ -1008,7 +1008,7 @@ class Client:
         except BaseException:
             await channel.aclose()
             raise
-        recording = Recording(recorder, channel_number)
+        recording = Recording(recorder, channel_number, has_steps=False)
         return Session(channel, connection, self._application, recording)
 
     def _request_metadata(self) -> dict[str, Any]:

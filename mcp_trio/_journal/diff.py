@@ -91,6 +91,7 @@ _OPPOSITE: Final[Mapping[str, str]] = {"in": "out", "out": "in"}
 _INCIDENTAL: Final = frozenset(
     {
         ("open", "$.started"),
+        ("open", "$.clock_ns"),
         ("open", "$.seed"),
         ("open", "$.session"),
         ("open", "$.writer"),
@@ -245,8 +246,9 @@ def _id_and_method(record: Record) -> tuple[bytes, bytes]:
 
 
 def _by_lane(records: Iterable[Record]) -> _Keyed:
+    # Steps are the schedule, which is another one in each session.
     keys = _RecordKeys()
-    return {keys.key(record): record for record in records}
+    return {keys.key(record): record for record in records if record.kind != "step"}
 
 
 class _RecordKeys:

@@ -26,19 +26,20 @@ from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio.errors import RecordingError
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 DIGEST_INTERVAL: Final = 64
 
 KINDS: Final[Mapping[str, str]] = {
     "open": "the recording begins, with the facts known then",
     "in": "a message was received",
+    "step": "tasks of handlers went on, in this order",
     "cmd": "a handler started an effect",
     "res": "an operation's task resumed with a value",
     "err": "an operation's task resumed with an error",
     "cxl": "an operation was cancelled, or a lane ended without an answer",
     "val": "a handler read a value without waiting, such as a clock",
     "out": "a message was sent",
-    "mark": "a named fact: a handler's start, the negotiation, an annotation",
+    "mark": "a named fact: the negotiation, a round, an annotation",
     "gap": "records are lost from here on, with the reason; a second one closes it",
     "shut": "the session began to close",
     "end": "the recording is complete",
@@ -47,12 +48,6 @@ KINDS: Final[Mapping[str, str]] = {
 # The mark with the branch that a lane took where a handler asks whether its code was patched.
 PATCHED_MARK: Final = "patched"
 
-# The mark of a `ctx.timeout` block that its own deadline ended.
-TIMED_OUT_MARK: Final = "ran out"
-
-# The mark of a thread's call that returned without any other record.
-THREAD_RETURNED_MARK: Final = "came back"
-
 # The mark of a handler that was suspended; its value is the random state that its client returns.
 SUSPENDED_MARK: Final = "parked"
 
@@ -60,7 +55,6 @@ SUSPENDED_MARK: Final = "parked"
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"
 HTTP: Final = "ctx.http"
-TIMEOUT: Final = "ctx.timeout"
 NOW: Final = "ctx.now"
 MONOTONIC: Final = "ctx.monotonic"
 
@@ -77,6 +71,7 @@ _KEYS: Final = {
     "channel": "c",
     "lane": "l",
     "ordinal": "o",
+    "is_step": "s",
     "time_ns": "t",
     "envelope": "x",
     "body": "f",
@@ -102,6 +97,7 @@ class Record(
         channel: The session in a shared recording; 0 in a recording of one session.
         lane: The path of a task within the session: the request, then child tasks.
         ordinal: The number of the operation in its lane.
+        is_step: 1 if the lane began a step with this record: it has just started, or has waited.
         time_ns: Nanoseconds since the recording began.
         envelope: Facts about a message that are not in its bytes.
         body: The body, verbatim.
@@ -114,6 +110,7 @@ class Record(
     channel: int = 0
     lane: str | None = None
     ordinal: int | None = None
+    is_step: int = 0
     time_ns: int
     envelope: Mapping[str, Any] | None = None
     body: Raw | UnsetType = UNSET
@@ -130,6 +127,9 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
 
     `name` and `version` are those of the recorded server or client, `started` is the wall clock in
     ISO 8601, `writer` names the versions of the library and of Python that wrote the file.
+    `clock` is "tick" if the clock of the Trio run was a `TickClock`, "virtual" if it was one that
+    moves only while all tasks wait, such as the `MockClock` of tests, and else "foreign";
+    `clock_ns` is the time at which the recording begins, on that clock, in nanoseconds.
 
     `listed` has a line for each tool, prompt, resource and template as the server lists it, by
     `LISTED_KINDS`: 8 hexadecimal digits of a digest, a space, and the name or URI. A list that is
@@ -154,6 +154,8 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     session: str = ""
     segment: int = 1
     writer: str = ""
+    clock: str = "foreign"
+    clock_ns: int = 0
 
 
 class MarkBody(msgspec.Struct, kw_only=True, frozen=True):
@@ -163,11 +165,24 @@ class MarkBody(msgspec.Struct, kw_only=True, frozen=True):
     value: Any = None
 
 
-class CommandBody(msgspec.Struct, kw_only=True, frozen=True):
-    """The body of `cmd`: an effect's name and arguments."""
+class CommandBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The body of `cmd`: an effect's name and arguments.
+
+    `cancelled` is true if its task was cancelled already, so that only a shield lets it wait.
+    """
 
     name: str
     arguments: Any = None
+    cancelled: bool = False
+
+
+class StepsBody(msgspec.Struct, kw_only=True, frozen=True):
+    """The body of `step`: the names of lanes, in the order in which they went on.
+
+    A number among them is the time that passed since the step before, in nanoseconds.
+    """
+
+    lanes: list[str | int]
 
 
 class ErrorBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -274,6 +289,7 @@ class RecordEncoder:
         envelope: Mapping[str, Any] | None = None,
         *,
         embed: bool = True,
+        is_step: bool = False,
     ) -> Record:
         """Return the next record.
 
@@ -295,6 +311,7 @@ class RecordEncoder:
             channel=channel,
             lane=lane,
             ordinal=ordinal,
+            is_step=int(is_step),
             time_ns=time_ns,
             envelope=envelope,
             body=embedded,

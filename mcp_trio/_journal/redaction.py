@@ -31,7 +31,6 @@ from mcp_trio._journal.diff import member_step
 from mcp_trio._journal.records import (
     MONOTONIC,
     NOW,
-    TIMEOUT,
     OpenBody,
     Record,
     RecordEncoder,
@@ -174,7 +173,9 @@ _ERROR: Final = _zone("code")
 _BODIES: Final[Mapping[str, Zone]] = {
     "open": _zone(
         "format_version transport role earlier_sessions seed redaction started session writer"
+        " clock clock_ns"
     ),
+    "step": LEAVE,
     "cmd": _zone("name"),
     "res": SEARCH,
     "err": _zone("type"),
@@ -188,7 +189,7 @@ _BODIES: Final[Mapping[str, Zone]] = {
 MESSAGE_KINDS: Final = frozenset({"in", "out"})
 
 # A replay reads these values as times, so their digits are never replaced.
-_CLOCKS: Final = (NOW, MONOTONIC, TIMEOUT, "time.", "datetime.")
+_CLOCKS: Final = (NOW, MONOTONIC, "time.", "datetime.")
 
 EVERYWHERE: Final = "*"
 

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 import attrs
 import msgspec
 import trio
+import trio.testing
 
 from mcp_trio._journal.records import (
     EndBody,
@@ -42,8 +43,10 @@ from mcp_trio._journal.records import (
     OpenBody,
     Record,
     RecordEncoder,
+    StepsBody,
     encode_body,
 )
+from mcp_trio._recorder.clock import NS_PER_SECOND, TickClock
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
     EXISTS,
@@ -69,6 +72,9 @@ _NEARLY_FULL: Final = 0.75
 
 # An estimate of the bytes that a record takes besides its body.
 _RECORD_BYTES: Final = 64
+
+# The most steps that a record lists.
+_STEPS_MAX: Final = 64
 
 # The marks with which each session of a shared recording begins and ends.
 SESSION_MARK: Final = "session"
@@ -121,6 +127,11 @@ class Recorder:
         self._failed_at = 0.0
         self._thread: WritingThread | None = None
         self.sessions = self._sessions_ended = 0
+        self._unwritten_bytes = 0
+        # The last step, until a record follows it, and the steps since the last record before it.
+        self._step: tuple[int, str, int] | None = None
+        self._steps: list[str | int] = []
+        self._steps_channel = self._steps_begin_ns = self._steps_end_ns = 0
 
     @property
     def next_number(self) -> int:
@@ -161,6 +172,34 @@ class Recorder:
     def _mark(self, name: str, value: Any, *, channel: int) -> None:
         self.record("mark", encode_body(MarkBody(name=name, value=value)), channel=channel)
 
+    def step(self, lane: str, channel: int) -> None:
+        """Note that a lane begins a step; it is recorded unless the next record implies it.
+
+        As with `record`, many accumulated records are written.
+        """
+        if self._step is not None:
+            self._list_step(*self._step)
+            if self._unwritten_bytes > self.limits.recording.unwritten_bytes_max:
+                self.flush()
+        self._step = channel, lane, self.clock_ns()
+
+    def _list_step(self, channel: int, lane: str, time_ns: int) -> None:
+        if channel != self._steps_channel or len(self._steps) >= _STEPS_MAX:
+            self._record_steps()
+        if not self._steps:
+            self._steps_channel, self._steps_begin_ns = channel, time_ns
+        elif time_ns != self._steps_end_ns:
+            self._steps.append(time_ns - self._steps_end_ns)
+        self._steps_end_ns = time_ns
+        self._steps.append(lane)
+
+    def _record_steps(self) -> None:
+        """Record the listed steps, but not the last one."""
+        if self._steps:
+            lanes, self._steps = self._steps, []
+            body = encode_body(StepsBody(lanes=lanes))
+            self._record("step", body, channel=self._steps_channel, time_ns=self._steps_begin_ns)
+
     def record(
         self,
         kind: str,
@@ -171,13 +210,51 @@ class Recorder:
         channel: int = 0,
         envelope: Mapping[str, Any] | None = None,
         embed: bool = True,
-        time_ns: int | None = None,
+        is_step: bool = False,
     ) -> int:
         """Buffer a record and return its number, which it has even if it is lost.
 
         `body` is a message or a JSON text; `embed=False` is for bytes that may not be JSON in
-        UTF-8. `time_ns` is the time of the record if it is not now.
+        UTF-8. `is_step` is True if the lane has waited in the operation that ends here. When many
+        records have accumulated, they are written.
         """
+        step, self._step = self._step, None
+        if step is not None:
+            # A lane that has waited in an operation since that step has begun another one.
+            if step[:2] == (channel, lane) and not is_step:
+                is_step = True
+            else:
+                self._list_step(*step)
+        if self._steps:
+            self._record_steps()
+        number = self._record(
+            kind,
+            body,
+            lane=lane,
+            ordinal=ordinal,
+            channel=channel,
+            envelope=envelope,
+            embed=embed,
+            is_step=is_step,
+        )
+        if self._unwritten_bytes > self.limits.recording.unwritten_bytes_max:
+            self.flush()
+        return number
+
+    def _record(
+        self,
+        kind: str,
+        body: bytes | None,
+        *,
+        lane: str | None = None,
+        ordinal: int | None = None,
+        channel: int = 0,
+        envelope: Mapping[str, Any] | None = None,
+        embed: bool = True,
+        is_step: bool = False,
+        time_ns: int | None = None,
+    ) -> int:
+        self._unwritten_bytes += _RECORD_BYTES + len(body or b"")
         if self._mode is not _Mode.DIRECT and not self._makes_room(body):
             self._lost += 1
             return self._encoder.skip()
@@ -191,13 +268,14 @@ class Recorder:
         if time_ns is None:
             time_ns = self.clock_ns()
         record = self._encoder.record(
-            kind, body, time_ns, lane, ordinal, channel, envelope, embed=embed
+            kind, body, time_ns, lane, ordinal, channel, envelope, embed=embed, is_step=is_step
         )
         self._buffer.append(record)
         return record.number
 
     def flush(self) -> None:
         """Write the buffered records; in DIRECT mode the system has them when this returns."""
+        self._unwritten_bytes = 0
         if self._mode is _Mode.DIRECT:
             self._flush_directly()
         elif self._mode is _Mode.PAUSED:
@@ -221,6 +299,10 @@ class Recorder:
             self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
             self.flush()
             return
+        if self._step is not None:
+            self._list_step(*self._step)
+            self._step = None
+        self._record_steps()
         self.flush()
         if self._mode is _Mode.PAUSED:
             self._resume()
@@ -532,7 +614,6 @@ class SuccessiveSessions:
             self._own.close()
 
 
-_NS_PER_SECOND: Final = 1_000_000_000
 _ID_BYTES: Final = 8
 
 # JavaScript and jq read JSON numbers as floats, which hold integers of 53 bits exactly.
@@ -609,11 +690,12 @@ def open_recorder(
     options = options_of(record)
     started = datetime.now(UTC)
     seed = secrets.randbits(_SEED_BITS)
+    clock, begin_ns, clock_ns = _clock()
     # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
     recorder = Recorder(
         _sink(_target(options, name, started), options, limits),
-        clock_ns=_ns_since_now(),
+        clock_ns=clock_ns,
         limits=limits,
         seed=seed,
         redactor=redactor,
@@ -630,6 +712,8 @@ def open_recorder(
         lifespan=lifespan,
         session=secrets.token_hex(_ID_BYTES),
         writer=_WRITER,
+        clock=clock,
+        clock_ns=begin_ns,
     )
     recorder.open(body)
     return recorder
@@ -690,10 +774,19 @@ def _open_file(
     return CompressedSink(file) if path.endswith(COMPRESSED_SUFFIX) else file
 
 
-def _ns_since_now() -> Callable[[], int]:
-    now = trio.lowlevel.current_clock().current_time
-    start = now()
-    return lambda: int((now() - start) * _NS_PER_SECOND)
+def _clock() -> tuple[str, int, Callable[[], int]]:
+    """Return the kind of Trio's clock, the time now, and a clock of nanoseconds since now."""
+    clock = trio.lowlevel.current_clock()
+    if isinstance(clock, TickClock):
+        begin_ns = clock.ns
+        return "tick", begin_ns, lambda: clock.ns - begin_ns
+
+    def now_ns() -> int:
+        return round(clock.current_time() * NS_PER_SECOND)
+
+    begin_ns = now_ns()
+    is_virtual = isinstance(clock, trio.testing.MockClock) and not clock.rate
+    return "virtual" if is_virtual else "foreign", begin_ns, lambda: now_ns() - begin_ns
 
 
 def _target(options: RecordOptions, name: str, started: datetime) -> Path:

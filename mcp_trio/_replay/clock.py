@@ -7,6 +7,8 @@ from typing import Final
 import attrs
 import trio
 
+from mcp_trio._recorder.clock import seconds_of
+
 BUSY_LOOP: Final = "a task loops without waiting: let it wait for an event or a time"
 
 _NEVER_SECONDS: Final = 1e9
@@ -15,38 +17,64 @@ _NEVER_SECONDS: Final = 1e9
 _READINGS_MAX: Final = 50_000
 _READINGS_AFTER_END_MAX: Final = 2_000
 
+# The times of records are whole nanoseconds, and deadlines are not: a nearer one has expired.
+ROUNDING_SECONDS: Final = 2e-9
+
 # The real time that a replay waits at its end for an external event, such as the end of a thread.
 _IDLE_SECONDS: Final = 0.05
 
 
 @attrs.define(eq=False)
-class VirtualClock(trio.abc.Clock):
-    """A clock that counts seconds from the start of the recorded session and never runs by itself.
+class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
+    """A clock that shows the times of a recording and never runs by itself.
+
+    Trio looks for expired deadlines in each turn of the event loop. A live session had one turn
+    where a replay needs several, so deadlines expire only in the first turn after `advance`.
 
     `run_freely` ends the replay: from then on the clock jumps to the next deadline, so that every
     task that sleeps can end.
 
     Attributes:
+        begin_ns: The time at which the recording begins.
+        kind: The kind of the recorded clock, one of those of `OpenBody`.
         next_deadline: The earliest deadline of all tasks when they were last blocked.
         stalled: An event that is set when tasks loop without waiting, when they wait for ever at
             the end, or when a thread does not return.
         reason: A description of what set `stalled`.
     """
 
+    begin_ns: int = 0
+    kind: str = "foreign"
     next_deadline: float = attrs.field(default=math.inf, init=False)
     stalled: trio.Event = attrs.field(factory=trio.Event, init=False)
     reason: str = attrs.field(default=BUSY_LOOP, init=False)
     _now: float = attrs.field(default=0.0, init=False)
+    _has_advanced: bool = attrs.field(default=False, init=False)
+    _is_expiring: bool = attrs.field(default=False, init=False)
     _is_free: bool = attrs.field(default=False, init=False)
     _readings: int = attrs.field(default=0, init=False)
     _has_idled: bool = attrs.field(default=False, init=False)
     _thread_deadline: float | None = attrs.field(default=None, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self._now = seconds_of(self.begin_ns)
+
     def start_clock(self) -> None:
-        """Do nothing: only `advance` and deadlines move the clock."""
+        """Begin to follow the event loop; only `advance` and deadlines move the clock."""
+        trio.lowlevel.add_instrument(self)
+
+    def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002  Trio's signature
+        """Note that Trio reads the clock next, to let deadlines expire."""
+        self._is_expiring = True
 
     def current_time(self) -> float:
         """Return the time of the clock."""
+        if self._is_expiring:
+            self._is_expiring = False
+            if not (self._has_advanced or self._is_free):
+                return -math.inf
+            self._has_advanced = False
+            return self._now + ROUNDING_SECONDS
         self._readings += 1
         if self._readings > (_READINGS_AFTER_END_MAX if self._is_free else _READINGS_MAX):
             self._stall(BUSY_LOOP)
@@ -58,7 +86,7 @@ class VirtualClock(trio.abc.Clock):
         While a thread runs, Trio sleeps in real time until the thread counts as stalled.
         """
         self.next_deadline = deadline
-        if deadline <= self._now:
+        if self._has_advanced and deadline <= self._now + ROUNDING_SECONDS:
             return 0.0
         if self._thread_deadline is not None:
             left_seconds = self._thread_deadline - time.monotonic()
@@ -69,7 +97,7 @@ class VirtualClock(trio.abc.Clock):
         if not self._is_free:
             return _NEVER_SECONDS
         if deadline < math.inf:
-            self._now = deadline
+            self._now = max(self._now, deadline)
             return 0.0
         if self._has_idled:
             self._stall(BUSY_LOOP)
@@ -91,10 +119,28 @@ class VirtualClock(trio.abc.Clock):
         """Stop to wait for the thread of `expect_thread`."""
         self._thread_deadline = None
 
-    def advance(self, seconds: float) -> None:
-        """Set the clock to `seconds`, if that is later than now."""
-        self._now = max(self._now, seconds)
+    def advance_to(self, deadline: float) -> None:
+        """Advance to a deadline, and let it expire in the next turn."""
+        self._now = max(self._now, deadline)
+        self._has_advanced = True
         self._readings = 0
+
+    def show(self, time_ns: int) -> None:
+        """Show the time of a record; deadlines up to then expire in the next turn."""
+        self.advance_to(self.time_of(time_ns))
+
+    def time_of(self, time_ns: int) -> float:
+        """Return the time of the clock at a record."""
+        return seconds_of(self.begin_ns + time_ns)
+
+    def is_due_by(self, time_ns: int) -> bool:
+        """Return whether a deadline of a blocked task expires by the time of a record."""
+        return self.next_deadline <= self.time_of(time_ns) + ROUNDING_SECONDS
+
+    def has_deadline_by(self, time_ns: int) -> bool:
+        """Return whether a deadline of any task expires by the time of a record."""
+        seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
+        return self._now + seconds <= self.time_of(time_ns) + ROUNDING_SECONDS
 
     def run_freely(self) -> None:
         """Jump to the next deadline from now on, whenever all tasks are blocked."""

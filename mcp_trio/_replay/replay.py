@@ -26,7 +26,12 @@ from mcp_trio._replay.listed import (
     reject_used_changes,
 )
 from mcp_trio._replay.replayer import Abort, Replayer, ThreadToken, unshield
-from mcp_trio._replay.session_replay import OutboundReplay, SessionReplay, find_uncompared
+from mcp_trio._replay.session_replay import (
+    OutboundReplay,
+    OutboundReplayer,
+    SessionReplay,
+    find_uncompared,
+)
 from mcp_trio._replay.source_locations import error_location
 from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields, seconds_of
 from mcp_trio._server.effects import ReplayLifespan
@@ -138,7 +143,7 @@ def replay(
     trace = load_trace(path)
     registry = sessions_of(server).registry
     changes = list_changes(trace, registry)
-    clock = VirtualClock()
+    clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
     make_sequencer: Callable[[int], SessionReplay]
     if mode == "strict":
@@ -146,8 +151,9 @@ def replay(
         make_sequencer = functools.partial(SessionReplay, replayer)
     else:
         uncompared = find_uncompared(trace)
-        is_optional = uncompared.indexes.__contains__
-        replayer = Replayer(trace, clock, thread_token, is_optional=is_optional, is_strict=False)
+        replayer = OutboundReplayer(
+            trace, clock, thread_token, is_strict=False, uncompared=uncompared
+        )
         make_sequencer = functools.partial(OutboundReplay, replayer, uncompared=uncompared)
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
@@ -178,7 +184,7 @@ def replay(
     if mode == "strict":
         reject_used_changes(trace, registry, changes)
     return ReplayReport(
-        records=replayer.position.index,
+        records=len({record.number for record in trace.journal[: replayer.position.index]}),
         requests=requests,
         is_complete=trace.is_complete,
         recorded_seconds=seconds_of(trace.journal[-1]) if trace.journal else 0.0,
@@ -267,7 +273,7 @@ async def _run(
                     errors += await _play(replayer, functools.partial(open_session, value))
         except _SetupFailed as failed:
             errors.append(failed)
-        await replayer.thread_token.wait_released()
+        await replayer.thread_token.wait_all_released()
         nursery.cancel_scope.cancel()
     for error in errors:
         if isinstance(error, KeyboardInterrupt):

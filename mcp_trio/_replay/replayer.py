@@ -1,64 +1,53 @@
 """The replayer, which runs the sessions of a recording again, record by record.
 
-The journal is the schedule. Each session has a `SessionReplay` in the place of its recorder: the
+The journal is the schedule. Each session has a `SessionReplay` in the place of its recorder. The
 session calls it for every operation, and it compares the operation with the record at the
-replayer's position.
+replayer's position. It also calls it before each step of a handler's task, and the task waits at
+this *gate* until the step is the next thing in the journal.
 
-All tasks *settle* when they are blocked and no thread runs. Before each record, the replayer
-advances the virtual clock to the record's time, and stops at every deadline before that, so that a
-task that sleeps twice wakes twice, and never later than recorded. The kind of the record decides
-the next step:
+All tasks *settle* when they are blocked and no thread runs. The replayer then looks at the record
+at its position. It advances the clock to the record's time, which lets deadlines expire that had
+expired by then, and then:
 
-- `in` and `shut` are delivered to the session. In a file of several sessions, a mark begins one.
-- A record of a lane is the lane's turn. Lanes wait for their turns before each operation, under a
-  shield, because a result that came before a cancellation in the recording has to come before it in
-  the replay. A lane whose record is already at the position continues without yielding.
-- An immediate record (a value that a lane reads, or a fact that it notes without waiting) takes no
-  turn: the lane finds it by its ordinal, at the position or after it.
-- A lane whose start has no record starts before its first record, at the clock's time then, which
-  is never later than its start in the recording.
-- For `cxl`, the lane waits for its cancellation without a shield. If nothing has cancelled it at
-  the record's time, the clock advances to the lane's own deadline, provided that this is near.
-- A record of the dispatcher follows from an `in` in the same synchronous step. If one is still at
-  the position when all tasks have settled, the replay did not make it.
+- An `in` or `shut` record is delivered to the session. In a file of several sessions, a mark begins
+  one.
+- A step opens its lane's gate, and so does a record that begins a step of its lane. The lane goes
+  on to its next wait, and has to make the records that follow the step.
+- A record that nothing makes any more, when all tasks have settled, is a divergence.
 - The session itself makes `end`, when none of its tasks run any more.
 
-If all tasks have settled and the record at the position was not consumed, the replay diverges
-there. It also diverges if a request waits for a turn and the recording has no more records of its
-lane. Then `Abort` wakes all lanes; it is no `Exception`, so that `except Exception` in users' code
-does not stop it.
+A lane whose turn has come already goes on without waiting.
 
-Code takes no time in a replay, so each step comes a little earlier than in the recording. A sleep
-that was cancelled just before its end can therefore end in the replay, and its lane then comes to a
-call that it never made. The lane is cancelled at that call, without a shield, and no record is
-compared: the last record of a request is its end, not the end of a call. If the lane has entered a
-shield that it did not reach in the recording, the replayer removes the shield. A value that the
-lane reads before that call is replaced by any value of the right form, since nothing follows from
-it. Hence a replay does not notice new operations in the last `PAUSE_SECONDS_MAX` before a
-cancellation, whose records would not have been completed; nor any such operation in a thread, whose
-computation may have taken any time. A deadline at the very time of a record, in a lane without
-further calls, is postponed until the records need it, unless a change is announced at that time,
-which may be the work of that lane.
+Because the steps are those of the recording and in its order, everything that tasks do between two
+waits (locks, events, channels, shared memory, cancel scopes) happens as recorded. Nothing shields a
+task: a lane whose cancellation was recorded is cancelled by its own scope.
+
+An effect is not run. Its lane waits for the recorded outcome: a value is waited for under a shield,
+because the effect had ended when the lane went on; a cancellation has to come by itself.
+
+When the replay is over, `Abort` wakes all lanes; it is no `Exception`, so that `except Exception`
+in users' code does not stop it.
 """
 
 import gc
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Final, NoReturn
 
 import attrs
+import outcome
 import trio
+from trio.lowlevel import Abort as AbortResult
 from trio.testing import wait_all_tasks_blocked
 
 from mcp_trio._journal.records import Record, ShutBody, body_bytes, decode_body
 from mcp_trio._journal.redaction import Redactor
-from mcp_trio._replay.clock import VirtualClock
+from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.divergence import Finding, Operation, describe
 from mcp_trio._replay.source_locations import (
     caller_location,
-    current_location,
     handler_location,
     is_alive,
     task_location,
@@ -69,47 +58,29 @@ from mcp_trio._replay.trace import (
     begins_session,
     is_child,
     is_keeper,
-    is_request_lane,
-    is_start,
     key_of,
     lane_text,
     received_data,
     request_data,
     request_lane,
-    seconds_of,
 )
-from mcp_trio._session.journal import LANE, lane_in
+from mcp_trio._session.lanes import LANE
 from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio._session.session import Session
 from mcp_trio.errors import ReplayDivergence
 
-PAUSE_SECONDS_MAX: Final = 1.0
-"""The longest pause of the recording machine that a replay allows for.
-
-A deadline may be so much later than its record, and a lane may come to a call so much earlier than
-it did in the recording.
-"""
-
-# The times of records are cut to nanoseconds and deadlines are not: a nearer deadline is due.
-_ROUNDING_SECONDS: Final = 1e-6
-
-# A lane whose next record is no later than this did not let other tasks run before it.
-_BURST_SECONDS_MAX: Final = 0.0001
+# How much later than recorded a deadline may expire if the recording lacks the turns of its clock.
+_PAUSE_SECONDS_MAX: Final = 1.0
 
 # The number of threads that may still run one after another once the replay is over.
 _THREADS_AFTER_END_MAX: Final = 1000
-
-# The kinds of records that a call makes if it was not cancelled before.
-_CALL_KINDS: Final = frozenset({"cmd", "out", "val"})
-
-_CANCELLED: Final = b"notifications/cancelled"
 
 
 class Abort(BaseException):
     """The exception that ends every task of a replay that is over; it never leaves the replay."""
 
 
-# Shields and deadlines of tasks -------------------------------------------------------------------
+# Shields of tasks ---------------------------------------------------------------------------------
 #
 # Trio cannot end a task that waits for ever under a shield, and a replay has to end. The frames of
 # a task refer to the cancel scopes that it has entered; `gc` finds them there, whether or not they
@@ -152,214 +123,6 @@ def unshield(task: trio.lowlevel.Task) -> None:
         nursery.cancel_scope.shield = False
         for child in nursery.child_tasks:
             unshield(child)
-
-
-@attrs.define(eq=False)
-class PostponedDeadlines:
-    """Deadlines of cancel scopes that are put off.
-
-    A recording does not tell whether a deadline at the very time of a record came before or after
-    the record. If a lane was cancelled at that time and made no call afterwards, it was cancelled
-    where it waited: had the deadline woken it before, it would have come to a call that it never
-    made, or to the end of its work.
-    """
-
-    _deadlines: dict[trio.CancelScope, float] = attrs.field(
-        factory=dict[trio.CancelScope, float], init=False
-    )
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest of the postponed deadlines; infinite if there is none."""
-        return min(self._deadlines.values(), default=math.inf)
-
-    def postpone(self, tasks: Iterable[trio.lowlevel.Task], until: float) -> bool:
-        """Postpone the deadlines of the tasks up to a time; return whether there are any."""
-        due = {
-            scope: scope.deadline
-            for task in tasks
-            for scope in entered_scopes(task)
-            if scope.deadline <= until and not scope.cancel_called
-        }
-        for scope in due:
-            scope.deadline = math.inf
-        self._deadlines |= due
-        return bool(due)
-
-    def restore(self, before: float = math.inf) -> bool:
-        """Restore the postponed deadlines before a time; return whether there are any."""
-        due = [scope for scope, deadline in self._deadlines.items() if deadline < before]
-        for scope in due:
-            scope.deadline = min(scope.deadline, self._deadlines.pop(scope))
-        return bool(due)
-
-
-# Waiting lanes ------------------------------------------------------------------------------------
-
-
-@attrs.define(eq=False)
-class SuspendedLane:
-    """A lane that waits for its turn.
-
-    Attributes:
-        lane: The lane.
-        ordinal: The number of its last operation.
-        at_start: Whether its handler has not started.
-        due: The index of the record from which it may continue; None if only a record of its own
-            is its turn.
-        since: The time at which it was suspended.
-    """
-
-    lane: LaneKey
-    ordinal: int
-    at_start: bool = False
-    due: float | None = None
-    since: float = attrs.field(factory=trio.current_time, init=False)
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    turn: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-
-@attrs.define(eq=False)
-class AwaitedCancellation:
-    """The wait of a lane for the cancellation that its record promises."""
-
-    deadline: float
-    aborted: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-
-@attrs.define(eq=False)
-class Lanes:
-    """The lanes of a replay: their tasks, and what they wait for.
-
-    Attributes:
-        suspended: The lanes that wait for their turns.
-        cancellations: The lanes that wait for their cancellation.
-        tasks: The task of each lane.
-        locations: The source location of each lane's last operation.
-        arrivals: The time at which a lane, not cancelled by then, came to an operation that is not
-            recorded; by the lane and the number of its operation before that.
-        cancellable: The lanes that may be cancelled at a call that they did not make when recorded.
-        finished_from: The index before which each suspended lane still has a record.
-    """
-
-    suspended: dict[LaneKey, SuspendedLane] = attrs.field(
-        factory=dict[LaneKey, SuspendedLane], init=False
-    )
-    cancellations: dict[LaneKey, AwaitedCancellation] = attrs.field(
-        factory=dict[LaneKey, AwaitedCancellation], init=False
-    )
-    tasks: dict[LaneKey, trio.lowlevel.Task] = attrs.field(
-        factory=dict[LaneKey, trio.lowlevel.Task], init=False
-    )
-    locations: dict[LaneKey, str] = attrs.field(factory=dict[LaneKey, str], init=False)
-    arrivals: dict[tuple[LaneKey, int], float] = attrs.field(
-        factory=dict[tuple[LaneKey, int], float], init=False
-    )
-    cancellable: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
-    finished_from: float = attrs.field(default=math.inf, init=False)
-
-    def note_task(self, lane: LaneKey) -> None:
-        """Remember that the calling task acts for a lane, and where in users' code it is."""
-        self.tasks[lane] = trio.lowlevel.current_task()
-        self.locations[lane] = current_location() or self.locations.get(lane, "")
-
-    async def suspend(self, suspended: SuspendedLane, *, shield: bool) -> None:
-        """Wait until `give_turn` or `wake_all`; a cancellation ends the wait unless shielded."""
-        self.suspended[suspended.lane] = suspended
-        suspended.scope.shield = shield
-        with suspended.scope:
-            try:
-                await suspended.turn.wait()
-            finally:
-                self.suspended.pop(suspended.lane, None)
-
-    async def wait_cancelled(self, lane: LaneKey) -> None:
-        """Wait for a cancellation; return only after `wake_all`."""
-        awaited = AwaitedCancellation(trio.current_effective_deadline())
-        self.cancellations[lane] = awaited
-        try:
-            await awaited.aborted.wait()
-        finally:
-            del self.cancellations[lane]
-
-    def give_turn(self, lane: LaneKey) -> None:
-        """Let a lane continue, if it waits for its turn."""
-        suspended = self.suspended.pop(lane, None)
-        if suspended is not None:
-            suspended.turn.set()
-
-    def wake_all(self) -> None:
-        """Wake every lane, because the replay is over."""
-        for suspended in self.suspended.values():
-            suspended.turn.set()
-        for awaited in self.cancellations.values():
-            awaited.aborted.set()
-
-    def note_arrival(self, lane: LaneKey, ordinal: int) -> bool:
-        """Note that the calling task came to an operation that is not recorded.
-
-        Return whether the task is not cancelled.
-        """
-        now = trio.current_time()
-        is_running = trio.current_effective_deadline() > now
-        if is_running:
-            self.arrivals.setdefault((lane, ordinal), now)
-        return is_running
-
-    def has_arrived(self, lane: LaneKey, before: float) -> bool:
-        """Return whether a lane came to an unrecorded operation before a time."""
-        return any(each == lane and time < before for (each, _), time in self.arrivals.items())
-
-    def first_arrival(self, request: LaneKey) -> float | None:
-        """Return when a request's lanes first came to an unrecorded operation, if they did."""
-        times = [time for (lane, _), time in self.arrivals.items() if request_lane(lane) == request]
-        return min(times, default=None)
-
-
-# The position -------------------------------------------------------------------------------------
-
-
-@attrs.define(eq=False)
-class Position:
-    """The index of the next record; immediate records that were consumed ahead are skipped."""
-
-    trace: Trace
-    index: int = attrs.field(default=0, init=False)
-    _consumed: set[int] = attrs.field(factory=set[int], init=False)
-
-    @property
-    def record(self) -> Record | None:
-        """The record at the position; None after the last one."""
-        journal = self.trace.journal
-        return journal[self.index] if self.index < len(journal) else None
-
-    @property
-    def is_at_missing(self) -> bool:
-        """Return whether records are missing from the file here."""
-        return self.index in self.trace.missing
-
-    @property
-    def is_at_consumed(self) -> bool:
-        """Return whether the record at the position was consumed ahead."""
-        return self.index in self._consumed
-
-    def advance(self) -> None:
-        """Consume the record at the position; stop where records are missing."""
-        self.index += 1
-        while self.is_at_consumed and not self.is_at_missing:
-            self.index += 1
-
-    def find_immediate(self, lane: LaneKey, ordinal: int) -> int | None:
-        """Return the index of an immediate record of a lane that is still to come, if any."""
-        index = self.trace.immediate.get((lane, ordinal), -1)
-        return index if index >= self.index else None
-
-    def consume(self, index: int) -> None:
-        """Consume a record at the position or ahead of it."""
-        if index == self.index and not self.is_at_missing:
-            self.advance()
-        else:
-            self._consumed.add(index)
 
 
 # The threads of `def` handlers --------------------------------------------------------------------
@@ -417,6 +180,15 @@ class ThreadToken:
         self._given_back.set()
         self._waiting.unpark_all()
 
+    async def wait_all_released(self) -> None:
+        """Wait until no thread runs and no other one takes the token."""
+        is_taken = True
+        while is_taken:
+            await self.wait_released()
+            for _ in range(2):  # A task that waits for the token takes it in its next step.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            is_taken = self.is_taken
+
     async def wait_released(self) -> None:
         """Wait until no thread runs."""
         while self.is_taken:
@@ -427,6 +199,60 @@ class ThreadToken:
 
 
 @attrs.define(eq=False)
+class Position:
+    """The index of the next record; the ends of sessions that came early are skipped."""
+
+    trace: Trace
+    index: int = attrs.field(default=0, init=False)
+    _consumed: set[int] = attrs.field(factory=set[int], init=False)
+
+    @property
+    def record(self) -> Record | None:
+        """The record at the position; None after the last one."""
+        journal = self.trace.journal
+        return journal[self.index] if self.index < len(journal) else None
+
+    @property
+    def is_at_missing(self) -> bool:
+        """Return whether records are missing from the file here."""
+        return self.index in self.trace.missing
+
+    def advance(self) -> None:
+        """Consume the record at the position; stop where records are missing."""
+        self.index += 1
+        while self.index in self._consumed and not self.is_at_missing:
+            self.index += 1
+
+    def consume(self, index: int) -> None:
+        """Consume a record at the position or ahead of it."""
+        if index == self.index and not self.is_at_missing:
+            self.advance()
+        else:
+            self._consumed.add(index)
+
+
+@attrs.define(eq=False)
+class Gate:
+    """The wait of a lane's task.
+
+    Attributes:
+        task: The task.
+        has_operation: Whether the lane waits in an operation, not before a step.
+        due: The index of the record for which it waits, where records need not come in order.
+        since: The time at which it began to wait.
+        has_real_time: Whether a thread decides when it goes on.
+        is_ready: Whether it waited already when the clock came to the current time.
+    """
+
+    task: trio.lowlevel.Task
+    has_operation: bool = False
+    due: float | None = None
+    has_real_time: bool = False
+    since: float = attrs.field(factory=trio.current_time, init=False)
+    is_ready: bool = attrs.field(default=False, init=False)
+
+
+@attrs.define(eq=False)
 class Replayer:
     """A replay of all sessions of a trace.
 
@@ -434,43 +260,48 @@ class Replayer:
         trace: The trace of the recording.
         clock: The clock of the replay's Trio run.
         thread_token: The token of the threads of `def` handlers.
-        is_optional: A function that returns whether a record, by its index, need not be repeated.
         is_strict: Whether all records are compared, not only what is sent.
         redactor: The redactor of a redacted recording.
         position: The position in the journal.
-        lanes: The lanes of all sessions.
+        gates: The lanes that wait for their turn.
         sessions: The sessions that have begun, by channel.
         divergence: The difference from the recording; None if there was none.
         is_over: Whether the replay compares no more operations, and every task has to end.
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
         has_shut_itself: Whether a session shut down where none is recorded.
-        excused: The last lane that was cancelled at a call which is not recorded.
         delivered: The number of the last `in` record.
         untracked_calls: The calls that bypassed the context, in order, each once.
+        calls: The source location of each lane's last call of its context.
     """
 
     trace: Trace
     clock: VirtualClock
     thread_token: ThreadToken
-    is_optional: Callable[[int], bool] = attrs.field(kw_only=True, default=lambda _: False)
     is_strict: bool = attrs.field(kw_only=True, default=True)
     redactor: Redactor | None = attrs.field(default=None, init=False)
 
     position: Position = attrs.field(init=False)
-    lanes: Lanes = attrs.field(factory=Lanes, init=False)
+    gates: dict[LaneKey, Gate] = attrs.field(factory=dict[LaneKey, Gate], init=False)
     sessions: dict[int, Session] = attrs.field(factory=dict[int, Session], init=False)
     divergence: ReplayDivergence | None = attrs.field(default=None, init=False)
     is_over: bool = attrs.field(default=False, init=False)
     continuing: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     has_shut_itself: bool = attrs.field(default=False, init=False)
-    excused: LaneKey | None = attrs.field(default=None, init=False)
     delivered: int = attrs.field(default=0, init=False)
     untracked_calls: dict[UntrackedCall, None] = attrs.field(
         factory=dict[UntrackedCall, None], init=False
     )
-    _postponed: PostponedDeadlines = attrs.field(factory=PostponedDeadlines, init=False)
-    _last_cancellation: float = attrs.field(default=-math.inf, init=False)
+    calls: dict[LaneKey, str] = attrs.field(factory=dict[LaneKey, str], init=False)
+    _tasks: dict[LaneKey, trio.lowlevel.Task] = attrs.field(
+        factory=dict[LaneKey, trio.lowlevel.Task], init=False
+    )
+    _begun: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
+    _time_ns: int = attrs.field(default=-1, init=False)
+    # The index of the record whose lane goes on with it, so that the lane does so only once.
+    _opened: int = attrs.field(default=-1, init=False)
+    # A request that waits for a turn after its last record.
+    _surplus: LaneKey | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.position = Position(self.trace)
@@ -485,56 +316,76 @@ class Replayer:
                 self.sessions[0] = await begin(0)
             await self.settle()
             while (record := self.position.record) is not None:
-                await self._replay_record(record, begin)
+                await self.replay_record(record, begin)
+            self._check_surplus()
             if not self.trace.is_complete:
-                for lane in self.lanes.suspended:
+                for lane, gate in self.gates.items():
                     if not is_keeper(lane):
-                        self.continuing[lane_text(lane)] = task_location(self.lanes.tasks[lane])
+                        self.continuing[lane_text(lane)] = task_location(gate.task)
         finally:
             self.finish()
 
-    async def _replay_record(
+    async def replay_record(
         self, record: Record, begin: Callable[[int], Awaitable[Session]]
     ) -> None:
+        """Replay the record at the position, and all that lanes do before they wait again."""
         index = self.position.index
-        self._diverge_at_unrecorded_requests()
-        await self._advance_to(record)
-        self._diverge_at_unrecorded_requests()
-        if self.position.is_at_consumed:
-            self.position.advance()
-        elif self.position.index != index:
-            return
-        elif begins_session(record):
-            self.position.advance()
-            self.sessions[record.channel] = await begin(record.channel)
-            await self.settle()
-        else:
-            await self._perform(record, index)
-
-    async def _perform(self, record: Record, index: int) -> None:
-        """Deliver a record or give its lane the turn; diverge if the lane does not consume it."""
-        if record.kind in _CALL_KINDS:
-            await self._cancel_overtaken(self._nearest_active(key_of(record)))
+        self._check_surplus()
+        if self.is_at_missing:
+            self._diverge_at_missing()
+        if record.time_ns > self._time_ns:
+            await self._advance_clock(record)
             if self.position.index != index:
                 return
-        if record.kind == "in":
+        if begins_session(record):
+            self.position.advance()
+            self.sessions[record.channel] = await begin(record.channel)
+        elif record.kind == "in":
             self._deliver(record)
         elif record.kind == "shut":
-            self.note_cancellation()  # of handlers that wait for a client which does not return
             self._session_of(record).shut(decode_body(record, ShutBody).cause)
+        elif record.kind == "end" and self.trace.is_shared:
+            self.position.advance()  # the end of the file, not of one of its sessions
         else:
-            self._give_turn(record)
+            self.open_gate(key_of(record))
         await self.settle()
-        while self.position.index == index and self._has_optional_operation(record):
-            self._give_turn(record)
-            await self.settle()
         if self.position.index == index:
-            await self._advance_to_cancellation(record)
-        if self.position.index != index:
+            await self.force(record)
+        if self.position.index == index:
+            self.diverge(self._surplus_operation(record))
+
+    def _surplus_operation(self, record: Record) -> Operation | None:
+        """Return what a lane does instead of the record: it waits, and has no more records."""
+        request = request_lane(key_of(record))
+        for lane in self.gates:
+            if (
+                request_lane(lane) == request
+                and self.trace.next_index(lane, self.position.index) is None
+            ):
+                return self.additional_operation(lane)
+        return None
+
+    def _diverge_at_missing(self) -> NoReturn:
+        """Diverge where records are missing from the file; name a lane that waits for one."""
+        waiting = sorted(self.gates, key=self.trace.last_index)
+        self.diverge(self.additional_operation(waiting[0]) if waiting else None)
+
+    @property
+    def is_at_missing(self) -> bool:
+        """Return whether records are missing from the file at the position."""
+        return self.position.is_at_missing
+
+    async def force(self, record: Record) -> None:
+        """Let the record happen a little later than recorded, if its deadline was not exact."""
+        if self.clock.kind != "foreign" or self.is_at_missing or record.lane is None:
             return
-        if not self.is_optional(index):
-            self.diverge(self._unrecorded_operation(record))
-        self.position.advance()
+        index, until_ns = self.position.index, record.time_ns + int(_PAUSE_SECONDS_MAX * 1e9)
+        while self.position.index == index and self.clock.is_due_by(until_ns):
+            self.clock.advance_to(self.clock.next_deadline)
+            await self.settle()
+            if self.position.index == index:
+                self.open_gate(key_of(record))
+                await self.settle()
 
     async def settle(self) -> None:
         """Wait until all tasks are blocked and no thread runs."""
@@ -542,6 +393,49 @@ class Replayer:
         while self.thread_token.is_taken:
             await self.thread_token.wait_released()
             await wait_all_tasks_blocked()
+
+    async def _advance_clock(self, record: Record) -> None:
+        """Advance to the record's time, and stop at each deadline before it.
+
+        A task without steps that sleeps twice wakes twice.
+        """
+        index = self.position.index
+        self._check_late_lanes(record)
+        while self.clock.is_due_by(record.time_ns):
+            self.clock.advance_to(self.clock.next_deadline)
+            await self.settle()
+            if self.position.index != index:
+                return
+        self._show_time(record)
+        for gate in self.gates.values():
+            gate.is_ready = True
+
+    def _check_late_lanes(self, record: Record) -> None:
+        """Diverge if a lane could go on, and did not when recorded.
+
+        A task that Trio wakes runs in the same turn of the event loop, or in the next one, so a
+        lane that waits from the beginning of a turn takes its step in that turn. If the recording
+        does not tell the turns, a lane may come a little early. On a virtual clock no time passes
+        before a task goes on.
+        """
+        if self.position.index <= self.trace.last_missing or not self.trace.is_complete:
+            return
+        for lane, gate in self.gates.items():
+            is_timed = not (gate.has_operation or gate.has_real_time) and (
+                lane in self._begun or is_child(lane)
+            )
+            if is_timed and self._is_late(gate, record):
+                self.diverge(self.additional_operation(lane))
+
+    def _is_late(self, gate: Gate, record: Record) -> bool:
+        waited_seconds = self.clock.time_of(record.time_ns) - gate.since
+        if self.clock.kind == "foreign":
+            return waited_seconds > _PAUSE_SECONDS_MAX
+        return gate.is_ready if self.clock.kind == "tick" else waited_seconds > ROUNDING_SECONDS
+
+    def _show_time(self, record: Record) -> None:
+        self._time_ns = record.time_ns
+        self.clock.show(record.time_ns)
 
     def _session_of(self, record: Record) -> Session:
         session = self.sessions.get(record.channel)
@@ -551,226 +445,115 @@ class Replayer:
         return session
 
     def _deliver(self, record: Record) -> None:
-        data = body_bytes(record)
-        assert data is not None
+        if body_bytes(record) is None:
+            raise AssertionError("checked when the recording was loaded")
         session = self._session_of(record)
         self.position.advance()
         self.delivered = record.number
-        if _CANCELLED in data:
-            self.note_cancellation()
         session.take(received_data(record))
 
-    def note_cancellation(self) -> None:
-        """Note that a request may be cancelled now."""
-        self._last_cancellation = trio.current_time()
+    # Gates.
 
-    # Turns.
-
-    def _give_turn(self, record: Record) -> None:
-        if record.kind == "end" and self.trace.is_shared:
-            self.position.advance()  # the end of the file, not of one of its sessions
-        suspended = self.lanes.suspended.get(key_of(record))
-        if suspended is not None and self._may_continue(suspended):
-            self.lanes.give_turn(suspended.lane)
-
-    def _may_continue(self, suspended: SuspendedLane) -> bool:
-        """Return whether the lane's own record is its turn: always, unless it is optional."""
-        if not self.is_optional(self.position.index):
-            return True
-        return suspended.at_start or (
-            suspended.due is not None and suspended.due <= self.position.index
-        )
-
-    def _has_optional_operation(self, record: Record) -> bool:
-        """Return whether the record's lane waits with an operation that is not compared."""
-        suspended = self.lanes.suspended.get(key_of(record))
-        return suspended is not None and suspended.due is not None and self._may_continue(suspended)
-
-    def continues_at_once(self, suspended: SuspendedLane) -> bool:
-        """Return whether a lane's record is at the position and no deadline comes before it."""
+    def is_turn(self, lane: LaneKey, *, has_operation: bool = False) -> bool:
+        """Return whether the lane goes on now, with the record at the position."""
         position = self.position
         record = position.record
-        if record is None or position.is_at_missing or position.is_at_consumed:
+        if record is None or position.is_at_missing or key_of(record) != lane:
             return False
-        if suspended.due is not None and suspended.due < position.index:
-            return True
-        if key_of(record) != suspended.lane or not self._may_continue(suspended):
+        if self._opened == position.index:
+            return has_operation  # The lane is in the step already that the record begins.
+        if not _opens(record, has_operation=has_operation):
             return False
-        if suspended.at_start and not is_start(record):
-            return True
-        # The clock must not advance for a task that has not run yet: a sleep that begins later than
-        # recorded also ends later.
-        time = seconds_of(record)
-        seconds = time - trio.current_time()
-        if seconds > _BURST_SECONDS_MAX or time > self._postponed.next_deadline:
-            return False
-        return seconds <= trio.lowlevel.current_statistics().seconds_to_next_deadline
+        if record.time_ns > self._time_ns:
+            if self.clock.has_deadline_by(record.time_ns):
+                return False
+            self._show_time(record)
+        return True
 
-    # Time.
+    def take_turn(self, lane: LaneKey) -> None:
+        """Consume the step at the position; another record is consumed when the lane makes it."""
+        self._begun.add(lane)
+        record = self.position.record
+        if record is not None and record.kind == "step":
+            self.position.advance()
+        else:
+            self._opened = self.position.index
 
-    async def _advance_to(self, record: Record) -> None:
-        """Advance to the record's time; start a lane whose start has no record before that."""
-        lane = key_of(record)
-        suspended = self.lanes.suspended.get(lane)
-        if suspended is not None and suspended.at_start and not is_start(record):
-            self.lanes.give_turn(lane)
-            await self.settle()
-        time = seconds_of(record)
-        if self._postponed.restore(time - _ROUNDING_SECONDS):
-            await self.settle()
-        await self._pass_deadlines(time, postpones=True)
+    async def wait_for_turn(
+        self,
+        lane: LaneKey,
+        *,
+        has_operation: bool = False,
+        due: float | None = None,
+        has_real_time: bool = False,
+    ) -> None:
+        """Wait, uncancellably, until the replayer opens the gate of a lane.
 
-    async def _pass_deadlines(self, time: float, *, postpones: bool) -> None:
-        until = time + _ROUNDING_SECONDS
-        while (deadline := self.clock.next_deadline) <= until:
-            is_simultaneous = postpones and deadline >= time - _ROUNDING_SECONDS
-            may_postpone = is_simultaneous and not self.trace.announces_change(
-                self.position.index, until
-            )
-            if not (may_postpone and self._postponed.postpone(self._quiet_tasks(), until)):
-                self.clock.advance(deadline)
-            await self.settle()
-        self.clock.advance(time)
-
-    def _quiet_tasks(self) -> Iterator[trio.lowlevel.Task]:
-        """Yield the tasks of handlers that make no more calls in the recording."""
-        tasks = [task for task in self.lanes.tasks.values() if is_alive(task)]
-        for task in tasks:
-            found = self._lane_of(task)
-            if found is not None and self.trace.is_quiet_after(*found, self.position.index):
-                yield task
-            tasks += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
-
-    def _lane_of(self, task: trio.lowlevel.Task) -> tuple[LaneKey, int] | None:
-        """Return the lane of a handler's task, and its last operation; None for other tasks."""
-        for channel, session in self.sessions.items():
-            lane = task.context.run(lane_in, session.sequencer)
-            if lane is not None:
-                return (channel, lane.name), lane.ordinal
-        return None
-
-    # Cancellations.
-
-    async def _advance_to_cancellation(self, record: Record) -> None:
-        """Restore postponed deadlines, and advance to the deadline that cancels the lane."""
-        time, lane = seconds_of(record), key_of(record)
-        if self._postponed.restore():
-            await self.settle()
-            await self._pass_deadlines(time, postpones=False)
-            if self.position.record is record:
-                self._give_turn(record)
-                await self.settle()
-        awaited = self.lanes.cancellations.get(lane)
-        is_near = awaited is not None and awaited.deadline <= time + PAUSE_SECONDS_MAX
-        if awaited is not None and is_near and self.position.record is record:
-            self.clock.advance(awaited.deadline)
-            await self.settle()
-        if self.position.record is not record or lane not in self.lanes.cancellations:
-            return
-        # The lane may wait under a shield of its own, which it entered earlier than recorded.
-        cancelled_at = self.trace.cancelled_at(lane, self.position.index)
-        if cancelled_at is not None and self.lanes.has_arrived(lane, before=cancelled_at):
-            unshield(self.lanes.tasks[lane])
-            await self.settle()
-
-    def _nearest_active(self, lane: LaneKey) -> LaneKey:
-        """Return the lane, or the nearest parent of it that has acted already."""
-        while lane not in self.lanes.tasks and is_child(lane):
-            lane = lane[0], lane[1].rpartition(".")[0]
-        return lane
-
-    async def _cancel_overtaken(self, lane: LaneKey) -> None:
-        """Cancel a lane at a call to which it came before its request was cancelled.
-
-        A call checks first whether it is cancelled. So in the recording the cancellation found the
-        lane before that call, and its record is a later call, of its clean-up. This cannot be said
-        of a deadline, which is late on a machine that pauses.
+        Raises:
+            Abort: The replay is over.
         """
-        lanes = self.lanes
-        while (suspended := lanes.suspended.get(lane)) is not None and self._is_overtaken(
-            suspended
-        ):
-            lanes.arrivals[lane, suspended.ordinal] = suspended.since
-            lanes.cancellable.add(lane)
-            suspended.scope.shield = False
-            await self.settle()
-            lanes.cancellable.discard(lane)
-            if lanes.suspended.get(lane) is suspended:
-                lanes.arrivals.pop((lane, suspended.ordinal), None)
-                suspended.scope.shield = True
-                return
+        self.note_task(lane)
+        task = trio.lowlevel.current_task()
+        self.gates[lane] = Gate(task, has_operation, due, has_real_time)
+        if self.trace.is_complete and lane[1] and not is_child(lane):
+            last = self.trace.last_index(lane)
+            if last < self.position.index:
+                self._surplus = lane
+        await trio.lowlevel.wait_task_rescheduled(lambda _: AbortResult.FAILED)
 
-    def _is_overtaken(self, suspended: SuspendedLane) -> bool:
-        """Return whether the request of a lane was cancelled while the lane waited for its turn."""
-        if suspended.at_start or suspended.since >= self._last_cancellation:
+    async def wait_for_cancellation(self, lane: LaneKey) -> None:
+        """Wait until the lane is cancelled.
+
+        Raises:
+            Cancelled: Always, unless the replay is over.
+            Abort: The replay is over.
+        """
+        self.note_task(lane)
+        self.gates[lane] = Gate(trio.lowlevel.current_task(), has_operation=True, due=math.inf)
+
+        def abort(_: object) -> AbortResult:
+            del self.gates[lane]
+            return AbortResult.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def note_task(self, lane: LaneKey) -> None:
+        """Remember that the calling task acts for a lane."""
+        self._tasks[lane] = trio.lowlevel.current_task()
+
+    def note_call(self, lane: LaneKey, location: str) -> None:
+        """Remember where in users' code a lane has called its context."""
+        if location:
+            self.calls[lane] = location
+
+    def open_gate(self, lane: LaneKey) -> bool:
+        """Let a lane go on with the record at the position; return whether it waits for that."""
+        gate, record = self.gates.get(lane), self.position.record
+        if gate is None or record is None or gate.due == math.inf:
             return False
-        cancelled_at = self.trace.cancelled_at(suspended.lane, self.position.index)
-        if cancelled_at is None or suspended.since >= cancelled_at:
+        if not _opens(record, has_operation=gate.has_operation):
             return False
-        channel, name = request_lane(suspended.lane)
-        session = self.sessions.get(channel)
-        if session is None or not session.is_cancelled(name) or self._is_shielded(suspended):
-            return False
-        # A call of a thread may begin in the very moment of the cancellation.
-        return not self.trace.is_in_thread(suspended.lane)
+        if self.clock.kind != "tick":
+            self._check_late_lanes(record)
+        self.take_turn(lane)
+        del self.gates[lane]
+        trio.lowlevel.reschedule(gate.task)
+        return True
 
-    def _is_shielded(self, suspended: SuspendedLane) -> bool:
-        """Return whether a shield in users' code keeps the request's cancellation from a lane."""
-        task = self.lanes.tasks.get(suspended.lane)
-        while task is not None and self._lane_of(task) is not None:
-            scopes = (scope for scope in entered_scopes(task) if scope is not suspended.scope)
-            if any(scope.shield for scope in scopes):
-                return True
-            task = task.parent_nursery and task.parent_nursery.parent_task
-        return False
-
-    # Operations that are not recorded.
-
-    def _unrecorded_operation(self, record: Record) -> Operation | None:
-        """Return the unrecorded operation that keeps a lane from its record, if one does."""
-        lane = key_of(record)
-        is_last = self.trace.last_index(lane) == self.position.index
-        if lane in self.lanes.cancellations and is_last and is_request_lane(lane):
-            return self.additional_operation(lane)
-        channel, name = lane
-        for child in self._finished_lanes():
-            if child[0] == channel and child[1].startswith(f"{name}."):
-                return self.additional_operation(child)
-        return None
-
-    def _diverge_at_unrecorded_requests(self) -> None:
+    def _check_surplus(self) -> None:
         """Diverge if a request waits for a turn and has no more records.
 
-        Where records are missing from the file, its operation may be among them: the request may
-        wait until the replay has come there.
+        Where records are missing from the file, its operation may be among them.
         """
-        if self.position.is_at_missing:
-            for lane in self._finished_lanes():
-                self.diverge(self.additional_operation(lane))
-            if self.excused is not None:
-                self.diverge(Operation(kind="cxl", lane=self.excused))
-            if self.trace.is_complete and not self.trace.has_shut:
-                self.diverge(None)
-        elif self.position.index > self.trace.last_missing:
-            for lane in self._finished_lanes():
-                if not is_child(lane):
-                    self.diverge(self.additional_operation(lane))
-
-    def _finished_lanes(self) -> list[LaneKey]:
-        """Return the lanes that wait for a turn and have no more records.
-
-        The keeper of a suspended handler waits for its turn as long as it exists.
-        """
-        index, lanes = self.position.index, self.lanes
-        if index < lanes.finished_from:
-            return []
-        ends = {lane: self.trace.finished_from(lane) for lane in lanes.suspended}
-        lanes.finished_from = min(ends.values(), default=math.inf)
-        return [lane for lane, end in ends.items() if end <= index and not is_keeper(lane)]
+        lane = self._surplus
+        if lane is not None and self.position.index > self.trace.last_missing:
+            self.diverge(self.additional_operation(lane))
 
     def additional_operation(self, lane: LaneKey) -> Operation:
         """Return an operation of a lane that has no more records."""
-        return Operation(kind=None, lane=lane, location=task_location(self.lanes.tasks[lane]))
+        task = self._tasks.get(lane)
+        location = "" if task is None else task_location(task)
+        return Operation(kind=None, lane=lane, location=location)
 
     def redact(self, kind: str, body: bytes) -> bytes:
         """Return the body as this recording would hold it."""
@@ -793,14 +576,20 @@ class Replayer:
     # The end.
 
     def finish(self) -> None:
-        """End the replay: wake every lane with `Abort`, and let sleeping tasks wake."""
+        """End the replay: wake every lane, and let sleeping tasks wake.
+
+        A lane that waits in an operation gets `Abort`. A lane that waits before a step goes on, as
+        code of Trio may run in that step, and gets `Abort` at its next operation.
+        """
         if self.is_over:
             return
         self.is_over = True
-        self._postponed.restore()
         self.clock.run_freely()
         self.thread_token.limit_runs()
-        self.lanes.wake_all()
+        gates, self.gates = self.gates, {}
+        for gate in gates.values():
+            result = outcome.Error(Abort()) if gate.has_operation else outcome.Value(None)
+            trio.lowlevel.reschedule(gate.task, result)
 
     def fail(self, problem: str) -> None:
         """End the replay by an error that belongs to no record; an earlier divergence stays."""
@@ -833,15 +622,20 @@ class Replayer:
     def _waiting_lanes(self) -> dict[str, str]:
         """Return for each lane, except the calling one, the source location at which it waits."""
         waiting: dict[str, str] = {}
-        for lane, task in self.lanes.tasks.items():
+        for lane, task in self._tasks.items():
             if not is_alive(task) or task is trio.lowlevel.current_task():
                 continue
-            location, suspended = task_location(task), self.lanes.suspended.get(lane)
-            if suspended is not None and suspended.at_start:
+            location = task_location(task)
+            if lane in self.gates and lane not in self._begun:
                 request = request_data(self.trace.journal, lane[1])
                 handler = handler_location(self.sessions[lane[0]].application, request)
-                location = f"{handler} (not started)"
-            elif suspended is not None:
+                location = f"{handler or location} (not started)"
+            elif lane in self.gates:
                 location += " (for its turn)"
             waiting[lane_text(lane)] = location.strip()
         return waiting
+
+
+def _opens(record: Record, *, has_operation: bool) -> bool:
+    """Return whether a record of a lane opens its gate before a step, or in an operation."""
+    return record.kind != "step" if has_operation else bool(record.is_step)

@@ -2,16 +2,14 @@
 
 `SessionReplay` compares every record. `OutboundReplay` compares only what is sent: it matches
 effects by lane and name, the n-th to the n-th, and likewise the values that handlers read without
-waiting. Effects keep the recorded order as far as the code still performs them in that order: a
-lane's n-th command waits for the position of its n-th recorded one, and each outcome for its own
-position. The replay skips recorded effects that the code no longer performs. When a message of a
-lane is next in the recording, the lane continues, even if it waits for an effect.
+waiting. Steps keep the recorded order as far as the code still takes them; those that it does not
+take are skipped. When a message of a lane is next in the recording, the lane goes on until it sends
+one, even if it waits for an effect, and then any other lane that could let it go on.
 """
 
 import math
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import attrs
@@ -20,8 +18,6 @@ import trio
 
 from mcp_trio._journal.records import (
     PATCHED_MARK,
-    SUSPENDED_MARK,
-    TIMEOUT,
     MarkBody,
     Record,
     ShutBody,
@@ -33,25 +29,20 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.divergence import Operation, label_of
-from mcp_trio._replay.replayer import PAUSE_SECONDS_MAX, Abort, Replayer, SuspendedLane
+from mcp_trio._replay.replayer import Abort, Replayer
 from mcp_trio._replay.source_locations import current_location, handler_location
 from mcp_trio._replay.trace import (
-    NS_PER_SECOND,
     OUTCOMES,
     LaneKey,
     Trace,
     body_name,
     is_immediate,
-    is_keeper,
-    is_request_lane,
-    is_start,
     key_of,
     request_data,
 )
 from mcp_trio._server.effects import with_recorded_lifespan
-from mcp_trio._session.journal import UNSTARTED_BODY, Lane, Outcome, take_turn
-from mcp_trio._session.session import DRAINED
-from mcp_trio.errors import BlockedInReplay
+from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome
+from mcp_trio._session.lanes import Lane, operation
 
 
 @attrs.define(eq=False)
@@ -62,67 +53,98 @@ class SessionReplay:
     channel: int = 0
 
     has_lanes: bool = attrs.field(default=True, init=False)
-    decides_turns: bool = attrs.field(default=True, init=False)
+    has_steps: bool = attrs.field(default=True, init=False)
+    replays: bool = attrs.field(default=True, init=False)
 
     @property
     def seed(self) -> int | None:
         """The seed of the recorded session's random numbers."""
         return self.replayer.trace.opening.seed
 
-    def clock_ns(self) -> int:
-        """Return the virtual time."""
-        return int(self.replayer.clock.current_time() * NS_PER_SECOND)
-
     def _key(self, lane: Lane) -> LaneKey:
         return self.channel, lane.name
 
     # Turns.
 
-    async def turn_to_start(self, lane: Lane) -> None:
-        """Wait until a handler may start."""
-        await self._wait(lane, SuspendedLane(self._key(lane), lane.ordinal, at_start=True))
+    def step(self, lane: Lane) -> Awaitable[None] | None:
+        """Return the wait for the lane's turn; None if it goes on at once."""
+        replayer, key = self.replayer, self._key(lane)
+        if lane.on_step is not None:
+            lane.on_step()
+        if replayer.is_over:
+            return None
+        if replayer.is_turn(key):
+            replayer.take_turn(key)
+            return None
+        # A thread, or the task that waits for it, goes on when the thread has computed.
+        has_real_time = lane.is_in_thread or lane.on_step is not None
+        return replayer.wait_for_turn(key, has_real_time=has_real_time)
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  used by `OutboundReplay`
-        """Wait until the lane's next record is at the position; return its kind."""
-        await self._wait(lane, SuspendedLane(self._key(lane), lane.ordinal))
-        record = self.replayer.position.record
-        assert record is not None
-        return record.kind
-
-    async def _wait(self, lane: Lane, suspended: SuspendedLane) -> None:
-        replayer, lanes = self.replayer, self.replayer.lanes
+    async def turn(self, lane: Lane) -> None:
+        """Wait until the next record is the lane's, or is its cancellation."""
+        replayer, key = self.replayer, self._key(lane)
         if replayer.is_over:
             await _abort()
-        lanes.note_task(suspended.lane)
-        is_quiet = self._is_quiet(lane)
-        if is_quiet and not (suspended.at_start or is_keeper(suspended.lane)):
-            lanes.note_arrival(suspended.lane, lane.ordinal)
-        if replayer.continues_at_once(suspended):
-            return
-        finished_from = replayer.trace.finished_from(suspended.lane)
-        lanes.finished_from = min(lanes.finished_from, finished_from)
-        await lanes.suspend(suspended, shield=not is_quiet)
+        following = replayer.trace.next_record(key, replayer.position.index)
+        is_at_once = lane.has_steps and following is not None and not following.is_step
+        with operation(lane):
+            if not is_at_once:
+                await self._wait_in_operation(key)
+            record = replayer.position.record
+            if record is not None and record.kind == "cxl" and key_of(record) == key:
+                await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def turn_to_end(self) -> None:
+        """Wait until the end of the session is next, where it has no mark of its own."""
+        replayer = self.replayer
+        record = replayer.position.record
+        is_awaited = self.channel not in replayer.trace.session_ends and not replayer.is_over
+        if is_awaited and (record is None or record.kind != "end"):
+            await replayer.wait_for_turn((self.channel, ""), has_operation=True)
+
+    async def _wait_in_operation(self, key: LaneKey) -> None:
+        replayer = self.replayer
+        if replayer.is_turn(key, has_operation=True):
+            replayer.take_turn(key)
+        else:
+            await replayer.wait_for_turn(key, has_operation=True)
+
+    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
+        """Wait for the outcome of the lane's effect, which is its next record."""
+        replayer, key = self.replayer, self._key(lane)
         if replayer.is_over:
             await _abort()
+        record = replayer.trace.next_record(key, replayer.position.index)
+        if record is None or (is_in_thread and record.kind == "cxl"):
+            # The recording, or the request of the thread, ends before the effect does.
+            await self._be_cancelled(
+                key, has_turn=record is None and not replayer.trace.is_complete
+            )
+        elif record.kind not in OUTCOMES or (record.kind == "cxl" and record.is_step):
+            # A cancellation is recorded, or the outcome is missing from the file.
+            await self._be_cancelled(key, has_turn=True)
+        elif record.kind == "cxl":
+            await trio.lowlevel.checkpoint_if_cancelled()
+        elif record.is_step:
+            await self._wait_in_operation(key)
+        record = replayer.position.record if record is None else record
+        if record is None or record.kind not in {"res", "err"}:
+            replayer.diverge(self._operation("res", lane, lane.ordinal + 1, None))
+        return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
 
-    def _is_quiet(self, lane: Lane) -> bool:
-        """Return whether the lane makes no more calls in the recording."""
-        trace, index = self.replayer.trace, self.replayer.position.index
-        return trace.is_quiet_after(self._key(lane), lane.ordinal, index)
-
-    async def until_cancelled(self, lane: Lane) -> None:
-        """Wait for the cancellation that the record at the position promises."""
-        await self.replayer.lanes.wait_cancelled(self._key(lane))
-        raise Abort
+    async def _be_cancelled(self, key: LaneKey, *, has_turn: bool) -> None:
+        """Wait for a cancellation, and then for the lane's turn, which a cut recording lacks."""
+        replayer = self.replayer
+        try:
+            await replayer.wait_for_cancellation(key)
+        except trio.Cancelled:
+            if has_turn and not replayer.is_over:
+                await self._wait_in_operation(key)
+            raise
 
     async def let_thread_run(self, name: str) -> None:
         """Wait until a thread of the handler `name` may run."""
         await self.replayer.thread_token.acquire(name)
-
-    async def turn_in_thread(self, lane: Lane) -> None:
-        """Wait for the lane's turn before a call of a thread, if its request is over by then."""
-        if not self.replayer.is_over and self._is_quiet(lane):
-            await take_turn(self, lane)
 
     def thread_waits(self) -> None:
         """Let another thread run: the current one waits for the event loop, or has ended."""
@@ -134,12 +156,6 @@ class SessionReplay:
         """Return the number of the `in` record that was delivered."""
         return self.replayer.delivered
 
-    def started(self, lane: Lane) -> None:
-        """Consume the record of a handler's start, if there is one."""
-        record = self.replayer.position.record
-        if record is not None and record.lane == lane.name and is_start(record):
-            self.replayer.position.advance()
-
     def sent(self, message: bytes, lane: Lane | None) -> None:
         """Compare a message with its `out` record."""
         self._compare("out", lane, message)
@@ -150,48 +166,24 @@ class SessionReplay:
         recorded = body_bytes(record) if record is not None and record.kind == "cmd" else None
         self._compare("cmd", lane, with_recorded_lifespan(body, recorded))
 
-    def recorded(self, lane: Lane) -> bytes | None:
-        """Return the outcome of an effect, from the record at the position."""
-        record = self.replayer.position.record
-        if record is None or record.kind not in {"res", "err"}:
-            self.replayer.diverge(self._operation("res", lane, lane.ordinal + 1, None))
-        return body_bytes(record)
+    def resumed(
+        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
+    ) -> None:
+        """Compare the outcome of a call, and whether the task was cancelled during an effect.
 
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """Compare the outcome of a call; the cancellation of an unrecorded call is not compared."""
-        key = self._key(lane)
-        may_excuse = self._is_quiet(lane) or key in self.replayer.lanes.cancellable
-        if kind == "cxl" and not self.replayer.is_over and may_excuse:
-            self._accept_early_cancellation(lane)
-        else:
-            self._compare(kind, lane, body)
-
-    def _accept_early_cancellation(self, lane: Lane) -> None:
-        """Accept the cancellation of a call that is not recorded, if the lane only came early."""
-        replayer, key = self.replayer, self._key(lane)
-        arrived = replayer.lanes.arrivals.pop((key, lane.ordinal), None)
-        is_early = arrived is not None and self._is_early(key, arrived, trio.current_time())
-        if replayer.position.index > replayer.trace.last_missing and not is_early:
-            replayer.diverge(replayer.additional_operation(key))
-        replayer.excused = key
-
-    def _is_early(self, lane: LaneKey, arrived: float, cancelled: float) -> bool:
-        """Return whether a lane may have come to a call only because code takes no time here.
-
-        The time of a computation in a thread is unknown.
+        A replay does not run effects: it cannot know whether an effect would have ended before the
+        cancellation. So the cancellation itself is compared, if the clock's turns are recorded.
         """
-        is_near = cancelled - arrived <= PAUSE_SECONDS_MAX
-        return is_near or self.replayer.trace.is_in_thread(lane)
+        record, replayer = self.replayer.position.record, self.replayer
+        if record is not None and kind == record.kind and replayer.clock.kind != "foreign":
+            was_cancelled = (record.envelope or {}) == CANCELLED_MEANWHILE
+            if was_cancelled != is_cancelled and not replayer.is_over:
+                ended = "cxl" if is_cancelled else kind
+                replayer.diverge(self._operation(ended, lane, lane.ordinal + 1, None))
+        self._compare(kind, lane, body)
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """Compare the end of a cancelled request; it must not come long before the cancellation."""
-        replayer, key = self.replayer, self._key(lane)
-        arrived = replayer.lanes.first_arrival(key)
-        is_compared = not (unstarted or replayer.is_over)
-        if is_compared and arrived is not None and is_request_lane(key):
-            cancelled_at = replayer.trace.cancelled_at(key, replayer.position.index)
-            if cancelled_at is None or not self._is_early(key, arrived, cancelled_at):
-                replayer.diverge(self._operation("out", lane, lane.ordinal + 1, None))
+        """Compare the end of a cancelled request."""
         self._compare("cxl", lane, UNSTARTED_BODY if unstarted else None)
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
@@ -201,8 +193,6 @@ class SessionReplay:
         if record is not None and record.kind == "mark" and body_name(record) == name:
             value, body = decode_body(record, MarkBody).value, body_bytes(record)
         self._compare("mark", lane, body)
-        if name == DRAINED or (name == SUSPENDED_MARK and value is None):
-            self.replayer.note_cancellation()
         return value
 
     def shut(self, cause: str) -> None:
@@ -227,8 +217,6 @@ class SessionReplay:
             record = replayer.position.record
             self._compare("end", None, None if record is None else body_bytes(record))
 
-    # Immediate values.
-
     def read_value(
         self,
         lane: Lane,
@@ -237,94 +225,49 @@ class SessionReplay:
         read: Callable[[], Outcome],  # noqa: ARG002  of `Sequencer`
     ) -> Outcome:
         """Return the recorded value, if it was read by the same name and arguments."""
-        index = self._immediate(lane)
-        if index is None and self._reads_after_cancellation(lane):
-            return self._any_value(name)
-        record = None if index is None else self.replayer.trace.journal[index]
+        record = self.replayer.position.record
         recorded = None if record is None else _without_value(record)
         reading = value_body(name, arguments, b"null", is_error=False)
         reading = with_recorded_lifespan(reading, recorded)
-        if index is None or record is None or recorded != self.replayer.redact("val", reading):
-            self._diverge_at_reading(lane, record, reading)
-        self._consume_immediate(lane, index)
-        return recorded_value(record)
+        if recorded is not None and recorded == self.replayer.redact("val", reading):
+            assert record is not None
+            self._compare("val", lane, body_bytes(record), is_redacted=True)
+            return recorded_value(record)
+        self._compare("val", lane, reading)
+        raise AssertionError  # The comparison has raised an error.
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Return whether the recorded code took the new branch here."""
-        return self._consume_mark(lane, MarkBody(name=PATCHED_MARK, value=name))
-
-    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        """Return whether the fact is recorded, or is observed here.
-
-        Recordings from before there was this mark do not contain the fact.
-        """
-        if self.replayer.is_over:
-            return is_so
-        return self._consume_mark(lane, MarkBody(name=name, value=value)) or is_so
-
-    def _consume_mark(self, lane: Lane, mark: MarkBody) -> bool:
-        """Consume the lane's next record, if it is this mark; return whether it is."""
-        index = self._immediate(lane)
-        if index is None:
-            return False
-        record = self.replayer.trace.journal[index]
-        if record.kind != "mark" or decode_body(record, MarkBody) != mark:
-            return False
-        self._consume_immediate(lane, index)
-        return True
-
-    def _immediate(self, lane: Lane) -> int | None:
         if self.replayer.is_over:
             raise Abort
-        return self.replayer.position.find_immediate(self._key(lane), lane.ordinal + 1)
-
-    def _consume_immediate(self, lane: Lane, index: int) -> None:
-        lane.next_ordinal()
-        self.replayer.position.consume(index)
-
-    def _reads_after_cancellation(self, lane: Lane) -> bool:
-        """Return whether a lane reads a value because its cancellation has not come yet.
-
-        It cannot wait for the cancellation here, so it gets some value and waits at its next call.
-        """
-        replayer, key = self.replayer, self._key(lane)
-        return (
-            replayer.trace.is_of_cancelled_request(key, replayer.position.index)
-            and self._is_quiet(lane)
-            and replayer.lanes.note_arrival(key, lane.ordinal)
-        )
-
-    def _any_value(self, name: str) -> Outcome:
-        """Return a value of the right form; nothing recorded follows from it."""
-        if name == TIMEOUT:
-            return Outcome("res", encode_body(self.clock_ns()))
-        record = self.replayer.trace.last_value(name)
-        if record is None:
-            raise BlockedInReplay("the recorded request was cancelled before this was read")
-        return recorded_value(record)
-
-    def _diverge_at_reading(self, lane: Lane, record: Record | None, body: bytes) -> NoReturn:
-        replayer, key, ordinal = self.replayer, self._key(lane), lane.ordinal + 1
-        if record is None and replayer.trace.is_cut_before(key, ordinal):
-            replayer.continuing[lane.name] = current_location()
-            raise BlockedInReplay("the recording was cut before this was read")
-        index = replayer.trace.index_of(key, ordinal)
-        replayer.diverge(self._operation("val", lane, ordinal, body), index=index)
+        record, mark = self.replayer.position.record, MarkBody(name=PATCHED_MARK, value=name)
+        if record is None or record.kind != "mark" or key_of(record) != self._key(lane):
+            return False
+        if decode_body(record, MarkBody) != mark:
+            return False
+        self._compare("mark", lane, body_bytes(record))
+        return True
 
     # Comparison.
 
-    def _compare(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
+    def _compare(
+        self, kind: str, lane: Lane | None, body: bytes | None, *, is_redacted: bool = False
+    ) -> None:
         """Consume the record at the position if it is this operation; otherwise diverge."""
         replayer = self.replayer
         if replayer.is_over:
             raise Abort
         ordinal = None if lane is None else lane.next_ordinal()
-        body = None if body is None else replayer.redact(kind, body)
+        if body is not None and not is_redacted:
+            body = replayer.redact(kind, body)
         record = replayer.position.record
         if record is None and not replayer.trace.is_complete:
             replayer.finish()  # the recording was cut here
             raise Abort
-        if record is None or not self._is_same(record, kind, lane, ordinal, body):
+        if lane is not None and kind in {"out", "cmd"}:
+            replayer.note_call(self._key(lane), current_location())
+        is_missing = replayer.position.is_at_missing
+        if record is None or is_missing or not self._is_same(record, kind, lane, ordinal, body):
             replayer.diverge(self._operation(kind, lane, ordinal, body))
         replayer.position.advance()
 
@@ -351,7 +294,7 @@ class SessionReplay:
         session = replayer.sessions.get(self.channel)
         if lane is None or session is None:
             return ""
-        if location := replayer.lanes.locations.get(lane):
+        if location := replayer.calls.get(lane):
             return f"after the call {location}"
         request = request_data(replayer.trace.journal, lane[1])
         return handler_location(session.application, request)
@@ -387,19 +330,20 @@ def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
 
 _NEVER: Final = math.inf
 
+# How often a lane may go on without sending the message that is next in the recording.
+_FORCED_STEPS_MAX: Final = 10_000
+
 
 @attrs.define(eq=False)
 class UncomparedRecords:
     """The records of a trace that outbound mode does not compare, by lane and name.
 
     Attributes:
-        commands: The indexes of each lane's commands.
         named: The indexes of commands and immediate records by lane, kind and name.
         outcomes: The index of a command's outcome, by the index of the command.
-        indexes: All of these indexes.
+        indexes: All of these indexes, and those of steps.
     """
 
-    commands: defaultdict[LaneKey, list[int]] = attrs.field(factory=lambda: defaultdict(list))
     named: defaultdict[tuple[LaneKey, str, str], list[int]] = attrs.field(
         factory=lambda: defaultdict(list)
     )
@@ -410,11 +354,13 @@ class UncomparedRecords:
 def find_uncompared(trace: Trace) -> UncomparedRecords:
     """Return the records of a trace that outbound mode does not compare."""
     found = UncomparedRecords()
-    for lane, indexes in trace.indexes.items():
+    for lane, all_indexes in trace.indexes.items():
+        steps = {index for index in all_indexes if trace.journal[index].kind == "step"}
+        found.indexes |= steps
+        indexes = [index for index in all_indexes if index not in steps]
         for index, following in zip(indexes, [*indexes[1:], None], strict=True):
             record = trace.journal[index]
             if record.kind == "cmd":
-                found.commands[lane].append(index)
                 found.named[lane, "cmd", body_name(record)].append(index)
                 found.indexes.add(index)
                 if following is not None and trace.journal[following].kind in OUTCOMES:
@@ -430,58 +376,100 @@ def find_uncompared(trace: Trace) -> UncomparedRecords:
 
 
 @attrs.define(eq=False)
+class OutboundReplayer(Replayer):
+    """A `Replayer` that compares only what is sent."""
+
+    uncompared: UncomparedRecords = attrs.field(kw_only=True)
+
+    def is_turn(self, lane: LaneKey, *, has_operation: bool = False) -> bool:  # noqa: ARG002
+        """Return False: the records decide which lane goes on."""
+        return False
+
+    def open_gate(self, lane: LaneKey) -> bool:
+        """Let a lane go on, if it waits for the record at the position."""
+        gate, record, index = self.gates.get(lane), self.position.record, self.position.index
+        is_uncompared = index in self.uncompared.indexes
+        if gate is not None and record is not None:
+            if not is_uncompared:
+                may_go = gate.due != _NEVER
+            elif record.kind == "step" or not gate.has_operation:
+                may_go = not gate.has_operation and bool(record.is_step)
+            else:
+                may_go = gate.due is not None and gate.due <= index
+            if may_go:
+                self._let_go(lane)
+        if is_uncompared:
+            self.position.advance()
+        return True
+
+    def _let_go(self, lane: LaneKey) -> None:
+        self._begun.add(lane)
+        trio.lowlevel.reschedule(self.gates.pop(lane).task)
+
+    async def force(self, record: Record) -> None:
+        """Let lanes go on until one of them makes the record, and time pass if none can."""
+        index, wanted = self.position.index, key_of(record)
+        for _ in range(_FORCED_STEPS_MAX):
+            if self.position.index != index or self.is_over:
+                return
+            lanes = [lane for lane, gate in self.gates.items() if gate.due != _NEVER]
+            steps = [lane for lane in lanes if not self.gates[lane].has_operation]
+            if wanted in lanes:
+                self._let_go(wanted)
+            elif steps:
+                self._let_go(steps[0])
+            elif any(self.gates[lane].due is not None for lane in lanes):
+                due = [lane for lane in lanes if self.gates[lane].due is not None]
+                self._let_go(min(due, key=lambda lane: self.gates[lane].due or 0))
+            elif self.clock.next_deadline < math.inf:
+                self.clock.advance_to(self.clock.next_deadline)
+            else:
+                return
+            await self.settle()
+
+
+@attrs.define(eq=False)
 class OutboundReplay(SessionReplay):
     """A `SessionReplay` that compares only what is sent.
 
-    `_performed` counts the operations of each lane by kind and name, `_commands` its commands.
-    `_awaited` has the index of the outcome for which a lane's command waits.
+    `_performed` counts the operations of each lane by kind and name. `_awaited` has the index of
+    the outcome for which a lane's command waits.
     """
 
     uncompared: UncomparedRecords = attrs.field(kw_only=True)
     _performed: Counter[tuple[LaneKey, str, str]] = attrs.field(
         factory=Counter[tuple[LaneKey, str, str]], init=False
     )
-    _commands: Counter[LaneKey] = attrs.field(factory=Counter[LaneKey], init=False)
     _awaited: dict[LaneKey, float] = attrs.field(factory=dict[LaneKey, float], init=False)
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:
-        """Wait until the lane may send, start an effect, or continue after one."""
-        key = self._key(lane)
-        awaited = self._awaited.get(key)
-        if awaited is None and not commands:
-            return await super().turn(lane)
-        if awaited is None:
-            indexes, issued = self.uncompared.commands[key], self._commands[key]
-            due: float = indexes[issued] if issued < len(indexes) else -1
-        else:
-            due = awaited
-        await self._wait(lane, SuspendedLane(key, lane.ordinal, due=due))
-        record, index = self.replayer.position.record, self.replayer.position.index
-        is_end = record is not None and record.kind == "cxl" and key_of(record) == key
-        if is_end and index not in self.uncompared.indexes:
-            return "cxl"
-        return "cmd" if awaited is None else self.replayer.trace.journal[int(awaited)].kind
+    async def turn(self, lane: Lane) -> None:
+        """Wait until the next compared record is the lane's."""
+        replayer, key = self.replayer, self._key(lane)
+        if replayer.is_over:
+            await _abort()
+        with operation(lane):
+            record = replayer.position.record
+            if record is None or key_of(record) != key or self._is_uncompared():
+                await replayer.wait_for_turn(key, has_operation=True)
+            record = replayer.position.record
+            if record is not None and record.kind == "cxl" and key_of(record) == key:
+                await trio.lowlevel.checkpoint_if_cancelled()
 
-    def _is_quiet(self, lane: Lane) -> bool:
-        key, trace = self._key(lane), self.replayer.trace
-        if key in self._awaited or not trace.is_complete:
-            return False
-        indexes = trace.indexes.get(key, ())
-        to_come = len(indexes) - bisect_left(indexes, self.replayer.position.index)
-        if to_come == 1 and indexes[-1] not in self.uncompared.indexes:
-            return trace.is_cancelled_end(key, indexes[-1])
-        return not to_come
+    def _is_uncompared(self) -> bool:
+        return self.replayer.position.index in self.uncompared.indexes
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Find the outcome of an effect by its name."""
         key, name, trace = self._key(lane), label_of("cmd", body), self.replayer.trace
+        if self.replayer.is_over:
+            raise Abort
         ordinal = lane.next_ordinal()
         index = self._next_named((key, "cmd", name))
         # A lane that was cut off may have gone on to perform this effect.
-        is_cut_off = not trace.is_complete or trace.is_cancelled_end(key, trace.last_index(key))
+        last = trace.last_index(key)
+        is_cut_off = not trace.is_complete or (last >= 0 and trace.journal[last].kind == "cxl")
         if index is None and not is_cut_off:
             self.replayer.diverge(self._operation("cmd", lane, ordinal, body))
-        self._commands[key] += 1
         self._awaited[key] = (
             _NEVER if index is None else self.uncompared.outcomes.get(index, _NEVER)
         )
@@ -491,14 +479,26 @@ class OutboundReplay(SessionReplay):
         self._performed[name] += 1
         return indexes[performed] if performed < len(indexes) else None
 
-    def recorded(self, lane: Lane) -> bytes | None:
-        """Return the outcome of the lane's effect."""
-        return body_bytes(self.replayer.trace.journal[int(self._awaited[self._key(lane)])])
+    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
+        """Wait for the outcome of the lane's effect, unless it has come already."""
+        replayer, key = self.replayer, self._key(lane)
+        if replayer.is_over:
+            await _abort()
+        index = self._awaited[key]
+        record = None if index == _NEVER else replayer.trace.journal[int(index)]
+        if record is None or record.kind == "cxl":
+            await replayer.wait_for_cancellation(key)
+        if record is None or index >= replayer.position.index:
+            await replayer.wait_for_turn(key, has_operation=True, due=index)
+        assert record is not None
+        return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
 
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+    def resumed(
+        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
+    ) -> None:
         """Compare the outcome of a call, unless it is an effect."""
         if self._awaited.pop(self._key(lane), None) is None:
-            super().resumed(lane, kind, body)
+            super().resumed(lane, kind, body, is_cancelled=is_cancelled)
         else:
             lane.next_ordinal()
 
@@ -513,11 +513,9 @@ class OutboundReplay(SessionReplay):
         if self.replayer.is_over:
             raise Abort
         index = self._next_named((self._key(lane), "val", name))
-        if index is None and self._reads_after_cancellation(lane):
-            return self._any_value(name)
         if index is None:
             body = value_body(name, arguments, b"null", is_error=False)
-            self._diverge_at_reading(lane, None, body)
+            self.replayer.diverge(self._operation("val", lane, lane.ordinal + 1, body))
         lane.next_ordinal()
         return recorded_value(self.replayer.trace.journal[index])
 
@@ -525,9 +523,13 @@ class OutboundReplay(SessionReplay):
         """Return whether the recorded code took the new branch anywhere in this lane."""
         return self._next_named((self._key(lane), "mark", f"{PATCHED_MARK} {name}")) is not None
 
-    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
-        """Return whether the fact is observed here: the code around it may have changed."""
-        return is_so
+    def _compare(
+        self, kind: str, lane: Lane | None, body: bytes | None, *, is_redacted: bool = False
+    ) -> None:
+        """Skip records that are not compared, up to one that the operation may be."""
+        while self._is_uncompared():
+            self.replayer.position.advance()
+        super()._compare(kind, lane, body, is_redacted=is_redacted)
 
     def _is_same(
         self,

@@ -8,9 +8,9 @@ import inspect
 import linecache
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType, SimpleNamespace, TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -22,8 +22,12 @@ from mcp_trio._server.registry import Registered, Registry, target_of
 from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.handlers import Application
+from mcp_trio._session.lanes import drive
 from mcp_trio.errors import MCPError
 from mcp_trio.types import CompleteParams
+
+# `types.coroutine` keeps the code object of the function.
+_DRIVER: Final = drive.__code__
 
 # Running code -------------------------------------------------------------------------------------
 
@@ -48,13 +52,26 @@ def task_location(task: trio.lowlevel.Task) -> str:
         return ""
     locations = [
         _location(frame.f_code, line)
-        for frame, line in task.iter_await_frames()
+        for frame, line in _await_frames(task)
         if _is_user_code(frame.f_code)
     ]
     thread = task.context.get(CALLING_THREAD)
     if not locations and thread is not None:
         return _thread_location(thread)
     return locations[-1] if locations else ""
+
+
+def _await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames of what a task awaits, also of a coroutine that the task drives by hand."""
+    followed: Any = task
+    while followed is not None:
+        frames = trio.lowlevel.Task.iter_await_frames(followed)
+        followed = None
+        for frame, line in frames:
+            if frame.f_code is _DRIVER:
+                followed = SimpleNamespace(coro=frame.f_locals["running"])
+                break
+            yield frame, line
 
 
 def error_location(error: BaseException) -> str:

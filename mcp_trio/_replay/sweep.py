@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -45,7 +45,6 @@ from mcp_trio._journal.records import (
     PATCHED_MARK,
     SLEEP,
     SUSPENDED_MARK,
-    TIMEOUT,
     CommandBody,
     ErrorBody,
     MarkBody,
@@ -63,7 +62,6 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.replay import SilentChannel
 from mcp_trio._replay.replayer import unshield
 from mcp_trio._replay.trace import (
-    NS_PER_SECOND,
     MessageFields,
     call_text,
     load_recording,
@@ -74,7 +72,8 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._session.journal import Lane, Outcome
+from mcp_trio._session.journal import Outcome
+from mcp_trio._session.lanes import Lane, operation
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
@@ -110,7 +109,7 @@ _LONGEST_SECONDS_MIN: Final = 1e-3
 _EXTRA_SECONDS_MAX: Final = 10.0
 
 # The context's own calls, whose duration is not that of an external event.
-_CONTEXT_CALLS: Final = frozenset({SLEEP, LOCK, TIMEOUT})
+_CONTEXT_CALLS: Final = frozenset({SLEEP, LOCK})
 
 # The digit that replaces each character of a secret; valid in texts and in numbers.
 _MASK: Final = b"1"
@@ -188,7 +187,7 @@ class Outcomes:
 
         Timeouts and locks are left out, so that a lock that fixes a race is not a difference.
         """
-        if command.name not in {LOCK, TIMEOUT}:
+        if command.name != LOCK:
             self._of(lane).commands.setdefault(lane, []).append(encode_body(command))
 
     def _of(self, lane: str) -> RequestOutcome:
@@ -455,8 +454,8 @@ class JumpingClock(trio.abc.Clock):
 class SweepSequencer:
     """The `Sequencer` of one schedule, which gives effects their recorded outcomes.
 
-    It `decides_turns`, so that effects ask it for their outcomes; but every turn comes at once,
-    after other tasks have run.
+    It `replays`, so that effects ask it for their outcomes; but every step begins at once,
+    the first one of a task after other tasks have run.
 
     Attributes:
         trace: The trace of the recording.
@@ -480,14 +479,15 @@ class SweepSequencer:
     changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     deliver_response: Callable[[float, bytes], None] = attrs.field(init=False)
     has_lanes: bool = attrs.field(default=True, init=False)
-    decides_turns: bool = attrs.field(default=True, init=False)
+    has_steps: bool = attrs.field(default=True, init=False)
+    replays: bool = attrs.field(default=True, init=False)
     _started: dict[str, tuple[float, RecordedOutcome]] = attrs.field(
         factory=dict[str, tuple[float, RecordedOutcome]], init=False
     )
-    _ended: dict[str, RecordedOutcome] = attrs.field(factory=dict[str, RecordedOutcome], init=False)
     _counts: Counter[tuple[str, str, str]] = attrs.field(
         factory=Counter[tuple[str, str, str]], init=False
     )
+    _begun: set[Lane] = attrs.field(factory=set[Lane], init=False)
     _thread: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1), init=False)
 
     # Messages.
@@ -522,10 +522,9 @@ class SweepSequencer:
             self.done.add(lane.name)
             self.changed.unpark_all()
 
-    def started(self, lane: Lane) -> None:
-        """Do nothing."""
-
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+    def resumed(
+        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
+    ) -> None:
         """Do nothing."""
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:  # noqa: ARG002
@@ -543,10 +542,6 @@ class SweepSequencer:
 
     # Effects and values.
 
-    def clock_ns(self) -> int:
-        """Return the time of the schedule's clock."""
-        return int(trio.current_time() * NS_PER_SECOND)
-
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Start an effect, whose outcome will be the recorded one."""
         command = msgspec.json.decode(body, type=CommandBody)
@@ -561,33 +556,28 @@ class SweepSequencer:
             seconds = self._delay("effect", lane, command.name, nth)
         self._started[lane.name] = (seconds, outcome)
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  of `Sequencer`
-        """Wait for the end of an effect that was started; return the kind of its outcome.
+    def step(self, lane: Lane) -> Awaitable[None] | None:
+        """Let other tasks run before a task starts."""
+        if lane in self._begun:
+            return None
+        self._begun.add(lane)
+        return trio.lowlevel.cancel_shielded_checkpoint()  # noqa: ASYNC105  the driver awaits it
 
-        Without an effect, return "cxl" if the calling task is cancelled, else an empty text.
-        """
-        started = self._started.pop(lane.name, None)
-        if started is None:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return "cxl" if trio.current_effective_deadline() == -math.inf else ""
-        seconds, outcome = started
+    async def turn_to_end(self) -> None:
+        """Return at once."""
+
+    async def turn(self, lane: Lane) -> None:
+        """Let other tasks run; check for cancellation."""
+        with operation(lane):
+            await trio.lowlevel.checkpoint()
+
+    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
+        """Wait for the end of the effect that was started; return its outcome."""
+        seconds, outcome = self._started.pop(lane.name)
         if outcome.kind == "cxl":
             await trio.sleep_forever()
         await trio.sleep(seconds)
-        self._ended[lane.name] = outcome
-        return outcome.kind
-
-    def recorded(self, lane: Lane) -> bytes | None:
-        """Return the outcome of the effect for which `turn` waited."""
-        return self._ended.pop(lane.name).body
-
-    async def until_cancelled(self, lane: Lane) -> None:  # noqa: ARG002  of `Sequencer`
-        """Wait for a cancellation that has come already."""
-        await trio.sleep_forever()
-
-    async def turn_to_start(self, lane: Lane) -> None:  # noqa: ARG002  of `Sequencer`
-        """Let other tasks run."""
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        return Outcome("err" if outcome.kind == "err" else "res", outcome.body)
 
     def read_value(
         self,
@@ -596,15 +586,12 @@ class SweepSequencer:
         arguments: bytes | None,
         read: Callable[[], Outcome],
     ) -> Outcome:
-        """Return the recorded value; call `read` for deadlines and after the last recorded one."""
+        """Return the recorded value; call `read` for a clock after its last recorded value."""
         nth = self._count("value", lane, name)
         recorded = self.trace.values.get((lane.name, name), ())
-        if arguments is None:
-            is_read = nth >= len(recorded)
-        else:
-            is_read = name == TIMEOUT
+        if arguments is not None:
             self.outcomes.add_command(lane.name, _immediate_command(name, arguments))
-        if is_read:
+        elif nth >= len(recorded):
             return read()
         outcome = recorded[nth] if nth < len(recorded) else _unrecorded(name)
         return Outcome("err" if outcome.kind == "err" else "res", outcome.body)
@@ -613,17 +600,10 @@ class SweepSequencer:
         """Return whether the recorded lane took the new branch."""
         return (lane.name, name) in self.trace.patches
 
-    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
-        """Return whether the fact is observed: deadlines pass at other times in a schedule."""
-        return is_so
-
     async def let_thread_run(self, name: str) -> None:  # noqa: ARG002  of `Sequencer`
         """Wait until no other thread runs; then stop the clock."""
         await self._thread.acquire()
         self.clock.is_held = True
-
-    async def turn_in_thread(self, lane: Lane) -> None:
-        """Do nothing: the calls of a cancelled request are cancelled."""
 
     def thread_waits(self) -> None:
         """Let the clock and other threads run."""

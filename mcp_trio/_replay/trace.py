@@ -1,10 +1,9 @@
 """Traces: the records of a recording, checked and indexed for a replay."""
 
-import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import takewhile
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -17,42 +16,31 @@ from mcp_trio._journal.records import (
     KINDS,
     OTHER_SESSIONS,
     PATCHED_MARK,
-    SUSPENDED_MARK,
-    THREAD_RETURNED_MARK,
-    TIMED_OUT_MARK,
     CommandBody,
     EndBody,
     MarkBody,
     OpenBody,
     Record,
     ShutBody,
+    StepsBody,
     ValueBody,
     body_bytes,
     decode_body,
     message_at,
     message_position,
-    messages_in,
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_principal
-from mcp_trio._protocol.methods import CANCELLED
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
-from mcp_trio._server.handlers import THREAD_MARK
-from mcp_trio._server.subscriptions import CHOICE
 from mcp_trio._session.input_required import KEEPER
-from mcp_trio._session.journal import START_ORDINAL
 from mcp_trio._session.nondeterminism import UNTRACKED_MARK
-from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import RecordingError
 
 NS_PER_SECOND: Final = 1e9
 
 OUTCOMES: Final = frozenset({"res", "err", "cxl"})
 """The kinds of records that end an effect."""
-
-# The marks that a lane makes without waiting for its turn.
-_IMMEDIATE_MARKS: Final = frozenset({PATCHED_MARK, TIMED_OUT_MARK, THREAD_RETURNED_MARK})
 
 _SHUT_CAUSES: Final = frozenset({"eof", "signal", "closed", "lost"})
 _NO_POSITION: Final = (-1, 0)
@@ -102,19 +90,19 @@ def call_text(data: bytes) -> str:
 
 @attrs.frozen(kw_only=True)
 class Trace:
-    """The operations that a replay has to repeat, and the damage of their file.
+    """The events that a replay has to repeat, and the damage of their file.
 
     An index is a position in `journal`.
 
     Attributes:
         opening: The body of the `open` record.
-        journal: The records after that one, in order.
+        journal: The records after that one, in order. Each step in a `step` record is one of its
+            own, with the lane that it belongs to.
         missing: For the index of each record before which records are missing, the number of the
             first missing one.
         indexes: The indexes of each lane's records, in order.
         session_ends: The index of the mark that ends a session, by its channel, in a file of
             several sessions.
-        immediate: The indexes of the records that lanes make without a turn, by lane and ordinal.
         notes: Descriptions of the damage.
     """
 
@@ -123,7 +111,6 @@ class Trace:
     missing: Mapping[int, int]
     indexes: Mapping[LaneKey, Sequence[int]]
     session_ends: Mapping[int, int]
-    immediate: Mapping[tuple[LaneKey, int], int]
     notes: tuple[str, ...]
 
     @cached_property
@@ -147,12 +134,18 @@ class Trace:
         ends = [record for record in self.journal if record.kind == "end"]
         return sum(decode_body(record, EndBody).counts.get(OTHER_SESSIONS, 0) for record in ends)
 
-    @property
-    def has_shut(self) -> bool:
-        """Return whether the recorded session began to close."""
-        return any(record.kind == "shut" for record in self.journal)
-
     # Lanes.
+
+    def next_index(self, lane: LaneKey, index: int) -> int | None:
+        """Return the index of a lane's first record at `index` or later; None if it has none."""
+        indexes = self.indexes.get(lane, ())
+        found = bisect_left(indexes, index)
+        return indexes[found] if found < len(indexes) else None
+
+    def next_record(self, lane: LaneKey, index: int) -> Record | None:
+        """Return a lane's first record at `index` or later; None if it has none."""
+        found = self.next_index(lane, index)
+        return None if found is None else self.journal[found]
 
     def last_index(self, lane: LaneKey) -> int:
         """Return the index of a lane's last record; -1 if the lane has none."""
@@ -165,110 +158,6 @@ class Trace:
             if self.journal[index].ordinal == ordinal:
                 return index
         return None
-
-    def is_cut_before(self, lane: LaneKey, ordinal: int) -> bool:
-        """Return whether the recording was cut before an operation of a lane."""
-        last = self.last_index(lane)
-        return not self.is_complete and (last < 0 or (self.journal[last].ordinal or 0) < ordinal)
-
-    def finished_from(self, lane: LaneKey) -> float:
-        """Return the index from which a lane has no more records; infinite if that is unknown.
-
-        It is unknown in a recording that was cut, and for a lane whose last effect had not ended
-        when the session did.
-        """
-        last = self.last_index(lane)
-        is_in_effect = last >= 0 and self.journal[last].kind == "cmd"
-        return last + 1 if self.is_complete and not is_in_effect else math.inf
-
-    def is_quiet_after(self, lane: LaneKey, ordinal: int, index: int) -> bool:
-        """Return whether a lane makes no call after its operation `ordinal`.
-
-        The only record that it may have at `index` or later is the end of its cancelled request.
-        """
-        last = self.last_index(lane)
-        if last >= index and self.is_cancelled_end(lane, last):
-            return self.journal[last].ordinal == ordinal + 1
-        return self.finished_from(lane) <= index
-
-    def is_cancelled_end(self, lane: LaneKey, last: int) -> bool:
-        """Return whether a lane's last record is the end of a request that was cancelled."""
-        return self.is_complete and is_request_lane(lane) and self.journal[last].kind == "cxl"
-
-    def is_of_cancelled_request(self, lane: LaneKey, index: int) -> bool:
-        """Return whether a lane's request ends by a cancellation at `index` or later."""
-        request = request_lane(lane)
-        last = self.last_index(request)
-        return last >= index and self.is_cancelled_end(request, last)
-
-    def is_in_thread(self, lane: LaneKey) -> bool:
-        """Return whether the handler of a lane, or a part of it, ran in a thread."""
-        indexes = [*self.indexes.get(lane, ()), *self.indexes.get(request_lane(lane), ())]
-        records = (self.journal[index] for index in indexes)
-        return any(each.kind == "mark" and body_name(each) == THREAD_MARK for each in records)
-
-    # Events.
-
-    def last_value(self, name: str) -> Record | None:
-        """Return the last record of a value that any lane read by this name."""
-        found = (
-            each
-            for each in reversed(self.journal)
-            if each.kind == "val" and body_name(each) == name
-        )
-        return next(found, None)
-
-    def announces_change(self, index: int, until: float) -> bool:
-        """Return whether a lane announces a change at `index` or later, up to a time."""
-        ahead = (self.journal[each] for each in range(index, len(self.journal)))
-        due = takewhile(lambda record: seconds_of(record) <= until, ahead)
-        return any(
-            each.kind == "mark" and each.lane is not None and body_name(each) == CHOICE
-            for each in due
-        )
-
-    def cancelled_at(self, lane: LaneKey, index: int) -> float | None:
-        """Return the time before `index` at which a lane's request was cancelled, if it was.
-
-        A request is cancelled by its client, by the expiry of its wait for a retry, or by the end
-        of its session.
-        """
-        request_ids, keeper = self._request_ids(lane), keeper_lane(lane)
-        has_keeper = keeper in self.indexes
-        for record in (self.journal[each] for each in reversed(range(index))):
-            if record.channel != lane[0]:
-                continue
-            has_expired = key_of(record) == keeper and is_expiry(record)
-            if has_expired or _cancels(record, request_ids, has_keeper=has_keeper):
-                return seconds_of(record)
-        return None
-
-    def _request_ids(self, lane: LaneKey) -> list[int | str | UnsetType]:
-        """Return the ids of a handler's requests: the one that started it, and its retries."""
-        ids = [message_fields(request_data(self.journal, lane[1])).id]
-        marks = (self.journal[index] for index in self.indexes.get(keeper_lane(lane), ()))
-        states = [decode_body(each, MarkBody).value for each in marks if each.kind == "mark"]
-        if states:
-            received = [body_bytes(each) or b"" for each in self.journal if each.kind == "in"]
-            found = [message_fields(each) for data in received for each in messages_in(data)]
-            ids += [each.id for each in found if each.params.get("requestState") in states]
-        return ids
-
-
-def _cancels(
-    record: Record, request_ids: Sequence[int | str | UnsetType], *, has_keeper: bool
-) -> bool:
-    if record.kind == "mark":
-        return body_name(record) == DRAINED
-    if record.kind == "shut":
-        return has_keeper
-    if record.kind != "in":
-        return False
-    messages = map(message_fields, messages_in(body_bytes(record) or b""))
-    return any(
-        each.method == CANCELLED and each.params.get("requestId") in request_ids
-        for each in messages
-    )
 
 
 # Records and lanes --------------------------------------------------------------------------------
@@ -320,24 +209,10 @@ def is_keeper(lane: LaneKey) -> bool:
     return lane[1].endswith(f".{KEEPER}")
 
 
-def is_expiry(record: Record) -> bool:
-    """Return whether a record says that a suspended handler got no retry in time."""
-    return (
-        record.kind == "mark"
-        and body_name(record) == SUSPENDED_MARK
-        and decode_body(record, MarkBody).value is None
-    )
-
-
-def is_start(record: Record) -> bool:
-    """Return whether a record is the start of a handler."""
-    return record.lane is not None and record.kind == "mark" and record.ordinal == START_ORDINAL
-
-
 def is_immediate(record: Record) -> bool:
-    """Return whether a lane made a record without waiting for its turn."""
+    """Return whether a record is a value that a lane read, or a branch that it took."""
     return record.kind == "val" or (
-        record.kind == "mark" and record.lane is not None and body_name(record) in _IMMEDIATE_MARKS
+        record.kind == "mark" and record.lane is not None and body_name(record) == PATCHED_MARK
     )
 
 
@@ -455,26 +330,42 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
         RecordingError: The file is no recording, or cannot be replayed strictly.
     """
     loaded = load_recording(path, purpose="strict replay")
-    journal = loaded.journal
+    journal = [each for record in loaded.journal for each in _single_steps(record)]
     indexes: dict[LaneKey, list[int]] = {}
     session_ends: dict[int, int] = {}
-    immediate: dict[tuple[LaneKey, int], int] = {}
     for index, record in enumerate(journal):
         if record.lane is not None:
             indexes.setdefault(key_of(record), []).append(index)
         elif record.kind == "mark" and body_name(record) == ENDED_MARK:
             session_ends[record.channel] = index
-        if record.kind in {"val", "mark"} and is_immediate(record):
-            immediate[key_of(record), record.ordinal or 0] = index
     return Trace(
         opening=loaded.opening,
         journal=journal,
         missing=_missing(journal, loaded.numbers),
         indexes=indexes,
         session_ends=session_ends,
-        immediate=immediate,
         notes=loaded.notes,
     )
+
+
+def _single_steps(record: Record) -> Iterator[Record]:
+    """Yield a record for each step that a `step` record lists; yield any other record itself."""
+    if record.kind != "step":
+        yield record
+        return
+    time_ns = record.time_ns
+    for lane in decode_body(record, StepsBody).lanes:
+        if isinstance(lane, int):
+            time_ns += lane
+        else:
+            yield Record(
+                number=record.number,
+                kind="step",
+                channel=record.channel,
+                lane=lane,
+                is_step=1,
+                time_ns=time_ns,
+            )
 
 
 def _missing(journal: Sequence[Record], numbers: Collection[int]) -> dict[int, int]:
@@ -512,6 +403,7 @@ _CHECKS: Final[Mapping[str, Callable[[Record], object]]] = {
     "in": _check_in,
     "shut": _check_shut,
     "mark": _check_body(MarkBody),
+    "step": _check_body(StepsBody),
     "cmd": _check_body(CommandBody),
     "val": _check_body(ValueBody),
     "end": _check_body(EndBody),

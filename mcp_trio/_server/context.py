@@ -40,7 +40,6 @@ from mcp_trio._session.effects import (
     randomness,
     read_clock,
     takes_patch,
-    time_limit,
 )
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.types import (
@@ -110,7 +109,8 @@ class Context(BaseContext):
             trio.TooSlowError: At the end of a block that was cancelled by it.
             ValueError: `seconds` is negative.
         """
-        return time_limit(self._handling, seconds)
+        self._handling.current_lane()  # This raises an error inside of an effect.
+        return trio.fail_after(seconds)
 
     @property
     def random(self) -> Random:

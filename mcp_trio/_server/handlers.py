@@ -37,6 +37,7 @@ from mcp_trio._server.threads import ThreadBridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import Handling
+from mcp_trio._session.lanes import LANE
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio.errors import (
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from mcp_trio._server.server import Server
     from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
 
-THREAD_MARK: Final = "thread"
 """The mark in a recording of a handler that runs in a thread."""
 
 _Result: TypeAlias = msgspec.Struct | msgspec.Raw
@@ -201,9 +201,12 @@ class ServedSession:
         own = self.registry.methods[method.name]
         handler, keywords = own.signature.handler, own.signature.bind(params, None)
         if own.runs_in_thread:
-            sequencer = self._session.sequencer
-            sequencer.marked(THREAD_MARK, own.name)
-            bridge = ThreadBridge(own.name, sequencer, None)
+            lane = LANE.get()
+            bridge = ThreadBridge(
+                own.name,
+                self._session.sequencer,
+                innermost=None if lane is None else lane.child(is_in_thread=True),
+            )
             await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads)
         else:
             value: Any = handler(**keywords)
@@ -410,12 +413,15 @@ class ServedSession:
         arguments: Any,
         limiter: trio.CapacityLimiter,
     ) -> Any:
-        lane, sequencer = handling.current_lane(), handling.session.sequencer
-        if lane is not None:
-            if sequencer.decides_turns:
-                await sequencer.turn(lane)
-            sequencer.marked(THREAD_MARK, registered.name, lane)
-        bridge = ThreadBridge(registered.name, sequencer, lane, handling.scope)
+        innermost = LANE.get()
+        if innermost is not None:
+            innermost = innermost.child(is_in_thread=True)
+        bridge = ThreadBridge(
+            registered.name,
+            handling.session.sequencer,
+            innermost=innermost,
+            scope=handling.scope,
+        )
         context = ThreadContext(handling, self, bridge)
         # A handler that reads a resource whose handler runs in a thread has a context already.
         outer = CURRENT_CONTEXT.set(CurrentContext(handling, self, bridge))
@@ -427,7 +433,8 @@ class ServedSession:
                 limiter=limiter,
             )
         finally:
-            abandon_effect(handling)
+            if bridge.lane is not None:
+                abandon_effect(handling, bridge.lane)
             bridge.end()
             CURRENT_CONTEXT.reset(outer)
 

@@ -37,6 +37,7 @@ import trio
 
 from mcp_trio._protocol.security import host_check_for
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
@@ -508,7 +509,8 @@ def run_until_signal(serve: _Serve, *, on_serving: OnServing = _log, **options: 
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `serve` raised, not in an exception group.
     """
-    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(_run, partial(serve, **options), on_serving))
+    run = partial(_run, partial(serve, **options), on_serving)
+    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=TickClock()))
 
 
 async def _run(
@@ -570,7 +572,7 @@ def _run_workers(
                 serving()
 
             serve = partial(_serve_on, sockets, server, address, options)
-            trio.run(_run, serve, report_serving, [signal.SIGTERM], wait)
+            trio.run(_run, serve, report_serving, [signal.SIGTERM], wait, clock=TickClock())
 
         workers = Workers(
             number=number, work=work, serving=partial(on_serving, url), limits=server.limits

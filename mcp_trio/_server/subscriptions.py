@@ -21,6 +21,7 @@ https://modelcontextprotocol.io/specification/draft/basic/utilities/subscription
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
@@ -31,7 +32,7 @@ from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.handlers import Handling
-from mcp_trio._session.journal import Lane
+from mcp_trio._session.lanes import Lane, drive_in
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
 from mcp_trio.limits import Limits
@@ -201,14 +202,16 @@ class Announcer(ChangeListener):
     def join(self, session: "Session") -> None:
         """Begin to listen for changes, when the session opens."""
         if session.sequencer.has_lanes:
-            self._lane = Lane(ANNOUNCE_LANE)
+            sequencer = session.sequencer
+            self._lane = Lane(ANNOUNCE_LANE, sequencer, has_steps=sequencer.has_steps)
         super().join(session)
 
     def _wake(self) -> None:
         super()._wake()
         if not self._is_awake:
             self._is_awake = True
-            self.session.start_actor(self._send_pending)
+            lane, send = self._lane, self._send_pending
+            self.session.start_actor(send if lane is None else partial(drive_in, lane, send))
 
     async def _send_pending(self) -> None:
         # A server must not send notifications before the client's `notifications/initialized`.

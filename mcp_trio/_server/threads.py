@@ -3,25 +3,26 @@
 A thread cannot be cancelled. When its request is over, the thread is abandoned: its result is
 dropped, and every call that it makes into the event loop raises `RequestAbandoned`.
 
-A replay runs each handler in a thread of its own, and lets only one thread run at a time, from one
-call of its context to the next. The thread reports to the sequencer when it waits for such a call.
+The thread has a lane of its own, a child of the handler's lane. The task that performs its calls is
+driven in that lane, so a replay lets the thread go on where it did in the recording. A replay runs
+each handler in a thread of its own, and lets only one thread run at a time, from one call of its
+context to the next. The thread reports to the sequencer when it waits for such a call.
 """
 
 import functools
 import inspect
-import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import attrs
 import trio
 
-from mcp_trio._journal.records import THREAD_RETURNED_MARK
 from mcp_trio._session.captured import capturing_in_thread
-from mcp_trio._session.journal import LANE, Lane, Sequencer
+from mcp_trio._session.journal import Sequencer
+from mcp_trio._session.lanes import LANE, Lane, drive, lane_in, lanes_with_steps, operation
 from mcp_trio.errors import RequestAbandoned
 
 Result = TypeVar("Result")
@@ -34,23 +35,31 @@ CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thr
 class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
 
-    A call happens in the lanes of the handler, not of the task that performs the call. It is
-    rejected as soon as `scope`, the handler's cancel scope, is cancelled: the moment at which the
-    handler's task notices the cancellation is not recorded.
+    A call is rejected as soon as `scope`, the handler's cancel scope, is cancelled. `innermost`
+    is the thread's lane, in which the calls happen, in the innermost session or memory that has
+    one.
     """
 
     name: str
     sequencer: Sequencer
-    lane: Lane | None
+    innermost: Lane | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _locks_to_release: list[Callable[[], None]] = attrs.field(
         factory=list[Callable[[], None]], init=False
     )
-    _innermost_lane: Lane | None = attrs.field(factory=LANE.get, init=False)
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _outliving: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _done: trio.Event | None = attrs.field(default=None, init=False)
+
+    @property
+    def lane(self) -> Lane | None:
+        """Return the lane of the thread in its own session."""
+        lane = self.innermost
+        while lane is not None and lane.order is not self.sequencer:
+            lane = lane.outer
+        return lane
 
     @property
     def is_over(self) -> bool:
@@ -58,12 +67,15 @@ class ThreadBridge:
         return self.is_abandoned or self.scope.cancel_called
 
     def call(
-        self, function: Callable[..., Awaitable[Result]], *args: Any, is_part: bool = False
+        self,
+        function: Callable[..., Awaitable[Result]],
+        *args: Any,
+        outlives_request: bool = False,
     ) -> Result:
         """Return the result of an async function that runs in the event loop.
 
-        Called in the thread, which it blocks. `is_part` is True if another call follows that
-        belongs to the same operation of the context.
+        Called in the thread, which it blocks. With `outlives_request` it is a wait of a replay that
+        stands for work of the thread itself, so `abandon` does not wait for it.
 
         Raises:
             RequestAbandoned: The request is over, or was cancelled meanwhile.
@@ -73,54 +85,49 @@ class ThreadBridge:
         # Without this, the task that performs the call would be a child task of the lane.
         lane = LANE.set(None)
         try:
-            return trio.from_thread.run(self._perform, functools.partial(function, *args), is_part)
+            call = functools.partial(function, *args)
+            return trio.from_thread.run(self._perform, call, outlives_request)
         except trio.RunFinishedError:
             raise _abandoned() from None
         finally:
             LANE.reset(lane)
 
-    async def _perform(self, function: Callable[[], Awaitable[Result]], is_part: bool) -> Result:  # noqa: FBT001  trio passes no keywords
-        LANE.set(self._innermost_lane)
-        self._done = trio.Event()
+    async def _perform(
+        self,
+        function: Callable[[], Awaitable[Result]],
+        outlives_request: bool,  # noqa: FBT001  trio passes no keywords
+    ) -> Result:
+        LANE.set(self.innermost)
+        lanes = tuple(lanes_with_steps(self.innermost))
+        running: Any
+        if outlives_request:
+            running = self._run_until_abandoned(function)
+        else:
+            running = drive(self._run(function), lanes)
+        if not self.sequencer.replays:
+            return cast("Result", await running)
+        self.sequencer.thread_waits()
         try:
-            if not self.sequencer.decides_turns:
-                return await self._run(function, is_part=is_part)
-            self.sequencer.thread_waits()
-            try:
-                return await self._run(function, is_part=is_part)
-            finally:
-                await self.let_run()
+            return cast("Result", await running)
         finally:
-            self._done.set()
+            await self.let_run(self.lane)
 
-    async def _run(self, function: Callable[[], Awaitable[Result]], *, is_part: bool) -> Result:
-        """Run `function`, and record that it returned unless it wrote a record itself.
-
-        Without that record, a replay would not know whether the thread continued after the call, or
-        was cancelled in it.
-        """
-        if self.is_over:
-            raise _abandoned()
-        with trio.CancelScope() as self._running:
-            lane = self.lane
-            if lane is None:
-                return await function()
-            if self.sequencer.decides_turns:
-                await self.sequencer.turn_in_thread(lane)
-            ordinal = lane.ordinal
-            try:
-                result = await function()
-            except Exception:
-                self._record_return(lane, ordinal)
-                raise
-            if not is_part:
-                self._record_return(lane, ordinal)
-            return result
+    async def _run_until_abandoned(self, function: Callable[[], Awaitable[Result]]) -> Result:
+        with trio.CancelScope() as self._outliving:
+            return await function()
         raise _abandoned()
 
-    def _record_return(self, lane: Lane, ordinal_before: int) -> None:
-        if lane.ordinal == ordinal_before:
-            self.sequencer.observed(lane, THREAD_RETURNED_MARK, None, is_so=True)
+    async def _run(self, function: Callable[[], Awaitable[Result]]) -> Result:
+        if self.is_over:
+            raise _abandoned()
+        # In a replay, a call begins when its turn has come.
+        self._done = trio.Event()
+        try:
+            with trio.CancelScope() as self._running:
+                return await function()
+            raise _abandoned()
+        finally:
+            self._done.set()
 
     def release(self, release_lock: Callable[[], None]) -> None:
         """Release a lock of the thread: now, or in `end` if its request is cancelled.
@@ -139,9 +146,9 @@ class ThreadBridge:
         for release_lock in self._locks_to_release:
             release_lock()
 
-    async def let_run(self) -> None:
-        """Wait until the replay lets the thread run."""
-        with trio.CancelScope(shield=True):
+    async def let_run(self, lane: Lane | None) -> None:
+        """Wait, as a task in a lane, until the replay lets the thread run."""
+        with operation(lane), trio.CancelScope(shield=True):
             await self.sequencer.let_thread_run(self.name)
 
     async def abandon(self) -> None:
@@ -151,6 +158,7 @@ class ThreadBridge:
         """
         self.is_abandoned = True
         self._running.cancel()
+        self._outliving.cancel()
         if self._done is None:
             return
         with trio.CancelScope(shield=True):
@@ -173,8 +181,23 @@ async def run_in_thread(
     If this is cancelled, the thread is abandoned at once; the limiter counts it until it ends.
     """
     call = functools.partial(_call, handler, keywords, bridge)
-    if bridge.sequencer.decides_turns:
-        return await _run_in_turn(call, bridge)
+    lane = lane_in(bridge.sequencer)
+    if lane is None and not bridge.sequencer.replays:
+        return await _run_unrecorded(call, bridge, limiter)
+    thread = _RecordedThread(call, bridge, lane, None if bridge.sequencer.replays else limiter)
+    if lane is not None:
+        await thread.acquire(lane)
+    # The thread gets a copy of the context variables, and with them its own lane.
+    outer = LANE.set(bridge.innermost)
+    try:
+        return await thread.run_sync()
+    finally:
+        LANE.reset(outer)
+
+
+async def _run_unrecorded(
+    call: Callable[[], Result], bridge: ThreadBridge, limiter: trio.CapacityLimiter
+) -> Result:
     try:
         return await trio.to_thread.run_sync(
             call, abandon_on_cancel=True, limiter=limiter, thread_name=bridge.name
@@ -197,60 +220,96 @@ def _call(
     return result
 
 
-# Threads in a replay ------------------------------------------------------------------------------
+# Threads of recorded handlers ---------------------------------------------------------------------
+
+THREAD_MARK: Final = "thread"
+"""The mark of a lane whose handler starts to run in a thread."""
 
 
 @attrs.define(eq=False)
-class _ReplayThread(Generic[Result]):
-    """A thread of a replay, which runs only when the sequencer lets it run.
+class _RecordedThread(Generic[Result]):
+    """The thread of a handler in a lane, or of a notification's handler in a replay.
 
-    The end of the thread is reported to the sequencer once: by the task that waits for the thread,
-    or by the thread itself if it was abandoned.
+    How long the handler waits for a thread depends on other sessions, so that is an operation of
+    the lane; it ends with a mark. A replay needs no `limiter`.
+
+    A thread of a replay runs only when the sequencer lets it run. Its end is reported to the
+    sequencer once: when the task that waits for it takes its next step, or at the end itself if it
+    was abandoned.
     """
 
     call: Callable[[], Result]
     bridge: ThreadBridge
+    lane: Lane | None
+    limiter: trio.CapacityLimiter | None
     token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
-    has_ended: bool = attrs.field(default=False, init=False)
-    _has_stopped: bool = attrs.field(default=False, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
+    _has_reported: bool = attrs.field(default=False, init=False)
 
-    def run(self) -> Result:
-        """Return the result of the handler; called in the thread."""
+    async def acquire(self, lane: Lane) -> None:
+        """Wait until the thread may start."""
+        sequencer = self.bridge.sequencer
+        try:
+            if self.limiter is None:
+                await sequencer.turn(lane)
+            else:
+                with operation(lane):
+                    await self.limiter.acquire_on_behalf_of(self)
+        except trio.Cancelled:
+            sequencer.resumed(lane, "cxl")
+            raise
+        sequencer.marked(THREAD_MARK, self.bridge.name, lane)
+
+    async def run_sync(self) -> Result:
+        """Run the thread, and return the handler's result."""
+        starts: Any = _FreeStart() if self.limiter is not None else self
+        if self.lane is not None:
+            self.lane.on_step = self._report_end
+        try:
+            return await trio.to_thread.run_sync(
+                self._run, abandon_on_cancel=True, limiter=starts, thread_name=self.bridge.name
+            )
+        finally:
+            if self.lane is not None:
+                self.lane.on_step = None
+            await self.bridge.abandon()
+            self._report_end()
+
+    def _run(self) -> Result:
         try:
             return self.call()
         finally:
-            self.has_ended = True
+            self._has_ended = True
             with suppress(trio.RunFinishedError):
-                self.token.run_sync_soon(self._stop_if_abandoned)
+                self.token.run_sync_soon(self._end)
 
-    def _stop_if_abandoned(self) -> None:
-        if self.bridge.is_abandoned:
-            self.stop()
+    def _end(self) -> None:
+        if self.limiter is not None:
+            self.limiter.release_on_behalf_of(self)
+        elif self.bridge.is_abandoned:
+            self._report_end()
 
-    def stop(self) -> None:
-        """Report to the sequencer that the thread runs no more."""
-        if not self._has_stopped:
-            self._has_stopped = True
+    def _report_end(self) -> None:
+        if self.limiter is None and self._has_ended and not self._has_reported:
+            self._has_reported = True
             self.bridge.sequencer.thread_waits()
 
+    # The interface of a limiter, for a replay: a thread starts when the sequencer lets it run.
 
-async def _run_in_turn(call: Callable[[], Result], bridge: ThreadBridge) -> Result:
-    thread = _ReplayThread(call, bridge)
-    await bridge.let_run()
-    try:
-        await trio.lowlevel.checkpoint_if_cancelled()
-    except trio.Cancelled:
-        thread.stop()
-        raise
-    try:
-        # The thread certainly starts: the limiter never makes it wait.
-        return await trio.to_thread.run_sync(
-            thread.run,
-            abandon_on_cancel=True,
-            limiter=trio.CapacityLimiter(math.inf),
-            thread_name=bridge.name,
-        )
-    finally:
-        await bridge.abandon()
-        if thread.has_ended:
-            thread.stop()
+    async def acquire_on_behalf_of(self, _: object) -> None:
+        """Wait until the sequencer lets the thread run, after the step that any limiter takes."""
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        await self.bridge.let_run(self.lane)
+
+    def release_on_behalf_of(self, _: object) -> None:
+        """Do nothing: the end of the thread is reported in `_report_end`."""
+
+
+class _FreeStart:
+    """A limiter that lets a thread start in one step, as it has been counted already."""
+
+    async def acquire_on_behalf_of(self, _: object) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def release_on_behalf_of(self, _: object) -> None:
+        pass

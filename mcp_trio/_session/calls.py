@@ -20,7 +20,7 @@ from mcp_trio._protocol.events import (
 )
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import OutgoingRequest, RequestId
-from mcp_trio._session.journal import Lane, resume, take_turn
+from mcp_trio._session.lanes import Lane
 from mcp_trio.errors import (
     ConnectionLost,
     OutcomeUnknown,
@@ -189,7 +189,8 @@ class Requests:
         about: RequestId | None = None,
     ) -> Any:
         """Send a request and return the peer's typed result, as `Session.request` describes."""
-        await self.send_queue.ready(lane)
+        # The wait for the answer lets other tasks run.
+        await self.send_queue.ready(lane, checkpoint=False)
         self.check_open(lane)
         limits = self.connection.limits
         request = self.connection.open_request(
@@ -245,28 +246,22 @@ class Requests:
         kind = "cxl"
         try:
             with call.scope:
-                await self._wait_in_turn(call, on_progress, lane)
+                await self._receive_reports(call, on_progress, lane)
             if call.is_settled:
                 kind = "res" if call.has_result else "err"
         finally:
             if lane is not None:
-                await resume(self.send_queue.sequencer, lane, kind)
+                self.send_queue.sequencer.resumed(lane, kind)
             if not call.is_settled:
                 self._abandon(call, lane)
 
-    async def _wait_in_turn(
+    async def _receive_reports(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
     ) -> None:
-        """Wait for the end of the call; call `on_progress` in order, in a lane by turns."""
-        sequencer = self.send_queue.sequencer
-        while True:
+        """Wait for the end of the call; call `on_progress` for each report."""
+        while (report := await call.next_report()) is not None:
             if lane is not None:
-                await take_turn(sequencer, lane)
-            report = await call.next_report()
-            if report is None:
-                return
-            if lane is not None:
-                sequencer.resumed(lane, "res", PROGRESS_BODY)
+                self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
             await deliver(on_progress, report)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:

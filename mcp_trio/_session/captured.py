@@ -34,7 +34,8 @@ import trio
 
 from mcp_trio._journal.records import encode_body
 from mcp_trio._session.call_sites import is_collecting, module_of, reads_for_handler
-from mcp_trio._session.journal import LANE, Lane, Memory, Outcome, Sequencer
+from mcp_trio._session.journal import Memory, Outcome, Sequencer
+from mcp_trio._session.lanes import LANE, Lane
 from mcp_trio._session.recorded_errors import encoded_error, rebuilt_error
 from mcp_trio._session.replaced_functions import replace_function
 from mcp_trio.errors import RequestAbandoned

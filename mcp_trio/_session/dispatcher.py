@@ -31,7 +31,7 @@ from mcp_trio._protocol.requests import Admission, IncomingRequest, RequestId, i
 from mcp_trio._session.calls import Question, Requests
 from mcp_trio._session.handlers import Application, HandlerJob, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
-from mcp_trio._session.journal import Lane
+from mcp_trio._session.lanes import Lane
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.tasks import Tasks
 from mcp_trio._transports.concurrency import Wakeup
@@ -126,7 +126,9 @@ class Dispatcher:
             self._take_retry(request)
             return
         sequencer = self.session.sequencer
-        lane = Lane(f"r{number}", sequencer) if sequencer.has_lanes else None
+        lane = None
+        if sequencer.has_lanes:
+            lane = Lane(f"r{number}", sequencer, has_steps=sequencer.has_steps)
         handling = Handling(self.session, request, lane)
         self._handlings[request.id] = handling
         if can_ask:
@@ -181,12 +183,6 @@ class Dispatcher:
         self._stop(handling)
         if self._admission.withdraw(request):
             self._drop_waiting(request)
-
-    def is_cancelled(self, lane: str) -> bool:
-        """Return whether the handler of a lane is cancelled; used by replays."""
-        handlings = (*self._handlings.values(), *self.suspended_handlers.handlings)
-        named = (each for each in handlings if each.lane is not None and each.lane.name == lane)
-        return any(each.is_cancelled for each in named)
 
     def _stop(self, handling: Handling) -> None:
         rounds = self._rounds_of(handling)

@@ -14,10 +14,11 @@ A resumable handler runs each effect once in all its rounds; later rounds return
 """
 
 import functools
+import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -25,28 +26,16 @@ import trio
 
 from mcp_trio._journal.records import (
     PATCHED_MARK,
-    TIMED_OUT_MARK,
-    TIMEOUT,
     CommandBody,
     encode_body,
 )
 from mcp_trio._session.handlers import RUNNING_EFFECT, Handling, RunningEffect
-from mcp_trio._session.journal import (
-    LANE,
-    Lane,
-    Memory,
-    Outcome,
-    Sequencer,
-    Step,
-    StepId,
-    take_turn,
-)
+from mcp_trio._session.journal import Memory, Outcome, Step, StepId
+from mcp_trio._session.lanes import LANE, Lane, operation
 from mcp_trio._session.recorded_errors import encoded_error, is_recordable, raise_rebuilt
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 
 # Effects ----------------------------------------------------------------------------------------
-
-_NS_PER_SECOND: Final = 1e9
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -90,10 +79,10 @@ class Effect(Generic[Result]):
     codec: Codec[Result]
     again: Callable[[], Awaitable[object]] | None = None
 
-    def command(self) -> bytes:
+    def command(self, *, is_cancelled: bool) -> bytes:
         """Return the body of the `cmd` record."""
         arguments = msgspec.Raw(self.arguments())
-        return encode_body(CommandBody(name=self.name, arguments=arguments))
+        return encode_body(CommandBody(name=self.name, arguments=arguments, cancelled=is_cancelled))
 
     def outcome(self, outcome: Outcome) -> Result:
         """Return the recorded result to the handler, or raise the recorded error."""
@@ -125,66 +114,63 @@ async def perform(handling: Handling, effect: Effect[Result]) -> Result:
 async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
     """Run an effect as `perform` does, but without regard to earlier rounds of the handler."""
     lane = handling.current_lane()
-    outcome = await _begin(handling, effect, lane)
-    if outcome is not None:
+    if lane is None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with _inside(handling, effect, None):
+            value = effect.run()
+            value = await value if hasattr(value, "__await__") else value
+        return effect.codec.converted(value)[0]
+    sequencer = handling.session.sequencer
+    was_cancelled = begin(handling, effect, lane)
+    if sequencer.replays:
+        outcome = await _recorded(handling, effect, lane, was_cancelled=was_cancelled)
         return effect.outcome(outcome)
     kind, body = "cxl", None
     try:
         with _inside(handling, effect, lane):
+            await trio.lowlevel.checkpoint_if_cancelled()
             value = effect.run()
             value = await value if hasattr(value, "__await__") else value
         result, body = effect.codec.converted(value)
         kind = "res"
         return result  # noqa: TRY300 - the order of statements is the order of events
     except BaseException as error:
-        if lane is not None and is_recordable(error):
+        if is_recordable(error):
             kind, body = "err", _encoded(handling, error)
         raise
     finally:
-        if lane is not None:
-            handling.session.sequencer.resumed(lane, kind, body)
+        is_cancelled = kind != "cxl" and not was_cancelled and _is_cancelled()
+        sequencer.resumed(lane, kind, body, is_cancelled=is_cancelled)
 
 
-async def _begin(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Outcome | None:
-    """Record the start of an effect; return its outcome in a replay, None if it has to be run."""
-    await command(handling, effect, lane)
+def begin(handling: Handling, effect: Effect[Any], lane: Lane) -> bool:
+    """Record that a lane starts an effect; return whether only a shield lets the effect wait."""
+    is_cancelled = _is_cancelled()
+    command = effect.command(is_cancelled=is_cancelled)
+    handling.session.sequencer.effect_started(lane, command)
+    return is_cancelled
+
+
+def _is_cancelled() -> bool:
+    """Return whether the calling task is cancelled, unless a shield protects it."""
+    return trio.current_effective_deadline() == -math.inf
+
+
+async def _recorded(
+    handling: Handling, effect: Effect[Any], lane: Lane, *, was_cancelled: bool
+) -> Outcome:
+    """Return the recorded outcome of an effect, which the calling task waits for in a replay."""
     sequencer = handling.session.sequencer
-    if lane is None or not sequencer.decides_turns:
-        return None
-    return await _recorded(sequencer, lane, effect)
-
-
-async def command(handling: Handling, effect: Effect[Any], lane: Lane | None) -> None:
-    """Record that a lane starts an effect, in its turn; check for cancellation."""
-    if lane is None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        return
-    sequencer = handling.session.sequencer
-    body = effect.command()
     try:
-        if sequencer.decides_turns:
-            await take_turn(sequencer, lane, commands=True)
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
+        with operation(lane):
+            outcome = await sequencer.outcome(lane)
+            if outcome.kind == "res" and effect.again is not None:
+                await effect.again()
     except trio.Cancelled:
         sequencer.resumed(lane, "cxl")
         raise
-    sequencer.effect_started(lane, body)
-
-
-async def _recorded(sequencer: Sequencer, lane: Lane, effect: Effect[Any]) -> Outcome:
-    try:
-        kind = await sequencer.turn(lane)
-        if kind == "cxl":
-            await sequencer.until_cancelled(lane)
-        if kind == "res" and effect.again is not None:
-            await effect.again()
-    except trio.Cancelled:
-        await sequencer.turn(lane)
-        sequencer.resumed(lane, "cxl")
-        raise
-    outcome = Outcome("err" if kind == "err" else "res", sequencer.recorded(lane) or b"null")
-    sequencer.resumed(lane, outcome.kind, outcome.body)
+    is_cancelled = not was_cancelled and _is_cancelled()
+    sequencer.resumed(lane, outcome.kind, outcome.body, is_cancelled=is_cancelled)
     return outcome
 
 
@@ -201,7 +187,7 @@ def perform_in_thread(
     memory = handling.memory
     if memory is None:
         return _perform_in_thread(call, handling, effect)
-    step_id, step = call(_next_step_in_loop, handling, memory, effect, is_part=True)
+    step_id, step = call(_next_step_in_loop, handling, memory, effect)
     with _remembered(handling, memory, effect, step_id, step) as remembered:
         return _perform_in_thread(call, handling, remembered)
 
@@ -209,10 +195,9 @@ def perform_in_thread(
 def _perform_in_thread(
     call: Callable[..., Any], handling: Handling, effect: Effect[Result]
 ) -> Result:
-    lane = handling.current_lane()
-    outcome = call(_begin_in_thread, handling, effect, lane)
-    if outcome is not None:
-        return effect.outcome(outcome)
+    lane = call(_begin_in_thread, handling, effect)
+    if lane is not None and handling.session.sequencer.replays:
+        return effect.outcome(call(_recorded_in_thread, handling, lane, outlives_request=True))
     try:
         result, body = _run_in_place(handling, effect, lane)
     except BaseException as error:
@@ -223,26 +208,32 @@ def _perform_in_thread(
     return result
 
 
-async def _begin_in_thread(
-    handling: Handling, effect: Effect[Any], lane: Lane | None
-) -> Outcome | None:
-    outcome = await _begin(handling, effect, lane)
+async def _begin_in_thread(handling: Handling, effect: Effect[Any]) -> Lane | None:
+    lane = handling.current_lane()
     if lane is not None:
-        lane.is_in_effect = outcome is None
+        begin(handling, effect, lane)
+        # Until the effect has ended, the thread takes no steps.
+        lane.is_in_operation = True
+    return lane
+
+
+async def _recorded_in_thread(handling: Handling, lane: Lane) -> Outcome:
+    outcome = await handling.session.sequencer.outcome(lane, is_in_thread=True)
+    lane.is_in_operation = False
+    handling.session.sequencer.resumed(lane, outcome.kind, outcome.body)
     return outcome
 
 
 async def _end_in_thread(handling: Handling, lane: Lane | None, outcome: Outcome) -> None:
     if lane is not None:
-        lane.is_in_effect = False
+        lane.is_in_operation = False
         handling.session.sequencer.resumed(lane, outcome.kind, outcome.body)
 
 
-def abandon_effect(handling: Handling) -> None:
+def abandon_effect(handling: Handling, lane: Lane) -> None:
     """Record an effect that still runs in a handler's thread as cancelled: the request is over."""
-    lane = handling.current_lane()
-    if lane is not None and lane.is_in_effect:
-        lane.is_in_effect = False
+    if lane.is_in_operation:
+        lane.is_in_operation = False
         handling.session.sequencer.resumed(lane, "cxl")
 
 
@@ -329,61 +320,6 @@ def _lane_in_loop(handling: Handling) -> Lane | None:
             "a thread cannot use this part of the context: use it before the thread starts"
         )
     return handling.current_lane()
-
-
-@contextmanager
-def time_limit(handling: Handling, seconds: float) -> Generator[trio.CancelScope]:
-    """Cancel the block after this many seconds.
-
-    If an outer scope is cancelled as well before the block is left, Trio lets the outer scope catch
-    the cancellation. In a replay the two may happen in another order, so the journal records
-    whether this time limit ended the block.
-
-    Raises:
-        trio.TooSlowError: The time limit ended the block.
-        ValueError: `seconds` is negative or NaN.
-    """
-    lane = _lane_in_loop(handling)
-    scope = trio.CancelScope(deadline=_deadline(handling, lane, seconds))
-    start_ordinal = -1 if lane is None else lane.ordinal
-
-    def has_timed_out(*, is_caught: bool) -> bool:
-        if lane is None:
-            return is_caught
-        sequencer = handling.session.sequencer
-        return sequencer.observed(lane, TIMED_OUT_MARK, start_ordinal, is_so=is_caught)
-
-    try:
-        with scope:
-            yield scope
-    except BaseException as error:
-        if not (_is_cancellation(error) and has_timed_out(is_caught=False)):
-            raise
-        raise trio.TooSlowError from None
-    if scope.cancelled_caught and has_timed_out(is_caught=True):
-        raise trio.TooSlowError
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    """Return whether an exception is a cancellation, or a group of cancellations only."""
-    return BaseExceptionGroup("", [error]).split(trio.Cancelled)[1] is None
-
-
-def _deadline(handling: Handling, lane: Lane | None, seconds: float) -> float:
-    """Return the Trio time at which this many seconds are over, in a replay as recorded."""
-    if not seconds >= 0:
-        raise ValueError("`seconds` must be non-negative")
-    now = trio.current_time()
-    if lane is not None:
-        sequencer = handling.session.sequencer
-
-        def read() -> Outcome:
-            return Outcome("res", encode_body(sequencer.clock_ns()))
-
-        outcome = sequencer.read_value(lane, TIMEOUT, encode_body({"seconds": seconds}), read)
-        if sequencer.decides_turns:
-            now = msgspec.json.decode(outcome.body, type=int) / _NS_PER_SECOND
-    return now + seconds
 
 
 # Random numbers and changes of the code ---------------------------------------------------------
@@ -509,7 +445,8 @@ def _inside(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Gener
     innermost = lane if handling.memory is None else lane or handling.memory.here()
     outer = None if innermost is None else LANE.set(innermost.outer)
     try:
-        yield
+        with operation(lane):
+            yield
     finally:
         RUNNING_EFFECT.reset(inside)
         if outer is not None:

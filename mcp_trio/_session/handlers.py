@@ -19,7 +19,8 @@ from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.calls import ProgressCallback, Question
-from mcp_trio._session.journal import Lane, Memory, enter_lane, lane_in
+from mcp_trio._session.journal import Memory
+from mcp_trio._session.lanes import Lane, drive, enter_lane, lane_in, operation
 from mcp_trio._session.tasks import from_users_code, sole_exception, split_group
 from mcp_trio.errors import (
     INTERNAL_ERROR,
@@ -234,9 +235,10 @@ class Handling(msgspec.Struct, eq=False):
 
     async def _between_rounds(self, rounds: "Rounds", lane: Lane | None) -> None:
         """Wait until the handler has an open request; in a replay it has one in its turn."""
-        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.decides_turns):
+        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.replays):
             try:
-                await rounds.wait_until_open()
+                with operation(lane):
+                    await rounds.wait_until_open()
             except trio.Cancelled:
                 if lane is not None:
                     self.session.sequencer.resumed(lane, "cxl")
@@ -306,7 +308,7 @@ class HandlerJob(msgspec.Struct, eq=False):
     @property
     def wants_own_task(self) -> bool:
         """Return whether this is a replay, which identifies a handler by its task."""
-        return self.handling.session.sequencer.decides_turns
+        return self.handling.session.sequencer.replays
 
     @property
     def is_cancelled(self) -> bool:
@@ -320,26 +322,29 @@ class HandlerJob(msgspec.Struct, eq=False):
 
     async def run(self, scope: trio.CancelScope) -> None:
         """Run the handler in a cancel scope, and encode its answer."""
-        handling = self.handling
-        session, lane = handling.session, handling.lane
-        if lane is not None and session.sequencer.decides_turns:
-            await session.sequencer.turn_to_start(lane)
+        handling, lane = self.handling, self.handling.lane
         handling.enter(scope)
-        if session.send_queue.is_full_of_answers:
-            await session.send_queue.room_for_answers()
-        if not handling.is_cancelled:
-            handling.is_started = True
-            if lane is not None:
-                session.sequencer.started(lane)
-            session.connection.start(handling.request)
-            outcome = await _call_handler(handling, self.dispatcher.application)
-            if handling.rounds is not None:
-                await handling.rounds.wait_until_open()
-            if isinstance(outcome, Exception):
-                self.answer = _error_response(handling, outcome)
-            else:
-                self.answer = _response(handling, outcome)
+        if handling.session.send_queue.is_full_of_answers:
+            await handling.session.send_queue.room_for_answers()
+        if lane is not None and lane.has_steps:
+            await drive(self._handle(), (lane,))
+        else:
+            await self._handle()
         handling.leave()
+
+    async def _handle(self) -> None:
+        handling = self.handling
+        if handling.is_cancelled:
+            return
+        handling.is_started = True
+        handling.session.connection.start(handling.request)
+        outcome = await _call_handler(handling, self.dispatcher.application)
+        if handling.rounds is not None:
+            await handling.rounds.wait_until_open()
+        if isinstance(outcome, Exception):
+            self.answer = _error_response(handling, outcome)
+        else:
+            self.answer = _response(handling, outcome)
 
     def fail(self, error: Exception) -> None:
         """Answer with an error."""
@@ -347,9 +352,6 @@ class HandlerJob(msgspec.Struct, eq=False):
 
     async def end(self) -> None:
         """Finish the request with the answer."""
-        lane, sequencer = self.handling.lane, self.handling.session.sequencer
-        if lane is not None and sequencer.decides_turns and await sequencer.turn(lane) == "cxl":
-            self.answer = None  # The recorded handler was cancelled at its end.
         self.dispatcher.finish(self.handling, self.answer)
 
 

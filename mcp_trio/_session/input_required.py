@@ -29,18 +29,10 @@ from mcp_trio._protocol.requests import (
     request_digest,
 )
 from mcp_trio._session.calls import Question
-from mcp_trio._session.effects import Effect, command, perform_once
+from mcp_trio._session.effects import Effect, begin, perform_once
 from mcp_trio._session.handlers import Handling
-from mcp_trio._session.journal import (
-    LANE,
-    Lane,
-    Memory,
-    StepId,
-    enter_lane,
-    resume,
-    take_turn,
-    watch_lanes,
-)
+from mcp_trio._session.journal import Memory, StepId
+from mcp_trio._session.lanes import LANE, Lane, drive_in, enter_lane, watch_lanes
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -117,8 +109,6 @@ async def _end_round(handling: Handling, memory: Memory) -> None:
     while True:
         await memory.has_asked.wait()
         await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
-        if lane is not None:
-            await take_turn(sequencer, lane)
         if memory.questions:  # The task that asked may have been cancelled since.
             break
     if lane is not None:
@@ -145,7 +135,7 @@ async def _end_round_with(
 ) -> NoReturn:
     """Add questions to the round, and wait for its end, which cancels the caller."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
-    await command(handling, asking(list(asked.values())), lane)
+    await _begin_asking(handling, list(asked.values()), lane)
     reason = _reason_not_to_ask(memory)
     if reason is not None:
         if lane is not None:
@@ -153,13 +143,11 @@ async def _end_round_with(
         raise LocalProtocolError(reason)
     memory.ask(asked)
     try:
-        if lane is not None:
-            await take_turn(sequencer, lane)
         await trio.sleep_forever()
     finally:
         memory.withdraw(asked)
         if lane is not None:
-            await resume(sequencer, lane, "cxl")
+            sequencer.resumed(lane, "cxl")
 
 
 def _reason_not_to_ask(memory: Memory) -> str | None:
@@ -184,6 +172,19 @@ def _is_shielded_from(scope: trio.CancelScope) -> bool:
         return trio.current_effective_deadline() > scope.deadline
     finally:
         scope.deadline = deadline
+
+
+async def _begin_asking(handling: Handling, asked: Sequence[Question], lane: Lane | None) -> None:
+    """Record that a lane asks; check for cancellation."""
+    if lane is None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return
+    begin(handling, asking(asked), lane)
+    try:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        handling.session.sequencer.resumed(lane, "cxl")
+        raise
 
 
 def asking(asked: Sequence[Question]) -> Effect[None]:
@@ -243,9 +244,9 @@ class _Answer:
 # are sent in one round. It also enforces `limits.requests.suspended_seconds`: it cancels a handler
 # that has been suspended for too long, and drops the last reply, kept for a repeated retry.
 #
-# In a recording the keeper has a lane, the handler's with `.ask`. It takes a turn for each action,
-# and a mark records the action: the state of a new round, or null when the time is over. A replay
-# follows the mark. A retry has no lane, because it starts no handler.
+# In a recording the keeper has a lane, the handler's with `.ask`. A mark records each action: the
+# random state of a new round, which a replay repeats, or null when the time is over. A retry has no
+# lane, because it starts no handler.
 
 KEEPER: Final = "ask"
 """The last part of the name of a keeper's lane."""
@@ -330,7 +331,10 @@ class Rounds:
         handling = self.handling
         self.binding = binding_of(handling.request)
         outer = handling.lane
-        self.lane = None if outer is None else Lane(f"{outer.name}.{KEEPER}", outer.order)
+        if outer is None:
+            self.lane = None
+        else:
+            self.lane = Lane(f"{outer.name}.{KEEPER}", outer.order, has_steps=outer.has_steps)
 
     # Properties for the dispatcher.
 
@@ -382,7 +386,7 @@ class Rounds:
         """
         lane = self.handling.current_lane()
         questions, size_bytes = self._questions(asked)
-        await command(self.handling, asking(asked), lane)
+        await _begin_asking(self.handling, asked, lane)
         try:
             self._enter(questions, size_bytes)
         except MCPError:
@@ -420,7 +424,9 @@ class Rounds:
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
         if not self._asked:
-            self.dispatcher.tasks.start(self.run_keeper)
+            keeper, lane = self.run_keeper, self.lane
+            start = self.dispatcher.tasks.start
+            start(keeper) if lane is None else start(drive_in, lane, keeper)
         for question in questions:
             self._asked += 1
             self._open[f"q{self._asked}"] = question
@@ -431,14 +437,12 @@ class Rounds:
         sequencer = self.handling.session.sequencer
         kind = "cxl"
         try:
-            if lane is not None:
-                await take_turn(sequencer, lane)
             if not questions[0].settled.is_set():  # Without the check, a cancellation could win.
                 await questions[0].settled.wait()
             kind = "res" if questions[0].is_taken else "err"
         finally:
             if lane is not None:
-                await resume(sequencer, lane, kind)
+                sequencer.resumed(lane, kind)
             self._withdraw(questions)
         if kind == "err":
             raise _cannot_be_asked()
@@ -468,11 +472,7 @@ class Rounds:
         return trio.current_time() >= self._deadline
 
     async def _wait_for_action(self) -> None:
-        """Wait until there is something to do; a replay waits for the keeper's next record."""
-        sequencer = self.handling.session.sequencer
-        if self.lane is not None and sequencer.decides_turns:
-            await sequencer.turn(self.lane)
-            return
+        """Wait until there is something to do."""
         while True:
             await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
             if self._has_to_ask or self._is_overdue:
@@ -493,8 +493,6 @@ class Rounds:
         if state is None:
             self._expire()
             return
-        while not self._has_to_ask:  # In a replay, the handler has not asked yet.
-            await self._wait_for_change()
         self._suspend(state)
 
     def _suspend(self, state: str) -> None:
@@ -770,16 +768,11 @@ async def _ask_together(handling: Handling, questions: Sequence[Question]) -> li
     waiting for all of them.
     """
     lane, sequencer = handling.current_lane(), handling.session.sequencer
-
-    async def turn() -> None:
-        if lane is not None:
-            await take_turn(sequencer, lane)
-
-    await command(handling, asking(questions), lane)
+    await _begin_asking(handling, questions, lane)
     kind = "cxl"
     try:
         results = await together(
-            range(len(questions)), lambda number: _ask(handling, questions[number]), meanwhile=turn
+            range(len(questions)), lambda number: _ask(handling, questions[number])
         )
         kind = "res"
     except Exception:
@@ -787,7 +780,7 @@ async def _ask_together(handling: Handling, questions: Sequence[Question]) -> li
         raise
     finally:
         if lane is not None:
-            await resume(sequencer, lane, kind)
+            sequencer.resumed(lane, kind)
     return [*results.values()]
 
 

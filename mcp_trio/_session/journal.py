@@ -1,21 +1,22 @@
-"""The journal of a session: lanes, the steps of resumable handlers, and the order of events.
+"""The journal of a session: the order of its events, and the steps of resumable handlers.
 
 The session reports each event to its `Sequencer`, recorded or not: `Unrecorded` ignores them,
 `Recording` writes a record for each, and the sequencer of a replay compares each with the record at
 its position in the recording.
 
-A sequencer that `decides_turns` also decides when a lane may go on; only a replay does. Before an
-operation the lane awaits `turn`, which returns when the next record is the lane's. All that the
-operation does until its record is written happens in the same synchronous step. In a live session
-there are no turns, and the order of events is the order in which the scheduler runs the lanes.
+The journal is also the schedule of the handlers' tasks: `drive` reports each of their steps
+(`lanes.py`), and a replay lets a task go on only when the next step in the recording is its own.
 
-A value that a handler reads without waiting, such as a clock, takes no turn: a replay looks it up
-by lane and ordinal, anywhere after its position.
+- A record that a lane writes first in a step implies the step; a record with `s` says so. The first
+  record of a lane implies its start. All other steps are listed in `step` records.
+- A lane that waits in an operation, such as an effect, has no steps. The record at the end of the
+  operation has `s` if the lane has waited.
+- Tasks of the session itself that only write a record now and then have a lane without steps. They
+  await `turn` before the record, which returns when the record is next.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import Context, ContextVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -26,110 +27,11 @@ import trio
 from mcp_trio._journal.records import PATCHED_MARK, MarkBody, ShutBody, value_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import DecodedMessage, PrincipalMessage
+from mcp_trio._session.lanes import Lane, lane_in
 from mcp_trio.errors import LocalProtocolError
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.writer import Recorder
-
-# Lanes ------------------------------------------------------------------------------------------
-#
-# A request's handler has the lane `r` plus the number of the request's `in` record. A child task
-# has the lane of its parent, a dot, and the number of tasks that the parent spawned before. Both
-# depend on the code and not on the order in which the scheduler runs tasks, so a replay has the
-# same lanes as the recording. A background task of the session has a lane with a name of its own.
-#
-# A handler may itself open a client or serve a session. The tasks of that inner session descend
-# from the handler, so they also act in the handler's lane. A lane therefore belongs to one
-# sequencer and refers to the lane of the outer session in which it was created.
-#
-# Spawning is observed with Trio's public `task_spawned` hook. Trio removes an instrument that
-# raises an exception, so this one does nothing that could raise.
-
-START_ORDINAL: Final = 0
-
-
-class Lane(msgspec.Struct, eq=False):
-    """The path of a task within a session; the operations on it are numbered.
-
-    Attributes:
-        name: The path, such as `r5.0`.
-        order: The sequencer that the lane belongs to.
-        outer: The lane of the same task in an outer session.
-        ordinal: The number of the last operation; the start of the lane is 0.
-        children: The number of tasks that the lane has spawned.
-        random: The random number generator of the lane, made on first use.
-        patches: The branch that the lane took at each change of the code, made on first use.
-        is_in_effect: True while an effect of the lane runs in a thread.
-    """
-
-    name: str
-    order: object = None
-    outer: "Lane | None" = None
-    ordinal: int = START_ORDINAL
-    children: int = 0
-    random: Random | None = None
-    patches: dict[str, bool] | None = None
-    is_in_effect: bool = False
-
-    def next_ordinal(self) -> int:
-        """Count an operation, and return its number."""
-        self.ordinal += 1
-        return self.ordinal
-
-    def child(self) -> "Lane":
-        """Return the lane of the next task that this one spawns."""
-        outer = None if self.outer is None else self.outer.child()
-        lane = Lane(f"{self.name}.{self.children}", self.order, outer)
-        self.children += 1
-        return lane
-
-
-LANE: Final[ContextVar[Lane | None]] = ContextVar("mcp_trio_lane", default=None)
-
-
-def enter_lane(lane: Lane) -> None:
-    """Let the calling task act in `lane`, while keeping its lanes in outer sessions."""
-    lane.outer = LANE.get()
-    LANE.set(lane)
-
-
-def lane_in(order: object) -> Lane | None:
-    """Return the calling task's lane that belongs to the sequencer `order`, if there is one."""
-    lane = LANE.get()
-    while lane is not None and lane.order is not order:
-        lane = lane.outer
-    return lane
-
-
-def as_spawned(context: Context) -> Context:
-    """Return a copy of context variables for a task of the pool, which Trio does not spawn anew."""
-    copied = context.copy()
-    if LANE in copied:
-        _take_child(copied)
-    return copied
-
-
-def _take_child(context: Context) -> None:
-    spawner = context.get(LANE)
-    if spawner is not None:
-        context.run(LANE.set, spawner.child())
-
-
-class _LaneInstrument(trio.abc.Instrument):
-    def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        _take_child(task.context)
-
-
-_INSTRUMENT: Final = trio.lowlevel.RunVar[_LaneInstrument | None]("mcp_trio_lanes", None)
-
-
-def watch_lanes() -> None:
-    """Give each task that this Trio run spawns from now on a lane; repeated calls do nothing."""
-    if _INSTRUMENT.get() is None:
-        instrument = _LaneInstrument()
-        trio.lowlevel.add_instrument(instrument)
-        _INSTRUMENT.set(instrument)
-
 
 # Steps of resumable handlers --------------------------------------------------------------------
 #
@@ -310,11 +212,10 @@ class Memory:
 # The order of events ----------------------------------------------------------------------------
 
 _encode = msgspec.json.Encoder().encode
-START_BODY: Final = _encode(MarkBody(name="start", value=None))
 UNSTARTED_BODY: Final = b'"unstarted"'
 
-# The approximate size of a record without its body.
-_RECORD_BYTES: Final = 64
+CANCELLED_MEANWHILE: Final = {"cancelled": True}
+"""The envelope of an effect's outcome whose task was cancelled while the effect ran."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -329,27 +230,28 @@ class Sequencer(Protocol):
 
     Attributes:
         has_lanes: True if operations need a lane, because they are recorded or replayed.
-        decides_turns: True if lanes have to await their turn, in a replay.
+        has_steps: True if the steps of handlers' tasks are journaled.
+        replays: True if lanes have to await their turn, and effects have recorded outcomes.
     """
 
     has_lanes: bool
-    decides_turns: bool
+    has_steps: bool
+    replays: bool
 
     @property
     def seed(self) -> int | None:
         """Return the seed of the handlers' random numbers; None when nothing records."""
         ...
 
-    def clock_ns(self) -> int:
-        """Return the nanoseconds since the session began, the time of a record written now."""
-        ...
-
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:
         """Note that the dispatcher has received a message; return the number of its record."""
         ...
 
-    def started(self, lane: Lane) -> None:
-        """Note that a handler starts."""
+    def step(self, lane: Lane) -> Awaitable[None] | None:
+        """Note that a lane begins a step, after its start or after a wait outside of operations.
+
+        A replay returns what to await before the step, unless it is the lane's turn already.
+        """
         ...
 
     def sent(self, message: bytes, lane: Lane | None) -> None:
@@ -360,24 +262,22 @@ class Sequencer(Protocol):
         """Note that a lane starts an effect; `body` is an encoded `CommandBody`."""
         ...
 
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """Note that a lane goes on with a value (`res`), an error (`err`), or cancelled (`cxl`)."""
-        ...
+    def resumed(
+        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
+    ) -> None:
+        """Note that a lane goes on with a value (`res`), an error (`err`), or cancelled (`cxl`).
 
-    def recorded(self, lane: Lane) -> bytes | None:
-        """Return the body of the current record, after `turn` has returned `res` or `err`.
-
-        Called in a replay only: it is the outcome of an effect, which a replay does not run.
+        `is_cancelled` is True if an effect ended with a value or an error although its task was
+        cancelled meanwhile.
         """
         ...
 
     def read_value(
         self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
     ) -> Outcome:
-        """Return a value that a lane reads without a turn.
+        """Return a value that a lane reads without waiting.
 
-        A live session calls `read`. A replay does not: it returns the recorded value of the lane
-        and its next ordinal. `arguments` is JSON.
+        A live session calls `read`; a replay returns the recorded value. `arguments` is JSON.
         """
         ...
 
@@ -385,17 +285,7 @@ class Sequencer(Protocol):
         """Return whether a lane takes the new branch at a change of the code.
 
         Called once for each lane and name. A live session returns True and records a `mark`. A
-        replay returns whether the record of the lane's next ordinal is that mark; if it is not, no
-        ordinal is used.
-        """
-        ...
-
-    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        """Return whether a fact holds that a lane observes; `is_so` is the lane's observation.
-
-        A live session records a `mark` if it does. A replay may reach this point in another way, so
-        there the fact also holds if the record of the lane's next ordinal is that mark; if it is
-        not, no ordinal is used.
+        replay returns whether the next record is that mark; if it is not, no ordinal is used.
         """
         ...
 
@@ -419,30 +309,33 @@ class Sequencer(Protocol):
         """Note the end of the session, with the number of messages and errors."""
         ...
 
-    async def turn_to_start(self, lane: Lane) -> None:
-        """Wait until the next record is the first record of the lane."""
+    async def turn_to_end(self) -> None:
+        """Wait until the next record is the end of the session; not a checkpoint if it is live."""
         ...
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:
-        """Wait until the next record is the lane's; return the kind of the record.
+    async def turn(self, lane: Lane) -> None:
+        """Wait until the next record is the lane's; not a checkpoint in a live session.
 
-        `commands` is True if the lane is about to start an effect.
+        A lane with steps waits only if its next record says that it has waited, and is cancelled
+        here if that record is a cancellation.
         """
         ...
 
-    async def until_cancelled(self, lane: Lane) -> None:
-        """Wait for the cancellation that the current record reports; never return."""
+    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
+        """Wait for the recorded outcome of the effect that the lane has started, in a replay.
+
+        In a thread, an effect that was cancelled never ends: its request does.
+
+        Raises:
+            Cancelled: The recorded effect was cancelled.
+        """
         ...
 
     async def let_thread_run(self, name: str) -> None:
         """Wait until no other handler's thread runs, and then let that of the handler `name` run.
 
-        Called in a replay only, as are `thread_waits` and `turn_in_thread`.
+        Called in a replay only, as is `thread_waits`.
         """
-        ...
-
-    async def turn_in_thread(self, lane: Lane) -> None:
-        """Let a thread make a call; if its request ends with the next record, wait for that."""
         ...
 
     def thread_waits(self) -> None:
@@ -450,42 +343,22 @@ class Sequencer(Protocol):
         ...
 
 
-async def take_turn(sequencer: Sequencer, lane: Lane, *, commands: bool = False) -> None:
-    """Wait for the lane's turn, or for its cancellation if that is the next record."""
-    if sequencer.decides_turns and await sequencer.turn(lane, commands=commands) == "cxl":
-        await sequencer.until_cancelled(lane)
-
-
-async def resume(sequencer: Sequencer, lane: Lane, kind: str) -> None:
-    """Note that a lane goes on."""
-    # A cancellation may have reached the lane before its turn.
-    if kind == "cxl" and sequencer.decides_turns:
-        await sequencer.turn(lane)
-    sequencer.resumed(lane, kind)
-
-
 class _Live:
     """The base of the sequencers of live sessions, in which no lane waits for a turn."""
 
-    decides_turns = False
+    replays = False
 
-    async def turn_to_start(self, lane: Lane) -> None:
+    async def turn_to_end(self) -> None:
         """Return at once."""
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002
-        """Return at once."""
-        return ""
-
-    async def until_cancelled(self, lane: Lane) -> None:
+    async def turn(self, lane: Lane) -> None:
         """Return at once."""
 
-    def recorded(self, lane: Lane) -> bytes | None:
-        """Return None: a live session runs the effect."""
+    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
+        """Raise an error: a live session runs the effect."""
+        raise NotImplementedError
 
     async def let_thread_run(self, name: str) -> None:
-        """Return at once."""
-
-    async def turn_in_thread(self, lane: Lane) -> None:
         """Return at once."""
 
     def thread_waits(self) -> None:
@@ -495,18 +368,14 @@ class _Live:
 class Unrecorded(_Live):
     """The sequencer of a session that is not recorded."""
 
-    has_lanes = False
+    has_lanes = has_steps = False
     seed = None
-
-    def clock_ns(self) -> int:
-        """Return 0: nothing has a time."""
-        return 0
 
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002
         """Return 0: nothing is recorded."""
         return 0
 
-    def started(self, lane: Lane) -> None:
+    def step(self, lane: Lane) -> None:
         """Record nothing."""
 
     def sent(self, message: bytes, lane: Lane | None) -> None:
@@ -515,7 +384,9 @@ class Unrecorded(_Live):
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Record nothing."""
 
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+    def resumed(
+        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
+    ) -> None:
         """Record nothing."""
 
     def read_value(
@@ -531,10 +402,6 @@ class Unrecorded(_Live):
     def patched(self, lane: Lane, name: str) -> bool:  # noqa: ARG002
         """Return True: the code that runs is the newest."""
         return True
-
-    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
-        """Record nothing."""
-        return is_so
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Record nothing."""
@@ -561,18 +428,17 @@ UNRECORDED: Final = Unrecorded()
 class Recording(_Live):
     """A sequencer that writes a record for each event.
 
-    The start of a handler has a record of its own only if the next record is not the lane's first
-    one; `_begun` is the lane whose start has not been recorded. Records are written to the file
-    before the bytes that they explain are sent, or when many have accumulated.
+    Attributes:
+        recorder: The recorder, which several sessions may share.
+        channel: The number of the session in the file.
+        has_steps: False for a client, whose recording is never replayed in its own code.
     """
 
     has_lanes = True
 
     recorder: "Recorder"
     channel: int = 0
-    _begun: Lane | None = attrs.field(default=None, init=False)
-    _begun_ns: int = attrs.field(default=0, init=False)
-    _unwritten_bytes: int = attrs.field(default=0, init=False)
+    has_steps: bool = True
 
     @property
     def is_nearly_full(self) -> bool:
@@ -584,14 +450,8 @@ class Recording(_Live):
         """Return the seed in the `open` record."""
         return self.recorder.seed
 
-    def clock_ns(self) -> int:
-        """Return the time of the recorder's clock."""
-        return self.recorder.clock_ns()
-
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
-        if self._begun is not None:
-            self._write_start(self._begun)
         envelope: dict[str, Any] | None = None
         if isinstance(message, Oversized):
             envelope = {"discarded": message.size}
@@ -601,21 +461,13 @@ class Recording(_Live):
             isinstance(message, PrincipalMessage | DecodedMessage) and message.principal is not None
         ):
             envelope = {"principal": message.principal}
-        number = self.recorder.record(
+        return self.recorder.record(
             "in", message, envelope=envelope, embed=embed, channel=self.channel
         )
-        self._count(message)
-        return number
 
-    def started(self, lane: Lane) -> None:
-        """Record a start mark, unless the next record is the lane's own."""
-        if self._begun is not None:
-            self._write_start(self._begun)
-        self._begun = lane
-        self._begun_ns = self.recorder.clock_ns()
-        # Several sessions share the recording: a record of another session may come next.
-        if self.channel:
-            self._write_start(lane)
+    def step(self, lane: Lane) -> None:
+        """Record the step, unless the next record implies it."""
+        self.recorder.step(lane.name, self.channel)
 
     def sent(self, message: bytes, lane: Lane | None) -> None:
         """Record `out`."""
@@ -625,9 +477,11 @@ class Recording(_Live):
         """Record `cmd`."""
         self._record("cmd", body, lane)
 
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+    def resumed(
+        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
+    ) -> None:
         """Record the outcome."""
-        self._record(kind, body, lane)
+        self._record(kind, body, lane, CANCELLED_MEANWHILE if is_cancelled else None)
 
     def read_value(
         self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
@@ -642,12 +496,6 @@ class Recording(_Live):
         """Record `mark`."""
         self.marked(PATCHED_MARK, name, lane)
         return True
-
-    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        """Record `mark`."""
-        if is_so:
-            self.marked(name, value, lane)
-        return is_so
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Record `cxl`."""
@@ -664,40 +512,29 @@ class Recording(_Live):
 
     def flush(self) -> None:
         """Write the records since the last flush to the file."""
-        self._unwritten_bytes = 0
         self.recorder.flush()
 
     def close(self, counts: dict[str, int]) -> None:
         """Record that the session has ended, and close its file."""
-        if self._begun is not None:
-            self._write_start(self._begun)
         self.recorder.close(counts, channel=self.channel)
 
-    def _record(self, kind: str, body: bytes | None, lane: Lane | None) -> None:
-        if self._begun is lane:
-            self._begun = None
-        elif self._begun is not None:
-            self._write_start(self._begun)
+    def _record(
+        self,
+        kind: str,
+        body: bytes | None,
+        lane: Lane | None,
+        envelope: dict[str, Any] | None = None,
+    ) -> None:
         if lane is None:
             self.recorder.record(kind, body, channel=self.channel)
-        else:
-            self.recorder.record(
-                kind, body, lane=lane.name, ordinal=lane.next_ordinal(), channel=self.channel
-            )
-        self._count(body)
-
-    def _count(self, body: bytes | None) -> None:
-        self._unwritten_bytes += _RECORD_BYTES + len(body or b"")
-        if self._unwritten_bytes > self.recorder.limits.recording.unwritten_bytes_max:
-            self.flush()
-
-    def _write_start(self, begun: Lane) -> None:
-        self._begun = None
+            return
+        has_waited, lane.has_waited = lane.has_waited, False
         self.recorder.record(
-            "mark",
-            START_BODY,
-            lane=begun.name,
-            ordinal=START_ORDINAL,
-            time_ns=self._begun_ns,
+            kind,
+            body,
+            lane=lane.name,
+            ordinal=lane.next_ordinal(),
             channel=self.channel,
+            envelope=envelope,
+            is_step=has_waited,
         )

@@ -55,7 +55,7 @@ import msgspec
 import outcome
 import trio
 
-from mcp_trio._session.journal import as_spawned
+from mcp_trio._session.lanes import Trap, as_spawned, drive
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.socket_bytes import IdleConnection
 
@@ -144,9 +144,6 @@ async def lead_all(steps: list[FirstStep]) -> None:
 Request: TypeAlias = FirstStep | IdleConnection | None
 """A request of a driven coroutine to its driver; None: the coroutine has ended."""
 
-Trap: TypeAlias = Any
-"""A value that a coroutine yields: a trap of Trio, or a `Request`."""
-
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
     """Start a coroutine, or continue it where it led or became idle."""
@@ -154,19 +151,6 @@ def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
         return driven.send(None)
     except StopIteration:
         return None
-
-
-@coroutine
-def _finish(driven: Coroutine[Any, Any, Any], trap: Trap) -> Generator[Any, Any, None]:
-    """Run a coroutine that has come to a trap of Trio to its end.
-
-    Trio sends the results and errors of a wait as values, so all of them pass through `send`.
-    """
-    try:
-        while True:
-            trap = driven.send((yield trap))
-    except StopIteration:
-        return
 
 
 @attrs.define(eq=False)
@@ -525,7 +509,7 @@ class _PoolTask:
         self.pool.run(leader, leader.context.copy())
         if trap is not None:
             self._task.context = context
-            await _finish(running, trap)
+            await drive(running, (), trap)
 
     def _keep_task_for(self, work: Work, leader: Leader) -> None:
         """Let this task belong to `work`; if it ran the poller, another task does from now on."""

@@ -46,7 +46,8 @@ from mcp_trio._session.call_sites import (
     responsible_frame,
 )
 from mcp_trio._session.captured import ImportNotes, capture
-from mcp_trio._session.journal import LANE, Lane, Sequencer
+from mcp_trio._session.journal import Sequencer
+from mcp_trio._session.lanes import LANE, Lane
 from mcp_trio._session.replaced_functions import rebind_in_users_modules, replace_function
 from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
 

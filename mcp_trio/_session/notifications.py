@@ -14,7 +14,8 @@ import attrs
 import trio
 
 from mcp_trio._protocol.events import NotificationReceived
-from mcp_trio._session.journal import LANE, Lane, Sequencer, enter_lane, take_turn
+from mcp_trio._session.journal import Sequencer
+from mcp_trio._session.lanes import LANE, Lane, enter_lane
 from mcp_trio._session.tasks import Tasks, from_users_code, split_group
 from mcp_trio._transports.concurrency import Wakeup
 
@@ -93,7 +94,7 @@ class Deliveries:
     async def _deliver_next(self, queue: _Queue) -> None:
         event, lane = queue[0]
         if lane is not None:
-            await take_turn(self.sequencer, lane)
+            await self.sequencer.turn(lane)
             self.sequencer.marked(NOTIFIED, event.method.name, lane)
         queue.popleft()
         outer = LANE.get()

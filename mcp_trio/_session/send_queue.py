@@ -18,7 +18,8 @@ import trio
 
 from mcp_trio._jsonrpc.messages import RelatedMessage
 from mcp_trio._protocol.requests import RequestId
-from mcp_trio._session.journal import Lane, Sequencer, take_turn
+from mcp_trio._session.journal import Sequencer
+from mcp_trio._session.lanes import Lane, operation
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import ConnectionLost
@@ -148,15 +149,16 @@ class SendQueue:
         the lane's outcome.
         """
         try:
-            if lane is not None and self.sequencer.decides_turns:
-                await take_turn(self.sequencer, lane)
+            if lane is not None and self.sequencer.replays:
+                await self.sequencer.turn(lane)
                 return
-            if checkpoint:
-                await trio.lowlevel.checkpoint()
-            else:
-                await trio.lowlevel.checkpoint_if_cancelled()
-            while self._bytes >= self.limits.messages.send_queue_bytes_max:
-                await self._written.wait()
+            with operation(lane):
+                if checkpoint:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                while self._bytes >= self.limits.messages.send_queue_bytes_max:
+                    await self._written.wait()
         except trio.Cancelled:
             if lane is not None:
                 self.sequencer.resumed(lane, "cxl")

@@ -24,7 +24,7 @@ scope delays the end of the nursery, and nothing else.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
@@ -41,7 +41,8 @@ from mcp_trio._protocol.versions import supported_versions_in
 from mcp_trio._session.calls import Call, OnNotification, ProgressCallback, Requests
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._session.handlers import Application
-from mcp_trio._session.journal import UNRECORDED, Lane, Recording, Sequencer, take_turn, watch_lanes
+from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
+from mcp_trio._session.lanes import Lane, drive_in, watch_lanes
 from mcp_trio._session.leader_followers import Leader, TaskPool, lead_all
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.send_queue import SendQueue
@@ -162,7 +163,7 @@ class Session:
         self._tasks.open(pool, context)
         self.application.on_session_open(self)
         if self.connection.limits.requests.ping_interval_seconds is not None:
-            self._tasks.start_actor(self._ping)
+            self.start_lane(PING_LANE, self._ping)
         deliver_to = getattr(self.channel, "deliver_to", None)
         if deliver_to is None:
             self._reader = self._tasks.start_leader(self._read)
@@ -172,6 +173,16 @@ class Session:
     def start_actor(self, actor: Actor) -> None:
         """Start a task of the application that lives with the session; its errors are logged."""
         self._tasks.start_actor(partial(_logged, actor))
+
+    def start_lane(
+        self, name: str, actor: Callable[[Lane | None], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Start a task that lives with the session, in a lane of its own if there are lanes."""
+        if self.sequencer.has_lanes:
+            lane = Lane(name, self.sequencer, has_steps=self.sequencer.has_steps)
+            self.start_actor(partial(drive_in, lane, partial(actor, lane)))
+        else:
+            self.start_actor(partial(actor, None))
 
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
         """Begin to close, from any task; only the first call counts.
@@ -242,7 +253,7 @@ class Session:
         """Record when handlers are cancelled, so that a replay cancels them at the same record."""
         if self.sequencer.has_lanes:
             lane = Lane(CLOSE_LANE)
-            await take_turn(self.sequencer, lane)
+            await self.sequencer.turn(lane)
             self.sequencer.marked(DRAINED, None, lane)
 
     async def _close(self) -> None:
@@ -264,6 +275,7 @@ class Session:
         self.connection.close()
         self._deliveries.abandon()
         try:
+            await self.sequencer.turn_to_end()
             self.sequencer.close(dict(self.connection.counts))
         finally:
             self.ended.set()
@@ -313,10 +325,6 @@ class Session:
     def take(self, message: bytes | Oversized) -> None:
         """Act upon one received message; never waits, never raises."""
         self._dispatcher.take(message)
-
-    def is_cancelled(self, lane: str) -> bool:
-        """Return whether the handler of a lane is cancelled."""
-        return self._dispatcher.is_cancelled(lane)
 
     # Sending.
 
@@ -472,12 +480,11 @@ class Session:
         self.sequencer.marked(NEGOTIATED, facts_of(peer))
         self.negotiated.set()
 
-    async def _ping(self) -> None:
+    async def _ping(self, lane: Lane | None) -> None:
         limits = self.connection.limits
         interval_seconds = limits.requests.ping_interval_seconds
         assert interval_seconds is not None
         seconds = limits.requests.ping_response_seconds
-        lane = Lane(PING_LANE) if self.sequencer.has_lanes else None
         while self.cause is None:
             await trio.sleep(interval_seconds)
             protocol_version = self.connection.protocol_version

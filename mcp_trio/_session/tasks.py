@@ -94,14 +94,13 @@ async def together(
     ask: Callable[[Key], Awaitable[Answer]],
     *,
     note: str | None = None,
-    meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> dict[Key, Answer]:
     """Call `ask` for all keys at once, and return its results in the order of the keys.
 
     An error cancels the other calls and is raised without a group, with a `note` that names its
     key. Of several errors, the first in the order of the keys is raised. An error takes precedence
     over a cancellation of the calling task, which Trio delivers again. A `KeyboardInterrupt` is
-    raised without a group. `meanwhile` is called in the calling task.
+    raised without a group.
     """
     answers = dict[Key, Answer]()
     failures = dict[Key, Exception]()
@@ -120,8 +119,6 @@ async def together(
         async with trio.open_nursery() as nursery:
             for key in keys:
                 nursery.start_soon(ask_one, key)
-            if meanwhile is not None:
-                await meanwhile()
     except BaseExceptionGroup as group:  # This has other exceptions than those of the calls.
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None

@@ -7,7 +7,7 @@ from mcp_trio._journal.records import RecordEncoder, encode_body
 from mcp_trio.errors import RecordingError
 
 OPEN = {
-    "format_version": 1,
+    "format_version": 2,
     "transport": "memory",
     "role": "server",
     "name": "hand",

@@ -164,7 +164,7 @@ def test_a_literal_body_is_embedded():
 # The names of lanes, and the messages in a record.
 
 OPEN = {
-    "format_version": 1,
+    "format_version": 2,
     "transport": "memory",
     "role": "proxy",
     "name": "hand",

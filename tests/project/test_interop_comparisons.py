@@ -43,7 +43,7 @@ def recording(*records):
 
 OPEN = (
     "open",
-    b'{"format_version":1,"transport":"stdio","role":"proxy","name":"x","version":"","started":""}',
+    b'{"format_version":2,"transport":"stdio","role":"proxy","name":"x","version":"","started":""}',
     None,
 )
 END = ("end", b'{"counts":{}}', None)

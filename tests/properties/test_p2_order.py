@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proof.observed_replay import NotingServer, recorded_actions
 
 from mcp_trio import Context, Server
-from mcp_trio._session.journal import Lane
+from mcp_trio._session.lanes import Lane
 
 pytestmark = pytest.mark.slow
 

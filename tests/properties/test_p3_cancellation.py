@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, MCPError, Server
-from mcp_trio._replay.replayer import Lanes
+from mcp_trio._replay.replayer import Gate, Replayer
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import ShutdownLimits
 
@@ -38,6 +38,11 @@ async def fail(key: str) -> str:
     raise LookupError(key)
 
 
+async def commit(key: str) -> str:
+    with trio.CancelScope(shield=True):
+        return await fetch(key)
+
+
 def calculate(number: int) -> int:
     return number * 2
 
@@ -56,6 +61,10 @@ async def ask(ctx):
 
 async def effect(ctx):
     return await ctx.effect(fetch, "a")
+
+
+async def shielding_effect(ctx):
+    return await ctx.effect(commit, "f")
 
 
 async def failing_effect(ctx):
@@ -131,13 +140,10 @@ async def shielded(ctx):
 
 
 POINTS = (
-    tell, report, ask, effect, failing_effect, sleep, raw_sleep, thread, lock, download, children,
-    shielded,
+    tell, report, ask, effect, shielding_effect, failing_effect, sleep, raw_sleep, thread, lock,
+    download, children, shielded,
 )  # fmt: skip
 
-
-# What the journal does not know, and no turn decides.
-A_TIE_NOT_PROMISED = (raw_sleep, TAKES_SECONDS)
 
 # A handler that goes from point to point, and one of them is cancelled.
 
@@ -279,14 +285,13 @@ def taken(stage, tmp_path_factory):
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.__name__)
 def test_a_cancelled_await_raises_and_cleans_up_as_it_did(stage, taken, count, point, cause):
-    delays = [delay for delay in DELAYS if (point, delay) != A_TIE_NOT_PROMISED]
-    for delay in delays:
+    for delay in DELAYS:
         live, path = taken(cause, point, delay)
         for seed in range(2):
             again = Trip(cause, point, delay)
             stage.replayed(path, server_of(again), seed=seed)
             assert again.seen == live.seen
-    count(len(delays) * 2)
+    count(len(DELAYS) * 2)
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.__name__)
@@ -304,25 +309,33 @@ def test_every_await_was_cancelled_except_a_shielded_one(taken, point):
 # The control.
 
 
-def test_without_the_shield_results_that_came_before_the_cancellation_are_lost(
-    stage, tmp_path, monkeypatch, count
+async def wait_in_the_open(replayer, lane, *, has_operation=False, due=None, has_real_time=False):
+    """Wait for a turn as `Replayer.wait_for_turn` does, but let an operation be cancelled."""
+    replayer.note_task(lane)
+    task = trio.lowlevel.current_task()
+    replayer.gates[lane] = Gate(task, has_operation, due, has_real_time)
+
+    def abort(_):
+        if not has_operation:
+            return trio.lowlevel.Abort.FAILED
+        replayer.gates.pop(lane, None)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def test_if_an_effect_could_be_cancelled_before_its_recorded_result_the_result_would_be_lost(
+    stage, taken, monkeypatch, count
 ):
-    suspend = Lanes.suspend
-
-    async def park_in_the_open(waiting, suspended, **_):
-        await suspend(waiting, suspended, shield=False)
-
-    path = tmp_path / "trip.mcprec.jsonl"
-    peer = CAUSES[0]
     differing = Counter()
-    for point in (ask, effect, failing_effect, sleep, lock, download):
-        recorded(stage, Trip(peer, point, TAKES_SECONDS), path)
-        for has_shield in (True, False):
+    for cause in CAUSES:
+        _, path = taken(cause, shielding_effect, TAKES_SECONDS / 2)
+        for is_uncancellable in (True, False):
             with monkeypatch.context() as patch:
-                if not has_shield:
-                    patch.setattr(Lanes, "suspend", park_in_the_open)
-                again = Trip(peer, point, TAKES_SECONDS)
-                differing[has_shield] += stage.divergence(path, server_of(again)) is not None
-    count(2 * 6)
+                if not is_uncancellable:
+                    patch.setattr(Replayer, "wait_for_turn", wait_in_the_open)
+                again = Trip(cause, shielding_effect, TAKES_SECONDS / 2)
+                differing[is_uncancellable] += stage.divergence(path, server_of(again)) is not None
+    count(2 * len(CAUSES))
     assert differing[True] == 0
     assert differing[False] > 0

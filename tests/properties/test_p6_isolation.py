@@ -41,6 +41,11 @@ def test_direct_external_io_of_a_handler_is_blocked(tmp_path):
     assert "blocked" in seen["replay"]
 
 
+@pytest.mark.real_time
+def test_without_the_watch_external_io_is_not_blocked(tmp_path):
+    assert witnessed(tmp_path, "by_itself")["replay without the block"] >= BLOCKED
+
+
 # Time.
 
 HOUR_SECONDS = 3600.0

@@ -18,8 +18,9 @@ from pathlib import Path
 import trio
 
 from mcp_trio import Client, Context, Server, effect
+from mcp_trio._replay import replay as replaying
 from mcp_trio._session.handlers import RUNNING_EFFECT
-from mcp_trio._session.journal import LANE
+from mcp_trio._session.lanes import LANE
 from mcp_trio._session.nondeterminism import noting_imports
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.recording import replay
@@ -140,11 +141,26 @@ def replay_quietly(path):
         seen["divergence"] += 1
 
 
+def replay_without_block(path):
+    """Replay with a watch that only reports what a handler does outside."""
+    watch_of_replay = replaying.UntrackedCallWatch
+
+    def watch_that_only_reports(**options):
+        return watch_of_replay(**{**options, "blocks": False})
+
+    replaying.UntrackedCallWatch = watch_that_only_reports
+    try:
+        replay_quietly(path)
+    finally:
+        replaying.UntrackedCallWatch = watch_of_replay
+
+
 def main(folder, tool):
     path = Path(folder, "a.mcprec.jsonl")
     sights = {
         "recording": touched(lambda: trio.run(record, path, tool)),
         "replay": touched(lambda: replay_quietly(path)),
+        "replay without the block": touched(lambda: replay_without_block(path)),
     }
     print(json.dumps(sights))
 

@@ -17,6 +17,8 @@ from pathlib import Path
 import attrs
 import msgspec
 import pytest
+import trio
+import trio.testing
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from hypothesis import strategies as st
 from mcp_trio import Client, Limits, Server
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._recorder import writer
+from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.files import (
     CompressedSink,
     FileSink,
@@ -129,6 +132,37 @@ async def test_a_session_has_an_id_of_its_own(tmp_path):
     assert bodies[0].session != bodies[1].session
     assert bodies[0].seed != bodies[1].seed
     assert [body.segment for body in bodies] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make_clock", "kind"),
+    [
+        (TickClock, "tick"),
+        (trio.testing.MockClock, "virtual"),
+        (lambda: trio.testing.MockClock(rate=1000), "foreign"),
+        (lambda: None, "foreign"),
+    ],
+)
+def test_a_recording_names_the_kind_and_the_time_of_its_clock(tmp_path, make_clock, kind):
+    path = tmp_path / "one.mcprec.jsonl"
+
+    async def record():
+        await trio.lowlevel.checkpoint()
+        begin = trio.current_time()
+        recorder = open_recorder(path, **FACTS)
+        await trio.lowlevel.checkpoint()
+        recorder.record("in", b"{}")
+        recorder.close({})
+        return begin, trio.current_time()
+
+    begin, end = trio.run(record, clock=make_clock())
+    body = decode_body(first_record(path), OpenBody)
+    assert body.clock == kind
+    assert begin <= (body.clock_ns + 1) / 1e9
+    _, record, _ = read_recording(open_recording(path))
+    assert (body.clock_ns + record.time_ns - 1) / 1e9 <= end
+    if kind == "tick":
+        assert (body.clock_ns / 1e9, (body.clock_ns + record.time_ns) / 1e9) == (begin, end)
 
 
 async def test_random_values_of_a_session_are_no_difference(tmp_path):
@@ -329,6 +363,7 @@ def test_an_old_file_is_followed_by_the_next(tmp_path):
     assert check(open_recording(tmp_path / "x.mcprec.jsonl")).damage == []
 
 
+@pytest.mark.slow
 @given(bytes_max=st.integers(1, 3000), batches=st.lists(st.integers(1, 70), max_size=8))
 def test_the_records_are_the_same_however_they_are_cut_into_files(
     tmp_path_factory, bytes_max, batches

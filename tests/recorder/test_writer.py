@@ -10,11 +10,20 @@ import pytest
 import trio
 
 from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
-from mcp_trio._journal.records import EndBody, GapBody, MarkBody, OpenBody, decode_body, encode_body
+from mcp_trio._journal.records import (
+    EndBody,
+    GapBody,
+    MarkBody,
+    OpenBody,
+    StepsBody,
+    decode_body,
+    encode_body,
+)
 from mcp_trio._recorder import files as syncing
 from mcp_trio._recorder.files import FileSink, Segments
 from mcp_trio._recorder.writer import Recorder, begin_session, options_of
-from mcp_trio._session.journal import Lane, Recording
+from mcp_trio._session.journal import Recording
+from mcp_trio._session.lanes import Lane
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import (
@@ -141,12 +150,138 @@ def test_a_record_contains_the_given_values():
     recorder, sink = recording_to()
     sink.clock.seconds = 2
     recorder.record("in", b"\xff", lane="r0", ordinal=3, channel=2, envelope={"a": 1}, embed=False)
-    recorder.record("mark", b'{"name":"start"}', time_ns=7)
+    recorder.record("res", b"1", lane="r0", ordinal=4, is_step=True)
     recorder.flush()
-    _, record, mark = read_recording(lines_of(sink))
+    _, record, outcome = read_recording(lines_of(sink))
     assert (record.lane, record.ordinal, record.channel, record.time_ns) == ("r0", 3, 2, 2 * 10**9)
     assert (record.envelope, body_bytes(record)) == ({"a": 1}, b"\xff")
-    assert mark.time_ns == 7
+    assert (record.is_step, outcome.is_step) == (0, 1)
+
+
+# Steps.
+
+
+def steps_of(sink):
+    """The records after `open`: the lanes of a `step`; of others, the kind, lane and `is_step`."""
+    _, *records = read_recording(lines_of(sink))
+    return [
+        decode_body(each, StepsBody).lanes
+        if each.kind == "step"
+        else f"{each.kind} {each.lane or '-'}{' s' * each.is_step}"
+        for each in records
+    ]
+
+
+def take_steps(recorder, *lanes, channel=0):
+    for lane in lanes:
+        recorder.step(lane, channel)
+
+
+def test_the_record_that_a_lane_makes_in_a_step_implies_the_step():
+    recorder, sink = recording_to()
+    for _ in range(2):
+        take_steps(recorder, "r1")
+        recorder.record("val", b"1", lane="r1", ordinal=1)
+    recorder.record("out", b"1", lane="r1", ordinal=3)
+    recorder.flush()
+    assert steps_of(sink) == ["val r1 s", "val r1 s", "out r1"]
+
+
+def test_steps_without_a_record_are_listed_before_the_next_record():
+    recorder, sink = recording_to()
+    take_steps(recorder, "r1", "r2", "r1")
+    recorder.record("out", b"1", lane="r1", ordinal=1)
+    take_steps(recorder, "r2", "r1.0")
+    recorder.record("in", b"{}")
+    recorder.flush()
+    assert steps_of(sink) == [["r1", "r2"], "out r1 s", ["r2", "r1.0"], "in -"]
+
+
+def test_a_record_of_another_lane_or_session_does_not_imply_a_step():
+    recorder, sink = recording_to()
+    take_steps(recorder, "r1")
+    recorder.record("out", b"1", lane="r2", ordinal=1)
+    take_steps(recorder, "r1", channel=1)
+    recorder.record("out", b"1", lane="r1", ordinal=1, channel=2)
+    recorder.flush()
+    assert steps_of(sink) == [["r1"], "out r2", ["r1"], "out r1"]
+    assert [each.channel for each in read_recording(lines_of(sink))] == [0, 0, 0, 1, 2]
+
+
+def test_listed_steps_have_the_time_between_them():
+    recorder, sink = recording_to()
+    sink.clock.seconds = 1
+    take_steps(recorder, "r1", "r2")
+    sink.clock.seconds = 3
+    take_steps(recorder, "r1", "r2")
+    sink.clock.seconds = 3.5
+    take_steps(recorder, "r1")
+    sink.clock.seconds = 4
+    recorder.record("in", b"{}")
+    recorder.flush()
+    assert steps_of(sink) == [["r1", "r2", 2 * 10**9, "r1", "r2", 5 * 10**8, "r1"], "in -"]
+    assert [each.time_ns for each in read_recording(lines_of(sink))] == [0, 10**9, 4 * 10**9]
+
+
+def test_a_record_lists_a_bounded_number_of_steps():
+    recorder, sink = recording_to()
+    take_steps(recorder, *(f"r{number}" for number in range(150)))
+    recorder.record("in", b"{}")
+    recorder.flush()
+    *listed, _ = steps_of(sink)
+    assert [len(lanes) for lanes in listed] == [64, 64, 22]
+    assert [lane for lanes in listed for lane in lanes] == [f"r{number}" for number in range(150)]
+
+
+def test_the_steps_of_a_handler_that_sends_nothing_are_written_in_the_end():
+    limits = Limits(recording=RecordingLimits(unwritten_bytes_max=2000))
+    recorder, sink = recording_to(limits=limits)
+    writes = len(sink.writes)
+    take_steps(recorder, *["r1"] * 10_000)
+    assert len(sink.writes) > writes + 10
+    assert len(steps_of(sink)) > 10_000 / 64 * 0.8
+
+
+def test_the_steps_of_each_session_of_a_file_have_their_own_record():
+    recorder, sink = recording_to()
+    take_steps(recorder, "r1", "r2", channel=1)
+    take_steps(recorder, "r1", channel=2)
+    sink.clock.seconds = 1
+    take_steps(recorder, "r1", channel=1)
+    recorder.record("in", b"{}", channel=1)
+    recorder.flush()
+    assert steps_of(sink) == [["r1", "r2"], ["r1"], ["r1"], "in -"]
+    records = list(read_recording(lines_of(sink)))
+    assert [each.channel for each in records] == [0, 1, 2, 1, 1]
+    assert [each.time_ns for each in records] == [0, 0, 0, 10**9, 10**9]
+
+
+def test_the_end_of_a_recording_lists_the_last_steps():
+    recorder, sink = recording_to()
+    take_steps(recorder, "r1", "r2")
+    recorder.close({})
+    assert steps_of(sink) == [["r1", "r2"], "end -"]
+
+
+def test_the_end_of_a_session_lists_its_last_steps(tmp_path):
+    recorder, sink = recording_to()
+    assert recorder.begin_session("memory") == 1
+    take_steps(recorder, "r1", channel=1)
+    recorder.close({}, channel=1)
+    assert steps_of(sink) == ["mark -", ["r1"], "mark -"]
+
+
+def test_steps_that_a_full_disk_loses_are_counted_as_one_record():
+    recorder, sink = recording_to()
+    sink.error = OSError(errno.ENOSPC, "no space")
+    recorder.record("in", b"{}")
+    recorder.flush()
+    take_steps(recorder, "r1", "r2")
+    assert recorder.record("in", b"{}") == 3
+    sink.error = None
+    sink.clock.seconds += LIMITS.recording.retry_seconds
+    recorder.flush()
+    assert story(sink) == ["open0", "[Errno 28] no space", 3]
 
 
 def test_a_closed_recorder_keeps_nothing():
@@ -502,20 +637,22 @@ async def test_sessions_have_different_channels(tmp_path):
     assert check(open_recording(path)).damage == []
 
 
-async def test_in_a_shared_recording_every_handler_has_a_start_record(tmp_path):
+async def test_a_shared_recording_has_the_steps_of_all_sessions_in_order(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     with SharedRecording(path) as shared:
         one, two = begin(shared), begin(shared)
-        lane = Lane(f"r{one.received(b'{}', embed=True)}")
-        one.started(lane)
-        two.received(b"{}", embed=True)
-        one.sent(b"{}", lane)
-    assert (1, "mark", "start") in records_of_shared_recording(path)
-    assert [kind for _, kind, _ in records_of_shared_recording(path)][3:7] == [
-        "in",
-        "mark",
-        "in",
-        "out",
+        lanes = [Lane(f"r{each.received(b'{}', embed=True)}") for each in (one, two)]
+        assert one.step(lanes[0]) is None
+        assert two.step(lanes[1]) is None
+        one.sent(b"{}", lanes[0])
+        two.step(lanes[1])
+        two.sent(b"{}", lanes[1])
+    records = list(read_recording(open_recording(path)))[5:]
+    assert [(each.channel, each.kind, each.is_step) for each in records] == [
+        (1, "step", 0),
+        (2, "step", 0),
+        (1, "out", 0),
+        (2, "out", 1),
     ]
 
 

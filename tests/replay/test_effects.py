@@ -202,6 +202,7 @@ def test_the_module_of_an_exception_is_imported_outside_of_the_handler(
     del sys.modules["lazy_driver"]
 
 
+@pytest.mark.slow
 def test_a_cut_anywhere_replays_up_to_the_cut(world, recorded, tmp_path):
     path = recorded(everything)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -689,6 +690,7 @@ def test_another_message_or_an_unrecorded_effect_diverges(path, handler, kind):
     assert 'mode="outbound"' not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_cut_recording_replays_up_to_the_cut(world, path, tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     first = world.place_of(path, lambda r: r.get("l", "").startswith("r"))

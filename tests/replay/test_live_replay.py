@@ -878,6 +878,7 @@ class _Talk:
         self._say("C", method=f"notifications/of/{self._number()}")
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(min_value=0), st.integers(1, 40), st.integers(0, 2**32))
 def test_a_recorded_client_and_its_mock_exchange_all_messages(spoken, seed, length, schedule):

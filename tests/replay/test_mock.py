@@ -273,6 +273,7 @@ async def test_invalid_requests_are_answered_if_they_have_an_id(spoken, nursery)
     assert [(each["id"], each["error"]["code"]) for each in broken] == [(3, -32600), (4, -32600)]
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_is_not_read_from(spoken, nursery):
     ours, theirs = memory_pair()
     nursery.start_soon(mock_server(spoken()).serve, theirs)

@@ -18,8 +18,7 @@ from mcp_trio import (
     effect,
 )
 from mcp_trio._cli.timeline import Counts, timeline
-from mcp_trio._journal.records import encode_body
-from mcp_trio.errors import BlockedInReplay, ReplayDivergence, RequestAbandoned
+from mcp_trio.errors import ReplayDivergence, RequestAbandoned
 from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import (
     SharedRecording,
@@ -154,26 +153,6 @@ def test_the_wait_for_all_answers_has_an_end_of_its_own(world, tmp_path):
     assert told(world, path)[-1] == ("err", 0)
 
 
-def test_a_wait_cancelled_after_all_answers_is_cancelled_again(world, tmp_path):
-    """As on a machine that stands still between the last answer and who waits for all of them."""
-    path = world.record(
-        make_server(), tmp_path / "a.mcprec.jsonl", calling("ask_in_time", milliseconds=12)
-    )
-    assert told(world, path)[-1] == ("res", 0)
-    place = world.place_of(path, lambda it: it["k"] == "res" and "." not in it["l"])
-
-    def stand_still(lines):
-        later = [json.loads(line) for line in lines[place:]]
-        later[0]["k"] = "cxl"
-        later[1]["f"]["result"]["content"][0]["text"] = "true"
-        for record in later:
-            record["t"] += 10_000_000
-        return lines[:place] + [encode_body(record) + b"\n" for record in later]
-
-    changed = world.rewrite(path, tmp_path / "b.mcprec.jsonl", stand_still)
-    assert world.replayed(changed, make_server()).sent_messages == world.sent_frames(changed)
-
-
 def test_an_error_before_a_cancellation_is_raised_again(world, tmp_path):
     async def client(peer, _session):
         await peer.handshake(capabilities={"roots": {}, "sampling": {}})
@@ -227,7 +206,8 @@ def test_the_first_of_two_rejections_is_raised(world, tmp_path):
 def test_an_effect_in_a_thread_is_no_task_of_the_handlers(world, tmp_path):
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", calling("ask_from_thread"))
     lanes = {it["l"] for it in world.records(path) if "l" in it}
-    assert {lane.partition(".")[2] for lane in lanes if "." in lane} == {"0", "1"}
+    # The thread has a lane, and each task that asks for it a child of that lane.
+    assert {lane.partition(".")[2] for lane in lanes if "." in lane} == {"0", "0.0", "0.1"}
 
 
 # Sessions with JSON-RPC batches are recorded as one record per batch and replay byte for byte.
@@ -326,6 +306,7 @@ def test_batches_replay_byte_for_byte(world, path_batched_sessions):
         assert actions.sent_messages == world.sent_frames(path_batched_sessions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lane", range(3))
 def test_a_recording_of_batches_cut_anywhere_replays_up_to_the_cut(
     world, path_batched_sessions, tmp_path, lane
@@ -518,6 +499,7 @@ def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
         await trio.sleep(0.1)
 
     def pause(lines):
+        lines[0] = lines[0].replace(b'"clock":"virtual"', b'"clock":"foreign"')
         place = world.place_of(path, lambda r: r["k"] == "out" and r["f"].get("params"))
         record = json.loads(lines[place])
         record["t"] += 5_000_000
@@ -646,253 +628,6 @@ def test_new_operations_long_before_a_cancellation_diverge(world, tmp_path, clie
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_run_server(handler))
     assert caught.value.lane.startswith("r")
-
-
-# A lane that comes a little too early.
-
-
-async def waiting_first(ctx):
-    ctx.monotonic()
-    with ctx.timeout(10):
-        await ctx.sleep(1)
-    await trio.sleep(5.001)
-    await reading(ctx)
-
-
-async def waiting_less(ctx):
-    ctx.monotonic()
-    with ctx.timeout(10):
-        await ctx.sleep(1)
-    await trio.sleep(3.999)
-    await reading(ctx)
-
-
-async def reading(ctx):
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reading_all, ctx)
-        await reading_all(ctx)
-
-
-async def reading_all(ctx):
-    assert ctx.monotonic() >= 0
-    with ctx.timeout(10):
-        await trio.sleep(0)
-    await ctx.info("never said")
-
-
-@pytest.mark.parametrize("client", [cancelled, left])
-def test_a_value_read_shortly_before_a_cancellation_is_no_divergence(world, tmp_path, client):
-    path = world.record(make_run_server(waiting_first), tmp_path / "a.mcprec.jsonl", client)
-    heard = world.replayed(path, make_run_server(waiting_less))
-    assert heard.ordered == world.played(path)
-    assert replay(path, make_run_server(waiting_less), mode="outbound").is_complete
-
-
-async def shielding(ctx):
-    with trio.CancelScope(shield=True):
-        await ctx.info("never said")
-
-
-async def shielding_in_time(ctx):
-    await trio.sleep(5.001)
-    await shielding(ctx)
-
-
-async def shielding_early(ctx):
-    await trio.sleep(4.999)
-    await shielding(ctx)
-
-
-@pytest.mark.parametrize("client", [cancelled, left])
-def test_a_shield_that_a_lane_entered_too_early_is_removed(world, tmp_path, client):
-    path = world.record(make_run_server(shielding_in_time), tmp_path / "a.mcprec.jsonl", client)
-    heard = world.replayed(path, make_run_server(shielding_early))
-    assert heard.ordered == world.played(path)
-
-
-async def begin_to_tell(ctx):
-    await ctx.info("cleaning up")
-
-
-async def begin_to_read(ctx):
-    ctx.monotonic()
-
-
-def cleaning_up(begin, *, after_seconds):
-    """A handler that tells, and if it was cancelled before that cleans up."""
-
-    async def handler(ctx):
-        try:
-            await trio.sleep(after_seconds)
-            await ctx.info("never said")
-        finally:
-            with trio.CancelScope(shield=True):
-                await begin(ctx)
-                await ctx.info("cleaned up")
-                await ctx.sleep(0.1)
-
-    return make_run_server(handler)
-
-
-@pytest.mark.parametrize("client", [cancelled, left])
-@pytest.mark.parametrize("begin", [begin_to_tell, begin_to_read])
-def test_a_call_overtaken_by_its_cancellation_is_not_compared(world, tmp_path, client, begin):
-    in_time = cleaning_up(begin, after_seconds=5.001)
-    path = world.record(in_time, tmp_path / "a.mcprec.jsonl", client)
-    heard = world.replayed(path, cleaning_up(begin, after_seconds=4.999))
-    assert heard.ordered == world.played(path)
-    assert heard.sent_messages == world.sent_frames(path)
-
-
-def test_a_value_that_was_never_recorded_is_blocked(world, tmp_path):
-    read = []
-
-    async def reading_a_name_that_is_new(ctx):
-        await trio.sleep(4.999)
-        with pytest.raises(BlockedInReplay):
-            ctx.now()
-        read.append("rejected")
-        await ctx.info("never said")
-
-    path = world.record(make_run_server(forever), tmp_path / "a.mcprec.jsonl", cancelled)
-    assert replay(path, make_run_server(reading_a_name_that_is_new)).is_complete
-    assert read
-
-
-# Replay of cancellations, and ends of sessions, that come between two steps of a handler.
-#
-# The tests move and redate records, so that the recording looks like that of a machine that paused.
-
-
-STATELESS = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {"roots": {}},
-}
-
-
-def moved(lines, place, *, before, seconds):
-    """The lines, one of them before another; from there on everything is so much later."""
-    records = [json.loads(line) for line in lines]
-    records.insert(before, records.pop(place))
-    for number, record in enumerate(records):
-        record["n"] = number
-        record.pop("h", None)
-    records[before]["t"] = records[before - 1]["t"]
-    for record in records[before:]:
-        record["t"] += int(seconds * 1e9)
-    return [encode_body(record) + b"\n" for record in records]
-
-
-def assert_replayed(world, make_server, path, place, **moves):
-    """A recording is replayed with one record moved, whatever the schedule."""
-    target = path.with_name("late.mcprec.jsonl")
-    late = world.rewrite(path, target, lambda lines: moved(lines, place, **moves))
-    for number in range(4):
-        assert world.replayed(late, make_server(), number=number).ordered == world.played(late)
-
-
-def test_requests_made_together_by_a_cancelled_thread_replay(world, tmp_path):
-    def make_server():
-        server = Server("thread")
-
-        @server.tool
-        def ask(*, ctx: ThreadContext) -> str:
-            try:
-                ctx.ask_all(Roots(), Sampling("Why?"))
-            except RequestAbandoned:
-                return "never said"
-
-        return server
-
-    async def client(peer, _session):
-        await peer.handshake(capabilities={"roots": {}, "sampling": {}})
-        await peer.send_request("tools/call", {"name": "ask"}, id=1)
-        await peer.receive_many(2)
-        await peer.cancel(1)
-        await peer.receive_many(2)
-
-    path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
-    asked = world.place_of(path, lambda it: it["k"] == "out" and "." in it.get("l", ""))
-    cancel = world.place_of(path, lambda it: it["k"] == "in", nth=3)
-    assert_replayed(world, make_server, path, cancel, before=asked, seconds=0.001)
-
-
-def test_a_suspended_handler_is_not_cancelled_by_the_end_without_a_waiting_request(world, tmp_path):
-    def make_server():
-        server = Server("rounds")
-
-        @server.tool
-        async def ask(*, ctx: Context) -> int:
-            await ctx.list_roots()
-            await ctx.sleep(0.01)
-            with trio.move_on_after(0.004):
-                return weigh("anchor") + await ctx.effect(weigh, "rope")
-            return 0
-
-        return server
-
-    async def client(peer, _session):
-        params = {"name": "ask", "_meta": STATELESS}
-        await peer.send_request("tools/call", params, id=1)
-        result = (await peer.receive())["result"]
-        answers = {"inputResponses": {"q1": {"roots": []}}, "requestState": result["requestState"]}
-        await peer.send_request("tools/call", params | answers, id=2)
-        await peer.receive()
-
-    path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
-    shut = world.place_of(path, lambda it: it["k"] == "shut")
-    weighed = world.place_of(path, lambda it: it["k"] == "cmd" and it["f"]["name"] == "weigh")
-    assert_replayed(world, make_server, path, shut, before=weighed, seconds=0.005)
-
-
-async def call_and_cancel(peer, _session):
-    await peer.handshake()
-    await peer.send_request("tools/call", {"name": "clean_up"}, id=1)
-    await trio.sleep(0.0055)
-    await peer.cancel(1)
-    await trio.sleep(0.1)
-
-
-def assert_replayed_though_late(world, clean_up, tmp_path):
-    """The cancellation came before a raw wait had ended, though by the times it had."""
-
-    def make_server():
-        server = Server("late")
-        server.tool(name="clean_up")(clean_up)
-        return server
-
-    path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", call_and_cancel)
-    cancel = world.place_of(path, lambda it: it["k"] == "in", nth=3)
-    assert_replayed(world, make_server, path, cancel, before=cancel, seconds=0.02)
-
-
-def test_a_deadline_under_a_shield_cancels_only_what_it_cancelled(world, tmp_path):
-    async def clean_up(*, ctx: Context) -> None:
-        try:
-            await ctx.sleep(0.005)
-            await trio.sleep(0.001)
-        finally:
-            with trio.CancelScope(shield=True):
-                with trio.move_on_after(0.009):
-                    await ctx.info("within")
-                await ctx.info("after")
-
-    assert_replayed_though_late(world, clean_up, tmp_path)
-
-
-def test_a_lane_overtaken_by_its_cancellation_can_start_tasks_to_clean_up(world, tmp_path):
-    async def clean_up(*, ctx: Context) -> None:
-        try:
-            await ctx.sleep(0.005)
-            await trio.sleep(0.001)
-            await ctx.info("never")
-        finally:
-            with trio.CancelScope(shield=True):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ctx.effect, weigh, "rope")
-                await ctx.info("cleaned up")
-
-    assert_replayed_though_late(world, clean_up, tmp_path)
 
 
 # Deadlines at the very time of a cancellation replay as recorded.
@@ -1105,6 +840,7 @@ def test_all_sessions_send_the_same_bytes_in_the_same_order(world, path_shared_r
     ).sent_messages == world.sent_frames(path_shared_recordings)
 
 
+@pytest.mark.slow
 def test_a_cut_replays_up_to_the_cut(world, path_shared_recordings, tmp_path):
     lines = path_shared_recordings.read_bytes().splitlines(keepends=True)
     first = world.place_of(path_shared_recordings, lambda r: r.get("l", "").startswith("r"))

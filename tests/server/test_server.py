@@ -230,7 +230,7 @@ async def test_a_recording_that_cannot_be_made_serves_nothing(
     assert await ours.receive() == []
 
 
-async def test_a_handler_in_a_thread_is_marked_in_the_lane_of_its_request(
+async def test_a_handler_in_a_thread_is_marked_and_its_thread_has_a_lane_of_its_own(
     server_lifespan_and_recording, tmp_path
 ):
     path = tmp_path / "x.mcprec.jsonl"
@@ -240,16 +240,16 @@ async def test_a_handler_in_a_thread_is_marked_in_the_lane_of_its_request(
         async with Client(ours, log_level="info") as client:
             await client.call_tool("depth")
     of_handlers = [record for record in read(path) if record.get("l", "").startswith("r")]
-    assert len({record["l"] for record in of_handlers}) == 1
+    request = of_handlers[0]["l"]
     acts = [
-        (record["k"], record["o"], record["f"].get("name") or record["f"].get("method"))
+        (record["k"], record["l"], record["f"].get("name") or record["f"].get("method"))
         for record in of_handlers
     ]
     assert acts == [
-        ("mark", 1, "thread"),
-        ("out", 2, "notifications/message"),
-        ("out", 3, "notifications/message"),
-        ("out", 4, None),
+        ("mark", request, "thread"),
+        ("out", f"{request}.0", "notifications/message"),
+        ("out", f"{request}.0", "notifications/message"),
+        ("out", request, None),
     ]
 
 

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_trio import types as s
-from mcp_trio._journal.records import MarkBody, OpenBody, decode_body, encode_body
+from mcp_trio._journal.records import MarkBody, OpenBody, StepsBody, decode_body, encode_body
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import INITIALIZED, Role
 from mcp_trio._recorder.writer import Recorder
@@ -196,16 +196,19 @@ class Recorded(Recording):
         return self.recorder._sink.records()
 
     def story(self, *, since=0):
-        """Kind, lane and ordinal of each record; of a mark, the name."""
+        """Kind, lane and ordinal of each record; of a mark, the name; of a step, the lanes."""
         self.flush()
         records = [r for r in self.records() if isinstance(r, Record) and r.number >= since]
         return [
-            f"{r.kind} {r.lane} {r.ordinal}" if r.lane else f"{r.kind}{_mark_of(r)}"
+            f"{r.kind} {r.lane} {r.ordinal}" if r.lane else f"{r.kind}{_detail_of(r)}"
             for r in records
         ]
 
 
-def _mark_of(record):
+def _detail_of(record):
+    if record.kind == "step":
+        lanes = decode_body(record, StepsBody).lanes
+        return "".join(f" {lane}" for lane in lanes if isinstance(lane, str))
     return f" {decode_body(record, MarkBody).name}" if record.kind == "mark" else ""
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import threading
 
 import msgspec
@@ -13,17 +12,18 @@ import trio.testing
 from mcp_trio import ToolError
 from mcp_trio._session.effects import (
     Effect,
+    abandon_effect,
     perform,
     perform_in_thread,
     perform_without_waiting,
     randomness,
     read_clock,
     takes_patch,
-    time_limit,
 )
-from mcp_trio._session.journal import LANE, Outcome, Unrecorded
+from mcp_trio._session.journal import Outcome, Unrecorded
+from mcp_trio._session.lanes import LANE
 from mcp_trio._session.recorded_errors import encoded_error
-from mcp_trio.errors import LocalProtocolError
+from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 
 # ruff: noqa: ARG002  a sequencer's methods have the words of the protocol
 
@@ -48,6 +48,7 @@ async def two():
 
 
 COMMAND = ("cmd", b'{"name":"fetch","arguments":{"what":1}}')
+CANCELLED_COMMAND = ("cmd", b'{"name":"fetch","arguments":{"what":1},"cancelled":true}')
 
 
 @pytest.fixture
@@ -70,6 +71,22 @@ def handle_till_cancelled(serve, call):
 async def test_an_effect_is_a_command_and_its_outcome(handle, recording, story):
     assert await handle(lambda it: perform(it, effect(two)), sequencer=recording) == 2
     assert story() == {"r5": [COMMAND, ("res", b"2")]}
+
+
+async def test_the_steps_of_an_effect_are_not_journaled_but_whether_it_has_waited(
+    handle, recording
+):
+    async def handler(handling):
+        await perform(handling, effect(two))
+        await perform(handling, effect(lambda: 2))
+        perform_without_waiting(handling, effect(lambda: 2))
+
+    await handle(handler, sequencer=recording)
+    assert recording.story(since=5) == [
+        *("in", "cmd r5 1", "res r5 2"),
+        *("cmd r5 3", "res r5 4", "val r5 5", "out r5 6"),
+    ]
+    assert [each.is_step for each in recording.records()[6:]] == [1, 1, 0, 0, 0, 0]
 
 
 async def test_without_a_recording_an_effect_is_converted_all_the_same(handle):
@@ -123,7 +140,18 @@ async def test_an_effect_of_a_cancelled_handler_does_not_begin(handle, recording
         return scope.cancelled_caught
 
     assert await handle(handler, sequencer=recording)
-    assert story() == {"r5": [("cxl", None)]}
+    assert story() == {"r5": [CANCELLED_COMMAND, ("cxl", None)]}
+
+
+async def test_a_shielded_effect_of_a_cancelled_handler_has_a_result(handle, recording, story):
+    async def handler(handling):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            with trio.CancelScope(shield=True):
+                return await perform(handling, effect(two))
+
+    assert await handle(handler, sequencer=recording) == 2
+    assert story() == {"r5": [COMMAND, ("res", b"2")]}
 
 
 async def test_an_effect_that_does_not_begin_is_not_run_without_a_recording_either(handle):
@@ -273,13 +301,11 @@ async def test_a_synchronous_effect_is_one_record(handle, recording, story):
     assert story() == {"r5": [("val", b'{"name":"fetch","arguments":{"what":1},"value":5}')]}
 
 
-async def test_a_deadline_without_a_recording_counts_from_now(handle, autojump_clock):
+async def test_a_clock_without_a_recording_is_read(handle):
     async def handler(handling):
-        await trio.sleep(2)
-        with time_limit(handling, 5) as scope:
-            return scope.deadline, read_clock(handling, "tick", lambda: 1.5, float)
+        return read_clock(handling, "tick", lambda: 1.5, float)
 
-    assert await handle(handler) == (7, 1.5)
+    assert await handle(handler) == 1.5
 
 
 async def test_a_failing_synchronous_effect_raises_the_original_exception(handle, recording, story):
@@ -313,7 +339,11 @@ async def test_a_synchronous_effect_runs_without_a_recording(handle):
 
 def in_thread(handling, it):
     """What `perform_in_thread` makes of an effect in a thread of the handler's."""
-    return trio.to_thread.run_sync(perform_in_thread, trio.from_thread.run, handling, it)
+
+    def in_loop(function, *args, outlives_request=False):
+        return trio.from_thread.run(function, *args)
+
+    return trio.to_thread.run_sync(perform_in_thread, in_loop, handling, it)
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -344,45 +374,71 @@ async def test_a_failing_effect_in_a_thread_raises_the_original_exception(
     assert [kind for kind, _ in story().get("r5", [])] == ["cmd", "err"] * is_recorded
 
 
+async def test_the_effect_of_a_thread_whose_request_is_over_is_recorded_as_cancelled_once(
+    handle, recording, story
+):
+    async def handler(handling):
+        lane = handling.current_lane()
+        abandon_effect(handling, lane)  # No effect runs yet.
+        is_over = threading.Event()
+
+        def in_loop(function, *args, outlives_request=False):
+            if is_over.is_set():
+                raise RequestAbandoned("the request is over")
+            return trio.from_thread.run(function, *args)
+
+        def outlive():
+            for _ in range(2):
+                trio.from_thread.run_sync(abandon_effect, handling, lane)
+            is_over.set()
+
+        with pytest.raises(RequestAbandoned):
+            await trio.to_thread.run_sync(perform_in_thread, in_loop, handling, effect(outlive))
+
+    await handle(handler, sequencer=recording)
+    assert story() == {"r5": [COMMAND, ("cxl", None)]}
+
+
 async def test_a_replay_does_not_run_the_effect_in_a_thread_either(handle):
     async def handler(handling):
         return await in_thread(handling, effect(pytest.fail))
 
-    sequencer = Scripted("cmd", "res", body=b"4")
+    sequencer = Scripted("res", b"4")
     assert await handle(handler, sequencer=sequencer) == {"decoded": 4}
     assert sequencer.told == [COMMAND, ("res", b"4")]
+    assert sequencer.is_in_thread
 
 
 # Replays.
 
 
 class Scripted(Unrecorded):
-    """A sequencer that gates: turns are `kinds`, outcomes `body`; `told` is what it was told."""
+    """A sequencer that replays: each effect and value ends as given; `told` is what it was told."""
 
     has_lanes = True
-    decides_turns = True
+    replays = True
     seed = 1
 
-    def __init__(self, *kinds, body=None):
-        self.kinds = list(kinds)
+    def __init__(self, kind="res", body=b"null"):
+        self.kind = kind
         self.body = body
         self.told = []
         self.doomed = trio.Event()
+        self.is_in_thread = None
 
-    async def turn(self, lane, *, commands=False):
-        return self.kinds.pop(0) if self.kinds else "out"
-
-    async def until_cancelled(self, lane):
-        self.doomed.set()
-        await trio.sleep_forever()
-
-    def recorded(self, lane):
-        return self.body
+    async def outcome(self, lane, *, is_in_thread=False):
+        assert lane.is_in_operation
+        self.is_in_thread = is_in_thread
+        if self.kind == "cxl":
+            self.doomed.set()
+            await trio.sleep_forever()
+        return Outcome(self.kind, self.body)
 
     def effect_started(self, lane, body):
         self.told.append(("cmd", body))
 
-    def resumed(self, lane, kind, body=None):
+    def resumed(self, lane, kind, body=None, *, is_cancelled=False):
+        assert not lane.is_in_operation
         self.told.append((kind, body))
 
     def read_value(self, lane, name, arguments, read):
@@ -392,46 +448,46 @@ class Scripted(Unrecorded):
         self.told.append(("patched", name))
         return False
 
-    def observed(self, lane, name, value, *, is_so):
-        self.told.append((name, is_so))
-        return True
-
 
 async def test_a_replay_does_not_run_the_effect(handle):
-    sequencer = Scripted("cmd", "res", body=b'"then"')
+    sequencer = Scripted("res", b'"then"')
     found = await handle(lambda it: perform(it, effect(pytest.fail)), sequencer=sequencer)
     assert found == {"decoded": "then"}
+    assert sequencer.is_in_thread is False
     assert sequencer.told == [COMMAND, ("res", b'"then"')]
 
 
 async def test_a_replay_raises_the_recorded_error(handle):
     body = encoded_error(ToolError("full"), bytes_max=1000)
-    sequencer = Scripted("cmd", "err", body=body)
+    sequencer = Scripted("err", body)
     found = await handle(lambda it: perform(it, effect(pytest.fail)), sequencer=sequencer)
     assert isinstance(found, ToolError)
     assert sequencer.told == [COMMAND, ("err", body)]
 
 
-@pytest.mark.parametrize(
-    ("kinds", "told"), [(["cxl"], []), (["cmd", "cxl", "cxl"], [COMMAND])], ids=["before", "while"]
-)
-async def test_a_replay_waits_for_the_recorded_cancellation(serve, call, kinds, told):
-    sequencer = Scripted(*kinds)
+async def test_a_replay_waits_for_the_recorded_cancellation(serve, call):
+    sequencer = Scripted("cxl")
     _, peer = await serve(
         {"tool": lambda it: perform(it, effect(pytest.fail))}, sequencer=sequencer
     )
     await peer.send(call("tool", 1))
     await sequencer.doomed.wait()
+    assert sequencer.told == [COMMAND]
     await peer.cancel(1)
     await trio.testing.wait_all_tasks_blocked()
-    assert sequencer.told[: len(told) + 1] == [*told, ("cxl", None)]
+    assert sequencer.told == [COMMAND, ("cxl", None)]
 
 
-async def test_a_record_other_than_an_outcome_is_left_to_the_sequencer(handle):
-    """Whatever the turn says, the effect tells of a result: the player sees that this is wrong."""
-    sequencer = Scripted("cmd", "val", body=None)
-    await handle(lambda it: perform(it, effect(pytest.fail)), sequencer=sequencer)
-    assert sequencer.told == [COMMAND, ("res", b"null")]
+async def test_a_replay_says_of_a_cancelled_handler_that_it_was_cancelled_before(handle):
+    async def handler(handling):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await perform(handling, effect(pytest.fail))
+        return scope.cancelled_caught
+
+    sequencer = Scripted("cxl")
+    assert await handle(handler, sequencer=sequencer)
+    assert sequencer.told == [CANCELLED_COMMAND, ("cxl", None)]
 
 
 @pytest.mark.parametrize("kind", ["res", "err"])
@@ -443,26 +499,23 @@ async def test_the_replayed_part_of_an_effect_runs_only_after_success(handle, ki
 
     body = b"2" if kind == "res" else encoded_error(ValueError("no"), bytes_max=1000)
     it = effect(pytest.fail, again=do)
-    await handle(lambda handling: perform(handling, it), sequencer=Scripted("cmd", kind, body=body))
+    await handle(lambda handling: perform(handling, it), sequencer=Scripted(kind, body))
     assert again == (["again"] if kind == "res" else [])
 
 
 async def test_a_replay_returns_the_recorded_values(handle):
     async def handler(handling):
-        with time_limit(handling, 2) as scope:
-            return [
-                perform_without_waiting(handling, effect(pytest.fail)),
-                read_clock(handling, "tick", pytest.fail, int),
-                scope.deadline,
-                takes_patch(handling, "a"),
-                takes_patch(handling, "a"),
-            ]
+        return [
+            perform_without_waiting(handling, effect(pytest.fail)),
+            read_clock(handling, "tick", pytest.fail, int),
+            takes_patch(handling, "a"),
+            takes_patch(handling, "a"),
+        ]
 
     sequencer = Scripted(body=b"3000000000")
     assert await handle(handler, sequencer=sequencer) == [
         {"decoded": 3_000_000_000},
         3_000_000_000,
-        5.0,
         False,
         False,
     ]
@@ -478,39 +531,6 @@ async def test_clocks_are_recorded(handle, recording, story):
 
     assert await handle(handler, sequencer=recording) == 1.5
     assert story() == {"r5": [("val", b'{"name":"tick","value":1.5}')]}
-
-
-async def test_a_deadline_is_recorded_as_the_time_at_which_it_was_set(
-    handle, recording, story, autojump_clock
-):
-    async def handler(handling):
-        await trio.sleep(2)
-        with time_limit(handling, 5) as scope:
-            return scope.deadline
-
-    assert await handle(handler, sequencer=recording) == 7
-    value = b'{"name":"ctx.timeout","arguments":{"seconds":5},"value":2000000000}'
-    assert story() == {"r5": [("val", value)]}
-
-
-async def test_an_expired_deadline_is_recorded_with_the_operation_that_set_it(
-    handle, recording, story, autojump_clock
-):
-    async def handler(handling):
-        with pytest.raises(trio.TooSlowError), time_limit(handling, 5):
-            await trio.sleep(6)
-
-    await handle(handler, sequencer=recording)
-    assert story()["r5"][1:] == [("mark", b'{"name":"ran out","value":1}')]
-
-
-@pytest.mark.parametrize("seconds", [-1, math.nan])
-async def test_a_negative_or_nan_deadline_is_rejected(handle, seconds):
-    async def handler(handling):
-        with time_limit(handling, seconds):
-            pytest.fail("entered")
-
-    assert isinstance(await handle(handler), ValueError)
 
 
 async def test_reading_a_clock_in_a_thread_raises_an_error_with_advice(handle, recording):

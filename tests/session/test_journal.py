@@ -12,7 +12,8 @@ import trio.testing
 from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
 from mcp_trio._protocol.methods import Role
-from mcp_trio._session.journal import LANE, Lane, Unrecorded, watch_lanes
+from mcp_trio._session.journal import Unrecorded
+from mcp_trio._session.lanes import LANE, Lane, watch_lanes
 from mcp_trio._testing.channels import DirectFakeChannel
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import RequestLimits
@@ -39,7 +40,7 @@ async def test_the_records_of_a_complete_session(serve_fake, call, message, reco
     assert json.loads(body_bytes(records[7])) == {"cause": "eof"}
 
 
-async def test_the_start_of_a_handler_is_recorded_only_if_another_event_comes_first(
+async def test_a_step_is_listed_only_if_the_next_record_is_not_of_its_lane(
     serve_fake, call, message, recording
 ):
     go_on = trio.Event()
@@ -57,21 +58,24 @@ async def test_the_start_of_a_handler_is_recorded_only_if_another_event_comes_fi
     channel.feed(message(**call("notifies", 1)))
     await trio.testing.wait_all_tasks_blocked()
     assert recording.story(since=5) == ["in", "out r5 1", "out r5 2", "out r5 3"]
+    assert [each.is_step for each in recording.records()[5:]] == [0, 1, 0, 0]
     channel.feed(message(**call("waits", 1)), message(**call("notifies", 2)))
     await trio.testing.wait_all_tasks_blocked()
     go_on.set()
     await trio.testing.wait_all_tasks_blocked()
-    starts = [text for text in recording.story(since=9) if text.startswith("mark")]
-    assert starts == ["mark r9 0"]
+    assert recording.story(since=9) == [
+        *("in", "in", "step r9"),
+        *("out r10 1", "out r10 2", "out r10 3"),
+        *("out r9 1", "out r9 2", "out r9 3"),
+    ]
+    assert [each.is_step for each in recording.records()[12:]] == [1, 0, 0, 1, 0, 0]
 
 
 def level(data):
     return s.LoggingMessageParams(level="info", data=data)
 
 
-async def test_a_start_has_the_time_at_which_it_happened(
-    mock_clock, serve_fake, message, recording
-):
+async def test_a_step_has_the_time_at_which_it_happened(mock_clock, serve_fake, message, recording):
     async def waits(handling):
         await trio.sleep(1)
         return {}
@@ -83,9 +87,9 @@ async def test_a_start_has_the_time_at_which_it_happened(
     mock_clock.jump(0.5)
     channel.feed(message(id=2, method="ping"))
     await trio.testing.wait_all_tasks_blocked()
-    recording.flush()
-    times = {f"{r.kind} {r.lane}": r.time_ns / 1e9 for r in recording.records()[5:]}
-    assert times["mark r5"] == times["in None"] - 0.5
+    assert recording.story(since=6)[:2] == ["step r5", "in"]
+    times = {each.kind: each.time_ns / 1e9 for each in recording.records()[5:]}
+    assert times["step"] == times["in"] - 0.5
 
 
 async def test_outcomes_are_recorded_when_the_lane_resumes(serve, call, recording):
@@ -127,7 +131,7 @@ async def test_a_request_of_a_handler_after_the_end_began_has_an_outcome(
     channel.feed()
     await session.ended.wait()
     assert recording.story(since=5) == [
-        *("in", "mark r5 0", "shut", "err r5 1", "out r5 2", "mark close 1", "end")
+        *("in", "step r5", "shut", "err r5 1", "out r5 2", "mark close 1", "end")
     ]
 
 
@@ -168,7 +172,7 @@ async def test_a_handler_that_ends_without_an_answer_is_recorded(serve, call, re
     await peer.receive_available()
     await peer.cancel(1)
     await peer.receive_available()
-    assert recording.story(since=5) == ["in", "mark r5 0", "in", "cxl r5 1"]
+    assert recording.story(since=5) == ["in", "step r5", "in", "cxl r5 1"]
 
 
 async def test_invalid_messages_are_recorded_verbatim(serve_fake, recording):
@@ -192,7 +196,9 @@ async def test_pings_have_a_lane_of_their_own(mock_clock, serve_fake, message, r
     await trio.testing.wait_all_tasks_blocked()
     channel.feed(message(id=json.loads(channel.sent[0])["id"], result={}))
     await trio.testing.wait_all_tasks_blocked()
-    assert recording.story(since=5) == ["out ping 1", "in", "res ping 2"]
+    assert [text for text in recording.story() if " ping" in text] == [
+        *("step ping", "out ping 1", "res ping 2")
+    ]
     session.shut("closed")
     await session.ended.wait()
 
@@ -272,7 +278,7 @@ async def test_a_recorder_that_fails_does_not_disturb_the_session(
     assert await conversation(serve_fake, call, message, recording) == unrecorded
 
 
-async def test_a_start_is_recorded_even_if_it_was_the_last_thing_that_happened(
+async def test_a_step_is_recorded_even_if_it_was_the_last_thing_that_happened(
     make_session, handshake, message, recording
 ):
     async def leave(handling):
@@ -283,34 +289,38 @@ async def test_a_start_is_recorded_even_if_it_was_the_last_thing_that_happened(
     channel.feed(*handshake, message(id=1, method="tools/list"))
     with pytest.raises(BaseExceptionGroup):
         await session.run()
-    assert recording.story(since=5) == ["in", "mark r5 0", "shut", "end"]
+    assert recording.story(since=5) == ["in", "step r5", "shut", "end"]
 
 
 class Gating(Unrecorded):
-    """A sequencer that gates: the test says whose turn it is, and of which kind."""
+    """A sequencer that replays: the test says which lane takes its next step."""
 
-    has_lanes = True
-    decides_turns = True
+    has_lanes = has_steps = replays = True
 
     def __init__(self):
-        self.turns = {}
+        self.gates = {}
         self.log = []
         self.numbers = itertools.count()
 
-    def allow(self, lane, kind):
-        self.turns.setdefault(lane, trio.open_memory_channel(100))[0].send_nowait(kind)
+    def allow(self, lane):
+        self._gate_of(lane)[0].send_nowait(None)
 
-    async def turn(self, lane, *, commands=False):
+    def _gate_of(self, lane):
+        return self.gates.setdefault(lane, trio.open_memory_channel(100))
+
+    async def _wait(self, lane):
         with trio.CancelScope(shield=True):
-            return await self.turns.setdefault(lane.name, trio.open_memory_channel(100))[
-                1
-            ].receive()
+            await self._gate_of(lane)[1].receive()
 
-    async def turn_to_start(self, lane):
-        await self.turn(lane)
+    async def step(self, lane):
+        await self._wait(lane.name)
+        self.log.append(f"step {lane.name}")
 
-    async def until_cancelled(self, lane):
-        await trio.sleep_forever()
+    async def turn(self, lane):
+        if lane.has_steps:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await self._wait(lane.name)
 
     def received(self, frame, *, embed):
         return next(self.numbers)
@@ -318,7 +328,7 @@ class Gating(Unrecorded):
     def sent(self, frame, lane):
         self.log.append(f"out {lane.name if lane else None}")
 
-    def resumed(self, lane, kind, body=None):
+    def resumed(self, lane, kind, body=None, *, is_cancelled=False):
         self.log.append(f"{kind} {lane.name}")
 
     def ended(self, lane, *, unstarted=False):
@@ -328,7 +338,9 @@ class Gating(Unrecorded):
         self.log.append(f"mark {name}")
 
 
-async def test_a_sequencer_with_turns_decides_which_lane_continues(serve_fake, call, message):
+async def test_a_sequencer_that_replays_decides_which_lane_takes_the_next_step(
+    serve_fake, call, message
+):
     async def asks(handling):
         await handling.notify("notifications/message", level("hello"))
         await handling.ask("roots/list")
@@ -340,40 +352,42 @@ async def test_a_sequencer_with_turns_decides_which_lane_continues(serve_fake, c
     await trio.testing.wait_all_tasks_blocked()
     gating.log.clear()
 
-    async def expect(lane, kind, *happened):
-        gating.allow(lane, kind)
+    async def expect(lane, *happened):
+        gating.allow(lane)
         await trio.testing.wait_all_tasks_blocked()
         assert gating.log == list(happened)
         gating.log.clear()
 
-    await expect("r3", "mark")
-    await expect("r3", "out", "out r3")
-    await expect("r2", "mark")
-    await expect("r3", "out", "out r3")
+    await expect("r3", "step r3", "out r3", "out r3")
     asked = json.loads(channel.sent[-1])
+    await expect("r2", "step r2", "out r2", "out r2")
     channel.feed(message(id=asked["id"], result={"roots": []}))
     await trio.testing.wait_all_tasks_blocked()
     assert gating.log == []
-    await expect("r3", "res", "res r3")
-    await expect("r3", "out", "out r3")
+    await expect("r3", "step r3", "res r3", "out r3")
     channel.feed(message(method="notifications/cancelled", params={"requestId": 1}))
     await trio.testing.wait_all_tasks_blocked()
-    await expect("r2", "cxl", "cxl r2")
-    await expect("r2", "cxl", "cxl r2")
+    assert gating.log == []
+    await expect("r2", "step r2", "cxl r2", "out r2", "cxl r2")
     session.shut("closed")
-    await expect("close", "mark", "mark drained")
+    await expect("close", "mark drained")
     await session.ended.wait()
 
 
 async def test_a_live_sequencer_has_no_turns(recording):
-    lane = Lane("r1")
+    lane = Lane("r1", has_steps=True)
     for sequencer in (Unrecorded(), recording):
-        await sequencer.turn_to_start(lane)
-        assert await sequencer.turn(lane) == ""
-        await sequencer.until_cancelled(lane)
+        assert sequencer.step(lane) is None
+        with trio.testing.assert_no_checkpoints():
+            await sequencer.turn(lane)
+            await sequencer.turn_to_end()
+            await sequencer.let_thread_run("tool")
+            sequencer.thread_waits()
+        with pytest.raises(NotImplementedError):
+            await sequencer.outcome(lane)
 
 
-async def test_a_gated_handler_that_is_cancelled_before_its_turn_never_runs(
+async def test_a_handler_that_is_cancelled_before_its_first_step_never_runs(
     serve_fake, call, message
 ):
     ran = []
@@ -386,12 +400,11 @@ async def test_a_gated_handler_that_is_cancelled_before_its_turn_never_runs(
     channel.feed(message(**call("tool", 1)))
     channel.feed(message(method="notifications/cancelled", params={"requestId": 1}))
     await trio.testing.wait_all_tasks_blocked()
-    gating.allow("r2", "cxl")
-    gating.allow("r2", "cxl")
+    gating.allow("r2")
     await trio.testing.wait_all_tasks_blocked()
-    assert gating.log[-1] == "cxl r2 unstarted"
+    assert gating.log[-2:] == ["step r2", "cxl r2 unstarted"]
     assert ran == []
-    gating.allow("close", "mark")
+    gating.allow("close")
     session.shut("closed")
     await session.ended.wait()
 
@@ -418,7 +431,7 @@ async def test_each_progress_report_to_a_handler_is_recorded_as_a_resumption(
         await peer.send_notification("notifications/progress", params)
     await peer.send_result(asked, {"roots": []})
     await peer.receive_many(3)
-    acts = [text for text in recording.story(since=5) if " r5 " in text]
+    acts = [text for text in recording.story(since=5) if " r5 " in f"{text} "]
     assert acts == [
         "out r5 1",
         "res r5 2",
@@ -474,23 +487,22 @@ async def test_progress_is_compared_with_the_last_value_in_its_turn(serve, call)
     class Backwards(Unrecorded):
         """The lane that was begun first has its turn last."""
 
-        has_lanes = decides_turns = True
+        has_lanes = replays = True
 
         def __init__(self):
             self.story = []
             self.has_come = trio.Event()
 
-        async def turn(self, lane, *, commands=False):
+        async def turn(self, lane):
             if lane.name.endswith(".0"):
                 await self.has_come.wait()
-            return ""
 
         def sent(self, frame, lane):
             if lane is not None:
                 self.story.append(("out", lane.name))
                 self.has_come.set()
 
-        def resumed(self, lane, kind, body=None):
+        def resumed(self, lane, kind, body=None, *, is_cancelled=False):
             self.story.append((kind, lane.name))
 
     async def tool(handling):
@@ -629,9 +641,12 @@ async def test_the_lanes_of_a_session_inside_a_handler_do_not_mix_with_its_own(
     if is_inner_recorded:
         client_story, server_story = (each.story(since=5) for each in inner)
         assert [text for text in server_story if " r" in text] == [
-            *("mark r5 0", "out r5.0 1", "res r5.0 2", "out r5 1")
+            *("step r5", "out r5.0 1", "res r5.0 2", "out r5 1")
         ]
-        assert [text for text in client_story if " r" in text] == ["out r6 1"]
+        acts = [text for text in client_story if " r6" in text]
+        assert acts[-1] == "out r6 1"
+        assert sorted(acts[0].split()) == ["r6", "r6.0", "r6.1", "step"]
+        assert len(acts) == 2
 
 
 async def test_a_task_of_another_session_has_no_lane_in_this_one(serve, call, make_recording):

@@ -28,7 +28,7 @@ import trio
 import mcp_trio
 from mcp_trio._session import nondeterminism
 from mcp_trio._session.call_sites import reads_for_handler, responsible_frame
-from mcp_trio._session.journal import LANE, Lane
+from mcp_trio._session.lanes import LANE, Lane
 from mcp_trio._session.nondeterminism import (
     UntrackedCallWatch,
     calls_at_import,

@@ -11,7 +11,7 @@ import trio.testing
 
 from mcp_trio import ConnectionLost
 from mcp_trio import types as s
-from mcp_trio._session.journal import Lane
+from mcp_trio._session.lanes import Lane
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.limits import MIB, MessageLimits, RequestLimits
 

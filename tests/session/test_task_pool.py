@@ -14,7 +14,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._session.journal import LANE, Lane, watch_lanes
+from mcp_trio._session.lanes import LANE, Lane, watch_lanes
 from mcp_trio._session.leader_followers import (
     _IDLE_TASKS_MAX,
     _READY_MAX,
@@ -868,15 +868,15 @@ async def test_of_simultaneous_errors_the_first_in_order_is_raised_without_a_gro
         async def ask(key, go=go):
             if key == "slow":
                 await trio.sleep_forever()
+            if key == "last":
+                await trio.testing.wait_all_tasks_blocked()
+                go.set()
+                await trio.sleep_forever()
             await go.wait()
             raise ValueError(key)
 
-        async def let_go(go=go):
-            await trio.testing.wait_all_tasks_blocked()
-            go.set()
-
         with pytest.raises(ValueError, match="a") as caught:
-            await together(["slow", "a", "b"], ask, note="for {!r}", meanwhile=let_go)
+            await together(["slow", "a", "b", "last"], ask, note="for {!r}")
         assert caught.value.args == ("a",)
         assert caught.value.__notes__ == ["for 'a'"]
 
@@ -889,7 +889,7 @@ async def test_an_error_is_raised_although_the_caller_is_cancelled():
             raise ValueError(key)
 
         with pytest.raises(ValueError, match="a") as caught:
-            await together("a", ask, meanwhile=trio.sleep_forever)
+            await together("a", ask)
         assert not hasattr(caught.value, "__notes__")
         await trio.lowlevel.checkpoint()
     assert scope.cancelled_caught

@@ -24,6 +24,10 @@ from mcp_trio.recording import Record, diff, open_recording
 
 ROOT: Final = Path("/tmp/mcp-trio-golden")
 SUFFIX: Final = ".mcprec.jsonl"
+COMPRESSED_SUFFIX: Final = f"{SUFFIX}.zst"
+
+# Recordings that are compressed, because one like it is beside it to read.
+COMPRESSED: Final = frozenset({"conformance-typescript-sdk"})
 SESSION_SECONDS: Final = 60.0
 
 RUN: Final = (sys.executable, "-m", "mcp_trio", "run")
@@ -40,8 +44,8 @@ def example(module: str) -> "ServerCommand":
 
 def conformance(_folder: Path, file: Path) -> Command:
     """Return the command of our "everything" server, which records itself."""
-    server = HOME / "tools" / "conformance" / "server.py"
-    return [sys.executable, str(server), "--stdio", "--record", str(file)]
+    server = HOME / "tools" / "conformance" / "small_server.py"
+    return [*RUN, str(server), "--record", str(file)]
 
 
 def proxied(peer: str) -> "ServerCommand":
@@ -116,7 +120,8 @@ def record_session(name: str, into: Path, *, root: Path = ROOT) -> None:
 
     Exits with an error if the client fails, or if the recording of our client differs.
     """
-    session, file = SESSIONS[name], into / f"{name}{SUFFIX}"
+    session = SESSIONS[name]
+    file = into / f"{name}{COMPRESSED_SUFFIX if name in COMPRESSED else SUFFIX}"
     folder = root / session.script
     shutil.rmtree(root, ignore_errors=True)
     file.unlink(missing_ok=True)  # a session never overwrites a recording

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
+import trio
 
 from mcp_trio import Limits
 from mcp_trio._replay.trace import is_immediate, is_untracked_call
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._session.journal import Lane
+from mcp_trio._session.journal import Outcome
+from mcp_trio._session.lanes import Lane
 from mcp_trio.recording import Record, body_bytes, open_recording, read_recording
 
 
@@ -59,7 +61,7 @@ def recorded_actions(path: Path) -> Actions:
         action = Action(record.kind, record.lane, record.ordinal)
         if is_immediate(record):
             actions.read.append(action)
-        elif record.kind != "open" and not is_untracked_call(record):
+        elif record.kind not in {"open", "step"} and not is_untracked_call(record):
             actions.ordered.append(action)
         if record.kind == "out":
             actions.sent_messages.append(body_bytes(record) or b"")
@@ -91,9 +93,6 @@ class NotingSequencer:
             self._note(kind, lane)
         return result
 
-    def started(self, lane: Lane) -> None:
-        self._call("started", "mark", lane, lane)
-
     def received(self, message: Any, *, embed: bool) -> int:
         """Note a received message; the position has moved already."""
         self._note("in", None)
@@ -107,8 +106,10 @@ class NotingSequencer:
     def effect_started(self, lane: Lane, body: bytes) -> None:
         self._call("effect_started", "cmd", lane, lane, body)
 
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        self._call("resumed", kind, lane, lane, kind, body)
+    def resumed(
+        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
+    ) -> None:
+        self._call("resumed", kind, lane, lane, kind, body, is_cancelled=is_cancelled)
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         self._call("ended", "cxl", lane, lane, unstarted=unstarted)
@@ -133,9 +134,6 @@ class NotingSequencer:
     def patched(self, lane: Lane, name: str) -> bool:
         return self._marked(lane, lambda: self.replay.patched(lane, name))
 
-    def observed(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        return self._marked(lane, lambda: self.replay.observed(lane, name, value, is_so=is_so))
-
     def _marked(self, lane: Lane, ask: Callable[[], bool]) -> bool:
         before = lane.ordinal
         is_so = ask()
@@ -149,16 +147,21 @@ class UngatedSequencer(NotingSequencer):
 
     outcomes: dict[tuple[str | None, int | None], Record]
 
-    async def turn_to_start(self, lane: Lane) -> None: ...
+    def step(self, lane: Lane) -> None:
+        """Let each lane go on at once."""
 
-    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002
-        """Return the kind of this lane's next record, without waiting."""
+    async def turn(self, lane: Lane) -> None:
+        """Return at once, or cancelled if that is the lane's next record."""
         record = self.outcomes.get((lane.name, lane.ordinal + 1))
-        return "" if record is None else record.kind
+        if record is not None and record.kind == "cxl":
+            await trio.sleep_forever()
 
-    def recorded(self, lane: Lane) -> bytes | None:
+    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
         """Return the lane's own outcome, whatever the replay's position."""
-        return body_bytes(self.outcomes[lane.name, lane.ordinal + 1])
+        record = self.outcomes.get((lane.name, lane.ordinal + 1))
+        if record is None or record.kind == "cxl":
+            await trio.sleep_forever()
+        return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
 
 
 @attrs.define(eq=False)

@@ -69,7 +69,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             "properties/test_p3_cancellation.py::test_every_await_was_cancelled_except_a_shielded_one"
         ),
         control(
-            "properties/test_p3_cancellation.py::test_without_the_shield_results_that_came_before_the_cancellation_are_lost"
+            "properties/test_p3_cancellation.py::test_if_an_effect_could_be_cancelled_before_its_recorded_result_the_result_would_be_lost"
         ),
     ),
     "4 divergence is exact and loud": (

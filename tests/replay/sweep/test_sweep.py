@@ -118,6 +118,7 @@ def test_a_handler_that_sleeps_again_and_again_is_ended(sums, path):
     assert difference.path == "answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 0.5, float("inf")])
 def test_a_shielded_handler_is_ended(sums, path, seconds):
     async def total() -> int:

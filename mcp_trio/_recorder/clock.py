@@ -1,0 +1,54 @@
+"""A clock that stands still between two turns of the event loop.
+
+Trio looks for expired deadlines once in each turn. With this clock, `trio.current_time()` and all
+deadlines see the time of the turn, however long the tasks in it compute. A recording has the time
+of each turn in which something happened, so a replay can let the same deadlines expire before the
+same steps, and `trio.current_time()` returns the same values.
+"""
+
+import time
+from typing import Final
+
+import attrs
+import trio
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+
+def seconds_of(ns: int) -> float:
+    """Return a time in seconds; a replay repeats this very division, and so its rounding."""
+    return ns / NS_PER_SECOND
+
+
+@attrs.define(eq=False)
+class TickClock(trio.abc.Clock, trio.abc.Instrument):
+    """A clock for `trio.run(main, clock=TickClock())`, with which sessions replay exactly.
+
+    `server.run`, the command and the fixtures use it. Under another clock sessions can be recorded
+    as well; a replay may then take a deadline for expired a step earlier or later than it was.
+
+    Attributes:
+        ns: The time of this turn of the event loop, in nanoseconds.
+    """
+
+    ns: int = attrs.field(factory=time.perf_counter_ns, init=False)
+
+    def start_clock(self) -> None:
+        """Begin to follow the event loop; called by Trio."""
+        trio.lowlevel.add_instrument(self)
+
+    def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002  Trio's signature
+        """Advance to the time of the new turn, which differs from that of the last one."""
+        self.ns = max(self.ns + 1, _perf_counter_ns())
+
+    def current_time(self) -> float:
+        """Return the time of this turn, in seconds."""
+        return self.ns / NS_PER_SECOND
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Return how many seconds are left until a deadline, in real time."""
+        return deadline - _perf_counter_ns() / NS_PER_SECOND
+
+
+# Calls from here must not be journaled as those of a handler.
+_perf_counter_ns: Final = time.perf_counter_ns

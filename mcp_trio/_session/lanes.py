@@ -1,0 +1,219 @@
+"""Lanes: the tasks of a session by name, and the driver that journals every step of a task.
+
+A request's handler has the lane `r` plus the number of the request's `in` record. A child task has
+the lane of its parent, a dot, and the number of tasks that the parent spawned before. Both depend
+on the code and not on the order in which the scheduler runs tasks, so a replay has the same lanes
+as the recording. A background task of the session has a lane with a name of its own.
+
+A *step* is what a task runs between two waits. `drive` runs a coroutine by hand and reports each of
+its steps to the sequencer before the step begins. A recording writes the steps down, in order, with
+everything else that happens in the session. In a replay the step waits until the recording says
+that it is the lane's turn. So whatever users' tasks do with locks, events, channels and shared
+memory, they do in the recorded order. The wait for the turn cannot be cancelled: a cancellation is
+delivered at the task's next wait, as Trio does when a task is already about to run.
+
+An *operation* is a wait that does not follow from the journal, such as the call of an effect, or
+the wait for room in the send queue. Steps inside an operation are not journaled, and not repeated
+by a replay. The record at its end says whether the lane has waited.
+
+A handler may itself open a client or serve a session. The tasks of that inner session descend from
+the handler, so they also act in the handler's lane. A lane therefore belongs to one sequencer and
+refers to the lane of the outer session in which it was created.
+
+Child tasks are found with Trio's public `task_spawned` hook. Trio removes an instrument that raises
+an exception, so this one does nothing that could raise. It replaces the coroutine of the new task,
+`Task.coro`, before the first step. The tests of child tasks fail without it.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
+from random import Random
+from types import coroutine
+from typing import Any, Final
+
+import msgspec
+import trio
+
+START_ORDINAL: Final = 0
+
+
+class Lane(msgspec.Struct, eq=False):
+    """The path of a task within a session; the operations on it are numbered.
+
+    Attributes:
+        name: The path, such as `r5.0`.
+        order: The sequencer that the lane belongs to, or the memory of a resumable handler.
+        outer: The lane of the same task in an outer session.
+        has_steps: True if the steps of its task are journaled.
+        ordinal: The number of the last operation; the start of the lane is 0.
+        children: The number of tasks that the lane has spawned.
+        random: The random number generator of the lane, made on first use.
+        patches: The branch that the lane took at each change of the code, made on first use.
+        is_in_operation: True while the steps of the lane are not journaled.
+        has_waited: True if the current operation has waited.
+        is_in_thread: True if it is the lane of a handler's thread.
+        on_step: A function that a replay calls when the lane is about to begin a step.
+    """
+
+    name: str
+    order: object = None
+    outer: "Lane | None" = None
+    has_steps: bool = False
+    ordinal: int = START_ORDINAL
+    children: int = 0
+    random: Random | None = None
+    patches: dict[str, bool] | None = None
+    is_in_operation: bool = False
+    has_waited: bool = False
+    is_in_thread: bool = False
+    on_step: Callable[[], None] | None = None
+
+    def next_ordinal(self) -> int:
+        """Count an operation, and return its number."""
+        self.ordinal += 1
+        return self.ordinal
+
+    def child(self, *, is_in_thread: bool = False) -> "Lane":
+        """Return the lane of the next task that this one spawns, or of a thread."""
+        outer = None if self.outer is None else self.outer.child(is_in_thread=is_in_thread)
+        lane = Lane(f"{self.name}.{self.children}", self.order, outer, self.has_steps)
+        lane.is_in_thread = is_in_thread
+        self.children += 1
+        return lane
+
+
+LANE: Final[ContextVar[Lane | None]] = ContextVar("mcp_trio_lane", default=None)
+
+
+def enter_lane(lane: Lane) -> None:
+    """Let the calling task act in `lane`, while keeping its lanes in outer sessions."""
+    lane.outer = LANE.get()
+    LANE.set(lane)
+
+
+def lane_in(order: object) -> Lane | None:
+    """Return the calling task's lane that belongs to the sequencer `order`, if there is one."""
+    lane = LANE.get()
+    while lane is not None and lane.order is not order:
+        lane = lane.outer
+    return lane
+
+
+@contextmanager
+def operation(lane: Lane | None) -> Generator[None]:
+    """Enter an operation of the lane, whose steps are not journaled."""
+    if lane is None:
+        yield
+        return
+    was_in_operation, lane.is_in_operation = lane.is_in_operation, True
+    try:
+        yield
+    finally:
+        lane.is_in_operation = was_in_operation
+
+
+# The driver ---------------------------------------------------------------------------------------
+
+Trap = Any
+"""A value that a coroutine yields to Trio."""
+
+
+@coroutine
+def drive(
+    running: Coroutine[Any, Any, Any], lanes: tuple[Lane, ...], trap: Trap = None
+) -> Generator[Trap, Any, Any]:
+    """Run a coroutine to its end, and return its result; journal its steps in these lanes.
+
+    Trio's traps are passed on. `trap` is one that the coroutine has come to already.
+    """
+    advance: Callable[[Any], Trap] = running.send
+    value: Any = None
+    while True:
+        if trap is None:
+            for lane in lanes:
+                if lane.is_in_operation:
+                    lane.has_waited = True
+                    continue
+                turn = _begin_step(lane)
+                if turn is not None:
+                    yield from turn.__await__()
+            try:
+                trap = advance(value)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                value = None  # It may hold an error, whose traceback holds this frame.
+        advance = running.send
+        try:
+            # Trio sends the results and errors of a wait as values.
+            value = yield trap
+        except GeneratorExit:  # A coroutine that is closed takes no step, and cannot wait.
+            running.close()
+            raise
+        except BaseException as error:
+            advance, value = running.throw, error
+        trap = None
+
+
+def _begin_step(lane: Lane) -> Awaitable[None] | None:
+    sequencer: Any = lane.order
+    turn: Awaitable[None] | None = sequencer.step(lane)
+    return turn
+
+
+async def drive_in(lane: Lane, actor: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run an actor of the session in a lane of its own, whose steps are journaled if it has any."""
+    enter_lane(lane)
+    return await drive(actor(), (lane,) if lane.has_steps else ())
+
+
+async def _as_coroutine(running: Coroutine[Any, Any, Any], lanes: tuple[Lane, ...]) -> Any:
+    return await drive(running, lanes)
+
+
+# Child tasks --------------------------------------------------------------------------------------
+
+
+def as_spawned(context: Context) -> Context:
+    """Return a copy of context variables for a task of the pool, which Trio does not spawn anew."""
+    copied = context.copy()
+    if LANE in copied:
+        _take_child(copied)
+    return copied
+
+
+def _take_child(context: Context) -> Lane | None:
+    spawner = context.get(LANE)
+    if spawner is None:
+        return None
+    child = spawner.child()
+    context.run(LANE.set, child)
+    return child
+
+
+def lanes_with_steps(lane: Lane | None) -> Iterator[Lane]:
+    """Yield the lanes of a task whose steps are journaled: its own, and those in outer sessions."""
+    while lane is not None:
+        if lane.has_steps:
+            yield lane
+        lane = lane.outer
+
+
+class _LaneInstrument(trio.abc.Instrument):
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        lanes = tuple(lanes_with_steps(_take_child(task.context)))
+        if lanes:
+            driven: Any = _as_coroutine(task.coro, lanes)
+            task.coro = driven
+
+
+_INSTRUMENT: Final = trio.lowlevel.RunVar[_LaneInstrument | None]("mcp_trio_lanes", None)
+
+
+def watch_lanes() -> None:
+    """Give each task that this Trio run spawns from now on a lane; repeated calls do nothing."""
+    if _INSTRUMENT.get() is None:
+        instrument = _LaneInstrument()
+        trio.lowlevel.add_instrument(instrument)
+        _INSTRUMENT.set(instrument)

@@ -1,0 +1,317 @@
+"""Random handlers made of everything that Trio code does: locks, limits, channels, races, clean-up.
+
+A program is a tool handler that runs blocks, which a seed chooses. Blocks wait for real time, share
+memory, start tasks, cancel each other, and call effects that are slow, raise nothing, and return
+chance. Two live runs of one program hardly ever do the same.
+"""
+
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_trio import Context, Server
+from mcp_trio._recorder.clock import TickClock
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
+
+PAUSES = (0, 0.0005, 0.001, 0.002)
+DEPTH_MAX = 3
+
+
+@attrs.define
+class Run:
+    """One call of a program: its context, the log that it returns, and memory shared by all."""
+
+    ctx: Context
+    log: list[Any]
+    shared: dict[str, Any]
+
+    def note(self, *facts: Any) -> None:
+        self.shared["count"] += 1
+        self.log.append([*facts, self.shared["count"]])
+
+
+Block = Callable[[Run], Awaitable[None]]
+
+
+# Effects.
+
+
+async def fetch(number: int) -> list[float]:
+    await trio.sleep(random.choice(PAUSES))
+    return [number, random.randrange(1000)]
+
+
+async def gather(number: int) -> list[int]:
+    found: list[int] = []
+
+    async def one(index: int) -> None:
+        await trio.sleep(random.random() / 2000)
+        found.append(index + number)
+
+    async with trio.open_nursery() as nursery:
+        for index in range(3):
+            nursery.start_soon(one, index)
+    return found
+
+
+async def finish_shielded(number: int) -> float:
+    with trio.CancelScope(shield=True):
+        await trio.sleep(random.random() / 1000)
+    return number + random.random()
+
+
+# Blocks: each function takes the program's random source and inner blocks, and returns a block.
+
+
+@attrs.define
+class Parts:
+    """What a block is made of."""
+
+    inner: Sequence[Block]
+    pause: float
+    number: int
+    effect: Callable[[int], Awaitable[Any]]
+
+    async def together(self, each: Callable[[Block], Awaitable[None]]) -> None:
+        async with trio.open_nursery() as nursery:
+            for block in self.inner:
+                nursery.start_soon(each, block)
+
+
+def sleeping(parts: Parts) -> Block:
+    return lambda _: trio.sleep(parts.pause)
+
+
+def incrementing(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        before = run.shared["count"]
+        await trio.lowlevel.checkpoint()
+        await trio.sleep(parts.pause)
+        run.shared["count"] = before + 1  # A race: other tasks may have counted meanwhile.
+        run.log.append(["incremented", before])
+
+    return block
+
+
+def calling(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        run.note("effect", await run.ctx.effect(parts.effect, parts.number))
+
+    return block
+
+
+def receiving(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        with trio.move_on_after(0.002) as scope:
+            run.note("received", await run.shared["mail"].receive())
+        run.note("in time", not scope.cancelled_caught)
+
+    return block
+
+
+def limiting(make_limit: Callable[[], Any]) -> Callable[[Parts], Block]:
+    def make(parts: Parts) -> Block:
+        async def block(run: Run) -> None:
+            limit = make_limit()
+
+            async def each(inner: Block) -> None:
+                async with limit:
+                    await inner(run)
+                    run.note("limited")
+
+            await parts.together(each)
+
+        return block
+
+    return make
+
+
+def awaiting_event(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        event = trio.Event()
+
+        async def each(inner: Block) -> None:
+            await event.wait()
+            run.note("woken")
+            await inner(run)
+
+        async with trio.open_nursery() as nursery:
+            for inner in parts.inner:
+                nursery.start_soon(each, inner)
+            await trio.sleep(parts.pause)
+            event.set()
+
+    return block
+
+
+def spawning(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        async def each(inner: Block) -> None:
+            await inner(run)
+            run.note("child")
+
+        await parts.together(each)
+
+    return block
+
+
+def timing_out(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        with trio.move_on_after(parts.pause) as scope:
+            await parts.inner[0](run)
+        run.note("timed out", scope.cancelled_caught)
+
+    return block
+
+
+def racing(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def each(inner: Block, number: int) -> None:
+                await inner(run)
+                run.note("won", number)
+                nursery.cancel_scope.cancel()
+
+            for number, inner in enumerate(parts.inner):
+                nursery.start_soon(each, inner, number)
+
+    return block
+
+
+def passing_on(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        send, receive = trio.open_memory_channel[int](1)
+
+        async def produce(number: int, channel: trio.MemorySendChannel[int]) -> None:
+            async with channel:
+                await trio.sleep(parts.pause * number)
+                await channel.send(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(len(parts.inner)):
+                nursery.start_soon(produce, number, send.clone())
+            await send.aclose()
+            async for number in receive:
+                run.note("passed", number)
+
+    return block
+
+
+def awaiting_condition(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        condition = trio.Condition()
+
+        async def each(inner: Block) -> None:
+            async with condition:
+                await condition.wait()
+                run.note("notified")
+            await inner(run)
+
+        async with trio.open_nursery() as nursery:
+            for inner in parts.inner:
+                nursery.start_soon(each, inner)
+            await trio.sleep(0.001)
+            while nursery.child_tasks:
+                async with condition:
+                    condition.notify_all()
+                await trio.sleep(0.0003)
+
+    return block
+
+
+def cleaning_up(parts: Parts) -> Block:
+    async def block(run: Run) -> None:
+        try:
+            await parts.inner[0](run)
+        finally:
+            with trio.CancelScope(shield=parts.number % 2 == 0):
+                run.note("cleaned", await run.ctx.effect(fetch, parts.number))
+
+    return block
+
+
+LEAVES = (sleeping, incrementing, calling, calling, receiving)
+BRANCHES = (
+    limiting(lambda: trio.Semaphore(2)),
+    limiting(lambda: trio.CapacityLimiter(2)),
+    limiting(trio.Lock),
+    *(awaiting_event, spawning, timing_out, racing, passing_on, awaiting_condition, cleaning_up),
+)
+
+
+def make_block(source: random.Random, depth: int) -> Block:
+    make = source.choice((*LEAVES, *BRANCHES) if depth < DEPTH_MAX else LEAVES)
+    count = source.randint(2, 4) if make in BRANCHES else 0
+    return make(
+        Parts(
+            inner=[make_block(source, depth + 1) for _ in range(count)],
+            pause=source.choice(PAUSES),
+            number=source.randrange(1000),
+            effect=source.choice((fetch, gather, finish_shielded)),
+        )
+    )
+
+
+def make_server(seed: int) -> tuple[Server, dict[int, list[Any]]]:
+    """Return the server of a program, and the logs of its calls, which grow as it runs."""
+    source = random.Random(seed)
+    blocks = [make_block(source, 0) for _ in range(4)]
+    server, logs, shared = Server("program"), dict[int, list[Any]](), dict[str, Any]()
+
+    def memory() -> dict[str, Any]:
+        if not shared:
+            send, receive = trio.open_memory_channel[int](math.inf)
+            shared.update(count=0, mail=receive, send=send)
+        return shared
+
+    @server.tool
+    async def run(number: int, *, ctx: Context) -> str:
+        log = logs.setdefault(number, [])
+        for block in blocks:
+            await block(Run(ctx, log, memory()))
+        log.append("done")
+        return str(log)
+
+    @server.tool
+    async def mail(number: int) -> None:
+        memory()["send"].send_nowait(number)
+
+    return server, logs
+
+
+async def talk(seed: int, path: str, server: Server) -> None:
+    """Record a session with a program: calls that overlap, get mail, and are cancelled."""
+    ours, theirs = memory_pair()
+    peer, source = WirePeer(theirs), random.Random(seed)
+
+    async def call(name: str, number: int, id: int) -> None:  # noqa: A002
+        params = {"name": name, "arguments": {"number": number}}
+        await peer.send_request("tools/call", params, id=id)
+        await trio.sleep(random.choice(PAUSES))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: server.serve(ours, record=path, task_status=task_status)
+        )
+        await peer.handshake()
+        for number in range(4):
+            await call("run", number, 1000 + number)
+            for _ in range(source.randint(0, 3)):
+                await call("mail", source.randrange(100), source.randrange(2000, 10**6))
+            if source.random() < 0.5:
+                await peer.cancel(1000 + source.randrange(number + 1))
+        await trio.sleep(source.choice((0.001, 0.02, 0.02)))
+        await peer.aclose()
+
+
+def record(seed: int, path: str) -> str:
+    """Record a session with a program; return what its calls have logged."""
+    server, logs = make_server(seed)
+    trio.run(talk, seed, path, server, clock=TickClock())
+    return str(logs)

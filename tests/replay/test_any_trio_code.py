@@ -1,0 +1,185 @@
+"""Handlers in plain Trio replay, and changes of them that matter are found."""
+
+import random
+
+import pytest
+import trio
+
+from mcp_trio import Context, Server, effect
+from mcp_trio._recorder.clock import TickClock
+from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import replay
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
+
+
+@effect
+async def fetch(number: int) -> int:
+    await trio.sleep(random.random() / 1000)
+    return number * 10
+
+
+async def talk(server, path, client):
+    ours, theirs = memory_pair()
+    peer = WirePeer(theirs)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: server.serve(ours, record=path, task_status=task_status)
+        )
+        await peer.handshake()
+        await client(peer)
+        await peer.aclose()
+
+
+@pytest.fixture
+def record(tmp_path):
+    def make(server, client):
+        path = tmp_path / "a.mcprec.jsonl"
+        trio.run(talk, server, path, client, clock=TickClock())
+        return path
+
+    return make
+
+
+def assert_replays(path, make_server):
+    for number in range(20):
+        with seeded_schedule(number):
+            assert replay(path, make_server()).is_complete
+
+
+async def call_twice(peer):
+    for number in range(2):
+        await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=number)
+    await peer.receive_many(2)
+
+
+def make_fan_out(limit, *, notes_before=False):
+    def make_server():
+        server, found = Server("fan out"), []
+
+        @server.tool
+        async def run() -> list[int]:
+            capacity = limit()
+
+            async def one(number: int) -> None:
+                if notes_before:
+                    found.append(-number)
+                async with capacity:
+                    found.append(await fetch(number))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(5):
+                    nursery.start_soon(one, number)
+            return found
+
+        return server
+
+    return make_server
+
+
+@pytest.mark.parametrize("notes_before", [False, True])
+@pytest.mark.parametrize(
+    "limit", [lambda: trio.CapacityLimiter(2), lambda: trio.Semaphore(2), trio.Lock]
+)
+def test_a_fan_out_replays(record, limit, notes_before):
+    make_server = make_fan_out(limit, notes_before=notes_before)
+    assert_replays(record(make_server(), call_twice), make_server)
+
+
+def make_lock_across_requests():
+    server, lock, order = Server("lock"), trio.Lock(), []
+
+    @server.tool
+    async def run() -> list[int]:
+        await trio.lowlevel.checkpoint()
+        async with lock:
+            order.append(len(order))
+            await trio.sleep(0.001)
+            order.append(-len(order))
+        return order
+
+    return server
+
+
+def test_a_lock_across_requests_replays(record):
+    assert_replays(record(make_lock_across_requests(), call_twice), make_lock_across_requests)
+
+
+def make_clean_up(*, is_shielded):
+    def make_server():
+        server = Server("clean up")
+
+        @server.tool
+        async def run(*, ctx: Context) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=is_shielded):
+                    await fetch(1)
+
+        return server
+
+    return make_server
+
+
+async def call_and_cancel(peer):
+    await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=1)
+    await trio.sleep(0.002)
+    await peer.cancel(1)
+    await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_shielded", [True, False])
+def test_a_shield_that_was_removed_or_added_is_a_divergence(record, is_shielded):
+    make_server = make_clean_up(is_shielded=is_shielded)
+    path = record(make_server(), call_and_cancel)
+    assert_replays(path, make_server)
+    with pytest.raises(ReplayDivergence, match="cancelled") as caught:
+        replay(path, make_clean_up(is_shielded=not is_shielded)())
+    assert caught.value.lane is not None
+
+
+def make_limited(seconds):
+    def make_server():
+        server = Server("limited")
+
+        @server.tool
+        async def run(*, ctx: Context) -> str:
+            with trio.move_on_after(seconds):
+                await trio.sleep(0.02)
+                return "slept"
+            return "too late"
+
+        return server
+
+    return make_server
+
+
+@pytest.mark.parametrize(("seconds", "changed"), [(0.005, 1.0), (1.0, 0.005), (0.005, 0.01)])
+def test_another_timeout_is_a_divergence(record, seconds, changed):
+    path = record(make_limited(seconds)(), call_twice)
+    assert_replays(path, make_limited(seconds))
+    with pytest.raises(ReplayDivergence):
+        replay(path, make_limited(changed)())
+
+
+def make_hurried(seconds):
+    def make_server():
+        server = Server("hurried")
+
+        @server.tool
+        async def run(*, ctx: Context) -> int:
+            with ctx.timeout(seconds):
+                return await fetch(1)
+
+        return server
+
+    return make_server
+
+
+def test_a_timeout_that_is_now_shorter_than_an_effect_is_a_divergence(record):
+    path = record(make_hurried(1)(), call_twice)
+    assert_replays(path, make_hurried(1))
+    with pytest.raises(ReplayDivergence):
+        replay(path, make_hurried(0)())

@@ -1,0 +1,42 @@
+"""Any Trio code replays: programs of random blocks, under other schedules and another clock."""
+
+import pytest
+
+from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.recording import replay
+from tests.replay import generated_programs as programs
+
+# The number of programs, and how often each is replayed.
+QUICK = range(6)
+SLOW = range(6, 60)
+REPLAYS = 3
+
+
+def assert_replays(seed: int, path: str) -> None:
+    recorded = programs.record(seed, path)
+    for number in range(REPLAYS):
+        server, logs = programs.make_server(seed)
+        with seeded_schedule(number):
+            assert replay(path, server).is_complete
+        assert str(logs) == recorded
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_a_generated_program_replays(seed: int, tmp_path) -> None:
+    assert_replays(seed, str(tmp_path / "a.mcprec.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SLOW)
+def test_many_generated_programs_replay(seed: int, tmp_path) -> None:
+    assert_replays(seed, str(tmp_path / "a.mcprec.jsonl"))
+
+
+@pytest.mark.slow
+def test_two_live_runs_of_a_program_differ(tmp_path) -> None:
+    """The other tests could not fail if programs did the same in each run."""
+    runs = [
+        [programs.record(seed, str(tmp_path / f"{seed}-{run}.mcprec.jsonl")) for run in range(2)]
+        for seed in range(10)
+    ]
+    assert sum(first != second for first, second in runs) > 5
