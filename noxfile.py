@@ -120,6 +120,7 @@ def proof(session: nox.Session) -> None:
     session.run("python", "tools/proof/properties.py", "--full")
     session.run("python", "tools/proof/handler_changes.py")
     session.run("python", "tools/proof/transports.py")
+    session.run("python", "tools/proof/any_trio_code.py", "--programs", "200")
     posargs = session.posargs or ["--recordings", "200", "--processes", "20"]
     session.run("python", "tools/proof/replays.py", *posargs)
 

@@ -314,7 +314,7 @@ class ReplayDivergence(MCPError):
         self.recorded = recorded
         self.replayed = replayed
         self.hint = hint
-        self.causes = list(causes)
+        self.causes: list[str] = list(causes)
         self.suspended: dict[str, str] = dict(suspended or {})
         self.untracked_calls: list[object] = list(untracked_calls)
 

@@ -495,7 +495,9 @@ class Replayer:
         self.note_task(lane)
         task = trio.lowlevel.current_task()
         self.gates[lane] = Gate(task, has_operation, due, has_real_time)
-        if self.trace.is_complete and lane[1] and not is_child(lane):
+        # The end of a session cancels handlers of notifications, after its last record.
+        may_outlive_session = lane[1].startswith("n") and lane in self._begun
+        if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):
             last = self.trace.last_index(lane)
             if last < self.position.index:
                 self._surplus = lane

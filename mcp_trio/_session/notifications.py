@@ -15,7 +15,7 @@ import trio
 
 from mcp_trio._protocol.events import NotificationReceived
 from mcp_trio._session.journal import Sequencer
-from mcp_trio._session.lanes import LANE, Lane, enter_lane
+from mcp_trio._session.lanes import LANE, Lane, drive, enter_lane
 from mcp_trio._session.tasks import Tasks, from_users_code, split_group
 from mcp_trio._transports.concurrency import Wakeup
 
@@ -55,7 +55,9 @@ class Deliveries:
             self._queue, self._delivering = _Queue(), trio.CancelScope()
             self.tasks.start(self._deliver, self._queue, self._delivering)
         if len(self._queue) < self.queued_max:
-            lane = Lane(f"n{number}", self.sequencer) if self.sequencer.has_lanes else None
+            lane, sequencer = None, self.sequencer
+            if sequencer.has_lanes:
+                lane = Lane(f"n{number}", sequencer, has_steps=sequencer.has_steps)
             self._queue.append((event, lane))
             return
         self.counts[DROPPED] += 1
@@ -86,7 +88,9 @@ class Deliveries:
         with scope:
             while queue:
                 await trio.lowlevel.checkpoint()
-                await self._deliver_next(queue)
+                _, lane = queue[0]
+                lanes = () if lane is None or not lane.has_steps else (lane,)
+                await drive(self._deliver_next(queue), lanes)
         self._queue = self._delivering = None
         if self._done is not None:
             self._done.wake()
@@ -94,7 +98,6 @@ class Deliveries:
     async def _deliver_next(self, queue: _Queue) -> None:
         event, lane = queue[0]
         if lane is not None:
-            await self.sequencer.turn(lane)
             self.sequencer.marked(NOTIFIED, event.method.name, lane)
         queue.popleft()
         outer = LANE.get()

@@ -183,3 +183,32 @@ def test_a_timeout_that_is_now_shorter_than_an_effect_is_a_divergence(record):
     assert_replays(path, make_hurried(1))
     with pytest.raises(ReplayDivergence):
         replay(path, make_hurried(0)())
+
+
+def make_notified():
+    server, told = Server("notified"), trio.Event()
+
+    @server.method("notifications/acme/tick")
+    async def tick() -> None:
+        await trio.sleep(0.001)
+        told.set()
+
+    @server.tool
+    async def run() -> str:
+        with trio.move_on_after(0.01) as scope:
+            await told.wait()
+        return "too late" if scope.cancelled_caught else "told"
+
+    return server
+
+
+async def call_and_notify(peer):
+    for number in range(3):
+        await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=number)
+        await trio.sleep(0.0005)
+        await peer.send_notification("notifications/acme/tick")
+    await peer.receive_many(3)
+
+
+def test_a_handler_of_notifications_wakes_a_request_again(record):
+    assert_replays(record(make_notified(), call_and_notify), make_notified)
