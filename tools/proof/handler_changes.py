@@ -20,7 +20,7 @@ from observed_replay import records_of
 from mcp_trio import Server
 from mcp_trio._session.session import Session
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.recording import Record, body_bytes, replay
+from mcp_trio.recording import Record, TickClock, body_bytes, replay
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
@@ -52,7 +52,7 @@ def server_of(change: Change | None = None) -> Server:
 
 def record_shop(path: Path) -> None:
     """Record a session that calls every tool, and some of them twice."""
-    trio.run(_record, path)
+    trio.run(_record, path, clock=TickClock())
 
 
 async def _record(path: Path) -> None:

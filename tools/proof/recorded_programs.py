@@ -22,6 +22,7 @@ from programs import Program, program_of
 
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._session.session import Session
+from mcp_trio.recording import TickClock
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
@@ -90,7 +91,13 @@ def main() -> None:
     folder, protocol_version, first, count, *raw = sys.argv[1:]
     seeds = range(int(first), int(first) + int(count))
     programs = [program_of(seed, raw=bool(raw)) for seed in seeds]
-    trio.run(record_programs, Path(folder), PROTOCOL_VERSIONS[protocol_version], programs)
+    trio.run(
+        record_programs,
+        Path(folder),
+        PROTOCOL_VERSIONS[protocol_version],
+        programs,
+        clock=TickClock(),
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from mcp_trio._client.connect import Target
 from mcp_trio._journal.diff import json_differences
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.limits import ShutdownLimits
-from mcp_trio.recording import Record, body_bytes, open_recording, read_recording, replay
+from mcp_trio.recording import Record, TickClock, body_bytes, open_recording, read_recording, replay
 from mcp_trio.transports import Channel, memory_pair
 
 PROTOCOL_VERSIONS: Final = ("2025-11-25", "2026-07-28")
@@ -321,7 +321,9 @@ def rows_of(protocol_version: str, names: Sequence[str]) -> Iterator[Row]:
     first: list[Record] | None = None
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            path = trio.run(record, TRANSPORTS[name], protocol_version, Path(folder))
+            path = trio.run(
+                record, TRANSPORTS[name], protocol_version, Path(folder), clock=TickClock()
+            )
             records, replay_result = records_of(path), replayed(path, protocol_version)
         first = first or records
         differing = tuple(dict.fromkeys(differences(first, records)))
