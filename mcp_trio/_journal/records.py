@@ -55,6 +55,7 @@ SUSPENDED_MARK: Final = "parked"
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"
 HTTP: Final = "ctx.http"
+HTTP_CLOSE: Final = "ctx.http.aclose"
 NOW: Final = "ctx.now"
 MONOTONIC: Final = "ctx.monotonic"
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import msgspec
+import trio
 
-from mcp_trio._journal.records import HTTP, encode_body
+from mcp_trio._journal.records import HTTP, HTTP_CLOSE, encode_body
 from mcp_trio._server.effects import OPAQUE, active_context
+from mcp_trio._server.locks import NO_RESULT
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
 from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
@@ -122,7 +124,25 @@ class EffectTransport(_Transport):
         )
 
     async def aclose(self) -> None:
-        """Close the inner transport, if there is one."""
+        """Close the inner transport, if there is one.
+
+        In a handler that is an effect, because a replay has no connections that it could wait for.
+        It is not cancelled: connections are closed in any case.
+        """
+        context = active_context()
+        if context is None:
+            await self._close_inner()
+            return
+        effect = Effect(
+            name=HTTP_CLOSE,
+            arguments=functools.partial(encode_body, {}),
+            run=self._close_inner,
+            codec=NO_RESULT,
+        )
+        with trio.CancelScope(shield=True):
+            await perform(context.handling, effect)
+
+    async def _close_inner(self) -> None:
         if self._inner is not None:
             await self._inner.aclose()
 
