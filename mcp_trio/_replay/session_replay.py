@@ -142,6 +142,12 @@ class SessionReplay:
                 await self._wait_in_operation(key)
             raise
 
+    def withdraw(self, lane: Lane) -> None:
+        """Let a call of an abandoned thread go on without its turn, as it had none."""
+        gate = self.replayer.gates.pop(self._key(lane), None)
+        if gate is not None:
+            trio.lowlevel.reschedule(gate.task)
+
     async def let_thread_run(self, name: str) -> None:
         """Wait until a thread of the handler `name` may run."""
         await self.replayer.thread_token.acquire(name)

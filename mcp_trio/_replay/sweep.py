@@ -600,6 +600,9 @@ class SweepSequencer:
         """Return whether the recorded lane took the new branch."""
         return (lane.name, name) in self.trace.patches
 
+    def withdraw(self, lane: Lane) -> None:
+        """Do nothing: a call never waits for a turn."""
+
     async def let_thread_run(self, name: str) -> None:  # noqa: ARG002  of `Sequencer`
         """Wait until no other thread runs; then stop the clock."""
         await self._thread.acquire()

@@ -51,6 +51,7 @@ class ThreadBridge:
     )
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _outliving: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _waits_for_turn: bool = attrs.field(default=False, init=False)
     _done: trio.Event | None = attrs.field(default=None, init=False)
 
     @property
@@ -97,6 +98,8 @@ class ThreadBridge:
         function: Callable[[], Awaitable[Result]],
         outlives_request: bool,  # noqa: FBT001  trio passes no keywords
     ) -> Result:
+        if self.is_over:
+            raise _abandoned()
         LANE.set(self.innermost)
         lanes = tuple(lanes_with_steps(self.innermost))
         running: Any
@@ -104,6 +107,7 @@ class ThreadBridge:
             running = self._run_until_abandoned(function)
         else:
             running = drive(self._run(function), lanes)
+            self._waits_for_turn = True
         if not self.sequencer.replays:
             return cast("Result", await running)
         self.sequencer.thread_waits()
@@ -118,6 +122,7 @@ class ThreadBridge:
         raise _abandoned()
 
     async def _run(self, function: Callable[[], Awaitable[Result]]) -> Result:
+        self._waits_for_turn = False
         if self.is_over:
             raise _abandoned()
         # In a replay, a call begins when its turn has come.
@@ -157,6 +162,8 @@ class ThreadBridge:
         So nothing of a request happens after its end.
         """
         self.is_abandoned = True
+        if self._waits_for_turn and self.lane is not None:
+            self.sequencer.withdraw(self.lane)
         self._running.cancel()
         self._outliving.cancel()
         if self._done is None:
@@ -234,8 +241,8 @@ class _RecordedThread(Generic[Result]):
     the lane; it ends with a mark. A replay needs no `limiter`.
 
     A thread of a replay runs only when the sequencer lets it run. Its end is reported to the
-    sequencer once: when the task that waits for it takes its next step, or at the end itself if it
-    was abandoned.
+    sequencer once: when the task that waits for it takes its next step, or at the end itself if that
+    task has been cancelled.
     """
 
     call: Callable[[], Result]
@@ -243,7 +250,9 @@ class _RecordedThread(Generic[Result]):
     lane: Lane | None
     limiter: trio.CapacityLimiter | None
     token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
+    _has_started: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
+    _is_left: bool = attrs.field(default=False, init=False)
     _has_reported: bool = attrs.field(default=False, init=False)
 
     async def acquire(self, lane: Lane) -> None:
@@ -264,7 +273,7 @@ class _RecordedThread(Generic[Result]):
         """Run the thread, and return the handler's result."""
         starts: Any = _FreeStart() if self.limiter is not None else self
         if self.lane is not None:
-            self.lane.on_step = self._report_end
+            self.lane.on_step = self._leave
         try:
             return await trio.to_thread.run_sync(
                 self._run, abandon_on_cancel=True, limiter=starts, thread_name=self.bridge.name
@@ -286,8 +295,13 @@ class _RecordedThread(Generic[Result]):
     def _end(self) -> None:
         if self.limiter is not None:
             self.limiter.release_on_behalf_of(self)
-        elif self.bridge.is_abandoned:
+        elif self._is_left or self.bridge.is_abandoned:
             self._report_end()
+
+    def _leave(self) -> None:
+        """Note that the task that waits for the thread is about to go on."""
+        self._is_left = self._has_started
+        self._report_end()
 
     def _report_end(self) -> None:
         if self.limiter is None and self._has_ended and not self._has_reported:
@@ -300,6 +314,7 @@ class _RecordedThread(Generic[Result]):
         """Wait until the sequencer lets the thread run, after the step that any limiter takes."""
         await trio.lowlevel.cancel_shielded_checkpoint()
         await self.bridge.let_run(self.lane)
+        self._has_started = True
 
     def release_on_behalf_of(self, _: object) -> None:
         """Do nothing: the end of the thread is reported in `_report_end`."""

@@ -331,6 +331,10 @@ class Sequencer(Protocol):
         """
         ...
 
+    def withdraw(self, lane: Lane) -> None:
+        """Let a call of an abandoned thread go on, to be rejected, without its turn."""
+        ...
+
     async def let_thread_run(self, name: str) -> None:
         """Wait until no other handler's thread runs, and then let that of the handler `name` run.
 
@@ -357,6 +361,9 @@ class _Live:
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
         """Raise an error: a live session runs the effect."""
         raise NotImplementedError
+
+    def withdraw(self, lane: Lane) -> None:
+        """Do nothing: a call never waits for a turn."""
 
     async def let_thread_run(self, name: str) -> None:
         """Return at once."""
