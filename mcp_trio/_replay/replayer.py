@@ -240,14 +240,14 @@ class Gate:
         has_operation: Whether the lane waits in an operation, not before a step.
         due: The index of the record for which it waits, where records need not come in order.
         since: The time at which it began to wait.
-        has_real_time: Whether a thread decides when it goes on.
+        has_own_pace: Whether something without a lane decides when it goes on.
         is_ready: Whether it waited already when the clock came to the current time.
     """
 
     task: trio.lowlevel.Task
     has_operation: bool = False
     due: float | None = None
-    has_real_time: bool = False
+    has_own_pace: bool = False
     since: float = attrs.field(factory=trio.current_time, init=False)
     is_ready: bool = attrs.field(default=False, init=False)
 
@@ -421,7 +421,7 @@ class Replayer:
         if self.position.index <= self.trace.last_missing or not self.trace.is_complete:
             return
         for lane, gate in self.gates.items():
-            is_timed = not (gate.has_operation or gate.has_real_time) and (
+            is_timed = not (gate.has_operation or gate.has_own_pace) and (
                 lane in self._begun or is_child(lane)
             )
             if is_timed and self._is_late(gate, record):
@@ -485,7 +485,7 @@ class Replayer:
         *,
         has_operation: bool = False,
         due: float | None = None,
-        has_real_time: bool = False,
+        has_own_pace: bool = False,
     ) -> None:
         """Wait, uncancellably, until the replayer opens the gate of a lane.
 
@@ -494,7 +494,7 @@ class Replayer:
         """
         self.note_task(lane)
         task = trio.lowlevel.current_task()
-        self.gates[lane] = Gate(task, has_operation, due, has_real_time)
+        self.gates[lane] = Gate(task, has_operation, due, has_own_pace)
         # The end of a session cancels handlers of notifications, after its last record.
         may_outlive_session = lane[1].startswith("n") and lane in self._begun
         if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):

@@ -69,16 +69,12 @@ class SessionReplay:
     def step(self, lane: Lane) -> Awaitable[None] | None:
         """Return the wait for the lane's turn; None if it goes on at once."""
         replayer, key = self.replayer, self._key(lane)
-        if lane.on_step is not None:
-            lane.on_step()
         if replayer.is_over:
             return None
         if replayer.is_turn(key):
             replayer.take_turn(key)
             return None
-        # A thread, or the task that waits for it, goes on when the thread has computed.
-        has_real_time = lane.is_in_thread or lane.on_step is not None
-        return replayer.wait_for_turn(key, has_real_time=has_real_time)
+        return replayer.wait_for_turn(key, has_own_pace=lane.has_own_pace)
 
     async def turn(self, lane: Lane) -> None:
         """Wait until the next record is the lane's, or is its cancellation."""

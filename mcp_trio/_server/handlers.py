@@ -205,7 +205,7 @@ class ServedSession:
             bridge = ThreadBridge(
                 own.name,
                 self._session.sequencer,
-                innermost=None if lane is None else lane.child(is_in_thread=True),
+                innermost=None if lane is None else lane.child(has_own_pace=True),
             )
             await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads)
         else:
@@ -415,7 +415,7 @@ class ServedSession:
     ) -> Any:
         innermost = LANE.get()
         if innermost is not None:
-            innermost = innermost.child(is_in_thread=True)
+            innermost = innermost.child(has_own_pace=True)
         bridge = ThreadBridge(
             registered.name,
             handling.session.sequencer,

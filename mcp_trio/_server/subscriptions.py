@@ -135,6 +135,8 @@ class ChangeListener(ABC):
 
     async def send_all(self, lane: Lane | None) -> None:
         """Send notifications of changes until `end` is called."""
+        if lane is not None:
+            lane.has_own_pace = True
         is_over = False
         while not is_over:
             if not (self._pending or self.is_over):
@@ -203,7 +205,9 @@ class Announcer(ChangeListener):
         """Begin to listen for changes, when the session opens."""
         if session.sequencer.has_lanes:
             sequencer = session.sequencer
-            self._lane = Lane(ANNOUNCE_LANE, sequencer, has_steps=sequencer.has_steps)
+            self._lane = Lane(
+                ANNOUNCE_LANE, sequencer, has_steps=sequencer.has_steps, has_own_pace=True
+            )
         super().join(session)
 
     def _wake(self) -> None:

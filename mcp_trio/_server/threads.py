@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar, cast
 
 import attrs
+import outcome
 import trio
 
 from mcp_trio._session.captured import capturing_in_thread
@@ -232,6 +233,9 @@ def _call(
 THREAD_MARK: Final = "thread"
 """The mark of a lane whose handler starts to run in a thread."""
 
+THREAD_ENDED_MARK: Final = "thread ended"
+"""The mark of a lane whose handler's thread has ended, before the request was cancelled."""
+
 
 @attrs.define(eq=False)
 class _RecordedThread(Generic[Result]):
@@ -240,9 +244,12 @@ class _RecordedThread(Generic[Result]):
     How long the handler waits for a thread depends on other sessions, so that is an operation of
     the lane; it ends with a mark. A replay needs no `limiter`.
 
+    So is the wait for the end of the thread, as nothing in the journal says how long it computes.
+    That wait ends with a mark, or cancelled. A replay takes the end that was recorded, even if the
+    thread has computed in less time.
+
     A thread of a replay runs only when the sequencer lets it run. Its end is reported to the
-    sequencer once: when the task that waits for it takes its next step, or at the end itself if that
-    task has been cancelled.
+    sequencer once: by the task that waits for it, or by the thread if that task waits no longer.
     """
 
     call: Callable[[], Result]
@@ -250,7 +257,6 @@ class _RecordedThread(Generic[Result]):
     lane: Lane | None
     limiter: trio.CapacityLimiter | None
     token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
-    _has_started: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _is_left: bool = attrs.field(default=False, init=False)
     _has_reported: bool = attrs.field(default=False, init=False)
@@ -271,37 +277,41 @@ class _RecordedThread(Generic[Result]):
 
     async def run_sync(self) -> Result:
         """Run the thread, and return the handler's result."""
+        sequencer, lane = self.bridge.sequencer, self.lane
         starts: Any = _FreeStart() if self.limiter is not None else self
-        if self.lane is not None:
-            self.lane.on_step = self._leave
         try:
-            return await trio.to_thread.run_sync(
-                self._run, abandon_on_cancel=True, limiter=starts, thread_name=self.bridge.name
-            )
-        finally:
-            if self.lane is not None:
-                self.lane.on_step = None
-            await self.bridge.abandon()
+            with operation(lane):
+                result = await trio.to_thread.run_sync(
+                    self._run, abandon_on_cancel=True, limiter=starts, thread_name=self.bridge.name
+                )
             self._report_end()
-
-    def _run(self) -> Result:
-        try:
-            return self.call()
+            if lane is not None:
+                await sequencer.turn(lane)
+                sequencer.marked(THREAD_ENDED_MARK, None, lane)
+        except trio.Cancelled:
+            self._is_left = True
+            self._report_end()
+            if lane is not None:
+                with suppress(trio.Cancelled):
+                    await sequencer.turn(lane)
+                sequencer.resumed(lane, "cxl")
+            raise
         finally:
-            self._has_ended = True
-            with suppress(trio.RunFinishedError):
-                self.token.run_sync_soon(self._end)
+            await self.bridge.abandon()
+        return result.unwrap()
+
+    def _run(self) -> outcome.Outcome[Result]:
+        result = outcome.capture(self.call)
+        self._has_ended = True
+        with suppress(trio.RunFinishedError):
+            self.token.run_sync_soon(self._end)
+        return result
 
     def _end(self) -> None:
         if self.limiter is not None:
             self.limiter.release_on_behalf_of(self)
-        elif self._is_left or self.bridge.is_abandoned:
+        elif self._is_left:
             self._report_end()
-
-    def _leave(self) -> None:
-        """Note that the task that waits for the thread is about to go on."""
-        self._is_left = self._has_started
-        self._report_end()
 
     def _report_end(self) -> None:
         if self.limiter is None and self._has_ended and not self._has_reported:
@@ -314,7 +324,6 @@ class _RecordedThread(Generic[Result]):
         """Wait until the sequencer lets the thread run, after the step that any limiter takes."""
         await trio.lowlevel.cancel_shielded_checkpoint()
         await self.bridge.let_run(self.lane)
-        self._has_started = True
 
     def release_on_behalf_of(self, _: object) -> None:
         """Do nothing: the end of the thread is reported in `_report_end`."""

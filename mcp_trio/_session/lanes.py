@@ -52,8 +52,8 @@ class Lane(msgspec.Struct, eq=False):
         patches: The branch that the lane took at each change of the code, made on first use.
         is_in_operation: True while the steps of the lane are not journaled.
         has_waited: True if the current operation has waited.
-        is_in_thread: True if it is the lane of a handler's thread.
-        on_step: A function that a replay calls when the lane is about to begin a step.
+        has_own_pace: True if a thread, or a task of the session without a lane, decides when it
+            goes on. A replay then does not compare when the lane is ready.
     """
 
     name: str
@@ -66,19 +66,18 @@ class Lane(msgspec.Struct, eq=False):
     patches: dict[str, bool] | None = None
     is_in_operation: bool = False
     has_waited: bool = False
-    is_in_thread: bool = False
-    on_step: Callable[[], None] | None = None
+    has_own_pace: bool = False
 
     def next_ordinal(self) -> int:
         """Count an operation, and return its number."""
         self.ordinal += 1
         return self.ordinal
 
-    def child(self, *, is_in_thread: bool = False) -> "Lane":
+    def child(self, *, has_own_pace: bool = False) -> "Lane":
         """Return the lane of the next task that this one spawns, or of a thread."""
-        outer = None if self.outer is None else self.outer.child(is_in_thread=is_in_thread)
+        outer = None if self.outer is None else self.outer.child(has_own_pace=has_own_pace)
         lane = Lane(f"{self.name}.{self.children}", self.order, outer, self.has_steps)
-        lane.is_in_thread = is_in_thread
+        lane.has_own_pace = has_own_pace
         self.children += 1
         return lane
 

@@ -19,7 +19,6 @@ def run(script, *options):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
-@pytest.mark.xfail(reason="open: some programs of the proof diverge (issue 21)", strict=False)
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 def test_generated_programs_replay_to_the_same_bytes_in_every_process(tmp_path, protocol_version):
     options = ("--protocol-version", protocol_version, "--keep", tmp_path)
@@ -28,7 +27,6 @@ def test_generated_programs_replay_to_the_same_bytes_in_every_process(tmp_path, 
     assert "30 replays, 30 identical, 0 differ" in done.stdout
 
 
-@pytest.mark.xfail(reason="open: some programs of the proof diverge (issue 21)", strict=False)
 def test_every_change_of_a_handler_is_found_where_and_as_what_it_is():
     done = run("handler_changes.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,7 +46,6 @@ def again(folder, seed=7):
     return run("replays.py", "--again", folder, "--seed", seed, "--process", 2)
 
 
-@pytest.mark.xfail(reason="open: some programs of the proof diverge (issue 21)", strict=False)
 def test_a_recording_is_replayed_alone_by_its_seed(recorded):
     done = again(recorded)
     assert (done.returncode, done.stdout) == (0, "identical\n")
@@ -62,7 +59,6 @@ def test_another_program_is_not_the_same(recorded, tmp_path):
     assert "replay diverged" in done.stdout
 
 
-@pytest.mark.xfail(reason="open: some programs of the proof diverge (issue 21)", strict=False)
 def test_another_state_of_memory_in_the_end_is_not_the_same(recorded, tmp_path):
     shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
     (tmp_path / "7.state.json").write_text("[-1,[],[]]", encoding="utf-8")

@@ -154,7 +154,7 @@ def test_an_abandoned_thread_is_rejected_and_ends(world, recorded):
 
     path = recorded(asking, client)
     cancelled = [r["l"] for r in world.records(path) if r["k"] == "cxl"]
-    assert len(cancelled) == 6  # of each request, and of the call of its thread
+    assert len(cancelled) == 9  # each request, its wait for its thread, and the call of the thread
     while len(SEEN) < 6:  # the threads of the recorded session end after it
         time.sleep(0.001)
     SEEN.clear()
@@ -179,7 +179,7 @@ def test_nothing_of_a_request_is_recorded_after_its_end(world, recorded):
 
     path = recorded(asking_roots, client)
     kinds = [(r["k"], r["o"]) for r in world.records(path) if r.get("l", "").startswith("r")]
-    assert kinds == [("mark", 1), ("out", 1), ("cxl", 2), ("out", 3), ("cxl", 2)]
+    assert kinds == [("mark", 1), ("out", 1), ("cxl", 2), ("cxl", 2), ("out", 3), ("cxl", 3)]
     heard = world.replayed(path, make_server(asking_roots))
     assert heard.ordered == world.played(path)
 

@@ -332,12 +332,12 @@ async def test_a_child_task_has_a_lane_in_each_session_of_its_parent(steps):
 
 def test_the_lane_of_a_thread_counts_as_a_child(steps):
     lane = steps.lane("r1", outer=steps.lane("r7"))
-    thread, task = lane.child(is_in_thread=True), lane.child()
+    thread, task = lane.child(has_own_pace=True), lane.child()
     assert [(each.name, each.outer.name) for each in (thread, task)] == [
         ("r1.0", "r7.0"),
         ("r1.1", "r7.1"),
     ]
-    assert [each.is_in_thread for each in (thread, thread.outer, task)] == [True, True, False]
+    assert [each.has_own_pace for each in (thread, thread.outer, task)] == [True, True, False]
     assert thread.has_steps
 
 
