@@ -703,7 +703,7 @@ class _Exchange:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the request itself was cancelled, not only an operation or a task in it."""
+        """True if the request itself was cancelled, not only an operation or a task in it."""
         has_stopped = self.had_cancelled_operation and self.took_ms is None
         return self.was_cancelled_by_peer or has_stopped
 

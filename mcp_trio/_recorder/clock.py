@@ -24,7 +24,7 @@ def seconds_of(ns: int) -> float:
 class TickClock(trio.abc.Clock, trio.abc.Instrument):
     """A clock for `trio.run(main, clock=TickClock())`, with which sessions replay exactly.
 
-    `server.run`, the command and the fixtures use it. Under another clock sessions can be recorded
+    `server.run` and the command use it. Under another clock sessions can be recorded
     as well; a replay may then take a deadline for expired a step earlier or later than it was.
 
     Attributes:
@@ -43,7 +43,7 @@ class TickClock(trio.abc.Clock, trio.abc.Instrument):
 
     def current_time(self) -> float:
         """Return the time of this turn, in seconds."""
-        return self.ns / NS_PER_SECOND
+        return seconds_of(self.ns)
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Return how many seconds are left until a deadline, in real time."""

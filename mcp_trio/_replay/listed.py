@@ -1,4 +1,4 @@
-"""What the server lists: a replay compares its tools, prompts and resources with those recorded.
+"""Comparison of the tools, prompts and resources that a server lists with those recorded.
 
 The `open` record has a digest of each. A server that lists something else now may still send the
 recorded messages, if the recorded client did not ask for the list.
@@ -112,7 +112,7 @@ def _divergence(
 def name_change(
     divergence: ReplayDivergence, trace: Trace, registry: Registry, changes: Changes
 ) -> ReplayDivergence:
-    """Return the divergence; if its request used what changed, its text says so."""
+    """Return the divergence, whose text names what changed if its request used it."""
     if not changes or divergence.lane is None:
         return divergence
     data = request_data(trace.journal, divergence.lane)

@@ -528,19 +528,18 @@ class Replayer:
         if location:
             self.calls[lane] = location
 
-    def open_gate(self, lane: LaneKey) -> bool:
-        """Let a lane go on with the record at the position; return whether it waits for that."""
+    def open_gate(self, lane: LaneKey) -> None:
+        """Let a lane go on with the record at the position, if it waits for that."""
         gate, record = self.gates.get(lane), self.position.record
         if gate is None or record is None or gate.due == math.inf:
-            return False
+            return
         if not _opens(record, has_operation=gate.has_operation):
-            return False
+            return
         if self.clock.kind != "tick":
             self._check_late_lanes(record)
         self.take_turn(lane)
         del self.gates[lane]
         trio.lowlevel.reschedule(gate.task)
-        return True
 
     def _check_surplus(self) -> None:
         """Diverge if a request waits for a turn and has no more records.

@@ -387,7 +387,7 @@ class OutboundReplayer(Replayer):
         """Return False: the records decide which lane goes on."""
         return False
 
-    def open_gate(self, lane: LaneKey) -> bool:
+    def open_gate(self, lane: LaneKey) -> None:
         """Let a lane go on, if it waits for the record at the position."""
         gate, record, index = self.gates.get(lane), self.position.record, self.position.index
         is_uncompared = index in self.uncompared.indexes
@@ -402,7 +402,6 @@ class OutboundReplayer(Replayer):
                 self._let_go(lane)
         if is_uncompared:
             self.position.advance()
-        return True
 
     def _let_go(self, lane: LaneKey) -> None:
         self._begun.add(lane)

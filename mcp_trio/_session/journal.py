@@ -7,8 +7,8 @@ its position in the recording.
 The journal is also the schedule of the handlers' tasks: `drive` reports each of their steps
 (`lanes.py`), and a replay lets a task go on only when the next step in the recording is its own.
 
-- A record that a lane writes first in a step implies the step; a record with `s` says so. The first
-  record of a lane implies its start. All other steps are listed in `step` records.
+- If the first thing that a lane does in a step is recorded, that record has `s`, and stands for the
+  step too. All other steps are listed in `step` records.
 - A lane that waits in an operation, such as an effect, has no steps. The record at the end of the
   operation has `s` if the lane has waited.
 - Tasks of the session itself that only write a record now and then have a lane without steps. They

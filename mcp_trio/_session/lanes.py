@@ -35,8 +35,6 @@ from typing import Any, Final
 import msgspec
 import trio
 
-START_ORDINAL: Final = 0
-
 
 class Lane(msgspec.Struct, eq=False):
     """The path of a task within a session; the operations on it are numbered.
@@ -46,7 +44,7 @@ class Lane(msgspec.Struct, eq=False):
         order: The sequencer that the lane belongs to, or the memory of a resumable handler.
         outer: The lane of the same task in an outer session.
         has_steps: True if the steps of its task are journaled.
-        ordinal: The number of the last operation; the start of the lane is 0.
+        ordinal: The number of the last operation; 0 before the first.
         children: The number of tasks that the lane has spawned.
         random: The random number generator of the lane, made on first use.
         patches: The branch that the lane took at each change of the code, made on first use.
@@ -60,7 +58,7 @@ class Lane(msgspec.Struct, eq=False):
     order: object = None
     outer: "Lane | None" = None
     has_steps: bool = False
-    ordinal: int = START_ORDINAL
+    ordinal: int = 0
     children: int = 0
     random: Random | None = None
     patches: dict[str, bool] | None = None
@@ -134,7 +132,8 @@ def drive(
                 if lane.is_in_operation:
                     lane.has_waited = True
                     continue
-                turn = _begin_step(lane)
+                sequencer: Any = lane.order
+                turn: Awaitable[None] | None = sequencer.step(lane)
                 if turn is not None:
                     yield from turn.__await__()
             try:
@@ -153,12 +152,6 @@ def drive(
         except BaseException as error:
             advance, value = running.throw, error
         trap = None
-
-
-def _begin_step(lane: Lane) -> Awaitable[None] | None:
-    sequencer: Any = lane.order
-    turn: Awaitable[None] | None = sequencer.step(lane)
-    return turn
 
 
 async def drive_in(lane: Lane, actor: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -334,7 +334,8 @@ async def test_an_effect_in_a_thread_is_cancelled_with_its_request(server, recor
     await trio.testing.wait_all_tasks_blocked()
     may_end.set()
     await played_again(asker, told, server)
-    assert told() == [command("slow"), ("cxl", None), ("cxl", None)]
+    # The call of the thread, the wait for the thread, and the request.
+    assert told() == [command("slow"), ("cxl", None), ("cxl", None), ("cxl", None)]
     assert said == ["over"] * 2
 
 

@@ -249,6 +249,7 @@ async def test_a_handler_in_a_thread_is_marked_and_its_thread_has_a_lane_of_its_
         ("mark", request, "thread"),
         ("out", f"{request}.0", "notifications/message"),
         ("out", f"{request}.0", "notifications/message"),
+        ("mark", request, "thread ended"),
         ("out", request, None),
     ]
 
