@@ -12,6 +12,7 @@ import pytest
 from recording_changes import Change
 
 import recordings
+from mcp_trio._journal.records import FORMAT_VERSION
 from mcp_trio._recorder.files import SUFFIX
 
 pytestmark = pytest.mark.slow
@@ -88,7 +89,7 @@ def test_secrets_are_found_in_frames_in_base64():
 def test_every_file_is_looked_into_compressed_or_not(row):
     for number, file in enumerate(row.files, 1):
         body = json.loads(next(leak_check.lines_of(file)))["f"]
-        assert (body["format_version"], body.get("segment")) == (1, number)
+        assert (body["format_version"], body.get("segment")) == (FORMAT_VERSION, number)
 
 
 def test_names_of_a_machine_are_found_as_words():

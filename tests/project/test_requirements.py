@@ -219,7 +219,7 @@ def run_pytest(folder, test, **environment):
     # Else the modules of all plugins are rewritten first.
     plain = ["-q", "--assert=plain", "-c", HOME / "pyproject.toml"]
     command = [sys.executable, "-m", "pytest", *plain, folder]
-    inherited = {k: v for k, v in os.environ.items() if k != "CI"}
+    inherited = {k: v for k, v in os.environ.items() if k not in {"CI", "MCP_TRIO_EXAMPLES"}}
     return subprocess.run(
         command, env=inherited | environment, capture_output=True, text=True, check=False
     )

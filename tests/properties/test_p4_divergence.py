@@ -85,9 +85,9 @@ def server_of(script):
 
 
 def lane(stage, path):
-    """The records of the one request: their kinds, their bodies, and how they are found."""
+    """The records of the one request: their kinds, their contents and times, and their numbers."""
     return [
-        (record["k"], record.get("f"), record["n"])
+        (record["k"], (record.get("f"), record.get("x"), record["t"]), record["n"])
         for record in stage.records(path)
         if record.get("l") == "r5"
     ]

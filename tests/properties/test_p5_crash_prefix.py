@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server, effect
-from mcp_trio.errors import RecordingError
+from mcp_trio.errors import NothingCompared, RecordingError
 from mcp_trio.recording import check, open_recording
 
 pytestmark = pytest.mark.slow
@@ -79,6 +79,10 @@ def test_a_recording_cut_at_any_byte_opens_and_its_prefix_replays(
         assert report.records == whole_lines
         assert {flaw.kind for flaw in report.damage} <= {"torn"}
         assert not report.complete
+        if b'"l":"r' not in data[: data.rindex(b"\n", 0, cut)]:
+            with pytest.raises(NothingCompared):
+                stage.replayed(path, make_server())
+            continue
         assert stage.replayed(path, make_server()).records == whole_lines - 1
     count(len(tried))
 
@@ -94,7 +98,7 @@ def test_a_compressed_recording_cut_at_any_byte_opens_and_its_prefix_replays(
         path.write_bytes(data[:cut])
         try:
             replayed.append(stage.replayed(path, make_server()).records)
-        except RecordingError:
+        except (RecordingError, NothingCompared):
             assert not replayed, "what opened once opens with more of it"
     assert replayed == sorted(replayed)
     assert replayed[-1] > 10

@@ -404,6 +404,19 @@ def test_a_race_that_the_journal_cannot_know_is_replayed_or_reported_but_never_s
 # The control: without the gate the schedule decides.
 
 
+class Eager:
+    """A sequencer that lets each step begin at once."""
+
+    def __init__(self, sequencer):
+        self.sequencer = sequencer
+
+    def __getattr__(self, name):
+        return getattr(self.sequencer, name)
+
+    def step(self, lane):
+        """Return None: the lane need not wait."""
+
+
 @attrs.define
 class Ungated:
     """A server whose handlers do not wait for their turn in a replay."""
@@ -423,8 +436,8 @@ class Ungated:
         return self.server._sessions.registry
 
     def open_session(self, channel, *, sequencer, lifespan):
-        sequencer.decides_turns = False
-        return self.server._sessions.open_session(channel, sequencer=sequencer, lifespan=lifespan)
+        eager = Eager(sequencer)
+        return self.server._sessions.open_session(channel, sequencer=eager, lifespan=lifespan)
 
 
 def differs(path, server, number):

@@ -1,6 +1,7 @@
 """Simulations: equal seeds give equal reports, and every violation is reported."""
 
 import logging
+from contextlib import suppress
 
 import pytest
 import trio
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Client, Context, Limits, Server, ToolError
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio.errors import LocalProtocolError
+from mcp_trio.errors import LocalProtocolError, NothingCompared
 from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import read_recording, replay
 from mcp_trio.testing import Faults, FaultyChannel, simulate
@@ -145,7 +146,8 @@ def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):
     for path in recordings:
         with path.open("rb") as lines:
             assert list(read_recording(lines))[-1].kind == "end"
-        assert replay(path, make_plain_server()).is_complete
+        with suppress(NothingCompared):  # A fault may end a session before its first call.
+            assert replay(path, make_plain_server()).is_complete
 
 
 # The observed events.

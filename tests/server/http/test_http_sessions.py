@@ -910,6 +910,7 @@ async def test_an_idle_session_ends_with_a_complete_recording(
 ):
     site = await open_site(harbour(), record=tmp_path)
     client = await site.open()
+    await client.ask(call("tide"))
     asked = client.begin(call("wait", {"seconds": 60})) if is_awake else None
     await trio.sleep(1)
     site.runtime.close()
