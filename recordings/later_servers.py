@@ -161,7 +161,7 @@ async def advise(*, ctx: Context) -> str:
     return last.model
 
 
-# rounds (2026-07-28): handlers that are parked while their client is asked.
+# rounds (2026-07-28): handlers that are suspended while their client is asked.
 
 rounds = Server(
     "rounds", limits=Limits(requests=RequestLimits(in_flight_max=2, suspended_seconds=0.1))

@@ -49,7 +49,7 @@ KINDS: Final[Mapping[str, str]] = {
 PATCHED_MARK: Final = "patched"
 
 # The mark of a handler that was suspended; its value is the random state that its client returns.
-SUSPENDED_MARK: Final = "parked"
+SUSPENDED_MARK: Final = "suspended"
 
 # The names of the effects and values of the context itself; names of users' effects have no dot.
 SLEEP: Final = "ctx.sleep"

@@ -351,7 +351,7 @@ _LOGGED: Final = "$.params.data"
 
 # Request states are random or sealed, and useless after the session.
 _STATES: Final = frozenset({"$.result.requestState", "$.params.requestState"})
-_RANDOM_STATE: Final = "parked."
+_RANDOM_STATE: Final = "suspended."
 
 _NAMES: Final = SecretNames(DEFAULT_SECRET_NAMES)
 

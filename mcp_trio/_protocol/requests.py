@@ -470,7 +470,7 @@ class Admission:
 # copied or invented. So a state is valid only for the request that it was made for, and the error
 # for an invalid one does not say what is wrong with it.
 
-SUSPENDED_PREFIX: Final = "parked."
+SUSPENDED_PREFIX: Final = "suspended."
 """The beginning of the state of a handler that waits in this process; other states are sealed."""
 
 _NOT_REPEATED: Final = ("_meta", "inputResponses", "requestState")

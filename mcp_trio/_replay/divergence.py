@@ -18,6 +18,7 @@ from mcp_trio._replay.trace import (
     key_of,
     lane_text,
     request_data,
+    request_lane_name,
     seconds_of,
 )
 from mcp_trio._session.nondeterminism import UntrackedCall, calls_at_import
@@ -123,7 +124,7 @@ class Finding:
         record, operation, lane = self.record, self.operation, self.lane
         if self.problem:
             return "problem"
-        if any(each.is_outside and lane and each.lane == lane[1] for each in self.untracked_calls):
+        if any(each.is_outside and self.is_of_request(each.lane) for each in self.untracked_calls):
             return "blocked"
         if self.missing is not None:
             return "extra"
@@ -183,11 +184,7 @@ class Finding:
 
     def is_of_request(self, lane: str) -> bool:
         """Return whether a lane belongs to the request of the lane that differs."""
-        return self.lane is not None and _request_of(self.lane[1]) == _request_of(lane)
-
-
-def _request_of(lane: str) -> str:
-    return lane.partition(".")[0]
+        return self.lane is not None and request_lane_name(self.lane[1]) == request_lane_name(lane)
 
 
 def _kind_and_body(record: Record) -> tuple[str, bytes | None]:

@@ -286,7 +286,7 @@ def with_states(state, *, role="server"):
     bodies = [
         ("open", opening(role)),
         *(("out", json.loads(json.dumps(each).replace("%s", state))) for each in STATES),
-        ("mark", {"name": "parked", "value": state}, "r1.ask", 1),
+        ("mark", {"name": "suspended", "value": state}, "r1.ask", 1),
         ("cmd", {"name": "state.seal"}, "r1", 1),
         ("res", state, "r1", 2),
     ]

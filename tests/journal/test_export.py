@@ -267,11 +267,16 @@ def test_the_metadata_of_a_stateless_request_becomes_properties():
         "traceparent": "00-1-2-00",
     }
     answers = {"q1": {"action": "accept", "content": {"days": 3}}}
-    params = {"name": "plan", "inputResponses": answers, "requestState": "parked.x", "_meta": meta}
+    params = {
+        "name": "plan",
+        "inputResponses": answers,
+        "requestState": "suspended.x",
+        "_meta": meta,
+    }
     line = export_one({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
     own = "<http://modelcontextprotocol.io/ontology#io.modelcontextprotocol/"
     shown = f"""{PREFIXES}[] mcp:jsonrpc "2.0" ; mcp:id 1 ; mcp:method "tools/call" ; mcp:params [
-        mcp:name "plan" ; mcp:requestState "parked.x" ;
+        mcp:name "plan" ; mcp:requestState "suspended.x" ;
         mcp:inputResponses [ mcp:q1 [ mcp:action "accept" ; mcp:content [ mcp:days 3 ] ] ] ;
         mcp:_meta [ {own}protocolVersion> "2026-07-28" ; mcp:traceparent "00-1-2-00" ;
             {own}clientCapabilities> [ mcp:elicitation [ mcp:form [] ] ] ] ] ."""

@@ -797,7 +797,7 @@ async def test_the_states_of_requests_are_not_touched(tmp_path):
     await record_session(RecordOptions(path, redaction=Redaction()), PROTOCOL_VERSION)
     given, came = states_in(path)
     assert given == came
-    assert [state.startswith("parked.") for state in given] == [True, False, False]
+    assert [state.startswith("suspended.") for state in given] == [True, False, False]
 
 
 async def test_a_recording_redacted_later_replays_with_the_same_states(tmp_path):

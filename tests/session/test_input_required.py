@@ -353,7 +353,7 @@ class Named(msgspec.Struct):
 
 async def test_a_method_with_user_defined_params_has_no_rounds(fault, rounds):
     methods = {"tools/call": custom_method("tools/call", params=Named)}
-    request = rounds.call("sail", 1, "parked.x")
+    request = rounds.call("sail", 1, "suspended.x")
     error = await fault(rounds.asking("Which boat?"), request=request, methods=methods)
     assert isinstance(error, LocalProtocolError)
 
@@ -659,7 +659,7 @@ async def test_a_waiting_request_gets_the_slot_of_a_suspended_handler(dock, roun
 
 @pytest.fixture
 def full(dock, rounds, small):
-    """A session in which another handler has the only place, until `tide`; and one is parked."""
+    """A session in which another handler has the only place, until `tide`; and one is suspended."""
 
     async def start(**options):
         tide = trio.Event()
@@ -834,7 +834,7 @@ async def test_a_state_is_valid_for_its_own_request_only(dock, rounds):
         rounds.call("row", 2, state, **answers),
         rounds.call("sail", 2, state, port="Oslo", **answers),
         rounds.call("sail", 2, f"{state}x", **answers),
-        rounds.call("sail", 2, "parked.", **answers),
+        rounds.call("sail", 2, "suspended.", **answers),
     ):
         await peer.send(foreign)
         assert (await peer.receive())["error"] == INVALID
