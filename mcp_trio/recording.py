@@ -11,6 +11,7 @@ from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import RecordOptions, SharedRecording
 from mcp_trio._replay.live import InputDifference, InputsReport, drive, run_inputs
 from mcp_trio._replay.replay import ReplayReport, replay, replay_async
+from mcp_trio._replay.schedules import Schedule
 from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
 from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
@@ -29,6 +30,7 @@ __all__ = [
     "Redaction",
     "ReplayDivergence",
     "ReplayReport",
+    "Schedule",
     "ScheduleDifference",
     "SharedRecording",
     "SweepReport",

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, NoReturn
 
 import click
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mcp_trio._replay.mock import MockServer
     from mcp_trio._replay.repeat import Outcome, ReplayJob
     from mcp_trio._replay.replay import Mode, ReplayReport
+    from mcp_trio._replay.schedules import Schedule
     from mcp_trio._replay.sweep import SweepReport
     from mcp_trio.limits import Limits
 
@@ -91,6 +92,12 @@ Examples:
     show_default=True,
     help="outbound: compare only the messages sent; effects may occur in another order.",
 )
+@click.option(
+    "--schedule",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Run a schedule that mcp-trio sweep has written, instead of the recorded order.",
+)
 @click.option("--key", metavar="FILE", help="The key with which FILE was redacted.")
 @click.option(
     "--allow-damaged",
@@ -142,6 +149,7 @@ def replay_command(
     *,
     repeat: int | None,
     mode: "Mode",
+    schedule: BinaryIO | None,
     key: str | None,
     allow_damaged: bool,
     inputs: bool,
@@ -160,18 +168,22 @@ def replay_command(
     has_folder = any(map(os.path.isdir, files))
     file = files[0]
     if inputs or has_command or (target is not None and is_url(target)):
-        if len(files) > 1 or has_folder or repeat is not None:
-            raise click.UsageError("a live server takes one FILE, and no --repeat")
+        if len(files) > 1 or has_folder or repeat is not None or schedule is not None:
+            raise click.UsageError("a live server takes one FILE, no --repeat and no --schedule")
         report = _drive(context, file, target, allow_damaged=allow_damaged, **options)
         _print_inputs_report(report, as_json=as_json)
         context.exit(0 if report.is_same else 1)
     if target is None:
         raise click.UsageError("name a TARGET or a URL, or a COMMAND after --")
-    if as_json or any(options.values()):
+    if any(options.values()) or (as_json and schedule is None):
         raise click.UsageError(
             "--header, --ignore, --timeout, --channel, --protocol-version and --json"
             " need --inputs, a URL or a COMMAND"
         )
+    if schedule is not None:
+        if len(files) > 1 or has_folder or repeat is not None:
+            raise click.UsageError("--schedule takes one FILE, and no --repeat")
+        _replay_schedule(context, file, target, schedule, as_json=as_json)
 
     secret = None if key is None else read_key(key)
     if len(files) > 1 or has_folder or repeat is not None:
@@ -198,6 +210,25 @@ def replay_command(
     with naming(file), busy("replaying"):
         replayed = replay(file, server, mode=mode, key=secret, allow_damaged=allow_damaged)
     click.echo(replay_summary(replayed, time.perf_counter() - start))
+
+
+def _replay_schedule(
+    context: click.Context, file: str, target: str, schedule: BinaryIO, *, as_json: bool
+) -> NoReturn:
+    """Run one schedule of a sweep, print how it ended, and exit."""
+    import msgspec
+
+    from mcp_trio._replay.schedules import decode_schedule
+
+    with naming(schedule.name):
+        decoded = decode_schedule(schedule.read())
+    report = _sweep(file, target, schedule=decoded)
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        texts = [difference.text for difference in report.differences]
+        click.echo("\n".join(_schedule_lines("this schedule", decoded, texts)))
+    context.exit(0 if report.is_clean else 1)
 
 
 def _recordings(files: Sequence[str]) -> list[str]:
@@ -539,16 +570,19 @@ _DIFFERENCES_SHOWN_MAX: Final = 10
 @click.command(
     short_help="Look for races in handlers.",
     epilog="""\b
-Each schedule has a seed, which decides in which order tasks run and how long effects take. A
-response also differs if it may legitimately depend on that order: not every difference is a bug.
+A schedule decides in which order tasks go on, effects end and messages arrive; the first one has
+the recorded order. A response also differs if it may legitimately depend on that order: not every
+difference is a bug. The shortest schedule found that goes wrong is written to a file, which
+mcp-trio replay --schedule repeats.
 
 \b
-Exit status: 0 every schedule led to the recorded responses; 1 some did not: their seeds are
-shown; 2 the recording cannot be used, such as one of a client.
+Exit status: 0 every schedule led to the recorded responses; 1 some did not; 2 the recording cannot
+be used, such as one of a client.
 
 \b
 Examples:
   mcp-trio sweep recordings/trip.mcprec.jsonl server.py
+  mcp-trio sweep recordings/trip.mcprec.jsonl server.py --strategy depth-first --schedules 1000
   mcp-trio sweep recordings/trip.mcprec.jsonl server.py --seed 17
 """,
 )
@@ -562,52 +596,121 @@ Examples:
     show_default=True,
     help="How many schedules to run.",
 )
-@click.option("--seed", type=int, metavar="N", help="Run only the schedule with this seed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--strategy",
+    type=click.Choice(("random", "pct", "depth-first")),
+    default="random",
+    show_default=True,
+    help="random: any order. pct: few changes of random priorities, for races that need a certain"
+    " order. depth-first: every schedule of a small session, those nearest to the recording first.",
+)
+@click.option(
+    "--bound",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="For pct: how many changes of the order a race may need.",
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Run only schedule N.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="The file for the shortest schedule that goes wrong, instead of one in the current folder"
+    " named like the recording.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the report as JSON, and write no file."
+)
 @click.pass_context
 def sweep_command(
     context: click.Context,
     /,
     file: str,
     target: str,
-    schedules: int,
-    seed: int | None,
+    output: str | None,
     *,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Run the handlers of TARGET on the inputs of the recording FILE, under many schedules."""
     import msgspec
 
+    if as_json and output is not None:
+        raise click.UsageError("--json writes no file: leave out --output")
+    report = _sweep(file, target, **options)
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        written = None
+        if report.shortest is not None:
+            written = output or f"{Path(file).name.partition('.')[0]}.schedule.json"
+            _write_schedule(written, report.shortest)
+        click.echo(sweep_summary(report, file, target, written))
+    context.exit(0 if report.is_clean else 1)
+
+
+def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
     from mcp_trio._replay.sweep import sweep_forked
 
     # Handlers may print, but stdout is for the report.
     with contextlib.redirect_stdout(sys.stderr), naming(file):
         server = load_server(target)
-        report = sweep_forked(file, server, schedules=schedules, seed=seed)
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        click.echo(sweep_summary(report, file, target))
-    context.exit(0 if report.is_clean else 1)
+        try:
+            return sweep_forked(file, server, **options)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
 
 
-def sweep_summary(report: "SweepReport", file: str, target: str) -> str:
-    """Return the text for a sweep: counts, the first differences, and how to repeat one."""
+def _write_schedule(path: str, schedule: "Schedule") -> None:
+    try:
+        Path(path).write_bytes(schedule.encoded())
+    except OSError as error:
+        raise click.UsageError(f"cannot write the schedule: {error}") from error
+
+
+def sweep_summary(
+    report: "SweepReport", file: str, target: str, schedule_file: str | None = None
+) -> str:
+    """Return the text for a sweep: counts, the first differences, and how to repeat one.
+
+    `schedule_file` is the file to which the shortest schedule was written.
+    """
     schedules = f"{report.schedules} schedule{'' if report.schedules == 1 else 's'}"
     outcomes = f"{report.outcomes} outcome{'' if report.outcomes == 1 else 's'}"
-    failing = len(report.failing_seeds)
-    result = f"{failing} of them differ{'s' if failing == 1 else ''} from the recording"
-    if report.is_clean:
-        result = "every response is the recorded one"
+    failing = len(report.failing_schedules)
+    result = "every response is the recorded one"
+    if failing:
+        first = f"the first is schedule {report.failing_schedules[0]}"
+        differs = "differs" if failing == 1 else f"differ, {first}"
+        result = f"{failing} of them {differs}"
     lines = [
         f"{schedules}, {outcomes}, in {report.seconds:.2f} s: {result}",
+        *([report.coverage] if report.coverage else []),
         *map(str, report.differences[:_DIFFERENCES_SHOWN_MAX]),
     ]
     hidden = len(report.differences) - _DIFFERENCES_SHOWN_MAX
     if hidden > 0:
         lines.append(f"and {hidden} more")
     lines += [f"untracked call: {call}" for call in report.untracked_calls]
-    if not report.is_clean:
-        first = report.failing_seeds[0]
-        lines.append(f"to repeat the first: mcp-trio sweep {file} {target} --seed {first}")
+    if report.shortest is not None:
+        lines += _schedule_lines(
+            "the shortest schedule found", report.shortest, report.shortest.shows
+        )
+    if schedule_file is not None:
+        lines.append(f"to repeat it: mcp-trio replay {file} {target} --schedule {schedule_file}")
     return "\n".join(lines)
+
+
+def _schedule_lines(name: str, schedule: "Schedule", differences: Sequence[str]) -> list[str]:
+    """Return the lines for a schedule and for what it leads to."""
+    if not schedule.deviations:
+        return ["the recorded order itself goes wrong: replay the recording to see where"]
+    count = len(schedule.deviations)
+    changes = "change" if count == 1 else "changes"
+    return [
+        f"{name} has {count} {changes} to the recorded order:",
+        *(f"  {deviation}" for deviation in schedule.deviations),
+        "it leads to:" if differences else "it leads to the recorded responses",
+        *(f"  {difference}" for difference in differences),
+    ]

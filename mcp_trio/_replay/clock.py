@@ -71,14 +71,19 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         """Return the time of the clock."""
         if self._is_expiring:
             self._is_expiring = False
+            if self._is_free:
+                self._count_reading()
             if not (self._has_advanced or self._is_free):
                 return -math.inf
             self._has_advanced = False
             return self._now + ROUNDING_SECONDS
+        self._count_reading()
+        return self._now
+
+    def _count_reading(self) -> None:
         self._readings += 1
         if self._readings > (_READINGS_AFTER_END_MAX if self._is_free else _READINGS_MAX):
             self._stall(BUSY_LOOP)
-        return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Return how long Trio sleeps: not at all if the deadline has passed, else for ever.

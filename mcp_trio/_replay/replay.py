@@ -25,7 +25,7 @@ from mcp_trio._replay.listed import (
     name_change,
     reject_used_changes,
 )
-from mcp_trio._replay.replayer import Abort, Replayer, ThreadToken, unshield
+from mcp_trio._replay.replayer import Abort, Player, Replayer, ThreadToken, unshield
 from mcp_trio._replay.session_replay import (
     OutboundReplay,
     OutboundReplayer,
@@ -172,7 +172,7 @@ def replay(
     else:
         entered = nullcontext()
     watch = UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
-    trio.run(_run, replayer, open_session, entered, watch, clock=clock)
+    trio.run(run_player, replayer, open_session, entered, watch, clock=clock)
     if replayer.divergence is not None:
         raise name_change(replayer.divergence, trace, registry, changes)
     requests = sum(map(is_request_lane, trace.indexes))
@@ -257,23 +257,28 @@ def _marking_setup_errors() -> Generator[None]:
         raise _SetupFailed from error
 
 
-async def _run(
-    replayer: Replayer,
+async def run_player(
+    player: Player,
     open_session: Callable[[Any, int], Session],
     lifespan: AbstractAsyncContextManager[Any],
     watch: UntrackedCallWatch,
 ) -> None:
+    """Run a player in a Trio run of its own, until all tasks have ended.
+
+    Raises:
+        Exception: The server or its lifespan failed before the first session.
+    """
     scope = trio.CancelScope()
     errors: list[BaseException] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_stalled, replayer, scope)
+        nursery.start_soon(_cancel_stalled, player, scope)
         try:
             with scope, watch, _marking_setup_errors():
                 async with lifespan as value:
-                    errors += await _play(replayer, functools.partial(open_session, value))
+                    errors += await _play(player, functools.partial(open_session, value))
         except _SetupFailed as failed:
             errors.append(failed)
-        await replayer.thread_token.wait_all_released()
+        await player.thread_token.wait_all_released()
         nursery.cancel_scope.cancel()
     for error in errors:
         if isinstance(error, KeyboardInterrupt):
@@ -284,10 +289,10 @@ async def _run(
     for error in errors:
         if not isinstance(error, Abort | trio.Cancelled):
             text = f"{type(error).__name__}: {error}  {error_location(error)}"
-            replayer.fail(text.rstrip())
+            player.fail(text.rstrip())
 
 
-async def _play(replayer: Replayer, open_session: Callable[[int], Session]) -> list[BaseException]:
+async def _play(player: Player, open_session: Callable[[int], Session]) -> list[BaseException]:
     """Replay all sessions; return the errors that left them."""
     try:
         async with trio.open_nursery() as nursery:
@@ -298,23 +303,23 @@ async def _play(replayer: Replayer, open_session: Callable[[int], Session]) -> l
                 await nursery.start(session.run)
                 return session
 
-            await replayer.play(begin)
+            await player.play(begin)
             nursery.cancel_scope.cancel()
     except BaseException as error:
         return list(_leaves(error))
     return []
 
 
-async def _cancel_stalled(replayer: Replayer, scope: trio.CancelScope) -> None:
+async def _cancel_stalled(player: Player, scope: trio.CancelScope) -> None:
     """Whenever the clock stalls, cancel all tasks, shielded or not."""
     main = trio.lowlevel.current_task().parent_nursery
     assert main is not None
     while True:
-        await replayer.clock.stalled.wait()
-        replayer.clock.stalled = trio.Event()
-        if not replayer.is_over:
-            replayer.fail(replayer.clock.reason)
-        replayer.thread_token.abandon()
+        await player.clock.stalled.wait()
+        player.clock.stalled = trio.Event()
+        if not player.is_over:
+            player.fail(player.clock.reason)
+        player.thread_token.abandon()
         scope.cancel()
         unshield(main.parent_task)
 

@@ -34,7 +34,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import attrs
 import outcome
@@ -189,10 +189,42 @@ class ThreadToken:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             is_taken = self.is_taken
 
+    async def settle(self) -> None:
+        """Wait until all tasks are blocked and no thread runs."""
+        await wait_all_tasks_blocked()
+        while self.is_taken:
+            await self.wait_released()
+            await wait_all_tasks_blocked()
+
     async def wait_released(self) -> None:
         """Wait until no thread runs."""
         while self.is_taken:
             await self._given_back.wait()
+
+
+# The player ---------------------------------------------------------------------------------------
+
+
+class Player(Protocol):
+    """The part of a replay, or of a sweep's schedule, that moves the sessions of one Trio run.
+
+    Attributes:
+        clock: The clock of the Trio run.
+        thread_token: The token of the threads of `def` handlers.
+        is_over: Whether every task has to end.
+    """
+
+    clock: VirtualClock
+    thread_token: ThreadToken
+    is_over: bool
+
+    async def play(self, begin: Callable[[int], Awaitable[Session]]) -> None:
+        """Move all sessions to their end; `begin` opens the session of a channel."""
+        ...
+
+    def fail(self, problem: str) -> None:
+        """End everything because of an error that belongs to no operation of a lane."""
+        ...
 
 
 # The replayer -------------------------------------------------------------------------------------
@@ -389,10 +421,7 @@ class Replayer:
 
     async def settle(self) -> None:
         """Wait until all tasks are blocked and no thread runs."""
-        await wait_all_tasks_blocked()
-        while self.thread_token.is_taken:
-            await self.thread_token.wait_released()
-            await wait_all_tasks_blocked()
+        await self.thread_token.settle()
 
     async def _advance_clock(self, record: Record) -> None:
         """Advance to the record's time, and stop at each deadline before it.

@@ -31,6 +31,7 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_principal
+from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
 from mcp_trio._session.input_required import KEEPER
@@ -63,6 +64,12 @@ class MessageFields(msgspec.Struct):
     def is_response(self) -> bool:
         """Return whether this is the result or the error of a request."""
         return not self.method and self.id is not UNSET
+
+    @property
+    def progress_token(self) -> Any:
+        """Return the token for progress notifications about this request; None without one."""
+        metadata: Any = self.params.get("_meta")
+        return metadata.get(PROGRESS_TOKEN) if metadata.__class__ is dict else None
 
     @property
     def is_request(self) -> bool:
@@ -323,13 +330,13 @@ def load_recording(path: str | os.PathLike[str], *, purpose: str) -> LoadedRecor
     )
 
 
-def load_trace(path: str | os.PathLike[str]) -> Trace:
-    """Load a recording of role `server` as a trace.
+def load_trace(path: str | os.PathLike[str], *, purpose: str = "strict replay") -> Trace:
+    """Load a recording of role `server` as a trace, for a `purpose` that errors name.
 
     Raises:
         RecordingError: The file is no recording, or cannot be replayed strictly.
     """
-    loaded = load_recording(path, purpose="strict replay")
+    loaded = load_recording(path, purpose=purpose)
     journal = [each for record in loaded.journal for each in _single_steps(record)]
     indexes: dict[LaneKey, list[int]] = {}
     session_ends: dict[int, int] = {}

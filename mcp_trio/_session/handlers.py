@@ -235,7 +235,7 @@ class Handling(msgspec.Struct, eq=False):
 
     async def _between_rounds(self, rounds: "Rounds", lane: Lane | None) -> None:
         """Wait until the handler has an open request; in a replay it has one in its turn."""
-        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.replays):
+        while not (rounds.is_open or self.is_cancelled):
             try:
                 with operation(lane):
                     await rounds.wait_until_open()
@@ -243,7 +243,8 @@ class Handling(msgspec.Struct, eq=False):
                 if lane is not None:
                     self.session.sequencer.resumed(lane, "cxl")
                 raise
-            await self.session.send_queue.ready(lane)
+            # Without a checkpoint: the round must not end before the message is sent.
+            await self.session.send_queue.ready(lane, checkpoint=False)
 
     def _may_send(self) -> bool:
         """Return whether a request is open, and this is not a repetition of an earlier round."""

@@ -6,12 +6,14 @@ Record one:
 
     python -m mcp_trio.examples.ticket_desk lucky.mcprec.jsonl
 
-Run the same requests under a hundred other schedules; then a failing schedule again, by the seed
-that the sweep has printed; then the desk that serves one buyer at a time:
+Run the same requests under a hundred other schedules; then the shortest schedule that goes wrong
+again, at both desks. The second one serves one buyer at a time:
 
     mcp-trio sweep lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:desk
-    mcp-trio sweep lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:desk --seed SEED
-    mcp-trio sweep lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:locked_desk
+    mcp-trio replay lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:desk \
+        --schedule lucky.schedule.json
+    mcp-trio replay lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:locked_desk \
+        --schedule lucky.schedule.json
 """
 
 import sys

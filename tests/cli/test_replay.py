@@ -187,8 +187,10 @@ def test_a_file_that_is_not_a_recording_is_reported_in_one_line(invoke, tmp_path
     [
         ((), "name a TARGET or a URL, or a COMMAND after --"),
         (("--inputs",), "name one server"),
-        ((WEATHER, "--", "some"), "a live server takes one FILE, and no --repeat"),
-        ((WEATHER, "--inputs", "--repeat", "2"), "a live server takes one FILE, and no --repeat"),
+        ((WEATHER, "--", "some"), "a live server takes one FILE, no --repeat and no --schedule"),
+        ((WEATHER, "--inputs", "--repeat", "2"), "takes one FILE, no --repeat and no --schedule"),
+        ((WEATHER, "--inputs", "--schedule", "-"), "takes one FILE, no --repeat and no --schedule"),
+        ((WEATHER, "--repeat", "2", "--schedule", "-"), "--schedule takes one FILE"),
         (("--",), "no COMMAND follows --"),
         ((WEATHER, "--ignore", "$"), "need --inputs"),
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is no JSON path"),
@@ -323,6 +325,36 @@ def test_singular_and_plural_counts_are_written_correctly(schedules, outcomes, w
         schedules=schedules, outcomes=outcomes, differences=(), untracked_calls=(), seconds=0.5
     )
     assert sweep_summary(report, "trip", "server.py").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--strategy", "luck"), "'luck' is not one of 'random', 'pct', 'depth-first'"),
+        (("--strategy", "depth-first", "--seed", "3"), "a depth-first sweep has no seeds"),
+        (("--json", "--output", "a"), "--json writes no file: leave out --output"),
+    ],
+)
+def test_contradictory_options_of_a_sweep_are_rejected(invoke, given, text):
+    shown = invoke("sweep", RECORDINGS / "weather.mcprec.jsonl", WEATHER, *given)
+    assert shown.exit_code == 2
+    assert text in shown.stderr
+
+
+def test_a_schedule_that_cannot_be_written_is_an_error(invoke, tmp_path):
+    recording = RECORDINGS / "counter.mcprec.jsonl"
+    target = f"{RECORDINGS / 'servers.py'}:counter"
+    shown = invoke("sweep", recording, target, "--output", tmp_path / "none" / "a.json")
+    assert shown.exit_code == 2
+    assert "cannot write the schedule: " in shown.stderr
+
+
+def test_a_file_that_is_no_schedule_is_rejected(invoke, tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text("{}")
+    shown = invoke("replay", RECORDINGS / "weather.mcprec.jsonl", WEATHER, "--schedule", file)
+    assert shown.exit_code == 2
+    assert "a.json: this is no schedule of a sweep" in shown.stderr
 
 
 # `mcp-trio mock` over stdio.

@@ -254,13 +254,13 @@ def test_a_sweep_finds_the_race(lucky):
     report = sweep(lucky, make_desk, schedules=SCHEDULES)
     told = {(each.call, each.recorded, each.swept) for each in report.differences}
     assert told == {('tools/call "tickets_left"', '"98"', '"99"')}
-    assert 0 < len(report.failing_seeds) < SCHEDULES
+    assert 0 < len(report.failing_schedules) < SCHEDULES
 
 
 def test_the_seed_of_a_failing_schedule_repeats_it(lucky):
-    first = sweep(lucky, make_desk, schedules=SCHEDULES).failing_seeds[0]
+    first = sweep(lucky, make_desk, schedules=SCHEDULES).failing_schedules[0]
     for _ in range(5):
-        assert sweep(lucky, make_desk, seed=first).failing_seeds == [first]
+        assert sweep(lucky, make_desk, seed=first).failing_schedules == [first]
 
 
 def test_the_locked_desk_has_no_differences_against_the_lucky_session(lucky):
@@ -281,18 +281,30 @@ def run_sweep(*args):
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_race_and_its_seed(lucky):
+def test_the_command_prints_the_race_and_how_to_repeat_it(lucky, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     racing = run_sweep(lucky, f"{TARGET}:desk", "--schedules", FORKS)
     assert racing.exit_code == 1
     assert 'tools/call "tickets_left" (lane r' in racing.output
-    seed = sweep(lucky, make_desk, schedules=FORKS).failing_seeds[0]
-    assert (
-        f"to repeat the first: mcp-trio sweep {lucky} {TARGET}:desk --seed {seed}" in racing.output
-    )
+    repeat = ["replay", str(lucky), f"{TARGET}:desk", "--schedule", "lucky.schedule.json"]
+    assert f"to repeat it: mcp-trio {' '.join(repeat)}" in racing.output
+    repeated = CliRunner().invoke(commands, repeat)
+    assert repeated.exit_code == 1
+    assert '"98" recorded, "99" now' in repeated.output
+    fixed = [*repeat[:2], f"{TARGET}:locked_desk", *repeat[3:]]
+    assert CliRunner().invoke(commands, fixed).exit_code == 0
+    seed = sweep(lucky, make_desk, schedules=FORKS).failing_schedules[0]
     assert run_sweep(lucky, f"{TARGET}:desk", "--seed", seed).exit_code == 1
-    locked = run_sweep(lucky, f"{TARGET}:locked_desk", "--schedules", FORKS)
+
+
+@pytest.mark.slow
+def test_the_command_covers_all_schedules_of_the_locked_desk(lucky, tmp_path):
+    output = tmp_path / "none.json"
+    options = ["--strategy", "depth-first", "--output", output]
+    locked = run_sweep(lucky, f"{TARGET}:locked_desk", *options)
     assert locked.exit_code == 0
-    assert "every response is the recorded one" in locked.output
+    assert "every response is the recorded one\nthese are all schedules" in locked.output
+    assert not output.exists()
 
 
 @pytest.mark.slow
@@ -303,8 +315,13 @@ def test_the_example_records_a_lucky_session_that_a_sweep_in_a_process_can_read(
         [sys.executable, "-m", TARGET, path], capture_output=True, text=True, check=True
     )
     assert run.stdout == "tickets left: 98\n"
-    report = sweep(path, f"{TARGET}:desk", schedules=FORKS)
-    assert report.differences == sweep(path, make_desk, schedules=FORKS).differences
+    for strategy in ("random", "pct", "depth-first"):
+        there = sweep(path, f"{TARGET}:desk", schedules=FORKS, strategy=strategy)
+        here = sweep(path, make_desk, schedules=FORKS, strategy=strategy)
+        assert there.differences == here.differences != ()
+        assert there.shortest == here.shortest
+        repeated = sweep(path, f"{TARGET}:desk", schedule=there.shortest)
+        assert [each.text for each in repeated.differences] == list(there.shortest.shows)
 
 
 @pytest.mark.slow

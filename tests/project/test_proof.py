@@ -33,6 +33,12 @@ def test_every_change_of_a_handler_is_found_where_and_as_what_it_is():
     assert "WRONG" not in done.stdout
 
 
+def test_each_strategy_finds_each_bug_of_three_servers():
+    done = run("sweeps.py", "--schedules", 30)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("clean: ") == 9
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """One recording of a generated program, seed 7."""

@@ -6,10 +6,9 @@ import trio
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
-from mcp_trio._replay.sweep import load_sweep_trace
-from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.errors import ReplayDivergence
 from mcp_trio.limits import RequestLimits, ShutdownLimits
-from mcp_trio.recording import replay
+from mcp_trio.recording import replay, sweep
 
 METADATA = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -165,9 +164,17 @@ def test_a_round_without_an_input_request_diverges_at_the_response(
     assert caught.value.lane == "r1.ask"
 
 
-def test_a_sweep_rejects_a_recording_with_multi_round_trip_requests(path_multi_round_trip_requests):
-    with pytest.raises(RecordingError, match="multi round-trip"):
-        load_sweep_trace(path_multi_round_trip_requests)
+def test_a_sweep_runs_the_rounds_of_a_suspended_handler(path_multi_round_trip_requests):
+    report = sweep(
+        path_multi_round_trip_requests, make_server, schedules=500, strategy="depth-first"
+    )
+    assert report.is_clean
+    assert report.schedules > 1
+    for changed in (no_question, no_second_question):
+        (difference, *_) = sweep(
+            path_multi_round_trip_requests, lambda changed=changed: make_server(changed)
+        ).differences
+        assert difference.schedule == 0
 
 
 # Replay of sessions with subscriptions whose changes come from their own handlers.

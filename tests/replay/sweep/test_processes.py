@@ -7,6 +7,7 @@ import pytest
 from mcp_trio._replay import sweep as sweeping
 from mcp_trio._replay.sweep import sweep_forked
 from mcp_trio.errors import RecordingError, SweepUnavailable
+from mcp_trio.limits import Limits
 from mcp_trio.recording import sweep
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,8 @@ def test_each_fork_starts_with_new_state_and_finds_the_same_differences(sums, pa
 
 def test_a_failing_fork_reports_its_error(path):
     class Broken:
+        limits = Limits()
+
         @property
         def _sessions(self):
             return self
@@ -75,11 +78,11 @@ def test_remaining_forks_are_killed_after_an_interrupt(sums, path, monkeypatch):
     forks = []
 
     class Dying(sweeping._Fork):
-        def outcome(self):
+        def result(self):
             forks.append(self)
             if len(forks) == 2:
                 raise KeyboardInterrupt
-            return super().outcome()
+            return super().result()
 
     monkeypatch.setattr(sweeping, "_Fork", Dying)
     monkeypatch.setattr(sweeping, "_PROCESSES_MAX", 3)
@@ -104,6 +107,15 @@ def test_the_flag_is_restored_after_a_sweep(sums, path):
     assert (_run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()) == before
 
 
-def test_a_sweep_takes_one_schedule_at_least(sums, path):
-    with pytest.raises(ValueError, match="one schedule"):
-        sweep(path, sums.make_server, schedules=0)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"schedules": 0}, "one schedule"),
+        ({"bound": 0}, "the bound"),
+        ({"strategy": "luck"}, "unknown strategy 'luck': one of random, pct, depth-first"),
+        ({"strategy": "depth-first", "seed": 3}, "no seeds"),
+    ],
+)
+def test_invalid_options_are_rejected(sums, path, options, text):
+    with pytest.raises(ValueError, match=text):
+        sweep(path, sums.make_server, **options)

@@ -24,7 +24,7 @@ def test_a_race_is_found(sums, path):
     assert not report.is_clean
     assert report.schedules == SCHEDULES
     assert 1 < report.outcomes < SCHEDULES
-    assert 0 < len(report.failing_seeds) < SCHEDULES
+    assert 0 < len(report.failing_schedules) < SCHEDULES
     assert {difference.call for difference in report.differences} == {'tools/call "total"'}
     assert {difference.recorded for difference in report.differences} == {'"11"'}
     assert {difference.swept for difference in report.differences} <= {'"1"', '"10"'}
@@ -33,8 +33,8 @@ def test_a_race_is_found(sums, path):
 
 def test_a_failing_seed_fails_again_alone(sums, path):
     report = sweep(path, sums.make_server, schedules=SCHEDULES)
-    seed = report.failing_seeds[0]
-    expected = tuple(each for each in report.differences if each.seed == seed)
+    seed = report.failing_schedules[0]
+    expected = tuple(each for each in report.differences if each.schedule == seed)
     for _ in range(3):
         alone = sweep(path, sums.make_server, seed=seed)
         assert alone.schedules == 1
@@ -88,8 +88,8 @@ def test_an_answer_that_never_comes_is_a_difference(sums, path):
 
     report = sweep(path, lambda: sums.changed_server(total=total), schedules=2)
     (first, second) = report.differences
-    assert (first.path, first.swept, second.seed) == ("answer", "nothing", 1)
-    assert 'seed 0: tools/call "total" (lane r' in str(first)
+    assert (first.path, first.swept, second.schedule) == ("answer", "nothing", 1)
+    assert 'schedule 0: tools/call "total" (lane r' in str(first)
 
 
 def test_a_handler_that_fails_is_a_difference(sums, path):

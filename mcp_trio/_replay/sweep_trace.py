@@ -1,0 +1,479 @@
+"""The contents of a recording for a sweep: its inputs, recorded outcomes and order of events.
+
+A schedule does not follow the journal. The n-th effect of a name in a lane gets the n-th recorded
+outcome, and the outcome of each request is compared with the recorded one.
+"""
+
+import hashlib
+import os
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mcp_trio._journal.diff import json_differences
+from mcp_trio._journal.records import (
+    LOCK,
+    PATCHED_MARK,
+    SLEEP,
+    SUSPENDED_MARK,
+    CommandBody,
+    MarkBody,
+    OpenBody,
+    Record,
+    ShutBody,
+    ValueBody,
+    body_bytes,
+    decode_body,
+    encode_body,
+    message_name,
+    messages_in,
+)
+from mcp_trio._journal.redaction import Redactor, redactor_for_replay
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._protocol.metadata import PROGRESS_TOKEN
+from mcp_trio._protocol.methods import METHODS, PROGRESS
+from mcp_trio._replay.trace import (
+    MessageFields,
+    Trace,
+    call_text,
+    load_trace,
+    message_fields,
+    received_data,
+    request_lane_name,
+    seconds_of,
+)
+from mcp_trio._session.journal import CANCELLED_MEANWHILE
+from mcp_trio.errors import RecordingError
+
+_LONGEST_SECONDS_MIN: Final = 1e-3
+
+# Messages with no other record between them, and at most this time, were read at once.
+_READ_NS: Final = 1_000_000
+
+# The context's own calls, whose duration is not that of an external event.
+_CONTEXT_CALLS: Final = frozenset({SLEEP, LOCK})
+
+# The digit that replaces each character of a secret; valid in texts and in numbers.
+_MASK: Final = b"1"
+
+
+# Outcomes -----------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class RecordedOutcome:
+    """The outcome of an effect or of a reading: kind and body of its record.
+
+    Attributes:
+        kind: The kind of the record.
+        body: Its body.
+        has_waited: Whether other tasks could run before it.
+        is_cancelled: Whether the lane was cancelled when the effect had already ended.
+    """
+
+    kind: str
+    body: bytes
+    has_waited: bool = False
+    is_cancelled: bool = False
+
+
+@attrs.define
+class RequestOutcome:
+    """The outcome of a request: what it sent, and the effects of each of its lanes.
+
+    Attributes:
+        messages: The notifications, and the responses.
+        commands: The encoded `CommandBody` of each effect, by lane.
+        responses: The number of responses, of which a multi round-trip request has several.
+    """
+
+    messages: list[bytes] = attrs.field(factory=list[bytes])
+    commands: dict[str, list[bytes]] = attrs.field(factory=dict[str, list[bytes]])
+    responses: int = 0
+
+    def changed(self, change: Callable[[str, bytes], bytes]) -> "RequestOutcome":
+        """Return a copy in which `change`, called with kind and body, replaces each body."""
+        return RequestOutcome(
+            messages=[change("out", message) for message in self.messages],
+            commands={
+                lane: [change("cmd", body) for body in bodies]
+                for lane, bodies in self.commands.items()
+            },
+            responses=self.responses,
+        )
+
+
+@attrs.define
+class Outcomes:
+    """The outcomes of all requests, by the lanes of their handlers."""
+
+    requests: dict[str, RequestOutcome] = attrs.field(factory=dict[str, RequestOutcome])
+
+    def add_message(self, lane: str, fields: MessageFields, message: bytes) -> None:
+        """Add a message that a lane sends; requests to the client do not count."""
+        if not fields.is_request:
+            outcome = self._of(lane)
+            outcome.messages.append(message)
+            outcome.responses += fields.is_response
+
+    def add_command(self, lane: str, command: CommandBody) -> None:
+        """Add an effect of a lane.
+
+        Locks are left out, so that a lock that fixes a race is not a difference. So is whether the
+        lane was cancelled when the effect began, which is a matter of time.
+        """
+        if command.name != LOCK:
+            body = encode_body(msgspec.structs.replace(command, cancelled=False))
+            self._of(lane).commands.setdefault(lane, []).append(body)
+
+    def _of(self, lane: str) -> RequestOutcome:
+        return self.requests.setdefault(request_lane_name(lane), RequestOutcome())
+
+    def digest(self) -> str:
+        """Return a digest that is equal for equal outcomes."""
+        contents: list[Any] = [
+            (lane, outcome.messages, sorted(outcome.commands.items()))
+            for lane, outcome in sorted(self.requests.items())
+        ]
+        return hashlib.sha256(msgspec.json.encode(contents)).hexdigest()[:16]
+
+
+# The trace ----------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Input:
+    """Messages of the client that arrived together, as in one read.
+
+    Attributes:
+        index: The index of the first record in the journal.
+        time_ns: The time at which they arrived.
+        messages: The messages, or JSON-RPC batches, by the numbers of their records.
+        responses_before: The number of responses that the client had received by then.
+    """
+
+    index: int
+    time_ns: int
+    messages: dict[int, bytes | Oversized]
+    responses_before: int
+
+
+@attrs.frozen
+class Reply:
+    """A message of the client about a handler's request: progress, or the response.
+
+    `index` is that of its record in the journal.
+    """
+
+    index: int
+    message: bytes
+
+    def to_request(self, request: MessageFields) -> bytes:
+        """Return the message for a request that may have another id than the recorded one."""
+        message = msgspec.json.decode(self.message)
+        if "method" in message:
+            message["params"]["progressToken"] = request.progress_token
+        else:
+            message["id"] = request.id
+        return encode_body(message)
+
+
+@attrs.frozen(kw_only=True)
+class SweepTrace:
+    """The inputs, outcomes and order of a recorded session.
+
+    Attributes:
+        opening: The body of the `open` record.
+        digest: A digest of the records.
+        inputs: The client's messages, except its responses.
+        answers: The lanes of the responses to the client, in order; a lane may have several.
+        turns: For each lane, the indexes of the records with which it went on, in order.
+        times_ns: The times of all records, in order.
+        commands: The bodies of effects' records, by lane and name, in order.
+        effects: The outcomes of effects, likewise.
+        values: The values that were read without waiting, likewise.
+        states: The request states of a lane that suspends a handler, in order.
+        replies: The client's messages about each request of a lane and method, in order.
+        patches: The code changes whose new branches were taken, each with its lane.
+        outcomes: The outcomes of the requests.
+        calls: A description of each request, by lane.
+        longest_seconds: The longest duration of an effect or of a request to the client.
+        seconds: The duration of the session.
+        redactor: The redactor of a redacted recording.
+    """
+
+    opening: OpenBody
+    digest: str
+    inputs: Sequence[Input]
+    answers: Sequence[str]
+    turns: Mapping[str, Sequence[int]]
+    times_ns: Sequence[int]
+    commands: Mapping[tuple[str, str], Sequence[bytes]]
+    effects: Mapping[tuple[str, str], Sequence[RecordedOutcome]]
+    values: Mapping[tuple[str, str], Sequence[RecordedOutcome]]
+    states: Mapping[str, Sequence[str]]
+    replies: Mapping[tuple[str, str], Sequence[Sequence[Reply]]]
+    patches: frozenset[tuple[str, Any]]
+    outcomes: Outcomes
+    calls: Mapping[str, str]
+    longest_seconds: float
+    seconds: float
+    redactor: Redactor | None
+
+    def index_at(self, time_ns: float) -> int:
+        """Return the index of the first record at a time or later."""
+        return bisect_left(self.times_ns, time_ns)
+
+    def without_secrets(self, *outcomes: RequestOutcome) -> Sequence[RequestOutcome]:
+        """Return the outcomes with every redacted value replaced by the same digits.
+
+        A redacted recording has tokens in the place of secrets. Without its key, a sweep makes
+        other tokens for the values that the handlers return. Tokens too short for the redactor to
+        search for are kept, because they would be found in unrelated texts, too.
+        """
+        if self.redactor is None:
+            return outcomes
+        redacted = [outcome.changed(self.redactor.redact) for outcome in outcomes]
+        manifest = self.redactor.manifest()
+        tokens = [each for each in manifest["tokens"] if len(each) >= manifest["follow_chars_min"]]
+        tokens.sort(key=len, reverse=True)
+        found = re.compile("|".join(map(re.escape, tokens)).encode())
+        return [
+            outcome.changed(lambda _, body: found.sub(lambda token: _MASK * len(token[0]), body))
+            for outcome in redacted
+        ]
+
+
+def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
+    """Load the recording of one session of role `server`.
+
+    Raises:
+        RecordingError: The file is no such recording.
+    """
+    trace = load_trace(path, purpose="a sweep")
+    if any(record.channel for record in trace.journal):
+        raise RecordingError("a sweep takes a recording of one session; this one holds several")
+    reader = _TraceReader()
+    for index, record in enumerate(trace.journal):
+        reader.read(index, record)
+    return reader.trace(trace)
+
+
+_OutcomesByName: TypeAlias = defaultdict[tuple[str, str], list[RecordedOutcome]]
+
+
+def immediate_command(name: str, arguments: bytes) -> CommandBody:
+    """Return the command of an effect that a handler performed without waiting."""
+    return CommandBody(name=name, arguments=msgspec.json.decode(arguments))
+
+
+@attrs.define
+class _TraceReader:
+    """Collects the contents of a `SweepTrace`, record by record."""
+
+    inputs: list[Input] = attrs.field(factory=list[Input])
+    turns: defaultdict[str, list[int]] = attrs.field(factory=lambda: defaultdict(list))
+    commands: defaultdict[tuple[str, str], list[bytes]] = attrs.field(
+        factory=lambda: defaultdict(list)
+    )
+    effects: _OutcomesByName = attrs.field(factory=lambda: defaultdict(list))
+    values: _OutcomesByName = attrs.field(factory=lambda: defaultdict(list))
+    states: defaultdict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
+    replies: defaultdict[tuple[str, str], list[list[Reply]]] = attrs.field(
+        factory=lambda: defaultdict(list)
+    )
+    patches: set[tuple[str, Any]] = attrs.field(factory=set[tuple[str, Any]])
+    outcomes: Outcomes = attrs.field(factory=Outcomes)
+    calls: dict[str, str] = attrs.field(factory=dict[str, str])
+    answers: list[str] = attrs.field(factory=list[str])
+    longest_seconds: float = _LONGEST_SECONDS_MIN
+    seconds: float = 0.0
+    _subscriptions: set[str] = attrs.field(factory=set[str])
+    _cause: str | None = None
+    _is_after_input: bool = False
+    _open_requests: dict[int | str, tuple[list[Reply], float]] = attrs.field(
+        factory=dict[int | str, tuple[list[Reply], float]]
+    )
+    _running: dict[str, tuple[CommandBody, float]] = attrs.field(
+        factory=dict[str, tuple[CommandBody, float]]
+    )
+
+    def read(self, index: int, record: Record) -> None:
+        self.seconds = seconds_of(record)
+        if record.lane is not None and record.is_step:
+            self.turns[record.lane].append(index)
+        if record.kind == "in":
+            self._read_in(index, record)
+            return
+        self._is_after_input = False
+        match record.kind:
+            case "out" if record.lane is not None:
+                self._read_out(record.lane, body_bytes(record) or b"")
+            case "cmd":
+                command = decode_body(record, CommandBody)
+                self._running[record.lane or ""] = (command, self.seconds)
+                self.commands[record.lane or "", command.name].append(body_bytes(record) or b"")
+                self.outcomes.add_command(record.lane or "", command)
+            case "res" | "err" | "cxl":
+                self._read_outcome(record)
+            case "val":
+                self._read_value(record)
+            case "mark":
+                self._read_mark(record)
+            case "shut":
+                self._cause = decode_body(record, ShutBody).cause
+            case _:
+                pass
+
+    def trace(self, trace: Trace) -> SweepTrace:
+        # An effect that still runs at the end of the recording never ends in a schedule.
+        for lane, (command, _) in self._running.items():
+            self.effects[lane, command.name].append(RecordedOutcome("cxl", b"null"))
+        redaction, journal = trace.opening.redaction, trace.journal
+        return SweepTrace(
+            opening=trace.opening,
+            digest=hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16],
+            inputs=self.inputs,
+            answers=self.answers,
+            turns=self.turns,
+            times_ns=[record.time_ns for record in journal],
+            commands=self.commands,
+            effects=self.effects,
+            values=self.values,
+            states=self.states,
+            replies=self.replies,
+            patches=frozenset(self.patches),
+            outcomes=self.outcomes,
+            calls=self.calls,
+            longest_seconds=self.longest_seconds,
+            seconds=self.seconds,
+            redactor=None if redaction is None else redactor_for_replay(redaction, journal),
+        )
+
+    def _note_duration(self, begin: float) -> None:
+        self.longest_seconds = max(self.longest_seconds, self.seconds - begin)
+
+    def _read_in(self, index: int, record: Record) -> None:
+        messages = messages_in(body_bytes(record) or b"")
+        are_replies = [self._read_reply(index, message) for message in messages]
+        if all(are_replies):
+            return
+        for position, message in enumerate(messages):
+            lane = f"r{message_name(record.number, position)}"
+            method = message_fields(message).method
+            self.calls[lane] = call_text(message)
+            if method in METHODS and METHODS[method].is_subscription:
+                self._subscriptions.add(lane)
+        if not (self._is_after_input and record.time_ns <= self.inputs[-1].time_ns + _READ_NS):
+            self.inputs.append(
+                Input(
+                    index=index,
+                    time_ns=record.time_ns,
+                    messages={},
+                    responses_before=len(self.answers),
+                )
+            )
+        self.inputs[-1].messages[record.number] = received_data(record)
+        self._is_after_input = True
+
+    def _read_reply(self, index: int, message: bytes) -> bool:
+        """Keep a message about a request of a handler; return whether the message is one."""
+        fields = message_fields(message)
+        about = fields.id if fields.is_response else UNSET
+        if fields.method == PROGRESS:
+            about = fields.params.get(PROGRESS_TOKEN, UNSET)
+        if isinstance(about, UnsetType) or about not in self._open_requests:
+            return False
+        replies, begin = self._open_requests[about]
+        replies.append(Reply(index, message))
+        self._note_duration(begin)
+        return True
+
+    def _read_out(self, lane: str, message: bytes) -> None:
+        # No schedule comes to the end of the session, which has caused this.
+        is_subscription = request_lane_name(lane) in self._subscriptions
+        if self._cause is not None and (is_subscription or self._cause != "eof"):
+            return
+        fields = message_fields(message)
+        self.outcomes.add_message(lane, fields, message)
+        if fields.is_request and not isinstance(fields.id, UnsetType):
+            replies: list[Reply] = []
+            self.replies[lane, fields.method].append(replies)
+            self._open_requests[fields.id] = (replies, self.seconds)
+        elif fields.is_response:
+            self.answers.append(lane)
+
+    def _read_outcome(self, record: Record) -> None:
+        running = self._running.pop(record.lane or "", None)
+        if running is not None:
+            command, begin = running
+            outcome = RecordedOutcome(
+                kind=record.kind,
+                body=body_bytes(record) or b"null",
+                has_waited=bool(record.is_step),
+                is_cancelled=record.envelope == CANCELLED_MEANWHILE,
+            )
+            self.effects[record.lane or "", command.name].append(outcome)
+            if command.name not in _CONTEXT_CALLS:
+                self._note_duration(begin)
+
+    def _read_value(self, record: Record) -> None:
+        body = decode_body(record, ValueBody)
+        if isinstance(body.arguments, msgspec.Raw):
+            command = immediate_command(body.name, bytes(body.arguments))
+            self.outcomes.add_command(record.lane or "", command)
+        if body.error is UNSET:
+            value = bytes(body.value) if isinstance(body.value, msgspec.Raw) else b""
+            outcome = RecordedOutcome("res", value)
+        else:
+            outcome = RecordedOutcome("err", encode_body(body.error))
+        self.values[record.lane or "", body.name].append(outcome)
+
+    def _read_mark(self, record: Record) -> None:
+        body = decode_body(record, MarkBody)
+        if body.name == SUSPENDED_MARK and body.value is not None:
+            self.states[record.lane or ""].append(body.value)
+        if body.name == PATCHED_MARK:
+            self.patches.add((record.lane or "", body.value))
+
+
+# Comparison ---------------------------------------------------------------------------------------
+
+
+def outcome_differences(
+    recorded: RequestOutcome, swept: RequestOutcome
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the first difference of each lane's effects, then that of the messages.
+
+    A difference is its path, the recorded value and that of the schedule; `UNSET` is none.
+    """
+    for lane in recorded.commands | swept.commands:
+        left, right = recorded.commands.get(lane, []), swept.commands.get(lane, [])
+        yield from _first_difference(f"effect of lane {lane}", left, right)
+    if swept.responses < recorded.responses:
+        yield "answer", recorded.messages[-1], UNSET
+        return
+    yield from _first_difference("", recorded.messages, swept.messages)
+
+
+def _first_difference(
+    name: str, recorded: Sequence[bytes], swept: Sequence[bytes]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the first difference of two lists of effects, or of messages if there is no `name`."""
+    for left, right in zip(recorded, swept, strict=False):
+        for path, old, new in json_differences(left, right)[:1]:
+            yield f"{name or message_fields(left).method or 'answer'} {path}", old, new
+            return
+    if len(recorded) != len(swept):
+        common = min(len(recorded), len(swept))
+        yield name or "messages", _at(recorded, common), _at(swept, common)
+
+
+def _at(messages: Sequence[bytes], index: int) -> object:
+    return messages[index] if index < len(messages) else UNSET
