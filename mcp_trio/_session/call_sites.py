@@ -49,6 +49,9 @@ _WITHOUT_INFLUENCE: Final = frozenset(
     | {"bdb", "pdb", "coverage", "debugpy", "pydevd", "_pydevd_bundle"}
 )
 
+# The module with which Trio wakes its event loop, as for the finalizer of an async generator.
+_WAKES_LOOP: Final = "trio._core._wakeup_socketpair"
+
 # Modules of this package whose changes of the outside count as the caller's: a handler may open a
 # client or a channel by itself.
 _OUTGOING: Final = ("mcp_trio._client.", "mcp_trio._transports.")
@@ -109,6 +112,7 @@ def responsible_frame(
         module = module_of(frame)
         is_outgoing = is_outside and module.startswith(_OUTGOING)
         is_internal = owner == "mcp_trio" and not is_outgoing
+        is_internal |= module == _WAKES_LOOP
         if is_internal or module.partition(".")[0] in _WITHOUT_INFLUENCE:
             return None
         if owner == "library":

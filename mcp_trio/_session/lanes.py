@@ -25,15 +25,21 @@ an exception, so this one does nothing that could raise. It replaces the corouti
 `Task.coro`, before the first step. The tests of child tasks fail without it.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+import logging
+import sys
+import warnings
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from random import Random
 from types import coroutine
 from typing import Any, Final
 
 import msgspec
 import trio
+
+from mcp_trio._session.call_sites import is_collecting
 
 
 class Lane(msgspec.Struct, eq=False):
@@ -75,7 +81,7 @@ class Lane(msgspec.Struct, eq=False):
         """Return the lane of the next task that this one spawns, or of a thread."""
         outer = None if self.outer is None else self.outer.child(has_own_pace=has_own_pace)
         lane = Lane(f"{self.name}.{self.children}", self.order, outer, self.has_steps)
-        lane.has_own_pace = has_own_pace
+        lane.has_own_pace = has_own_pace or self.has_own_pace
         self.children += 1
         return lane
 
@@ -175,11 +181,11 @@ def as_spawned(context: Context) -> Context:
     return copied
 
 
-def _take_child(context: Context) -> Lane | None:
+def _take_child(context: Context, *, has_own_pace: bool = False) -> Lane | None:
     spawner = context.get(LANE)
     if spawner is None:
         return None
-    child = spawner.child()
+    child = spawner.child(has_own_pace=has_own_pace)
     context.run(LANE.set, child)
     return child
 
@@ -200,6 +206,58 @@ class _LaneInstrument(trio.abc.Instrument):
             task.coro = driven
 
 
+# Async generators ---------------------------------------------------------------------------------
+#
+# Trio closes an async generator that a task drops in a system task, which has no lane. Here the
+# task has one: a child of the lane that dropped the generator, numbered at that moment. If the
+# collector of reference cycles finds a generator, no step says when, and Trio closes it.
+
+_LOGGER: Final = logging.getLogger("trio.async_generator_errors")  # the one that Trio uses
+Generating = AsyncGenerator[Any, Any]
+
+
+def _finalize(
+    by_trio: Callable[[Generating], None],
+    token: trio.lowlevel.TrioToken,
+    generator: Generating,
+) -> None:
+    """Close a generator that nothing refers to, in a task with a lane."""
+    lane = LANE.get()
+    if is_collecting() or next(lanes_with_steps(lane), None) is None:
+        by_trio(generator)
+        return
+    context = copy_context()
+    _take_child(context, has_own_pace=True)  # Trio starts the task in some later turn
+    token.run_sync_soon(_start_to_close, by_trio, generator, context)
+    name = getattr(generator, "__qualname__", generator)
+    warnings.warn(
+        f"the async generator {name!r} was dropped before its end: iterate over it inside of"
+        " `async with aclosing(...)`, so that it is closed at once",
+        ResourceWarning,
+        source=generator,
+        stacklevel=2,
+    )
+
+
+def _start_to_close(
+    by_trio: Callable[[Generating], None], generator: Generating, context: Context
+) -> None:
+    try:
+        trio.lowlevel.spawn_system_task(_close, generator, context=context)
+    except RuntimeError:  # the Trio run ends, and closes all generators by itself
+        by_trio(generator)
+
+
+async def _close(generator: Generating) -> None:
+    """Close a generator, which may not wait any more: its waits are cancelled."""
+    try:
+        with trio.CancelScope(shield=True) as scope:
+            scope.cancel()
+            await generator.aclose()
+    except BaseException:
+        _LOGGER.exception("the async generator %r failed while it was closed", generator)
+
+
 _INSTRUMENT: Final = trio.lowlevel.RunVar[_LaneInstrument | None]("mcp_trio_lanes", None)
 
 
@@ -209,3 +267,7 @@ def watch_lanes() -> None:
         instrument = _LaneInstrument()
         trio.lowlevel.add_instrument(instrument)
         _INSTRUMENT.set(instrument)
+        by_trio = sys.get_asyncgen_hooks().finalizer
+        if by_trio is not None:  # Trio removes the hooks when its run ends
+            token = trio.lowlevel.current_trio_token()
+            sys.set_asyncgen_hooks(finalizer=partial(_finalize, by_trio, token))

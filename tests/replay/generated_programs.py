@@ -7,7 +7,9 @@ chance. Two live runs of one program hardly ever do the same.
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -17,6 +19,8 @@ from mcp_trio import Context, Server
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
+
+VARIABLE = ContextVar("variable", default=0)
 
 PAUSES = (0, 0.0005, 0.001, 0.002)
 DEPTH_MAX = 3
@@ -236,12 +240,100 @@ def cleaning_up(parts: Parts) -> Block:
     return block
 
 
-LEAVES = (sleeping, incrementing, calling, calling, receiving)
+def generating(parts: Parts) -> Block:
+    """A block that reads an async generator to its end, or leaves it to be garbage-collected."""
+
+    async def block(run: Run) -> None:
+        async def generate() -> AsyncGenerator[int]:
+            try:
+                for number, inner in enumerate(parts.inner):
+                    await inner(run)
+                    yield number
+            finally:
+                run.note("generator closed")
+                if not is_abandoned:
+                    await trio.sleep(parts.pause)
+
+        is_abandoned = parts.number % 2 == 0
+        if is_abandoned:
+            async for number in generate():
+                run.note("generated", number)
+                break
+        else:
+            async with aclosing(generate()) as numbers:
+                async for number in numbers:
+                    run.note("generated", number)
+        run.note("after the generator")
+
+    return block
+
+
+def scoping(parts: Parts) -> Block:
+    """A block whose tasks inherit a context variable and set their own."""
+
+    async def block(run: Run) -> None:
+        async def each(inner: Block, number: int) -> None:
+            inherited = VARIABLE.get()
+            VARIABLE.set(number)
+            await inner(run)
+            run.note("variable", inherited, VARIABLE.get())
+
+        VARIABLE.set(parts.number)
+        async with trio.open_nursery() as nursery:
+            for number, inner in enumerate(parts.inner):
+                nursery.start_soon(each, inner, number)
+        run.note("variable", VARIABLE.get())
+
+    return block
+
+
+def hosting(parts: Parts) -> Block:
+    """A block that opens a nursery in which other requests start tasks."""
+
+    async def block(run: Run) -> None:
+        nurseries = run.shared["nurseries"]
+        async with trio.open_nursery() as nursery:
+            nurseries.append(nursery)
+            try:
+                await parts.inner[0](run)
+                await trio.sleep(parts.pause)
+            finally:
+                nurseries.remove(nursery)
+        run.note("hosted")
+
+    return block
+
+
+def visiting(parts: Parts) -> Block:
+    """A block that starts a task in the nursery of any request; it waits for the start only."""
+
+    async def block(run: Run) -> None:
+        nurseries = run.shared["nurseries"]
+        if not nurseries:
+            return
+
+        async def visit(*, task_status: trio.TaskStatus[None]) -> None:
+            run.note("visiting")
+            await trio.sleep(parts.pause)
+            task_status.started()
+            for _ in range(3):
+                await trio.sleep(parts.pause)
+                run.note("visited")
+
+        with suppress(RuntimeError):  # the nursery's request was cancelled before the start
+            await nurseries[parts.number % len(nurseries)].start(visit)
+        run.note("started")
+
+    return block
+
+
+LEAVES = (sleeping, incrementing, calling, calling, receiving, visiting)
 BRANCHES = (
     limiting(lambda: trio.Semaphore(2)),
     limiting(lambda: trio.CapacityLimiter(2)),
     limiting(trio.Lock),
     *(awaiting_event, spawning, timing_out, racing, passing_on, awaiting_condition, cleaning_up),
+    *(generating, scoping, hosting),
 )
 
 
@@ -267,7 +359,7 @@ def make_server(seed: int) -> tuple[Server, dict[int, list[Any]]]:
     def memory() -> dict[str, Any]:
         if not shared:
             send, receive = trio.open_memory_channel[int](math.inf)
-            shared.update(count=0, mail=receive, send=send)
+            shared.update(count=0, mail=receive, send=send, nurseries=[])
         return shared
 
     @server.tool

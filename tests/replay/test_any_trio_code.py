@@ -7,6 +7,7 @@ import trio
 
 from mcp_trio import Context, Server, effect
 from mcp_trio._recorder.clock import TickClock
+from mcp_trio._replay.trace import load_trace
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import replay
@@ -212,3 +213,59 @@ async def call_and_notify(peer):
 
 def test_a_handler_of_notifications_wakes_a_request_again(record):
     assert_replays(record(make_notified(), call_and_notify), make_notified)
+
+
+# Async generators that a handler drops before their end.
+
+DROPPED = "ignore:the async generator .* was dropped:ResourceWarning"
+
+
+def make_dropper(*, fails=False):
+    def make_server():
+        server, seen = Server("dropper"), []
+
+        @server.tool
+        async def run() -> list[int]:
+            number = len(seen)
+
+            async def generate():
+                try:
+                    yield number
+                finally:
+                    seen.append(number)
+                    if fails:
+                        raise ValueError("while it was closed")
+                    await trio.sleep(1)  # cancelled at once
+                    seen.append(-1)
+
+            async for _ in generate():
+                break
+            for _ in range(3):
+                seen.append(await fetch(number))
+            return seen
+
+        return server
+
+    return make_server
+
+
+@pytest.mark.filterwarnings(DROPPED)
+def test_a_generator_that_a_handler_drops_is_closed_in_its_turn(record):
+    make_server = make_dropper()
+    path = record(make_server(), call_twice)
+    assert_replays(path, make_server)
+    lanes = {lane for record in load_trace(path).journal if (lane := record.lane)}
+    assert len({lane for lane in lanes if lane.endswith(".0.0")}) == 2  # one for each generator
+
+
+@pytest.mark.filterwarnings(DROPPED)
+def test_a_handler_is_warned_of_a_generator_that_it_drops(record):
+    with pytest.warns(ResourceWarning, match=r"'make_dropper.*generate' was dropped before its"):
+        record(make_dropper()(), call_twice)
+
+
+@pytest.mark.filterwarnings(DROPPED)
+def test_a_generator_that_fails_while_it_is_closed_is_logged(record, caplog):
+    record(make_dropper(fails=True)(), call_twice)
+    logged = [each for each in caplog.records if each.name == "trio.async_generator_errors"]
+    assert [str(each.exc_info[1]) for each in logged] == ["while it was closed"] * 2

@@ -6,6 +6,9 @@ from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.recording import replay
 from tests.replay import generated_programs as programs
 
+# Programs drop async generators before their end.
+pytestmark = pytest.mark.filterwarnings("ignore:the async generator:ResourceWarning")
+
 # The number of programs, and how often each is replayed.
 QUICK = range(6)
 SLOW = range(6, 60)

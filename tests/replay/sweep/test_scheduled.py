@@ -225,6 +225,7 @@ def test_the_recorded_order_leads_to_the_recorded_responses(golden):
     assert report.differences == ()
 
 
+@pytest.mark.filterwarnings("ignore:the async generator:ResourceWarning")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_schedule_of_any_program_is_repeated_exactly(tmp_path, seed):
     """Random order, cancellation, clean-up: the same decisions lead to the same outcome."""
