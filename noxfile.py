@@ -132,6 +132,7 @@ def bench(session: nox.Session) -> None:
     install(session)
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
+    session.run("python", "tools/bench/recording.py")
     session.run("python", "tools/bench/stateless_cost.py")
     session.run("python", "tools/bench/over_http.py", *session.posargs)
     session.run("python", "tools/bench/over_sockets.py", *session.posargs)

@@ -10,7 +10,6 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Final, TypeAlias, TypeVar
 
 import attrs
@@ -67,25 +66,6 @@ def turns(
                 yield name, in_flight, cost
 
 
-def cpu_of_loads(
-    effort: Effort, start: Callable[[ExitStack], Mapping[Server, ServerUnderLoad]]
-) -> Mapping[Server, Mapping[int, Sequence[float]]]:
-    """Return the CPU time per 1,000 calls, in ms: by server and calls in flight, one a round.
-
-    `start` starts the servers of a round, and enters them into the stack.
-    """
-
-    def measure_round(round_: int) -> Iterator[tuple[Server, int, float]]:
-        with ExitStack() as stack:
-            servers = start(stack)
-            for server in servers.values():
-                server.initialize()
-            for name, in_flight, cost in turns(servers, IN_FLIGHT, effort, round_):
-                yield name, in_flight, cost.cpu_ms_per_1000
-
-    return medians_of(effort.rounds, measure_round)
-
-
 def add_rows(title: str, cost: Cost) -> Iterator[tuple[str, float]]:
     """Yield the figures of a load of `add` calls."""
     percentiles = statistics.quantiles(cost.call_seconds, n=100)
@@ -124,14 +104,6 @@ def effort_from(
     if options.rounds:
         effort = attrs.evolve(effort, rounds=options.rounds)
     return effort, options.json
-
-
-def with_rounds(effort: Effort, arguments: Sequence[str], description: str) -> Effort:
-    """Return the effort with the rounds that the arguments name."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--rounds", type=int, help="how often everything is measured")
-    rounds = parser.parse_args(arguments).rounds or effort.rounds
-    return attrs.evolve(effort, rounds=rounds)
 
 
 def print_json(results: Mapping[str, object], counts: object) -> None:

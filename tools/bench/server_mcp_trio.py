@@ -1,14 +1,16 @@
 """The benchmarked server on mcp_trio; the other servers have the same tools."""
 
 import gc
+import time
 from typing import Final
 
 import serve_sockets
 import trio
 from bench_options import count_function_calls, function_calls, options_parser
 
-from mcp_trio import Context, Server
-from mcp_trio.recording import RecordOptions, Redaction
+from mcp_trio import Context, Server, effect
+from mcp_trio._session import nondeterminism
+from mcp_trio.recording import RecordOptions, Redaction, replay
 
 server = Server("bench")
 HELD: Final = frozenset({"HttpSession", "Session", "SessionChannel", "AnswerStream"})
@@ -34,20 +36,32 @@ async def notify(count: int, *, ctx: Context) -> int:
     return count
 
 
-def plus(a: int, b: int) -> int:
-    """The effect of `add`, after `use_effects`."""
+@effect
+async def plus(a: int, b: int) -> int:
+    """The effect of `add`, after `use_effect`."""
     return a + b
 
 
-def use_effects() -> None:
-    """Let `add` read the clock, draw a random number, and run an effect."""
+def use_effect() -> None:
+    """Let `add` call an effect."""
     server.remove_tool("add")
 
     @server.tool(name="add")
-    async def _(a: int, b: int, *, ctx: Context) -> int:
-        ctx.now()
-        ctx.random.random()
-        return await ctx.effect(plus, a, b)
+    async def _(a: int, b: int) -> int:
+        return await plus(a, b)
+
+
+def print_replay(recording: str) -> None:
+    """Replay a recording; print its number of records, and the seconds of CPU time."""
+    begin = time.process_time()
+    records = replay(recording, server).records
+    print(records, time.process_time() - begin)
+
+
+def watch_nothing() -> None:
+    """Let a replay neither capture clocks and random numbers nor look for untracked calls."""
+    installation = vars(nondeterminism)["_Installation"]  # Users cannot do without it.
+    installation.install = lambda _: None
 
 
 def add_tool(number: int) -> None:
@@ -73,24 +87,37 @@ def main() -> None:
     parser.add_argument("--address", help="a port, or the path of a socket file")
     parser.add_argument("--record", metavar="PATH")
     parser.add_argument("--redact", action="store_true", help="by the default rules")
-    parser.add_argument("--effects", action="store_true", help="`add` acts through the context")
+    parser.add_argument("--effect", action="store_true", help="`add` calls an effect")
+    parser.add_argument("--replay", metavar="PATH", help="serve nothing, but replay a recording")
+    parser.add_argument("--watch-nothing", action="store_true", help="in the replay")
     options = parser.parse_args()
     for number in range(options.tools):
         add_tool(number)
     if options.count_calls:
         server.tool(function_calls)
         count_function_calls()
-    if options.effects:
-        use_effects()
-    record = None if options.record is None else RecordOptions(options.record, overwrite=True)
-    if options.redact:
-        record = RecordOptions(options.record, redaction=Redaction(), overwrite=True)
+    if options.effect:
+        use_effect()
+    record = None
+    if options.record:
+        record = RecordOptions(options.record, redaction=Redaction() if options.redact else None)
+    if options.replay:
+        if options.watch_nothing:
+            watch_nothing()
+        print_replay(options.replay)
+        return
     if options.transport:
         serve_sockets.run(server, options.transport, options.address)
     elif options.port:
         server.tool(holdings)
         streams = options.form == "sse"
-        server.run("http", port=options.port, server=options.host, streams_answers=streams)
+        server.run(
+            "http",
+            port=options.port,
+            server=options.host,
+            streams_answers=streams,
+            record=record,
+        )
     else:
         server.run(record=record)
 

@@ -5,24 +5,18 @@ counts (Linux only). The aim is that our stateless call costs at most 1.15 times
 slowness is no failure.
 """
 
+import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import attrs
 from load import NEWEST_LEGACY, STATELESS_VERSION, ServerUnderLoad
-from measuring import (
-    IN_FLIGHT,
-    Effort,
-    cpu_of_loads,
-    print_table,
-    ratio_text,
-    ratios,
-    with_rounds,
-)
+from measuring import IN_FLIGHT, Effort, medians_of, print_table, ratio_text, ratios, turns
 from servers import OURS, STATELESS_PEERS, BenchFolder
 
 EFFORT: Final = Effort(rounds=5, turns=4, seconds=0.3)
@@ -35,16 +29,21 @@ Figures = Mapping[ServerAtVersion, Mapping[int, Sequence[float]]]
 
 
 def measure(effort: Effort, bench_folder: BenchFolder) -> Figures:
-    def start(stack: ExitStack) -> Mapping[ServerAtVersion, ServerUnderLoad]:
-        return {
-            (name, version): stack.enter_context(
-                ServerUnderLoad(command, bench_folder.environment(), version)
-            )
-            for name, command in bench_folder.stateless_commands().items()
-            for version in (NEWEST_LEGACY, STATELESS_VERSION)
-        }
+    def measure_round(round_: int) -> Iterator[tuple[ServerAtVersion, int, float]]:
+        with ExitStack() as stack:
+            servers = {
+                (name, version): stack.enter_context(
+                    ServerUnderLoad(command, bench_folder.environment(), version)
+                )
+                for name, command in bench_folder.stateless_commands().items()
+                for version in (NEWEST_LEGACY, STATELESS_VERSION)
+            }
+            for server in servers.values():
+                server.initialize()
+            for name, in_flight, cost in turns(servers, IN_FLIGHT, effort, round_):
+                yield name, in_flight, cost.cpu_ms_per_1000
 
-    return cpu_of_loads(effort, start)
+    return medians_of(effort.rounds, measure_round)
 
 
 def print_figures(figures: Figures) -> None:
@@ -69,7 +68,10 @@ def cell(figures: Figures, name: str, in_flight: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    effort = with_rounds(EFFORT, arguments, "Measure the cost of stateless calls.")
+    parser = argparse.ArgumentParser(description="Measure the cost of stateless calls.")
+    parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    rounds = parser.parse_args(arguments).rounds or EFFORT.rounds
+    effort = attrs.evolve(EFFORT, rounds=rounds)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as name:
         print_figures(measure(effort, BenchFolder(Path(name))))
     return 0
