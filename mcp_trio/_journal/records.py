@@ -302,7 +302,15 @@ class RecordEncoder:
         embedded: Raw | UnsetType = UNSET
         body_base64 = None
         if body is not None:
-            if embed and _is_verbatim_in_json(body):
+            # A JSON reader returns one line without space around it unchanged.
+            if (
+                embed
+                and body
+                and body[0] > _SPACE
+                and body[-1] > _SPACE
+                and _LF not in body
+                and _CR not in body
+            ):
                 embedded = Raw(body)
             else:
                 body_base64 = b64encode(body).decode()
@@ -356,17 +364,6 @@ class RecordEncoder:
         lines = _ENCODER.encode_lines(records)
         self._digest.add(lines)
         return lines
-
-
-def _is_verbatim_in_json(body: bytes) -> bool:
-    """Return whether a JSON reader returns `body` unchanged: one line without space around it."""
-    return (
-        body != b""
-        and body[0] > _SPACE
-        and body[-1] > _SPACE
-        and _LF not in body
-        and _CR not in body
-    )
 
 
 def body_bytes(record: Record) -> bytes | None:

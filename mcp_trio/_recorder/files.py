@@ -89,6 +89,10 @@ EXISTS: Final = (
 """The text of the `FileExistsError` for a file that would be overwritten."""
 
 
+# Calls from here must not be looked at as those of a handler.
+_write: Final = os.write
+
+
 class FileSink:
     """A sink that writes a new file, which only its owner can read.
 
@@ -141,12 +145,12 @@ class FileSink:
 
     def write(self, data: bytes) -> None:
         """Append `data`; if the disk takes only a part of it, remove that and raise OSError."""
-        rest = memoryview(data)
         if self._syncing is not None:
             self._syncing.report()
         try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            written = _write(self._descriptor, data)
+            while written < len(data):
+                written += _write(self._descriptor, memoryview(data)[written:])
         except OSError:
             if self._is_regular:
                 with suppress(OSError):

@@ -128,6 +128,7 @@ class Recorder:
         self._thread: WritingThread | None = None
         self.sessions = self._sessions_ended = 0
         self._unwritten_bytes = 0
+        self._unwritten_bytes_max = limits.recording.unwritten_bytes_max
         # The last step, until a record follows it, and the steps since the last record before it.
         self._step: tuple[int, str, int] | None = None
         self._steps: list[str | int] = []
@@ -177,10 +178,9 @@ class Recorder:
 
         As with `record`, many accumulated records are written.
         """
-        if self._step is not None:
-            self._list_step(*self._step)
-            if self._unwritten_bytes > self.limits.recording.unwritten_bytes_max:
-                self.flush()
+        step, self._step = self._step, None
+        if step is not None:
+            self._list_step(*step)
         self._step = channel, lane, self.clock_ns()
 
     def _list_step(self, channel: int, lane: str, time_ns: int) -> None:
@@ -198,7 +198,7 @@ class Recorder:
         if self._steps:
             lanes, self._steps = self._steps, []
             body = encode_body(StepsBody(lanes=lanes))
-            self._record("step", body, channel=self._steps_channel, time_ns=self._steps_begin_ns)
+            self.record("step", body, channel=self._steps_channel, time_ns=self._steps_begin_ns)
 
     def record(
         self,
@@ -211,13 +211,17 @@ class Recorder:
         envelope: Mapping[str, Any] | None = None,
         embed: bool = True,
         is_step: bool = False,
+        time_ns: int | None = None,
     ) -> int:
         """Buffer a record and return its number, which it has even if it is lost.
 
         `body` is a message or a JSON text; `embed=False` is for bytes that may not be JSON in
-        UTF-8. `is_step` is True if the lane has waited in the operation that ends here. When many
-        records have accumulated, they are written.
+        UTF-8. `is_step` is True if the lane has waited in the operation that ends here. `time_ns`
+        is the time of the record, by default now. When many records have accumulated, they are
+        written.
         """
+        if self._unwritten_bytes > self._unwritten_bytes_max:
+            self.flush()
         step, self._step = self._step, None
         if step is not None:
             # A lane that has waited in an operation since that step has begun another one.
@@ -227,34 +231,7 @@ class Recorder:
                 self._list_step(*step)
         if self._steps:
             self._record_steps()
-        number = self._record(
-            kind,
-            body,
-            lane=lane,
-            ordinal=ordinal,
-            channel=channel,
-            envelope=envelope,
-            embed=embed,
-            is_step=is_step,
-        )
-        if self._unwritten_bytes > self.limits.recording.unwritten_bytes_max:
-            self.flush()
-        return number
-
-    def _record(
-        self,
-        kind: str,
-        body: bytes | None,
-        *,
-        lane: str | None = None,
-        ordinal: int | None = None,
-        channel: int = 0,
-        envelope: Mapping[str, Any] | None = None,
-        embed: bool = True,
-        is_step: bool = False,
-        time_ns: int | None = None,
-    ) -> int:
-        self._unwritten_bytes += _RECORD_BYTES + len(body or b"")
+        self._unwritten_bytes += _RECORD_BYTES + (0 if body is None else len(body))
         if self._mode is not _Mode.DIRECT and not self._makes_room(body):
             self._lost += 1
             return self._encoder.skip()
@@ -299,9 +276,9 @@ class Recorder:
             self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
             self.flush()
             return
-        if self._step is not None:
-            self._list_step(*self._step)
-            self._step = None
+        step, self._step = self._step, None
+        if step is not None:
+            self._list_step(*step)
         self._record_steps()
         self.flush()
         if self._mode is _Mode.PAUSED:
@@ -731,18 +708,18 @@ def _redactor(
     return Redactor(options.redaction, key=key, schemas=schemas(), limits=limits)
 
 
-def _sink(target: Path, options: RecordOptions, limits: Limits) -> Segments:
+def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
+    path = os.fspath(target)
+    open_file = partial(
+        _open_file, overwrite=options.overwrite, sync_seconds=options.sync_seconds, limits=limits
+    )
     try:
-        if options.segment_bytes_max or options.segment_seconds_max:
-            _check_room(os.fspath(target), overwrite=options.overwrite)
+        if options.segment_bytes_max is None and options.segment_seconds_max is None:
+            return open_file(path)
+        _check_room(path, overwrite=options.overwrite)
         return Segments(
-            target,
-            open_file=partial(
-                _open_file,
-                overwrite=options.overwrite,
-                sync_seconds=options.sync_seconds,
-                limits=limits,
-            ),
+            path,
+            open_file=open_file,
             bytes_max=options.segment_bytes_max,
             seconds_max=options.segment_seconds_max,
         )

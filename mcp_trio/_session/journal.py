@@ -26,7 +26,6 @@ import trio
 
 from mcp_trio._journal.records import PATCHED_MARK, MarkBody, ShutBody, value_body
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import DecodedMessage, PrincipalMessage
 from mcp_trio._session.lanes import Lane, lane_in
 from mcp_trio.errors import LocalProtocolError
 
@@ -464,10 +463,8 @@ class Recording(_Live):
             envelope = {"discarded": message.size}
             message = message.prefix
             embed = False
-        elif (
-            isinstance(message, PrincipalMessage | DecodedMessage) and message.principal is not None
-        ):
-            envelope = {"principal": message.principal}
+        elif (principal := getattr(message, "principal", None)) is not None:
+            envelope = {"principal": principal}
         return self.recorder.record(
             "in", message, envelope=envelope, embed=embed, channel=self.channel
         )
