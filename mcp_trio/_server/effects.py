@@ -6,6 +6,7 @@ there, and for its attributes.
 
 import functools
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -170,11 +171,6 @@ _TEXT: Final = frozenset({str})
 _WALKED_LEVELS: Final = 3
 
 _Run = Callable[[], Any]
-_Signatures = WeakKeyDictionary[types.FunctionType, inspect.Signature]
-
-# The signatures of plain functions and of bound methods, which lack the first parameter.
-_FREE: Final = _Signatures()
-_BOUND: Final = _Signatures()
 
 
 def effect_of(
@@ -207,8 +203,15 @@ def _arguments(
     args: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> bytes:
-    encoder = _ArgumentEncoder(served)
     named = _named(function, args, keywords)
+    if _are_plain(named.values()):
+        try:
+            text = encode_body(named)
+        except Exception:  # The encoder below finds out which of the arguments has no JSON form.
+            text = b""
+        if 0 < len(text) <= served.shared.limits.requests.effect_bytes_max:
+            return text
+    encoder = _ArgumentEncoder(served)
     return encode_body({name: msgspec.Raw(encoder.encode(value)) for name, value in named.items()})
 
 
@@ -223,20 +226,58 @@ def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> M
         keywords = {**function.keywords, **keywords}
         function = function.func
     try:
-        bound = _signature(function).bind(*args, **keywords)
+        parameters = _parameters(function)
+        if not keywords and parameters.allow_by_position(len(args)):
+            return dict(zip(parameters.names, args, strict=False))
+        bound = parameters.signature.bind(*args, **keywords)
     except (TypeError, ValueError):
         return {**{str(position): value for position, value in enumerate(args)}, **keywords}
     return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
-def _signature(function: Any) -> inspect.Signature:
+@attrs.define(eq=False)
+class _Parameters:
+    """The signature of a function.
+
+    Attributes:
+        names: The names of all parameters, if a call may give each of them by position.
+    """
+
+    signature: inspect.Signature
+    names: Sequence[str] = attrs.field(init=False)
+    _required: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        parameters = self.signature.parameters.values()
+        self.names = [*self.signature.parameters]
+        self._required = sum(each.default is each.empty for each in parameters)
+        if "self" in self.names or any(each.kind not in _BY_POSITION for each in parameters):
+            self.names, self._required = [], math.inf
+
+    def allow_by_position(self, count: int) -> bool:
+        """Return whether `count` arguments by position belong to the first names."""
+        return self._required <= count <= len(self.names)
+
+
+# The parameters of plain functions and of bound methods, which lack the first parameter.
+_FREE: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
+_BOUND: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
+
+_BY_POSITION: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+def _parameters(function: Any) -> _Parameters:
     plain = called_function(function)
     if not isinstance(plain, types.FunctionType):
-        return inspect.signature(function)
-    known = _FREE if plain is function else _BOUND
-    if plain not in known:
-        known[plain] = inspect.signature(function)
-    return known[plain]
+        return _Parameters(inspect.signature(function))
+    cache = _FREE if plain is function else _BOUND
+    known = cache.get(plain)
+    if known is None:
+        known = cache[plain] = _Parameters(inspect.signature(function))
+    return known
 
 
 @attrs.frozen

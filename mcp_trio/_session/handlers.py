@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-import attrs
 import msgspec
 import trio
 
@@ -50,8 +49,7 @@ InputResponse: TypeAlias = types.ElicitResult | types.CreateMessageResult | type
 AskInRounds: TypeAlias = Callable[["Handling", Sequence[Question]], Awaitable[list[Any]]]
 
 
-@attrs.frozen(eq=False)
-class RunningEffect:
+class RunningEffect(msgspec.Struct, frozen=True, eq=False):
     """The effect that the current task runs, and its handler."""
 
     handling: "Handling"

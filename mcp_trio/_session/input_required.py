@@ -193,7 +193,7 @@ def asking(asked: Sequence[Question]) -> Effect[None]:
         return _question(asked[0])
     questions = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in asked]
     arguments = functools.partial(encode_body, {"questions": questions})
-    return attrs.evolve(_question(asked[0]), name=ASK_ALL, arguments=arguments)
+    return msgspec.structs.replace(_question(asked[0]), name=ASK_ALL, arguments=arguments)
 
 
 def _question(asked: Question, body: bytes = b"") -> Effect[Any]:
