@@ -6,6 +6,7 @@ import nox
 
 nox.needs_version = ">=2025.5.1"
 nox.options.reuse_existing_virtualenvs = True
+nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = True
 
 GROUPS = nox.project.load_toml("pyproject.toml")

@@ -7,6 +7,7 @@ package.json.
 import fcntl
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -38,12 +39,16 @@ AT_ONCE: Final = 3
 
 
 def install_python(environment: PythonEnvironment) -> None:
-    """Make a virtual environment with the pip of this one."""
+    """Make a virtual environment, with uv where it is installed, or else with pip."""
     venv.create(environment.folder, clear=True, symlinks=True)
     python = str(environment.folder / "bin" / "python")
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    if uv := shutil.which("uv"):
+        install = [uv, "pip", "install", "--python", python, "--compile-bytecode"]
+    else:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        install = [*pip, "--python", python, "install"]
     ours = ["--editable", str(HOME)] if environment.has_us else []
-    run([*pip, "--disable-pip-version-check", *environment.requirements(), *ours])
+    run([*install, "--quiet", *environment.requirements(), *ours])
 
 
 def install_npm(environment: NodeEnvironment) -> None:
