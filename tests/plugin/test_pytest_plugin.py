@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 # Test runs in this process forget the modules that they import first. httpx2 keeps the exceptions
-# of the httpcore2 that it has seen first, and would not know those of a second import.
+# of the httpcore2 that it has seen first, and would not know those of a second import. Those of the
+# replay would be compiled again in each run.
 import httpcore2  # noqa: F401
 import pytest
 
+import mcp_trio.recording  # noqa: F401
 from mcp_trio import Client
 from mcp_trio.testing import simulate
 
