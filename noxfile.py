@@ -15,6 +15,14 @@ COMPILED = ("mcp_trio", "recordings", "tools")
 QUICK = ("jsonrpc", "protocol", "journal", "schema", "server", "client")
 
 
+def share_byte_code(session: nox.Session) -> None:
+    """Let the two processes that collect the tests find the byte code that the other has written.
+
+    Rewriting the assertions of all tests takes half a minute.
+    """
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+
+
 def install(session: nox.Session, *groups: str, package: bool = True) -> None:
     """Install the package, where it is needed, and the dependency groups of a session."""
     own = ("-e", ".") if package else ()
@@ -33,8 +41,7 @@ def tests(session: nox.Session) -> None:
     install(session, "test")
     # One data file per run, named in full: tests start processes in other folders.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
-    # Two processes collect the tests, and each finds the byte code that the other has written.
-    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    share_byte_code(session)
     if not session.posargs:
         session.env["MCP_TRIO_EXAMPLES"] = "few"
     session.run("coverage", "erase")
@@ -48,6 +55,7 @@ def tests(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run the tests of everything pure, of servers and of clients, in less than a minute."""
     install(session, "test")
+    share_byte_code(session)
     session.env["MCP_TRIO_EXAMPLES"] = "quick"
     folders = session.posargs or [f"tests/{folder}" for folder in QUICK]
     session.run("pytest", "-q", "-n", "2", "-m", "not slow and not real_time", *folders)
@@ -57,6 +65,7 @@ def quick(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """Run the tests that take long or test a tool, and property tests with all their examples."""
     install(session, "test")
+    share_byte_code(session)
     session.run("pytest", "-n", "2", "-m", "slow or hypothesis", *session.posargs)
 
 
