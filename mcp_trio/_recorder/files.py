@@ -89,7 +89,7 @@ EXISTS: Final = (
 """The text of the `FileExistsError` for a file that would be overwritten."""
 
 
-# Calls from here must not be looked at as those of a handler.
+# Calls from here must not be looked at as those of a handler, which takes time.
 _write: Final = os.write
 
 

@@ -28,6 +28,9 @@ from mcp_trio.limits import DEFAULT_LIMITS
 
 _CLOSED: Final = -1
 
+# Calls from here must not be looked at as those of a handler, which takes time.
+_write: Final = os.write
+
 
 @attrs.define(kw_only=True, eq=False)
 class Descriptor:
@@ -48,7 +51,7 @@ class Descriptor:
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
         """Write as many bytes as there is room for; see `ByteSink.write_nowait`."""
-        return os.write(self.fd, data)
+        return _write(self.fd, data)
 
     async def wait_readable(self) -> None:
         """Wait until there is something to read, or the end is reached."""
@@ -148,7 +151,7 @@ class PolledDescriptor(Descriptor):
     def write_nowait(self, data: bytes | memoryview, /) -> int:
         """Write without blocking; see `ByteSink.write_nowait`."""
         self._check_ready(select.POLLOUT)
-        return os.write(self.fd, data[: select.PIPE_BUF])
+        return _write(self.fd, data[: select.PIPE_BUF])
 
     def _read(self) -> bytes:
         self._check_ready(select.POLLIN)
