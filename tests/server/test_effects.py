@@ -73,6 +73,14 @@ def measure(name: str) -> int:
     return len(name)
 
 
+def measure_to(begin: int, end: int = 9) -> int:
+    return end - begin
+
+
+def span(begin: int, end: int = 9, *, step: int = 1) -> int:
+    return (end - begin) // step
+
+
 @effect
 async def look_up(name: str) -> Boat:
     return await find(name)
@@ -160,6 +168,10 @@ async def test_a_cancelled_thread_is_waited_for_and_its_result_counts(server, re
         (functools.partial(measure, "Ada"), command("measure", name="Ada")),
         (functools.partial(measure, name="Ada"), command("measure", name="Ada")),
         (functools.partial(functools.partial(measure), "Ada"), command("measure", name="Ada")),
+        (functools.partial(measure_to, 6), command("measure_to", begin=6)),
+        (functools.partial(measure_to, 6, 9), command("measure_to", begin=6, end=9)),
+        (functools.partial(span, 6), command("span", begin=6)),
+        (functools.partial(span, 0, step=3), command("span", begin=0, step=3)),
         (lambda: 3, command("<lambda>")),
         ("Ada".__len__, command("__len__")),
         (functools.partial(Registry.count, "a", "b"), command("count", names=["a", "b"])),
@@ -209,12 +221,14 @@ async def test_arguments_without_a_json_form_are_recorded_as_opaque(server, reco
     async def run(ctx: Context) -> None:
         await ctx.effect(take, object(), "\ud800", ctx)
         await ctx.effect(count, {1, 2}, object())
+        await ctx.effect(take, "a", "\ud800", None)
 
     asker, told = await record(server)
     await asker.result("tools/call", {"name": "run"})
     opaque = "<opaque>"
     assert told()[0] == command("take", one=opaque, other=opaque, ctx=opaque)
     assert told()[2] == command("count", things=[[1, 2], opaque])
+    assert told()[4] == command("take", one="a", other=opaque, ctx=None)
 
 
 async def test_a_large_argument_is_opaque(record):
