@@ -59,6 +59,10 @@ HTTP_CLOSE: Final = "ctx.http.aclose"
 NOW: Final = "ctx.now"
 MONOTONIC: Final = "ctx.monotonic"
 
+# The values of `Record.is_step`.
+HAS_WAITED: Final = 1
+BEGINS_STEP: Final = 2
+
 # The kinds at which the running digest starts again, whatever the number of the record.
 _DIGEST_KINDS: Final = frozenset({"gap", "end", "open"})
 
@@ -98,7 +102,8 @@ class Record(
         channel: The session in a shared recording; 0 in a recording of one session.
         lane: The path of a task within the session: the request, then child tasks.
         ordinal: The number of the operation in its lane.
-        is_step: 1 if the lane began a step with this record: it has just started, or has waited.
+        is_step: `HAS_WAITED` if the lane has waited in the operation that this record ends;
+            `BEGINS_STEP` if it had just started, or had waited outside of operations.
         time_ns: Nanoseconds since the recording began.
         envelope: Facts about a message that are not in its bytes.
         body: The body, verbatim.
@@ -290,7 +295,7 @@ class RecordEncoder:
         envelope: Mapping[str, Any] | None = None,
         *,
         embed: bool = True,
-        is_step: bool = False,
+        is_step: int = 0,
     ) -> Record:
         """Return the next record.
 
@@ -312,7 +317,7 @@ class RecordEncoder:
             channel=channel,
             lane=lane,
             ordinal=ordinal,
-            is_step=int(is_step),
+            is_step=is_step,
             time_ns=time_ns,
             envelope=envelope,
             body=embedded,

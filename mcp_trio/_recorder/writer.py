@@ -37,6 +37,8 @@ import trio
 import trio.testing
 
 from mcp_trio._journal.records import (
+    BEGINS_STEP,
+    HAS_WAITED,
     EndBody,
     GapBody,
     MarkBody,
@@ -210,19 +212,20 @@ class Recorder:
         channel: int = 0,
         envelope: Mapping[str, Any] | None = None,
         embed: bool = True,
-        is_step: bool = False,
+        has_waited: bool = False,
     ) -> int:
         """Buffer a record and return its number, which it has even if it is lost.
 
         `body` is a message or a JSON text; `embed=False` is for bytes that may not be JSON in
-        UTF-8. `is_step` is True if the lane has waited in the operation that ends here. When many
-        records have accumulated, they are written.
+        UTF-8. `has_waited` is True if the lane has waited in the operation that ends here. When
+        many records have accumulated, they are written.
         """
+        is_step = HAS_WAITED if has_waited else 0
         step, self._step = self._step, None
         if step is not None:
             # A lane that has waited in an operation since that step has begun another one.
-            if step[:2] == (channel, lane) and not is_step:
-                is_step = True
+            if step[:2] == (channel, lane) and not has_waited:
+                is_step = BEGINS_STEP
             else:
                 self._list_step(*step)
         if self._steps:
@@ -251,7 +254,7 @@ class Recorder:
         channel: int = 0,
         envelope: Mapping[str, Any] | None = None,
         embed: bool = True,
-        is_step: bool = False,
+        is_step: int = 0,
         time_ns: int | None = None,
     ) -> int:
         self._unwritten_bytes += _RECORD_BYTES + len(body or b"")

@@ -45,6 +45,7 @@ class Operation:
         ordinal: Its number in the lane.
         body: The body of its record.
         location: The source location of its call.
+        has_waited: Whether the lane has waited before it, where the recording says so.
     """
 
     kind: str | None
@@ -52,6 +53,7 @@ class Operation:
     ordinal: int | None = None
     body: bytes | None = None
     location: str = ""
+    has_waited: bool = True
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +135,8 @@ class Finding:
             return "uncancelled" if is_cancellation else "missing"
         if record is None or operation.kind is None:
             return "extra"
+        if not operation.has_waited:
+            return "missing"
         is_recorded_later = self.later_record is not None
         if operation.lane == lane:
             if is_recorded_later:
@@ -414,6 +418,11 @@ def _untracked(finding: Finding) -> Iterator[str]:
 def _missing_meaning(finding: Finding) -> str:
     assert finding.record is not None
     operation = _operation_text(finding.record.kind)
+    if finding.operation is not None and not finding.operation.has_waited:
+        return (
+            f"the code no longer waits before the {operation} recorded here: was a lock, a sleep or"
+            " a checkpoint removed?"
+        )
     if finding.operation is not None:
         return f"the code no longer does the {operation} recorded here, or does it later"
     return f"the code no longer reaches the {operation} recorded here"

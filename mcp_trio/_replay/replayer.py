@@ -435,6 +435,7 @@ class Replayer:
             await self.settle()
             if self.position.index != index:
                 return
+        self._check_late_lanes(record)
         self._show_time(record)
         for gate in self.gates.values():
             gate.is_ready = True
@@ -508,6 +509,10 @@ class Replayer:
         else:
             self._opened = self.position.index
 
+    def is_in_step(self, record: Record) -> bool:
+        """Return whether the lane of the record at the position has waited for it, if recorded."""
+        return not record.is_step or self._opened == self.position.index
+
     async def wait_for_turn(
         self,
         lane: LaneKey,
@@ -564,6 +569,8 @@ class Replayer:
             return
         if not _opens(record, has_operation=gate.has_operation):
             return
+        if self._opened == self.position.index and not gate.has_operation:
+            return  # The lane has waited once more in the step that the record begins.
         if self.clock.kind != "tick":
             self._check_late_lanes(record)
         self.take_turn(lane)

@@ -543,5 +543,5 @@ class Recording(_Live):
             ordinal=lane.next_ordinal(),
             channel=self.channel,
             envelope=envelope,
-            is_step=has_waited,
+            has_waited=has_waited,
         )
