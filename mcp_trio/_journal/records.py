@@ -51,6 +51,10 @@ PATCHED_MARK: Final = "patched"
 # The mark of a handler that was suspended; its value is the random state that its client returns.
 SUSPENDED_MARK: Final = "suspended"
 
+# A member of the envelope of `cxl`: the microseconds that an effect had until its deadline, if that
+# had expired when the cancelled effect ended.
+LIMIT: Final = "limit_us"
+
 # The names of the effects and values of the context itself; names of users' effects have no dot.
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"

@@ -46,6 +46,8 @@ class Operation:
         body: The body of its record.
         location: The source location of its call.
         has_waited: Whether the lane has waited before it, where the recording says so.
+        limits: The time limits that have cancelled an effect, in seconds, if they differ: the
+            recorded one and that of the replay.
     """
 
     kind: str | None
@@ -54,6 +56,7 @@ class Operation:
     body: bytes | None = None
     location: str = ""
     has_waited: bool = True
+    limits: tuple[float, float] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -137,6 +140,8 @@ class Finding:
             return "extra"
         if not operation.has_waited:
             return "missing"
+        if operation.limits is not None:
+            return "argument"
         is_recorded_later = self.later_record is not None
         if operation.lane == lane:
             if is_recorded_later:
@@ -450,6 +455,9 @@ def _uncancelled_meaning(finding: Finding) -> str:
 def _changed_meaning(finding: Finding) -> str:
     record, operation = finding.record, finding.operation
     assert record is not None and operation is not None  # noqa: PT018  of two things that differ
+    if operation.limits is not None:
+        recorded, replayed = operation.limits
+        return f"the time limit of this effect was {recorded:g} s when recorded, now {replayed:g} s"
     if finding.is_strict and record.ordinal != operation.ordinal:
         return "the lane has performed more or fewer operations than were recorded"
     if _shield_cause(finding):

@@ -18,6 +18,7 @@ import trio
 
 from mcp_trio._journal.records import (
     HAS_WAITED,
+    LIMIT,
     PATCHED_MARK,
     MarkBody,
     Record,
@@ -44,6 +45,9 @@ from mcp_trio._replay.trace import (
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome
 from mcp_trio._session.lanes import Lane, operation
+
+# Times are floating-point numbers, which lose some nanoseconds.
+_LIMIT_ROUNDING_US: Final = 1
 
 
 @attrs.define(eq=False)
@@ -179,11 +183,25 @@ class SessionReplay:
         """
         record, replayer = self.replayer.position.record, self.replayer
         if record is not None and kind == record.kind and replayer.clock.kind != "foreign":
-            was_cancelled = (record.envelope or {}) == CANCELLED_MEANWHILE
+            envelope = record.envelope or {}
+            was_cancelled = envelope == CANCELLED_MEANWHILE
             if was_cancelled != is_cancelled and not replayer.is_over:
                 ended = "cxl" if is_cancelled else kind
                 replayer.diverge(self._operation(ended, lane, lane.ordinal + 1, None))
+            self._compare_limits(envelope.get(LIMIT), lane)
         self._compare(kind, lane, body)
+
+    def _compare_limits(self, recorded_us: object, lane: Lane) -> None:
+        """Compare the time limit by which an effect was cancelled."""
+        record, limit_us = self.replayer.position.record, lane.expired_limit_us
+        if record is None or key_of(record) != self._key(lane) or self.replayer.is_over:
+            return
+        if not isinstance(recorded_us, int) or limit_us is None:
+            return
+        if abs(recorded_us - limit_us) > _LIMIT_ROUNDING_US:
+            operation = self._operation("cxl", lane, lane.ordinal + 1, None)
+            limits = (recorded_us / 1e6, limit_us / 1e6)
+            self.replayer.diverge(attrs.evolve(operation, limits=limits))
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Compare the end of a cancelled request."""

@@ -319,3 +319,37 @@ def test_a_divergence_by_a_removed_wait_says_so(record):
     with pytest.raises(ReplayDivergence, match="the code no longer waits") as caught:
         replay(path, make_waiting(wait_not, then="result")())
     assert caught.value.kind == "missing"
+
+
+@effect
+async def fetch_slowly() -> int:
+    await trio.sleep(1)
+    return 1
+
+
+def make_limited_effect(seconds):
+    def make_server():
+        server = Server("limited effect")
+
+        @server.tool
+        async def run(*, ctx: Context) -> str:
+            with trio.move_on_after(seconds):
+                await fetch_slowly()
+            await ctx.info("asked")
+            with trio.move_on_after(seconds):
+                await ctx.sleep(1)
+            return "too late"
+
+        return server
+
+    return make_server
+
+
+def test_an_effect_that_is_now_cancelled_sooner_is_a_divergence_at_its_end(record):
+    path = record(make_limited_effect(0.01)(), call_once)
+    assert_replays(path, make_limited_effect(0.01))
+    with pytest.raises(
+        ReplayDivergence, match=r"was 0\.01 s when recorded, now 0\.005 s"
+    ) as caught:
+        replay(path, make_limited_effect(0.005)())
+    assert (caught.value.kind, caught.value.ordinal) == ("argument", 2)
