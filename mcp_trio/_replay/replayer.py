@@ -451,11 +451,14 @@ class Replayer:
         if self.position.index <= self.trace.last_missing or not self.trace.is_complete:
             return
         for lane, gate in self.gates.items():
-            is_timed = not (gate.has_operation or gate.has_own_pace) and (
-                lane in self._begun or is_child(lane)
-            )
-            if is_timed and self._is_late(gate, record):
+            if self._is_timed(lane) and self._is_late(gate, record):
                 self.diverge(self.additional_operation(lane))
+
+    def _is_timed(self, lane: LaneKey) -> bool:
+        """Return whether a waiting lane takes its step as soon as it is ready."""
+        gate = self.gates[lane]
+        is_of_loop = not (gate.has_operation or gate.has_own_pace)
+        return is_of_loop and (lane in self._begun or is_child(lane))
 
     def _is_late(self, gate: Gate, record: Record) -> bool:
         waited_seconds = self.clock.time_of(record.time_ns) - gate.since
@@ -495,7 +498,9 @@ class Replayer:
         if not _opens(record, has_operation=has_operation):
             return False
         if record.time_ns > self._time_ns:
-            if self.clock.has_deadline_by(record.time_ns):
+            if self.clock.has_deadline_by(record.time_ns) or any(map(self._is_timed, self.gates)):
+                return False  # Others go on before the clock does.
+            if not has_operation and self.clock.is_early(record.time_ns):
                 return False
             self._show_time(record)
         return True

@@ -86,10 +86,16 @@ class SessionReplay:
         replayer, key = self.replayer, self._key(lane)
         if replayer.is_over:
             await _abort()
-        following = replayer.trace.next_record(key, replayer.position.index)
-        is_at_once = lane.has_steps and following is not None and following.is_step != HAS_WAITED
+        trace, index = replayer.trace, replayer.position.index
+        following = trace.next_record(key, index)
+        if following is None:
+            # Its record may be missing, and a handler of notifications may outlive its session.
+            is_lost = not trace.is_complete or index <= trace.last_missing
+            has_waited = is_lost or lane.name.startswith("n")
+        else:
+            has_waited = following.is_step == HAS_WAITED
         with operation(lane):
-            if not is_at_once:
+            if has_waited or not lane.has_steps:
                 await self._wait_in_operation(key)
             record = replayer.position.record
             if record is not None and record.kind == "cxl" and key_of(record) == key:
