@@ -1,5 +1,6 @@
 """Divergences: the difference between a recorded and a replayed operation, and its report."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -423,6 +424,8 @@ def _untracked(finding: Finding) -> Iterator[str]:
 def _missing_meaning(finding: Finding) -> str:
     assert finding.record is not None
     operation = _operation_text(finding.record.kind)
+    if finding.record.kind == "in" and finding.operation is not None:
+        return "the code now does this before the message arrives that is recorded here"
     if finding.operation is not None and not finding.operation.has_waited:
         return (
             f"the code no longer waits before the {operation} recorded here: was a lock, a sleep or"
@@ -626,6 +629,23 @@ def _name(kind: str, body: bytes | None) -> str:
     return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
 
 
+def _unseen_cause(finding: Finding) -> str:
+    """Name what Python lets no replay see: the order of a set, and addresses of objects."""
+    for _, left, right in finding.differences:
+        before, after = _value_text(left), _value_text(right)
+        if _ADDRESS.search(before) and _ADDRESS.sub("", before) == _ADDRESS.sub("", after):
+            return "the address of an object, as in its default repr(), differs in each process"
+        if sorted(before) == sorted(after):
+            return (
+                "the same values in another order: the order of a set differs in each process, so"
+                " use sorted(), a list or a dict"
+            )
+    return ""
+
+
+_ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}")
+
+
 def _clock_cause(finding: Finding) -> str:
     record = finding.record
     is_near_deadline = finding.kind in _DEADLINE_KINDS or (
@@ -679,6 +699,7 @@ CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _untracked_call_cause,
     _changed_offer_cause,
     _order_cause,
+    _unseen_cause,
     _clock_cause,
     _earlier_sessions_cause,
     _concurrent_sessions_cause,
