@@ -244,6 +244,32 @@ def make_dropper(*, fails=False):
                 seen.append(await fetch(number))
             return seen
 
+        return server
+
+    return make_server
+
+
+@pytest.mark.filterwarnings(DROPPED)
+def test_a_generator_that_a_handler_drops_is_closed_in_its_turn(record):
+    make_server = make_dropper()
+    path = record(make_server(), call_twice)
+    assert_replays(path, make_server)
+    lanes = {lane for record in load_trace(path).journal if (lane := record.lane)}
+    assert len({lane for lane in lanes if lane.endswith(".0.0")}) == 2  # one for each generator
+
+
+@pytest.mark.filterwarnings(DROPPED)
+def test_a_handler_is_warned_of_a_generator_that_it_drops(record):
+    with pytest.warns(ResourceWarning, match=r"'make_dropper.*generate' was dropped before its"):
+        record(make_dropper()(), call_twice)
+
+
+@pytest.mark.filterwarnings(DROPPED)
+def test_a_generator_that_fails_while_it_is_closed_is_logged(record, caplog):
+    record(make_dropper(fails=True)(), call_twice)
+    logged = [each for each in caplog.records if each.name == "trio.async_generator_errors"]
+    assert [str(each.exc_info[1]) for each in logged] == ["while it was closed"] * 2
+
 
 async def sleep():
     await trio.sleep(0.002)
@@ -272,28 +298,6 @@ def make_waiting(wait, *, then):
         return server
 
     return make_server
-
-
-@pytest.mark.filterwarnings(DROPPED)
-def test_a_generator_that_a_handler_drops_is_closed_in_its_turn(record):
-    make_server = make_dropper()
-    path = record(make_server(), call_twice)
-    assert_replays(path, make_server)
-    lanes = {lane for record in load_trace(path).journal if (lane := record.lane)}
-    assert len({lane for lane in lanes if lane.endswith(".0.0")}) == 2  # one for each generator
-
-
-@pytest.mark.filterwarnings(DROPPED)
-def test_a_handler_is_warned_of_a_generator_that_it_drops(record):
-    with pytest.warns(ResourceWarning, match=r"'make_dropper.*generate' was dropped before its"):
-        record(make_dropper()(), call_twice)
-
-
-@pytest.mark.filterwarnings(DROPPED)
-def test_a_generator_that_fails_while_it_is_closed_is_logged(record, caplog):
-    record(make_dropper(fails=True)(), call_twice)
-    logged = [each for each in caplog.records if each.name == "trio.async_generator_errors"]
-    assert [str(each.exc_info[1]) for each in logged] == ["while it was closed"] * 2
 
 
 async def call_once(peer):
