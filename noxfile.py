@@ -128,7 +128,8 @@ def proof(session: nox.Session) -> None:
     """Prove the guarantees of replay by many examples, and by 1,000 recordings in 20 processes."""
     install(session, "test")
     session.run("python", "tools/proof/properties.py", "--full")
-    session.run("python", "tools/proof/handler_changes.py")
+    session.run("python", "tools/proof/mutated_servers.py")
+    session.run("python", "tools/proof/outside.py")
     session.run("python", "tools/proof/transports.py")
     session.run("python", "tools/proof/any_trio_code.py", "--programs", "200")
     session.run("python", "tools/proof/sweeps.py", "--schedules", "200")

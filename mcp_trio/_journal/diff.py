@@ -21,7 +21,14 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from mcp_trio._journal.records import SUSPENDED_MARK, OpenBody, Record, body_bytes, decode_body
+from mcp_trio._journal.records import (
+    LIMIT,
+    SUSPENDED_MARK,
+    OpenBody,
+    Record,
+    body_bytes,
+    decode_body,
+)
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
@@ -87,7 +94,7 @@ _LANE_NUMBER: Final = re.compile(r"(?<=^r)[0-9]+")
 
 _OPPOSITE: Final[Mapping[str, str]] = {"in": "out", "out": "in"}
 
-# The members of `open` that differ between any two recordings.
+# The members of bodies and envelopes that differ between any two recordings.
 _INCIDENTAL: Final = frozenset(
     {
         ("open", "$.started"),
@@ -95,6 +102,8 @@ _INCIDENTAL: Final = frozenset(
         ("open", "$.seed"),
         ("open", "$.session"),
         ("open", "$.writer"),
+        ("cxl", "$x"),
+        ("cxl", f"$x.{LIMIT}"),
     }
 )
 

@@ -51,6 +51,10 @@ PATCHED_MARK: Final = "patched"
 # The mark of a handler that was suspended; its value is the random state that its client returns.
 SUSPENDED_MARK: Final = "suspended"
 
+# A member of the envelope of `cxl`: the microseconds that an effect had until its deadline, if that
+# had expired when the cancelled effect ended.
+LIMIT: Final = "limit_us"
+
 # The names of the effects and values of the context itself; names of users' effects have no dot.
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"
@@ -58,6 +62,10 @@ HTTP: Final = "ctx.http"
 HTTP_CLOSE: Final = "ctx.http.aclose"
 NOW: Final = "ctx.now"
 MONOTONIC: Final = "ctx.monotonic"
+
+# The values of `Record.is_step`.
+HAS_WAITED: Final = 1
+BEGINS_STEP: Final = 2
 
 # The kinds at which the running digest starts again, whatever the number of the record.
 _DIGEST_KINDS: Final = frozenset({"gap", "end", "open"})
@@ -98,7 +106,8 @@ class Record(
         channel: The session in a shared recording; 0 in a recording of one session.
         lane: The path of a task within the session: the request, then child tasks.
         ordinal: The number of the operation in its lane.
-        is_step: 1 if the lane began a step with this record: it has just started, or has waited.
+        is_step: `HAS_WAITED` if the lane has waited in the operation that this record ends;
+            `BEGINS_STEP` if it had just started, or had waited outside of operations.
         time_ns: Nanoseconds since the recording began.
         envelope: Facts about a message that are not in its bytes.
         body: The body, verbatim.
@@ -290,7 +299,7 @@ class RecordEncoder:
         envelope: Mapping[str, Any] | None = None,
         *,
         embed: bool = True,
-        is_step: bool = False,
+        is_step: int = 0,
     ) -> Record:
         """Return the next record.
 
@@ -320,7 +329,7 @@ class RecordEncoder:
             channel=channel,
             lane=lane,
             ordinal=ordinal,
-            is_step=int(is_step),
+            is_step=is_step,
             time_ns=time_ns,
             envelope=envelope,
             body=embedded,

@@ -37,6 +37,8 @@ import trio
 import trio.testing
 
 from mcp_trio._journal.records import (
+    BEGINS_STEP,
+    HAS_WAITED,
     EndBody,
     GapBody,
     MarkBody,
@@ -210,23 +212,24 @@ class Recorder:
         channel: int = 0,
         envelope: Mapping[str, Any] | None = None,
         embed: bool = True,
-        is_step: bool = False,
+        has_waited: bool = False,
         time_ns: int | None = None,
     ) -> int:
         """Buffer a record and return its number, which it has even if it is lost.
 
         `body` is a message or a JSON text; `embed=False` is for bytes that may not be JSON in
-        UTF-8. `is_step` is True if the lane has waited in the operation that ends here. `time_ns`
-        is the time of the record, by default now. When many records have accumulated, they are
-        written.
+        UTF-8. `has_waited` is True if the lane has waited in the operation that ends here.
+        `time_ns` is the time of the record, by default now. When many records have accumulated,
+        they are written.
         """
         if self._unwritten_bytes > self._unwritten_bytes_max:
             self.flush()
+        is_step = HAS_WAITED if has_waited else 0
         step, self._step = self._step, None
         if step is not None:
             # A lane that has waited in an operation since that step has begun another one.
-            if step[:2] == (channel, lane) and not is_step:
-                is_step = True
+            if step[:2] == (channel, lane) and not has_waited:
+                is_step = BEGINS_STEP
             else:
                 self._list_step(*step)
         if self._steps:

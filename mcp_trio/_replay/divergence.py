@@ -1,5 +1,6 @@
 """Divergences: the difference between a recorded and a replayed operation, and its report."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -45,6 +46,9 @@ class Operation:
         ordinal: Its number in the lane.
         body: The body of its record.
         location: The source location of its call.
+        has_waited: Whether the lane has waited before it, where the recording says so.
+        limits: The time limits that have cancelled an effect, in seconds, if they differ: the
+            recorded one and that of the replay.
     """
 
     kind: str | None
@@ -52,6 +56,8 @@ class Operation:
     ordinal: int | None = None
     body: bytes | None = None
     location: str = ""
+    has_waited: bool = True
+    limits: tuple[float, float] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +139,10 @@ class Finding:
             return "uncancelled" if is_cancellation else "missing"
         if record is None or operation.kind is None:
             return "extra"
+        if not operation.has_waited:
+            return "missing"
+        if operation.limits is not None:
+            return "argument"
         is_recorded_later = self.later_record is not None
         if operation.lane == lane:
             if is_recorded_later:
@@ -414,6 +424,13 @@ def _untracked(finding: Finding) -> Iterator[str]:
 def _missing_meaning(finding: Finding) -> str:
     assert finding.record is not None
     operation = _operation_text(finding.record.kind)
+    if finding.record.kind == "in" and finding.operation is not None:
+        return "the code now does this before the message arrives that is recorded here"
+    if finding.operation is not None and not finding.operation.has_waited:
+        return (
+            f"the code no longer waits before the {operation} recorded here: was a lock, a sleep or"
+            " a checkpoint removed?"
+        )
     if finding.operation is not None:
         return f"the code no longer does the {operation} recorded here, or does it later"
     return f"the code no longer reaches the {operation} recorded here"
@@ -441,6 +458,9 @@ def _uncancelled_meaning(finding: Finding) -> str:
 def _changed_meaning(finding: Finding) -> str:
     record, operation = finding.record, finding.operation
     assert record is not None and operation is not None  # noqa: PT018  of two things that differ
+    if operation.limits is not None:
+        recorded, replayed = operation.limits
+        return f"the time limit of this effect was {recorded:g} s when recorded, now {replayed:g} s"
     if finding.is_strict and record.ordinal != operation.ordinal:
         return "the lane has performed more or fewer operations than were recorded"
     if _shield_cause(finding):
@@ -609,6 +629,23 @@ def _name(kind: str, body: bytes | None) -> str:
     return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
 
 
+def _unseen_cause(finding: Finding) -> str:
+    """Name what Python lets no replay see: the order of a set, and addresses of objects."""
+    for _, left, right in finding.differences:
+        before, after = _value_text(left), _value_text(right)
+        if _ADDRESS.search(before) and _ADDRESS.sub("", before) == _ADDRESS.sub("", after):
+            return "the address of an object, as in its default repr(), differs in each process"
+        if sorted(before) == sorted(after):
+            return (
+                "the same values in another order: the order of a set differs in each process, so"
+                " use sorted(), a list or a dict"
+            )
+    return ""
+
+
+_ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}")
+
+
 def _clock_cause(finding: Finding) -> str:
     record = finding.record
     is_near_deadline = finding.kind in _DEADLINE_KINDS or (
@@ -662,6 +699,7 @@ CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _untracked_call_cause,
     _changed_offer_cause,
     _order_cause,
+    _unseen_cause,
     _clock_cause,
     _earlier_sessions_cause,
     _concurrent_sessions_cause,

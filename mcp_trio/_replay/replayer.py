@@ -435,6 +435,7 @@ class Replayer:
             await self.settle()
             if self.position.index != index:
                 return
+        self._check_late_lanes(record)
         self._show_time(record)
         for gate in self.gates.values():
             gate.is_ready = True
@@ -450,11 +451,14 @@ class Replayer:
         if self.position.index <= self.trace.last_missing or not self.trace.is_complete:
             return
         for lane, gate in self.gates.items():
-            is_timed = not (gate.has_operation or gate.has_own_pace) and (
-                lane in self._begun or is_child(lane)
-            )
-            if is_timed and self._is_late(gate, record):
+            if self._is_timed(lane) and self._is_late(gate, record):
                 self.diverge(self.additional_operation(lane))
+
+    def _is_timed(self, lane: LaneKey) -> bool:
+        """Return whether a waiting lane takes its step as soon as it is ready."""
+        gate = self.gates[lane]
+        is_of_loop = not (gate.has_operation or gate.has_own_pace)
+        return is_of_loop and (lane in self._begun or is_child(lane))
 
     def _is_late(self, gate: Gate, record: Record) -> bool:
         waited_seconds = self.clock.time_of(record.time_ns) - gate.since
@@ -494,7 +498,9 @@ class Replayer:
         if not _opens(record, has_operation=has_operation):
             return False
         if record.time_ns > self._time_ns:
-            if self.clock.has_deadline_by(record.time_ns):
+            if self.clock.has_deadline_by(record.time_ns) or any(map(self._is_timed, self.gates)):
+                return False  # Others go on before the clock does.
+            if not has_operation and self.clock.is_early(record.time_ns):
                 return False
             self._show_time(record)
         return True
@@ -507,6 +513,10 @@ class Replayer:
             self.position.advance()
         else:
             self._opened = self.position.index
+
+    def is_in_step(self, record: Record) -> bool:
+        """Return whether the lane of the record at the position has waited for it, if recorded."""
+        return not record.is_step or self._opened == self.position.index
 
     async def wait_for_turn(
         self,
@@ -564,6 +574,8 @@ class Replayer:
             return
         if not _opens(record, has_operation=gate.has_operation):
             return
+        if self._opened == self.position.index and not gate.has_operation:
+            return  # The lane has waited once more in the step that the record begins.
         if self.clock.kind != "tick":
             self._check_late_lanes(record)
         self.take_turn(lane)

@@ -17,6 +17,8 @@ import msgspec
 import trio
 
 from mcp_trio._journal.records import (
+    HAS_WAITED,
+    LIMIT,
     PATCHED_MARK,
     MarkBody,
     Record,
@@ -43,6 +45,9 @@ from mcp_trio._replay.trace import (
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome
 from mcp_trio._session.lanes import Lane, operation
+
+# Times are floating-point numbers, which lose some nanoseconds.
+_LIMIT_ROUNDING_US: Final = 1
 
 
 @attrs.define(eq=False)
@@ -81,10 +86,16 @@ class SessionReplay:
         replayer, key = self.replayer, self._key(lane)
         if replayer.is_over:
             await _abort()
-        following = replayer.trace.next_record(key, replayer.position.index)
-        is_at_once = lane.has_steps and following is not None and not following.is_step
+        trace, index = replayer.trace, replayer.position.index
+        following = trace.next_record(key, index)
+        if following is None:
+            # Its record may be missing, and a handler of notifications may outlive its session.
+            is_lost = not trace.is_complete or index <= trace.last_missing
+            has_waited = is_lost or lane.name.startswith("n")
+        else:
+            has_waited = following.is_step == HAS_WAITED
         with operation(lane):
-            if not is_at_once:
+            if has_waited or not lane.has_steps:
                 await self._wait_in_operation(key)
             record = replayer.position.record
             if record is not None and record.kind == "cxl" and key_of(record) == key:
@@ -178,11 +189,25 @@ class SessionReplay:
         """
         record, replayer = self.replayer.position.record, self.replayer
         if record is not None and kind == record.kind and replayer.clock.kind != "foreign":
-            was_cancelled = (record.envelope or {}) == CANCELLED_MEANWHILE
+            envelope = record.envelope or {}
+            was_cancelled = envelope == CANCELLED_MEANWHILE
             if was_cancelled != is_cancelled and not replayer.is_over:
                 ended = "cxl" if is_cancelled else kind
                 replayer.diverge(self._operation(ended, lane, lane.ordinal + 1, None))
+            self._compare_limits(envelope.get(LIMIT), lane)
         self._compare(kind, lane, body)
+
+    def _compare_limits(self, recorded_us: object, lane: Lane) -> None:
+        """Compare the time limit by which an effect was cancelled."""
+        record, limit_us = self.replayer.position.record, lane.expired_limit_us
+        if record is None or key_of(record) != self._key(lane) or self.replayer.is_over:
+            return
+        if not isinstance(recorded_us, int) or limit_us is None:
+            return
+        if abs(recorded_us - limit_us) > _LIMIT_ROUNDING_US:
+            operation = self._operation("cxl", lane, lane.ordinal + 1, None)
+            limits = (recorded_us / 1e6, limit_us / 1e6)
+            self.replayer.diverge(attrs.evolve(operation, limits=limits))
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Compare the end of a cancelled request."""
@@ -271,6 +296,9 @@ class SessionReplay:
         is_missing = replayer.position.is_at_missing
         if record is None or is_missing or not self._is_same(record, kind, lane, ordinal, body):
             replayer.diverge(self._operation(kind, lane, ordinal, body))
+        if lane is not None and lane.has_steps and not replayer.is_in_step(record):
+            operation = self._operation(kind, lane, ordinal, body)
+            replayer.diverge(attrs.evolve(operation, has_waited=False))
         replayer.position.advance()
 
     def _is_same(
@@ -386,6 +414,10 @@ class OutboundReplayer(Replayer):
     def is_turn(self, lane: LaneKey, *, has_operation: bool = False) -> bool:  # noqa: ARG002
         """Return False: the records decide which lane goes on."""
         return False
+
+    def is_in_step(self, record: Record) -> bool:  # noqa: ARG002
+        """Return True: waits are not compared."""
+        return True
 
     def open_gate(self, lane: LaneKey) -> None:
         """Let a lane go on, if it waits for the record at the position."""

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from mcp_trio._journal.conversation import Conversation, conversation
 from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
+    BEGINS_STEP,
     KINDS,
     OTHER_SESSIONS,
     PATCHED_MARK,
@@ -370,7 +371,7 @@ def _single_steps(record: Record) -> Iterator[Record]:
                 kind="step",
                 channel=record.channel,
                 lane=lane,
-                is_step=1,
+                is_step=BEGINS_STEP,
                 time_ns=time_ns,
             )
 

@@ -12,6 +12,7 @@ are not attributed to that task: `is_collecting` tells.
 import functools
 import gc
 import inspect
+import logging
 import os
 import threading
 from pathlib import Path
@@ -113,12 +114,26 @@ def responsible_frame(
         is_outgoing = is_outside and module.startswith(_OUTGOING)
         is_internal = owner == "mcp_trio" and not is_outgoing
         is_internal |= module == _WAKES_LOOP
-        if is_internal or module.partition(".")[0] in _WITHOUT_INFLUENCE:
+        is_without_influence = module.partition(".")[0] in _WITHOUT_INFLUENCE
+        if is_internal or (is_without_influence and not _is_set_up_of_log(frame)):
             return None
         if owner == "library":
             return frame, called
         called, frame = frame, frame.f_back
     return None
+
+
+# Functions of `logging` by which a program chooses its log files; others write into the log.
+_SET_UP: Final = frozenset({"__init__", "basicConfig", "dictConfig", "fileConfig"})
+
+
+def _is_set_up_of_log(frame: FrameType) -> bool:
+    """Return whether a frame of `logging` opens a file because the program sets its log up."""
+    outer: FrameType | None = frame
+    name = ""
+    while outer is not None and module_of(outer).partition(".")[0] == logging.__name__:
+        name, outer = outer.f_code.co_name, outer.f_back
+    return name in _SET_UP
 
 
 def location(frame: FrameType) -> str:

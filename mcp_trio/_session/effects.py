@@ -120,6 +120,8 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
         return effect.codec.converted(value)[0]
     sequencer = handling.session.sequencer
     was_cancelled = begin(handling, effect, lane)
+    if not was_cancelled:
+        lane.begin_effect(trio.current_effective_deadline())
     if sequencer.replays:
         outcome = await _recorded(handling, effect, lane, was_cancelled=was_cancelled)
         return effect.outcome(outcome)
@@ -139,6 +141,7 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
     finally:
         is_cancelled = kind != "cxl" and not was_cancelled and _is_cancelled()
         sequencer.resumed(lane, kind, body, is_cancelled=is_cancelled)
+        lane.begin_effect(math.inf)
 
 
 def begin(handling: Handling, effect: Effect[Any], lane: Lane) -> bool:
@@ -175,6 +178,8 @@ async def _recorded(
     except trio.Cancelled:
         sequencer.resumed(lane, "cxl")
         raise
+    finally:
+        lane.begin_effect(math.inf)
     is_cancelled = not was_cancelled and _is_cancelled()
     sequencer.resumed(lane, outcome.kind, outcome.body, is_cancelled=is_cancelled)
     return outcome

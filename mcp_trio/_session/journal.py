@@ -24,7 +24,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.records import PATCHED_MARK, MarkBody, ShutBody, value_body
+from mcp_trio._journal.records import LIMIT, PATCHED_MARK, MarkBody, ShutBody, value_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._session.lanes import Lane, lane_in
 from mcp_trio.errors import LocalProtocolError
@@ -485,7 +485,10 @@ class Recording(_Live):
         self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
     ) -> None:
         """Record the outcome."""
-        self._record(kind, body, lane, CANCELLED_MEANWHILE if is_cancelled else None)
+        envelope: dict[str, Any] | None = CANCELLED_MEANWHILE if is_cancelled else None
+        if kind == "cxl" and (limit_us := lane.expired_limit_us) is not None:
+            envelope = {LIMIT: limit_us}
+        self._record(kind, body, lane, envelope)
 
     def read_value(
         self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
@@ -540,5 +543,5 @@ class Recording(_Live):
             ordinal=lane.next_ordinal(),
             channel=self.channel,
             envelope=envelope,
-            is_step=has_waited,
+            has_waited=has_waited,
         )

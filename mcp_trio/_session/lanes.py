@@ -26,6 +26,7 @@ an exception, so this one does nothing that could raise. It replaces the corouti
 """
 
 import logging
+import math
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
@@ -57,6 +58,8 @@ class Lane(msgspec.Struct, eq=False):
         has_waited: True if the current operation has waited.
         has_own_pace: True if a thread, or a task of the session without a lane, decides when it
             goes on. A replay then does not compare when the lane is ready.
+        effect_begin: The time at which the current effect began, if that has a deadline.
+        effect_deadline: The deadline of the current effect.
     """
 
     name: str
@@ -70,11 +73,26 @@ class Lane(msgspec.Struct, eq=False):
     is_in_operation: bool = False
     has_waited: bool = False
     has_own_pace: bool = False
+    effect_begin: float = 0.0
+    effect_deadline: float = math.inf
 
     def next_ordinal(self) -> int:
         """Count an operation, and return its number."""
         self.ordinal += 1
         return self.ordinal
+
+    def begin_effect(self, deadline: float) -> None:
+        """Note the deadline of an effect that begins; math.inf if no effect runs any more."""
+        self.effect_deadline = deadline
+        if deadline < math.inf:
+            self.effect_begin = trio.current_time()
+
+    @property
+    def expired_limit_us(self) -> int | None:
+        """The microseconds that the current effect had until its deadline, which has expired."""
+        if self.effect_deadline > trio.current_time():
+            return None
+        return round((self.effect_deadline - self.effect_begin) * 1e6)
 
     def child(self, *, has_own_pace: bool = False) -> "Lane":
         """Return the lane of the next task that this one spawns, or of a thread."""

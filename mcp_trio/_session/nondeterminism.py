@@ -163,6 +163,7 @@ _SYSTEM: Final = _reads("an @effect that reads it")
 _SECRET: Final = _reads("ctx.random, or an @effect if it has to stay secret")
 _HASH: Final = _reads("hashlib", applies=_is_salted, by_name=True)
 _IDENTITY: Final = _reads("a number of your own", by_name=True)
+_PROCESS_STATE: Final = _reads("an @effect that reads it", by_name=True)
 
 
 def _table(*rows: tuple[_Rule, *tuple[str, ...]]) -> dict[str, _Rule]:
@@ -231,19 +232,31 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
     (
         _SIGNAL,
         "signal.signal signal.alarm signal.setitimer signal.raise_signal signal.set_wakeup_fd",
-        "signal.pthread_sigmask",
+        "signal.pthread_sigmask signal.siginterrupt",
     ),
     (_CHANGE_FILES, "os.mkfifo os.mknod"),
     (
         _changes("an @effect that does it", applies=_is_other_descriptor),
-        "os.write os.pwrite os.writev os.pwritev os.sendfile",
+        "os.write os.pwrite os.writev os.pwritev os.sendfile os.posix_fallocate",
     ),
     (
         _changes("an @effect that writes the file", applies=_is_file),
         "io.TextIOWrapper.write io.BufferedWriter.write io.BufferedRandom.write io.FileIO.write",
+        "io.TextIOWrapper.truncate io.BufferedWriter.truncate io.BufferedRandom.truncate",
+        "io.FileIO.truncate",
     ),
     (_changes("an @effect that does it"), "webbrowser.open"),
-    (_changes("an @effect that sets it"), "os.umask os.nice os.setpriority time.tzset"),
+    (_changes("an @effect that does it"), "os.copy_file_range os.splice os.dup2"),
+    (
+        _changes("an @effect that sets it"),
+        "os.umask os.nice os.setpriority time.tzset os.sched_setaffinity os.sched_setscheduler",
+        "os.sched_setparam os.setuid os.setgid os.seteuid os.setegid os.setreuid os.setregid",
+        "os.setresuid os.setresgid os.setgroups os.initgroups os.setsid os.setpgid os.setpgrp",
+        "os.chroot",
+    ),
+    (_PROCESS, "_posixsubprocess.fork_exec"),
+    (_changes("an @effect that does it", 0), "_posixshmem.shm_open _posixshmem.shm_unlink"),
+    (_WRITE_FILE, "dbm.gnu.open dbm.ndbm.open"),
     (
         _NETWORK,
         "socket.socket.send socket.socket.sendall socket.socket.sendmsg socket.socket.recv",
@@ -265,13 +278,31 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
         _SYSTEM,
         "os.getpid os.getppid os.getpgid os.getsid os.getuid os.getgid os.getlogin os.getcwd",
         "os.getcwdb os.uname os.cpu_count os.getloadavg os.times os.sched_getaffinity",
-        "os.get_terminal_size resource.getrusage",
+        "os.get_terminal_size resource.getrusage pwd.getpwnam pwd.getpwuid pwd.getpwall",
+        "grp.getgrnam grp.getgrgid grp.getgrall socket.if_nameindex socket.if_nametoindex",
+        "socket.if_indextoname uuid.getnode",
     ),
     (
         _SECRET,
         "os.urandom os.getrandom random.SystemRandom.random random.SystemRandom.getrandbits",
         "random.SystemRandom.randbytes",
     ),
+    (
+        _reads("an @effect that reads the file", 1),
+        "ssl.SSLContext.load_cert_chain ssl.SSLContext.load_verify_locations",
+    ),
+    # Its results are kept by `platform`, so that later calls read nothing any more.
+    (
+        _PROCESS_STATE,
+        "platform.uname platform.node platform.system platform.release platform.version",
+        "platform.machine platform.processor platform.platform platform.freedesktop_os_release",
+    ),
+    (
+        _PROCESS_STATE,
+        "threading.get_native_id threading.active_count threading.enumerate gc.get_count",
+        "gc.get_objects gc.get_stats sys.getallocatedblocks",
+    ),
+    (_IDENTITY, "threading.get_ident"),
     (_HASH, "builtins.hash"),
 )
 
@@ -490,7 +521,7 @@ _rule_of: Final = _EVENTS.get
 def _checked(name: str, rule: _Rule, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **keywords: Any) -> Any:
         if _lane() is not None:
-            _check(name, rule, args or tuple(keywords.values()), sys._getframe(1))  # noqa: SLF001
+            _check(name, rule, (*args, *keywords.values()), sys._getframe(1))  # noqa: SLF001
         return original(*args, **keywords)
 
     return call

@@ -27,10 +27,18 @@ def test_generated_programs_replay_to_the_same_bytes_in_every_process(tmp_path, 
     assert "30 replays, 30 identical, 0 differ" in done.stdout
 
 
-def test_every_change_of_a_handler_is_found_where_and_as_what_it_is():
-    done = run("handler_changes.py")
+def test_mutants_of_servers_are_found_where_their_own_recordings_differ():
+    done = run("mutated_servers.py", "--mutants", 60)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "WRONG" not in done.stdout
+    all_servers = done.stdout.splitlines()[-1].split()
+    assert all_servers[:2] == ["all", "60"]
+    assert int(all_servers[2]) >= 40, done.stdout
+
+
+def test_each_source_outside_is_captured_named_or_blocked():
+    done = run("outside.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SILENT" not in done.stdout
 
 
 def test_each_strategy_finds_each_bug_of_three_servers():

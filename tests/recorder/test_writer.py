@@ -11,6 +11,8 @@ import trio
 
 from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
 from mcp_trio._journal.records import (
+    BEGINS_STEP,
+    HAS_WAITED,
     EndBody,
     GapBody,
     MarkBody,
@@ -150,12 +152,12 @@ def test_a_record_contains_the_given_values():
     recorder, sink = recording_to()
     sink.clock.seconds = 2
     recorder.record("in", b"\xff", lane="r0", ordinal=3, channel=2, envelope={"a": 1}, embed=False)
-    recorder.record("res", b"1", lane="r0", ordinal=4, is_step=True)
+    recorder.record("res", b"1", lane="r0", ordinal=4, has_waited=True)
     recorder.flush()
     _, record, outcome = read_recording(lines_of(sink))
     assert (record.lane, record.ordinal, record.channel, record.time_ns) == ("r0", 3, 2, 2 * 10**9)
     assert (record.envelope, body_bytes(record)) == ({"a": 1}, b"\xff")
-    assert (record.is_step, outcome.is_step) == (0, 1)
+    assert (record.is_step, outcome.is_step) == (0, HAS_WAITED)
 
 
 # Steps.
@@ -167,7 +169,7 @@ def steps_of(sink):
     return [
         decode_body(each, StepsBody).lanes
         if each.kind == "step"
-        else f"{each.kind} {each.lane or '-'}{' s' * each.is_step}"
+        else f"{each.kind} {each.lane or '-'}{' s' * bool(each.is_step)}"
         for each in records
     ]
 
@@ -652,7 +654,7 @@ async def test_a_shared_recording_has_the_steps_of_all_sessions_in_order(tmp_pat
         (1, "step", 0),
         (2, "step", 0),
         (1, "out", 0),
-        (2, "out", 1),
+        (2, "out", BEGINS_STEP),
     ]
 
 

@@ -269,3 +269,91 @@ def test_a_generator_that_fails_while_it_is_closed_is_logged(record, caplog):
     record(make_dropper(fails=True)(), call_twice)
     logged = [each for each in caplog.records if each.name == "trio.async_generator_errors"]
     assert [str(each.exc_info[1]) for each in logged] == ["while it was closed"] * 2
+
+
+async def sleep():
+    await trio.sleep(0.002)
+
+
+async def take_free_lock():
+    async with trio.Lock():
+        pass
+
+
+async def wait_not():
+    pass
+
+
+def make_waiting(wait, *, then):
+    def make_server():
+        server = Server("waiting")
+
+        @server.tool
+        async def run(*, ctx: Context) -> int:
+            await wait()
+            if then == "notification":
+                await ctx.info("waited")
+            return await fetch(1) if then == "effect" else 1
+
+        return server
+
+    return make_server
+
+
+async def call_once(peer):
+    await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=1)
+    await peer.receive()
+    await peer.receive_available()
+
+
+@pytest.mark.parametrize("then", ["notification", "effect", "result"])
+@pytest.mark.parametrize("wait", [sleep, take_free_lock, trio.lowlevel.checkpoint])
+def test_a_wait_that_was_removed_or_added_is_a_divergence(record, wait, then):
+    for recorded, changed in ((wait, wait_not), (wait_not, wait)):
+        path = record(make_waiting(recorded, then=then)(), call_once)
+        assert replay(path, make_waiting(recorded, then=then)()).is_complete
+        with pytest.raises(ReplayDivergence) as caught:
+            replay(path, make_waiting(changed, then=then)())
+        assert caught.value.lane == "r5"
+        path.unlink()
+
+
+def test_a_divergence_by_a_removed_wait_says_so(record):
+    path = record(make_waiting(take_free_lock, then="result")(), call_once)
+    with pytest.raises(ReplayDivergence, match="the code no longer waits") as caught:
+        replay(path, make_waiting(wait_not, then="result")())
+    assert caught.value.kind == "missing"
+
+
+@effect
+async def fetch_slowly() -> int:
+    await trio.sleep(1)
+    return 1
+
+
+def make_limited_effect(seconds):
+    def make_server():
+        server = Server("limited effect")
+
+        @server.tool
+        async def run(*, ctx: Context) -> str:
+            with trio.move_on_after(seconds):
+                await fetch_slowly()
+            await ctx.info("asked")
+            with trio.move_on_after(seconds):
+                await ctx.sleep(1)
+            return "too late"
+
+        return server
+
+    return make_server
+
+
+def test_an_effect_that_is_now_cancelled_sooner_is_a_divergence_at_its_end(record):
+    path = record(make_limited_effect(0.01)(), call_once)
+    assert_replays(path, make_limited_effect(0.01))
+    with pytest.raises(
+        ReplayDivergence, match=r"was 0\.01 s when recorded, now 0\.005 s"
+    ) as caught:
+        replay(path, make_limited_effect(0.005)())
+    assert (caught.value.kind, caught.value.ordinal) == ("argument", 2)

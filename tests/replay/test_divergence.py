@@ -123,10 +123,10 @@ def test_a_child_task_that_does_more_is_named(desk, world, tmp_path):
     recorded = desk.make_server(heartbeat=beat_once_more)
     path = world.record(recorded, tmp_path / "a.mcprec.jsonl", ask)
     divergence = desk.assert_diverges(path, desk.make_server(heartbeat=beat_twice))
-    result = world.place_of(path, lambda r: r["k"] == "out" and r.get("l") in {"r5", "r6"})
-    assert divergence.record == result  # the handler's result waits for its child task
-    assert divergence.lane == f"{world.records(path)[result]['l']}.0"
-    assert "an operation that is not in the recording" in str(divergence)
+    told = world.place_of(path, lambda r: r["k"] == "out" and r.get("l") in {"r5.0", "r6.0"})
+    assert divergence.record == told + 1
+    assert f"by lane {world.records(path)[told]['l']}, operation 2" in str(divergence)
+    assert "the code did not do this send here when recorded" in str(divergence)
 
 
 def test_a_request_that_does_not_end_any_more_diverges(desk, path):

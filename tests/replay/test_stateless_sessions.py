@@ -144,7 +144,7 @@ async def one_more_word(ctx):
         (no_question, "r1"),
         (later, "r1"),
         (no_second_question, "r1"),
-        (one_more_word, "r1"),
+        (one_more_word, "r1.0"),
     ],
 )
 def test_a_handler_with_another_input_request_diverges(

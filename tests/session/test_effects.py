@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from mcp_trio import ToolError
+from mcp_trio._journal.records import BEGINS_STEP, HAS_WAITED
 from mcp_trio._session.effects import (
     Effect,
     abandon_effect,
@@ -86,7 +87,14 @@ async def test_the_steps_of_an_effect_are_not_journaled_but_whether_it_has_waite
         *("in", "cmd r5 1", "res r5 2"),
         *("cmd r5 3", "res r5 4", "val r5 5", "out r5 6"),
     ]
-    assert [each.is_step for each in recording.records()[6:]] == [1, 1, 0, 0, 0, 0]
+    assert [each.is_step for each in recording.records()[6:]] == [
+        BEGINS_STEP,
+        HAS_WAITED,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 async def test_without_a_recording_an_effect_is_converted_all_the_same(handle):
