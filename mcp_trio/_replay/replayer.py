@@ -580,6 +580,8 @@ class Replayer:
         if self._stopping is not None and self._stopping[0] == lane:
             (_, stopped), self._stopping = self._stopping, None
             self._report_stop(stopped)
+            if self.is_over and has_operation:  # as in `finish`
+                raise Abort
 
     async def wait_for_cancellation(self, lane: LaneKey) -> None:
         """Wait until the lane is cancelled.
@@ -684,6 +686,8 @@ class Replayer:
             frames = current_user_frames() if operation is not None else ()
             finding = self._finding(operation)
             self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
+            if self.is_over:
+                raise Abort
 
     def _stop_at_divergence(self, finding: Finding) -> None:
         """Stop although no lane makes the record, with the frames of a lane that should have."""
@@ -701,8 +705,6 @@ class Replayer:
         assert self.stop is not None
         self.stop.has_come = True
         self.stop.on_stop(stopped)
-        if self.is_over:
-            raise Abort
 
     # The end.
 
@@ -743,6 +745,8 @@ class Replayer:
         finding = self._finding(operation)
         if self.stop is not None and self.stop.needs_task and self.stop.is_at(finding.record):
             self._stop_at_divergence(finding)
+            if self.is_over:
+                raise Abort
         self.findings.append(finding)
         if not (self.finds_all and self._goes_on_after(finding)):
             self.finish()
