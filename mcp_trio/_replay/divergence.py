@@ -390,7 +390,8 @@ def _all_texts(findings: Sequence[Finding], errors: Sequence[ReplayDivergence]) 
         request_lane(finding.acting_lane) for finding in findings if finding.acting_lane is not None
     }
     count = f"{len(findings)} divergences in {len(requests)} request{'s'[: len(requests) != 1]}"
-    return "\n\n".join([f"{count}, {len(alike)} of them different", *paragraphs])
+    ways = f"in {len(alike)} way{'s'[: len(alike) != 1]}"
+    return "\n\n".join([f"{count}, {ways}", *paragraphs])
 
 
 def _likeness(finding: Finding) -> object:

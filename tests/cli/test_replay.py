@@ -839,7 +839,7 @@ def test_all_divergences_are_printed(invoke, shop):
     assert (shown.exit_code, shown.stdout) == (1, "")
     lines = [line for line in shown.stderr.splitlines() if line not in {"imported", "printed"}]
     first, _, second, _ = records_of(shop.path, "out")
-    assert lines[0] == "2 divergences in 2 requests, 1 of them different"
+    assert lines[0] == "2 divergences in 2 requests, in 1 way"
     assert lines[2].startswith(f"replay diverged at record {first} of ")
     assert any(line.startswith(f"  also at:   record {second} of ") for line in lines)
 

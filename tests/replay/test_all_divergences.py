@@ -173,7 +173,7 @@ def test_requests_that_differ_in_the_same_way_share_a_paragraph(record, world):
     path = record("sell a", "sell bb", "sell ccc")
     found = find_all(path, lambda: Desk(sell=sell_unlocked).server)
     lines = str(found[0]).splitlines()
-    assert lines[0] == "3 divergences in 3 requests, 1 of them different"
+    assert lines[0] == "3 divergences in 3 requests, in 1 way"
     assert Counter(line.partition(":")[0].strip() for line in lines)["recorded"] == 1
     also = [line for line in lines if line.startswith("  also at:")]
     assert len(also) == 2
