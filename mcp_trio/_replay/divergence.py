@@ -120,6 +120,12 @@ class Finding:
         return (acting or recorded) if is_additional else (recorded or acting)
 
     @property
+    def blocked_calls(self) -> Sequence[UntrackedCall]:
+        """The calls of the request that a replay refuses, because they change the outside."""
+        calls = (call for call in self.untracked_calls if call.is_outside)
+        return [call for call in calls if self.is_of_request(call.lane)]
+
+    @property
     def acting_lane(self) -> LaneKey | None:
         """The lane whose code differs: that of the operation, or of a record that nothing makes."""
         if self.operation is not None:
@@ -149,7 +155,7 @@ class Finding:
         record, operation, lane = self.record, self.operation, self.lane
         if self.problem:
             return "problem"
-        if any(each.is_outside and self.is_of_request(each.lane) for each in self.untracked_calls):
+        if self.blocked_calls:
             return "blocked"
         if self.missing is not None:
             return "extra"
@@ -509,6 +515,8 @@ def _lines(finding: Finding) -> Iterator[str]:
     """Yield the line of the user's code that acts, or at which the lane waits."""
     operation, lane = finding.operation, finding.lane
     location = "" if operation is None else operation.location
+    if finding.kind == "blocked":
+        location = finding.blocked_calls[-1].location
     if not location and lane is not None:
         location = finding.suspended.get(lane_text(lane), "")
     if location:
@@ -627,9 +635,12 @@ _DEADLINE_KINDS: Final = frozenset({"uncancelled", "missing", "extra", "order"})
 
 
 def likely_causes(finding: Finding) -> list[str]:
-    """Return the likely causes of a finding, the likeliest first."""
-    causes = (find(finding) for find in CAUSES)
-    return [cause for cause in causes if cause][:_CAUSES_MAX]
+    """Return the likely causes of a finding, the likeliest first; else the possible ones."""
+    for table in (CAUSES, POSSIBLE_CAUSES):
+        causes = [cause for find in table if (cause := find(finding))]
+        if causes:
+            return causes[:_CAUSES_MAX]
+    return []
 
 
 def _shield_cause(finding: Finding) -> str:
@@ -654,7 +665,8 @@ def _failure_cause(finding: Finding) -> str:
     operation = finding.operation
     if operation is None or operation.kind != "out" or not _is_internal_error(operation.body):
         return ""
-    if finding.later_record is not None:  # The recorded handler failed as well.
+    # The recorded handler failed as well, or the exception says that a call was blocked.
+    if finding.later_record is not None or finding.kind == "blocked":
         return ""
     return "the handler raised an exception, which is in the log: its answer is an internal error"
 
@@ -729,6 +741,10 @@ def _order_cause(finding: Finding) -> str:
     if _is_response(operation.kind, operation.body):
         return ""
     before, after = _name(record.kind, body_bytes(record)), _name(operation.kind, operation.body)
+    if before == after:
+        before, after = (
+            f"{before} {_arguments_text(body)}" for body in (body_bytes(record), operation.body)
+        )
     return (
         f"another order: the recording has {before} in record {record.number} and {after} in record"
         f" {later.number}, and the code now begins with the second"
@@ -741,6 +757,20 @@ _ORDERED_KINDS: Final = frozenset({"cmd", "out", "val"})
 def _name(kind: str, body: bytes | None) -> str:
     name = label_of(kind, body)
     return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
+
+
+class _Arguments(msgspec.Struct):
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+    params: msgspec.Raw = msgspec.Raw(b"")
+
+
+def _arguments_text(body: bytes | None) -> str:
+    """Return the arguments of an effect or value, or the params of a message."""
+    try:
+        fields = msgspec.json.decode(body or b"{}", type=_Arguments)
+    except (ValueError, RecursionError):
+        return ""
+    return _text(bytes(fields.arguments) or bytes(fields.params))[:_VALUE_CHARS_MAX]
 
 
 def _clock_cause(finding: Finding) -> str:
@@ -797,6 +827,10 @@ CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _list_change_cause,
     _order_cause,
     _clock_cause,
+)
+
+# Facts about the recording, or about the import, that hold for all of its divergences.
+POSSIBLE_CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _earlier_sessions_cause,
     _concurrent_sessions_cause,
     _import_cause,
