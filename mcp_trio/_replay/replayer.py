@@ -399,7 +399,7 @@ class Replayer:
         self, record: Record, begin: Callable[[int], Awaitable[Session]]
     ) -> None:
         """Replay the record at the position, and all that lanes do before they wait again."""
-        index, found = self.position.index, len(self.findings)
+        index = self.position.index
         self._check_surplus()
         if self.is_at_missing:
             self._diverge_at_missing()
@@ -423,8 +423,7 @@ class Replayer:
         await self.settle()
         if self.position.index == index:
             await self.force(record)
-        # Another lane may have diverged meanwhile, and this one may go on without it.
-        if self.position.index == index and len(self.findings) == found:
+        if self.position.index == index:
             self.diverge(self._surplus_operation(record))
 
     def _surplus_operation(self, record: Record) -> Operation | None:
@@ -630,6 +629,7 @@ class Replayer:
         """
         lane = self._surplus
         if lane is not None and self.position.index > self.trace.last_missing:
+            self._surplus = None
             self.diverge(self.additional_operation(lane))
 
     def additional_operation(self, lane: LaneKey) -> Operation:
@@ -787,8 +787,6 @@ class Replayer:
     def _leave_out(self, request: LaneKey) -> None:
         """Cancel the handler of a request, shielded or not, and skip the rest of its records."""
         self.position.consume_all(self.left_out.add(request, self.position.index))
-        if self._surplus is not None and self._surplus in self.left_out:
-            self._surplus = None
         self.sessions[request[0]].stop_handler(request[1])
         for lane, gate in [*self.gates.items()]:
             # A lane that waits for its cancellation will get it.

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import attrs
 import pytest
 import trio
 
@@ -794,8 +795,8 @@ async def buy(item: str, *, ctx: Context) -> int:
     return price
 
 @server.tool
-async def tip() -> int:
-    await trio.sleep(0)
+async def tip(seconds: float = 0) -> int:
+    await trio.sleep(seconds)
     return 1
 """
 
@@ -810,19 +811,29 @@ def shop(tmp_path_factory):
     (folder / "shop.py").write_text(SHOP)
     (folder / "dearer.py").write_text(DEARER)
 
+    @attrs.frozen
     class Recorded:
+        path: Path
+
         async def serve(self, channel):
             with fresh_server(str(folder / "shop.py")) as server:
-                await server.serve(channel, record=path)
+                await server.serve(channel, record=self.path)
 
     async def call_tools():
-        async with Client(Recorded()) as client:
+        async with Client(Recorded(path)) as client:
             for item in ("tea", "rice"):
                 await client.call_tool("buy", {"item": item})
                 await client.call_tool("tip", {})
+        (folder / "other").mkdir()
+        together = Recorded(folder / "other" / "together.jsonl")
+        async with Client(together) as client, trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "tip", {"seconds": 0.05})
+            nursery.start_soon(client.call_tool, "buy", {"item": "tea"})
+        return together.path
 
-    trio.run(call_tools, clock=TickClock())
-    return SimpleNamespace(path=path, target=folder / "shop.py", dearer=folder / "dearer.py")
+    together = trio.run(call_tools, clock=TickClock())
+    target, dearer = folder / "shop.py", folder / "dearer.py"
+    return SimpleNamespace(path=path, together=together, target=target, dearer=dearer)
 
 
 def records_of(path, kind, lane=None):
@@ -861,7 +872,7 @@ def test_divergences_can_be_printed_as_json(invoke, shop):
 
 
 def test_all_divergences_of_several_recordings_are_printed_below_the_table(invoke, shop):
-    shown = invoke("replay", shop.path.parent, shop.dearer, "--all")
+    shown = invoke("replay", shop.path, shop.path.parent, shop.dearer, "--all")
     assert shown.exit_code == 1
     assert "2 divergences in 2 requests" in shown.stdout
 
@@ -923,9 +934,9 @@ def test_several_recordings_take_no_stop(invoke, shop):
     assert "--until, --break and --json take one FILE" in shown.stderr
 
 
-def debug(shop, place, *commands, **variables):
+def debug(shop, place, *commands, path=None, **variables):
     """Replay with a debugger at a record, which gets these commands; click's runner patches pdb."""
-    command = [sys.executable, "-m", "mcp_trio", "replay", shop.path, shop.target]
+    command = [sys.executable, "-m", "mcp_trio", "replay", path or shop.path, shop.target]
     return subprocess.run(
         list(map(str, [*command, "--break", place])),
         check=False,
@@ -963,11 +974,11 @@ def step_of(path):
 
 
 def test_a_debugger_opens_at_the_first_line_of_a_handler_and_steps_over_its_wait(shop):
-    shown = debug(shop, step_of(shop.path), "next", "c")
+    shown = debug(shop, step_of(shop.together), "next", "c", path=shop.together)
     assert shown.returncode == 0
     lines = shown.stdout.splitlines()
-    assert lines.index("-> await trio.sleep(0)") < lines.index("-> return 1")
-    assert "StopIteration" not in shown.stdout
+    assert lines.index("-> await trio.sleep(seconds)") < lines.index("-> return 1")
+    assert "StopIteration" not in shown.stdout  # the other handler ends meanwhile
     assert "the same, byte for byte" in shown.stdout
 
 

@@ -62,7 +62,12 @@ async def tidy(desk, ctx, key):
     return "tidy"
 
 
-HANDLERS = {each.__name__: each for each in (sell, count, enter, unlock, ask, note, tidy)}
+async def queue(desk, ctx, key):
+    async with desk.place:
+        await trio.sleep(0.005)
+
+
+HANDLERS = {each.__name__: each for each in (sell, count, enter, unlock, ask, note, tidy, queue)}
 
 
 class Desk:
@@ -72,6 +77,7 @@ class Desk:
         self.server = Server("desk")
         self.sold = 0
         self.door = trio.Event()
+        self.place = trio.Semaphore(1)
         self.handlers = HANDLERS | changed
         for name in HANDLERS:
             self.register(name)
@@ -258,7 +264,7 @@ async def ask_twice(desk, ctx, key):
 
 
 @pytest.mark.parametrize("changed", [ask_nothing, ask_twice])
-def test_the_questions_of_later_requests_keep_their_ids(record, world, changed):
+def test_the_questions_of_later_requests_keep_their_ids(record, world, changed, caplog):
     path = record("ask a", "note", "ask b", "ask c")
     calls = []
 
@@ -269,24 +275,41 @@ def test_the_questions_of_later_requests_keep_their_ids(record, world, changed):
     found = find_all(path, lambda: Desk(ask=ask_otherwise_first).server)
     assert [each.lane for each in found] == lanes_of(path, world, "ask")[:1]
     assert calls[:3] == ["a", "b", "c"]
-
-
-async def tidy_without_shield(desk, ctx, key):
-    with trio.move_on_after(0.005):
-        try:
-            await trio.sleep_forever()
-        finally:
-            await fetch("tidy")
-    return "tidy"
+    assert not caplog.records  # of answers to questions that were not sent
 
 
 def test_a_request_whose_shield_was_removed_ends_there(record):
     path = record("tidy", "note")
+    went_on = []
+
+    async def tidy_without_shield(desk, ctx, key):
+        with trio.move_on_after(0.005):
+            try:
+                await trio.sleep_forever()
+            finally:
+                await fetch("tidy")
+                went_on.append(1)
+        return "tidy"
+
     (found,) = find_all(path, lambda: Desk(tidy=tidy_without_shield).server)
     assert found.causes[0].startswith("a shield was removed")
+    assert went_on == []
 
 
-async def sell_under_a_shield(desk, ctx, key):
+async def queue_loudly(desk, ctx, key):
+    async with desk.place:
+        if key == "a":
+            await ctx.info("in the queue")
+        await trio.sleep(0.005)
+
+
+def test_a_request_may_go_on_earlier_when_one_before_it_has_ended(record, world):
+    path = record(("queue a", "queue b", "note", "sell c"))
+    found = find_all(path, lambda: Desk(queue=queue_loudly).server)
+    assert [each.lane for each in found] == lanes_of(path, world, "queue")[:1]
+
+
+async def sell_in_a_shielded_clean_up(desk, ctx, key):
     with trio.CancelScope(shield=True):
         async with ctx.lock("desk"):
             try:
@@ -297,11 +320,18 @@ async def sell_under_a_shield(desk, ctx, key):
                     await trio.sleep_forever()
 
 
-def test_a_request_that_is_left_out_ends_whatever_shields_it(record, world):
+async def sell_in_a_shield(desk, ctx, key):
+    with trio.CancelScope(shield=True):
+        async with ctx.lock("desk"):
+            await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("shielded", [sell_in_a_shield, sell_in_a_shielded_clean_up])
+def test_a_request_that_is_left_out_ends_whatever_shields_it(record, world, shielded):
     path = record("sell a", "note", "sell bb")
 
     async def sell_otherwise_first(desk, ctx, key):
-        return await (sell_under_a_shield if key == "a" else sell)(desk, ctx, key)
+        return await (shielded if key == "a" else sell)(desk, ctx, key)
 
     (found,) = find_all(path, lambda: Desk(sell=sell_otherwise_first).server)
     assert [found.lane] == lanes_of(path, world, "sell")[:1]
@@ -349,7 +379,7 @@ def test_outbound_mode_finds_all_differences_of_what_is_sent(record, world, seed
 @pytest.mark.parametrize("seed", range(4))
 def test_the_findings_do_not_depend_on_the_schedule(record, seed):
     path = record(("sell a", "sell bb", "enter", "ask", "unlock"), ("count", "note"), "tidy")
-    changed = {"sell": sell_unlocked, "note": note_otherwise, "tidy": tidy_without_shield}
+    changed = {"sell": sell_unlocked, "note": note_otherwise, "tidy": keep_locked}
     found = [
         [(each.record, each.lane, each.kind, each.follows) for each in all_found]
         for all_found in (
