@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import trio
 
-from mcp_trio import Context, Server, ThreadContext, effect
+from mcp_trio import Context, Server, ThreadContext, ToolError, effect
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import replay
@@ -423,6 +423,68 @@ def test_changed_tools_are_reported_besides_the_divergences(record, world):
     first, (changed,) = caught.value, caught.value.later
     assert (first.kind, changed.kind) == ("frame", "changed")
     assert 'the tool "count" has another description' in str(first)
+
+
+# The session of `desk`, which has records of all kinds, with each handler replaced by a wrong one.
+
+
+async def return_at_once(state, ctx, amount):
+    return 99
+
+
+async def wait_for_ever(state, ctx, amount):
+    await trio.sleep_forever()
+
+
+async def wait_in_a_shield(state, ctx, amount):
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+
+async def raise_an_error(state, ctx, amount):
+    raise ToolError("wrong")
+
+
+async def ask_more(state, ctx, amount):
+    await ctx.list_roots()
+    await ctx.list_roots()
+    await ctx.info("asked")
+    return 3
+
+
+async def talk_and_sleep(state, ctx, amount):
+    for number in range(5):
+        await ctx.info(str(number))
+        await trio.sleep(0.003)
+    return 1
+
+
+async def read_and_sleep(state, ctx, amount):
+    ctx.now()
+    await ctx.sleep(0.001)
+    ctx.now()
+    return ctx.random.randint(1, 9)
+
+
+@pytest.mark.parametrize("mode", ["strict", "outbound"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(return_at_once, wait_for_ever, wait_in_a_shield, raise_an_error),
+        *(ask_more, talk_and_sleep, read_and_sleep),
+    ],
+)
+def test_a_session_of_wrong_handlers_is_replayed_to_its_end(desk, path, wrong, mode):
+    handlers = dict.fromkeys(("add", "wait", "open_door", "forever", "in_time"), wrong)
+    findings = [
+        [
+            (each.record, each.lane, each.kind)
+            for each in find_all(path, lambda: desk.make_server(**handlers), seed=seed, mode=mode)
+        ]
+        for seed in range(3)
+    ]
+    assert findings[1:] == findings[:-1]
+    assert len(findings[0]) > 1
 
 
 # Requests that are suspended.
