@@ -10,6 +10,7 @@ one, even if it waits for an effect, and then any other lane that could let it g
 import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from itertools import zip_longest
 from typing import Any, Final, NoReturn
 
 import attrs
@@ -395,7 +396,7 @@ def find_uncompared(trace: Trace) -> UncomparedRecords:
         steps = {index for index in all_indexes if trace.journal[index].kind == "step"}
         found.indexes |= steps
         indexes = [index for index in all_indexes if index not in steps]
-        for index, following in zip(indexes, [*indexes[1:], None], strict=True):
+        for index, following in zip_longest(indexes, indexes[1:]):
             record = trace.journal[index]
             if record.kind == "cmd":
                 found.named[lane, "cmd", body_name(record)].append(index)
