@@ -287,6 +287,9 @@ class ReplayDivergence(MCPError):
         causes: The likely causes, the likeliest first.
         suspended: For each lane the file and line at which it waits.
         untracked_calls: The calls before the divergence that bypassed the context.
+        follows: The record of an earlier divergence from which this one may follow, in a replay
+            that finds all of them; None otherwise.
+        later: The later divergences, in a replay that finds all of them.
     """
 
     def __init__(
@@ -304,8 +307,11 @@ class ReplayDivergence(MCPError):
         causes: Sequence[str] = (),
         suspended: Mapping[str, str] | None = None,
         untracked_calls: Sequence[object] = (),
+        follows: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.follows = follows
+        self.later: list[ReplayDivergence] = []
         self.record = record
         self.lane = lane
         self.kind = kind

@@ -245,6 +245,7 @@ class Replay:
         *,
         repeat: int = 0,
         allow_damaged: bool = False,
+        all_divergences: bool = False,
     ) -> "ReplayReport | InputsReport":
         """Replay the marker's recording, or the one at `path`, against `server`.
 
@@ -255,7 +256,8 @@ class Replay:
 
         With `repeat`, the recording is then replayed under so many seeds of the scheduler, each
         with two seeds of Python's hashes, in two processes; the server must be such a variable.
-        `allow_damaged` is that of `mcp_trio.recording.replay`.
+        `allow_damaged` and `all_divergences` are those of `mcp_trio.recording.replay`; mode
+        "inputs" always finds all differences.
 
         The call returns when the replays have finished, also inside a Trio program. Calls that a
         replay cannot repeat are reported as `UntrackedCallWarning`. With mode "inputs" `server` may
@@ -268,7 +270,9 @@ class Replay:
                 raise AssertionError('repeat is not for mode="inputs"')
             return _drive(file, server, self._paths.ignore, allow_damaged=allow_damaged)
         target = self._target(server) if isinstance(server, str) else server
-        report = _replay(file, target, mode, allow_damaged=allow_damaged)
+        report = _replay(
+            file, target, mode, allow_damaged=allow_damaged, all_divergences=all_divergences
+        )
         if repeat:
             _replay_repeatedly(file, target, mode, repeat, allow_damaged=allow_damaged)
         for untracked_call in report.untracked_calls:
@@ -484,12 +488,15 @@ def _replay(
     mode: Literal["strict", "outbound"],
     *,
     allow_damaged: bool = False,
+    all_divergences: bool = False,
 ) -> "ReplayReport":
     __tracebackhide__ = True
     from mcp_trio.recording import replay
 
     def work(fresh: "Server") -> "ReplayReport":
-        return replay(path, fresh, mode=mode, allow_damaged=allow_damaged)
+        return replay(
+            path, fresh, mode=mode, allow_damaged=allow_damaged, all_divergences=all_divergences
+        )
 
     return _or_fail(lambda: _outside_trio(partial(_with_fresh_server, server, work)))
 

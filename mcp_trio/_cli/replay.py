@@ -29,8 +29,8 @@ from mcp_trio._cli.options import (
     serve_options,
     serving_options,
 )
-from mcp_trio._cli.output import echo_error
-from mcp_trio.errors import ConnectionLost, NothingCompared
+from mcp_trio._cli.output import echo_error, printable_lines
+from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
@@ -64,13 +64,16 @@ server gets the messages of the recorded client. Any recording will do then; ids
 and times in the responses are not compared.
 
 \b
-Exit status: 0 no difference; 1 a difference: the first one for a TARGET, all of them for a live
-server; or no request was compared; 2 the recording cannot be used, such as one of a client or a
-damaged one, or the server cannot be reached.
+Exit status: 0 no difference, or none before the record at which --until or a debugger ended the
+replay; 1 a difference: the first one for a TARGET without --all, all of them for a live server; or
+no request was compared; 2 the recording cannot be used, such as one of a client or a damaged one,
+or the server cannot be reached.
 
 \b
 Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
+  mcp-trio replay recordings/trip.mcprec.jsonl server.py --all
+  mcp-trio replay recordings/trip.mcprec.jsonl server.py --break 42
   mcp-trio replay recordings/ server.py --repeat 20
   mcp-trio replay recordings/trip.mcprec.jsonl.zst package.module:server
   mcp-trio replay recordings/trip.mcprec.jsonl --ignore '$.result._meta' -- npx -y some-server
@@ -97,6 +100,25 @@ Examples:
     type=click.File("rb"),
     metavar="FILE",
     help="Run a schedule that mcp-trio sweep has written, instead of the recorded order.",
+)
+@click.option(
+    "--all",
+    "all_divergences",
+    is_flag=True,
+    help="Go on after a difference, and report the first one of each request.",
+)
+@click.option(
+    "--until",
+    metavar="N",
+    type=int,
+    help="Stop at record N, and print which line is about to make it, and where other tasks wait.",
+)
+@click.option(
+    "--break",
+    "break_at",
+    metavar="N",
+    type=int,
+    help="Print the same, and open the debugger in the task that is about to make record N.",
 )
 @click.option("--key", metavar="FILE", help="The key with which FILE was redacted.")
 @click.option(
@@ -138,7 +160,7 @@ Examples:
     "--json",
     "as_json",
     is_flag=True,
-    help=f"{_WITH_A_LIVE_SERVER}: print one JSON object per difference.",
+    help="Print one JSON object per difference, and nothing else.",
 )
 @click.pass_context
 def replay_command(
@@ -150,6 +172,9 @@ def replay_command(
     repeat: int | None,
     mode: "Mode",
     schedule: BinaryIO | None,
+    all_divergences: bool,
+    until: int | None,
+    break_at: int | None,
     key: str | None,
     allow_damaged: bool,
     inputs: bool,
@@ -166,27 +191,41 @@ def replay_command(
     if not files:
         raise click.UsageError("name a FILE, and a TARGET or a URL, or a COMMAND after --")
     has_folder = any(map(os.path.isdir, files))
-    file = files[0]
+    is_one = len(files) == 1 and not has_folder and repeat is None
+    file, stops = files[0], until is not None or break_at is not None
     if inputs or has_command or (target is not None and is_url(target)):
-        if len(files) > 1 or has_folder or repeat is not None or schedule is not None:
+        if not is_one or schedule is not None:
             raise click.UsageError("a live server takes one FILE, no --repeat and no --schedule")
+        if stops or all_divergences:
+            raise click.UsageError(
+                "--all, --until and --break need a TARGET whose handlers run in this process, and"
+                " no --inputs; a live server is always compared to the end"
+            )
         report = _drive(context, file, target, allow_damaged=allow_damaged, **options)
         _print_inputs_report(report, as_json=as_json)
         context.exit(0 if report.is_same else 1)
     if target is None:
         raise click.UsageError("name a TARGET or a URL, or a COMMAND after --")
-    if any(options.values()) or (as_json and schedule is None):
+    if any(options.values()):
         raise click.UsageError(
-            "--header, --ignore, --timeout, --channel, --protocol-version and --json"
+            "--header, --ignore, --timeout, --channel and --protocol-version"
             " need --inputs, a URL or a COMMAND"
         )
     if schedule is not None:
-        if len(files) > 1 or has_folder or repeat is not None:
-            raise click.UsageError("--schedule takes one FILE, and no --repeat")
+        if not is_one or stops or all_divergences:
+            raise click.UsageError(
+                "--schedule takes one FILE, and no --repeat, --all, --until or --break"
+            )
         _replay_schedule(context, file, target, schedule, as_json=as_json)
+    if (stops or as_json) and not is_one:
+        raise click.UsageError("--until, --break and --json take one FILE, and no --repeat")
+    if stops and (mode != "strict" or all_divergences or as_json or None not in {until, break_at}):
+        raise click.UsageError(
+            "--until and --break exclude each other, --all, --json and --mode outbound"
+        )
 
     secret = None if key is None else read_key(key)
-    if len(files) > 1 or has_folder or repeat is not None:
+    if not is_one:
         from mcp_trio._replay.repeat import ReplayJob
 
         recordings = _recordings(files)
@@ -197,19 +236,90 @@ def replay_command(
             mode=mode,
             key=secret,
             allow_damaged=allow_damaged,
+            all_divergences=all_divergences,
         )
         outcomes = _replay_many(job)
         _print_outcomes(recordings, outcomes)
         context.exit(max(_OUTCOME_STATUSES[outcome.status] for outcome in outcomes))
 
+    if stops:
+        _replay_to_stop(
+            file, target, until=until, break_at=break_at, key=secret, allow_damaged=allow_damaged
+        )
+        return
+
     from mcp_trio._cli.output import busy
     from mcp_trio._replay.replay import replay
 
-    server = load_server(target)
+    try:
+        # Handlers may print, but stdout is for the report.
+        with contextlib.redirect_stdout(sys.stderr), naming(file):
+            server = load_server(target)
+            start = time.perf_counter()
+            with busy("replaying"):
+                replayed = replay(
+                    file,
+                    server,
+                    mode=mode,
+                    key=secret,
+                    allow_damaged=allow_damaged,
+                    all_divergences=all_divergences,
+                )
+    except ReplayDivergence as divergence:
+        if not as_json:
+            raise
+        _print_divergences_as_json(divergence)
+        context.exit(1)
+    if not as_json:
+        click.echo(replay_summary(replayed, time.perf_counter() - start))
+
+
+# The members of the JSON object of a divergence.
+_DIVERGENCE_MEMBERS: Final = (
+    *("record", "lane", "kind", "ordinal", "offset_seconds", "recorded", "replayed"),
+    *("causes", "hint", "follows", "suspended"),
+)
+
+
+def _print_divergences_as_json(divergence: ReplayDivergence) -> None:
+    import msgspec
+
+    for each in (divergence, *divergence.later):
+        members = {name: getattr(each, name) for name in _DIVERGENCE_MEMBERS}
+        click.echo(msgspec.json.encode(members))
+
+
+def _replay_to_stop(
+    file: str, target: str, *, until: int | None, break_at: int | None, **options: Any
+) -> None:
+    """Replay, and print the state at a record; end there, or open the debugger."""
+    from mcp_trio._replay.replay import run_replay
+    from mcp_trio._replay.stops import Stop, StoppedReplay
+
+    terminal, number = sys.stdout, until if break_at is None else break_at
+    assert number is not None
+
+    def on_stop(stopped: StoppedReplay) -> None:
+        with contextlib.redirect_stdout(terminal):
+            click.echo(printable_lines(str(stopped)))
+            if break_at is None:
+                stopped.end()
+                return
+            from mcp_trio._replay.debugger import open_debugger
+
+            open_debugger(stopped)
+
+    stop = Stop(number, on_stop, needs_task=break_at is not None)
     start = time.perf_counter()
-    with naming(file), busy("replaying"):
-        replayed = replay(file, server, mode=mode, key=secret, allow_damaged=allow_damaged)
-    click.echo(replay_summary(replayed, time.perf_counter() - start))
+    # Handlers may print, but stdout is for the report.
+    with contextlib.redirect_stdout(sys.stderr), naming(file):
+        report = run_replay(file, load_server(target), stop=stop, **options)
+    if report is not None:
+        click.echo(replay_summary(report, time.perf_counter() - start))
+        if not stop.has_come:
+            click.echo(f"the replay has passed record {number} without stopping")
+    elif break_at is not None:
+        click.echo("the replay was ended in the debugger")
 
 
 def _replay_schedule(

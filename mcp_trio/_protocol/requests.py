@@ -312,6 +312,14 @@ class OutgoingRequests:
         self._next_id += 1
         return self._next_id
 
+    def next_id_is(self, request_id: int) -> None:
+        """Let `next_id` return this id next, in a replay that has left out requests before it.
+
+        A request with this id that was abandoned is forgotten: it is one of those.
+        """
+        self._next_id = request_id - 1
+        self._abandoned.pop(request_id, None)
+
     def add(self, request: OutgoingRequest) -> None:
         """Add a request whose message is about to be sent."""
         self._open[request.id] = request

@@ -19,6 +19,7 @@ from mcp_trio._replay.trace import (
     key_of,
     lane_text,
     request_data,
+    request_lane,
     request_lane_name,
     seconds_of,
 )
@@ -71,8 +72,8 @@ class Finding:
         problem: An error that belongs to no record.
         suspended: For each other lane the location at which it waits.
         untracked_calls: The calls so far that bypassed the context.
-        changed_offers: The tools, prompts and resources that have changed since the recording, such
-            as `tool "sell"`.
+        list_change: The change since the recording of what the request uses, such as `the tool
+            "sell" was changed`; empty if there is none.
         is_strict: Whether all records are compared, not only what is sent.
         redactor: The redactor of a redacted recording.
     """
@@ -83,7 +84,7 @@ class Finding:
     problem: str = ""
     suspended: Mapping[str, str] = attrs.field(factory=dict[str, str])
     untracked_calls: Sequence[UntrackedCall] = ()
-    changed_offers: Sequence[str] = ()
+    list_change: str = ""
     is_strict: bool = True
     redactor: Redactor | None = None
 
@@ -125,12 +126,42 @@ class Finding:
         return (acting or recorded) if is_additional else (recorded or acting)
 
     @property
+    def blocked_calls(self) -> Sequence[UntrackedCall]:
+        """The calls of the request that a replay refuses, because they change the outside."""
+        calls = (call for call in self.untracked_calls if call.is_outside)
+        return [call for call in calls if self.is_of_request(call.lane)]
+
+    @property
+    def acting_lane(self) -> LaneKey | None:
+        """The lane whose code differs: that of the operation, or of a record that nothing makes."""
+        if self.operation is not None:
+            return self.operation.lane
+        return None if self.record is None or self.record.lane is None else key_of(self.record)
+
+    @property
+    def differs_in_values_only(self) -> bool:
+        """Whether the operation may take the recorded outcome although it has other values.
+
+        An effect that is cancelled, and was not when recorded, would have another outcome.
+        """
+        record, operation = self.record, self.operation
+        if record is None or operation is None or operation.kind not in _ORDERED_KINDS:
+            return False
+        recorded = None if record.lane is None else key_of(record)
+        if operation.lane != recorded or (self.is_strict and record.ordinal != operation.ordinal):
+            return False
+        if self.later_record is not None or skips(operation, record):
+            return False
+        is_cancelled = any(path == _CANCELLED for path, _, _ in self.differences)
+        return has_same_label(record, operation) and not is_cancelled
+
+    @property
     def kind(self) -> str:
         """One of the kinds of `ReplayDivergence`."""
         record, operation, lane = self.record, self.operation, self.lane
         if self.problem:
             return "problem"
-        if any(each.is_outside and self.is_of_request(each.lane) for each in self.untracked_calls):
+        if self.blocked_calls:
             return "blocked"
         if self.missing is not None:
             return "extra"
@@ -213,6 +244,11 @@ def skips(operation: Operation, record: Record) -> bool:
     )
 
 
+def is_answer(record: Record) -> bool:
+    """Return whether a record is the answer of a request."""
+    return _is_response(*_kind_and_body(record))
+
+
 def _is_response(kind: str | None, body: bytes | None) -> bool:
     return kind == "out" and label_of(kind, body) == _RESPONSE
 
@@ -266,8 +302,24 @@ _OPERATIONS: Final = {
 _REFACTORING_KINDS: Final = frozenset({"missing", "extra", "argument", "order"})
 
 
-def describe(finding: Finding) -> ReplayDivergence:
-    """Return the error that reports a finding: its record, the replay, likely causes, remedies."""
+def describe(*findings: Finding) -> ReplayDivergence:
+    """Return the error that reports the first finding, and has the later ones in `later`.
+
+    The text has a paragraph for each: its record, the replay, likely causes, and remedies. Findings
+    that differ in the same way, at the same line, share one.
+    """
+    errors = [
+        _describe(finding, _origin(finding, findings[:index]))
+        for index, finding in enumerate(findings)
+    ]
+    first = errors[0]
+    first.later = errors[1:]
+    if first.later:
+        first.args = (_all_texts(findings, errors),)
+    return first
+
+
+def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDivergence:
     record, operation, lane = finding.record, finding.operation, finding.lane
     recorded, replayed = _recorded_and_replayed(finding)
     meaning = _MEANINGS[finding.kind](finding)
@@ -279,6 +331,7 @@ def describe(finding: Finding) -> ReplayDivergence:
         *(("changed", change) for change in _changes(finding)),
         ("meaning", meaning),
         *(("cause", cause) for cause in causes),
+        *(() if origin is None else (("follows", origin[1]),)),
         ("waiting", _waiting(finding)),
         *(("untracked", text) for text in _untracked(finding)),
         *(("file", note) for note in finding.trace.notes),
@@ -302,18 +355,111 @@ def describe(finding: Finding) -> ReplayDivergence:
         causes=causes,
         suspended=finding.suspended,
         untracked_calls=finding.untracked_calls,
+        follows=None if origin is None else origin[0],
     )
 
 
+# Several divergences.
+
+
+def _origin(finding: Finding, earlier: Sequence[Finding]) -> tuple[int, str] | None:
+    """Return the record of an earlier divergence from which this one may follow, and a text.
+
+    One of another request that differs in the same way has the same cause, and does not follow.
+    """
+    lane, likeness = finding.acting_lane, _likeness(finding)
+    for index, each in enumerate(earlier):
+        if _likeness(each) == likeness:
+            return _origin(each, earlier[:index])
+    for each in reversed(earlier):
+        other = each.acting_lane
+        if lane is not None and other is not None and request_lane(lane) == request_lane(other):
+            return each.number, f"perhaps from record {each.number}, at which this request diverged"
+    for each in earlier:
+        if each.acting_lane is not None and not each.differs_in_values_only:
+            text = (
+                f"perhaps from record {each.number}: from there on the replay goes on without"
+                f" {_request_text(each)}"
+            )
+            return each.number, text
+    return None
+
+
+def _request_text(finding: Finding) -> str:
+    lane = finding.acting_lane
+    assert lane is not None
+    call = call_text(request_data(finding.trace.journal, lane[1]))
+    return f"{call and f'{call}, '}lane {lane_text(request_lane(lane))}"
+
+
+def _all_texts(findings: Sequence[Finding], errors: Sequence[ReplayDivergence]) -> str:
+    """Return a paragraph for each way in which a request differs, and how often it does so."""
+    alike: dict[object, list[int]] = {}
+    for index, finding in enumerate(findings):
+        alike.setdefault(_likeness(finding), []).append(index)
+    paragraphs: list[str] = []
+    for first, *others in alike.values():
+        lines = [str(errors[first])]
+        lines += [f"  {'also at:':<11}{_position_with_line(findings[index])}" for index in others]
+        paragraphs.append("\n".join(lines))
+    requests = {
+        request_lane(finding.acting_lane) for finding in findings if finding.acting_lane is not None
+    }
+    count = f"{len(findings)} divergences in {len(requests)} request{'s'[: len(requests) != 1]}"
+    ways = f"in {len(alike)} way{'s'[: len(alike) != 1]}"
+    return "\n\n".join([f"{count}, {ways}", *paragraphs])
+
+
+def _likeness(finding: Finding) -> object:
+    """Return an equal value for findings of requests that differ in the same way."""
+    lane, operation = finding.acting_lane, finding.operation
+    call = "" if lane is None else call_text(request_data(finding.trace.journal, lane[1]))
+    recorded = None if finding.record is None else label_of(*_kind_and_body(finding.record))
+    replayed = None if operation is None else (operation.kind, operation.location)
+    paths = tuple(path for path, _, _ in finding.differences)
+    return call, recorded, replayed, paths, tuple(_lines(finding))
+
+
+def _position_with_line(finding: Finding) -> str:
+    location = next(_lines(finding), "").partition(": ")[0]
+    return f"{_position(finding)}, {location}" if location else _position(finding)
+
+
+def state_text(finding: Finding) -> str:
+    """Return what a stopped replay is about to do, and all other lanes with their lines."""
+    recorded, replayed = _recorded_and_replayed(finding)
+    record, operation, lane = finding.record, finding.operation, finding.lane
+    own = "" if lane is None else lane_text(lane)
+    is_other = operation is not None and (
+        record is None or _kind_and_body(record) != (operation.kind, operation.body)
+    )
+    rows = [
+        ("recorded", recorded),
+        *((("replay", replayed),) if is_other else ()),
+        *(("line", line) for line in _lines(finding)),
+        *(
+            ("waiting", source_of(f"{name} {location}".rstrip()))
+            for name, location in finding.suspended.items()
+            if name != own
+        ),
+    ]
+    lines = [f"  {label + ':':<11}{text}" for label, text in rows]
+    return "\n".join([f"stopped at {_position(finding)}", *lines])
+
+
 def _headline(finding: Finding) -> str:
+    return f"replay diverged at {_position(finding)}"
+
+
+def _position(finding: Finding) -> str:
     record, lane = finding.record, finding.lane
-    text = f"replay diverged at record {finding.number} of {finding.total}"
+    text = f"record {finding.number} of {finding.total}"
     if record is not None:
         text += f" (+{seconds_of(record) * 1000:.1f} ms)"
     if lane is not None:
         call = call_text(request_data(finding.trace.journal, lane[1]))
         text += f", {call and f'{call}, '}lane {lane_text(lane)}"
-        if record is not None and record.lane == lane[1]:
+        if record is not None and record.lane == lane[1] and record.ordinal is not None:
             text += f", operation {record.ordinal}"
     return text
 
@@ -379,6 +525,8 @@ def _lines(finding: Finding) -> Iterator[str]:
     """Yield the line of the user's code that acts, or at which the lane waits."""
     operation, lane = finding.operation, finding.lane
     location = "" if operation is None else operation.location
+    if finding.kind == "blocked":
+        location = finding.blocked_calls[-1].location
     if not location and lane is not None:
         location = finding.suspended.get(lane_text(lane), "")
     if location:
@@ -401,7 +549,9 @@ def _value_text(value: object) -> str:
 
 def _waiting(finding: Finding) -> str:
     """Return the other lanes and where they wait; of many lanes, the first ones and a count."""
-    lanes = [f"{name} {location}".rstrip() for name, location in finding.suspended.items()]
+    own = "" if finding.lane is None else lane_text(finding.lane)
+    others = (item for item in finding.suspended.items() if item[0] != own)
+    lanes = [f"{name} {location}".rstrip() for name, location in others]
     shown = ", ".join(lanes[:_WAITING_MAX])
     more = len(lanes) - _WAITING_MAX
     if more > 0:
@@ -505,9 +655,12 @@ _DEADLINE_KINDS: Final = frozenset({"uncancelled", "missing", "extra", "order"})
 
 
 def likely_causes(finding: Finding) -> list[str]:
-    """Return the likely causes of a finding, the likeliest first."""
-    causes = (find(finding) for find in CAUSES)
-    return [cause for cause in causes if cause][:_CAUSES_MAX]
+    """Return the likely causes of a finding, the likeliest first; else the possible ones."""
+    for table in (CAUSES, POSSIBLE_CAUSES):
+        causes = [cause for find in table if (cause := find(finding))]
+        if causes:
+            return causes[:_CAUSES_MAX]
+    return []
 
 
 def _shield_cause(finding: Finding) -> str:
@@ -532,7 +685,8 @@ def _failure_cause(finding: Finding) -> str:
     operation = finding.operation
     if operation is None or operation.kind != "out" or not _is_internal_error(operation.body):
         return ""
-    if finding.later_record is not None:  # The recorded handler failed as well.
+    # The recorded handler failed as well, or the exception says that a call was blocked.
+    if finding.later_record is not None or finding.kind == "blocked":
         return ""
     return "the handler raised an exception, which is in the log: its answer is an internal error"
 
@@ -596,16 +750,8 @@ def _import_cause(_: Finding) -> str:
     return f"a call that is not recorded: {calls[-1]}" if calls else ""
 
 
-def _changed_offer_cause(finding: Finding) -> str:
-    changed = finding.changed_offers
-    if finding.lane is not None:
-        call = call_text(request_data(finding.trace.journal, finding.lane[1]))
-        _, _, target = call.partition(" ")
-        changed = [each for each in changed if target and target in each] or changed
-    if not changed:
-        return ""
-    have = "has" if len(changed) == 1 else "have"
-    return f"{', '.join(changed[:_CAUSES_MAX])} {have} changed since the recording"
+def _list_change_cause(finding: Finding) -> str:
+    return finding.list_change and f"{finding.list_change} since the recording"
 
 
 def _order_cause(finding: Finding) -> str:
@@ -615,6 +761,10 @@ def _order_cause(finding: Finding) -> str:
     if _is_response(operation.kind, operation.body):
         return ""
     before, after = _name(record.kind, body_bytes(record)), _name(operation.kind, operation.body)
+    if before == after:
+        before, after = (
+            f"{before} {_arguments_text(body)}" for body in (body_bytes(record), operation.body)
+        )
     return (
         f"another order: the recording has {before} in record {record.number} and {after} in record"
         f" {later.number}, and the code now begins with the second"
@@ -644,6 +794,20 @@ def _unseen_cause(finding: Finding) -> str:
 
 
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}")
+
+
+class _Arguments(msgspec.Struct):
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+    params: msgspec.Raw = msgspec.Raw(b"")
+
+
+def _arguments_text(body: bytes | None) -> str:
+    """Return the arguments of an effect or value, or the params of a message."""
+    try:
+        fields = msgspec.json.decode(body or b"{}", type=_Arguments)
+    except (ValueError, RecursionError):
+        return ""
+    return _text(bytes(fields.arguments) or bytes(fields.params))[:_VALUE_CHARS_MAX]
 
 
 def _clock_cause(finding: Finding) -> str:
@@ -697,10 +861,14 @@ CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _lost_exception_cause,
     _thread_cause,
     _untracked_call_cause,
-    _changed_offer_cause,
+    _list_change_cause,
     _order_cause,
     _unseen_cause,
     _clock_cause,
+)
+
+# Facts about the recording, or about the import, that hold for all of its divergences.
+POSSIBLE_CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _earlier_sessions_cause,
     _concurrent_sessions_cause,
     _import_cause,

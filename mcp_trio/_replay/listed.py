@@ -4,7 +4,7 @@ The `open` record has a digest of each. A server that lists something else now m
 recorded messages, if the recorded client did not ask for the list.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -58,17 +58,25 @@ def _entry_text(entry: Entry) -> str:
     return f'the {_SINGULARS[kind]} "{name}"' if name else f"the list of {kind}"
 
 
-def reject_used_changes(trace: Trace, registry: Registry, changes: Changes) -> None:
-    """Check that no recorded request used what changed.
-
-    Raises:
-        ReplayDivergence: A request did; the error names the first one.
-    """
+def used_changes(trace: Trace, registry: Registry, changes: Changes) -> Iterator[ReplayDivergence]:
+    """Yield a divergence for each change of what a recorded request used, at the first of these."""
+    seen = set[Entry]()
     for record in trace.journal if changes else ():
         for message in _requests(record):
             entry = _used_entry(message, registry)
-            if entry is not None and entry in changes:
-                raise _divergence(trace, record, message, entry)
+            if entry is not None and entry in changes and entry not in seen:
+                seen.add(entry)
+                yield _divergence(trace, record, message, entry)
+
+
+def used_change(trace: Trace, registry: Registry, changes: Changes, lane: str) -> str:
+    """Return the text of the change of what the request of a lane used; empty if there is none."""
+    if not changes:
+        return ""
+    entry = _used_entry(message_fields(request_data(trace.journal, lane)), registry)
+    if entry is None or entry not in changes:
+        return ""
+    return f"{_entry_text(entry)} was {changes[entry]}"
 
 
 def _requests(record: Record) -> list[MessageFields]:
@@ -107,23 +115,6 @@ def _divergence(
         replayed=rows[1][1],
         hint=hint,
     )
-
-
-def name_change(
-    divergence: ReplayDivergence, trace: Trace, registry: Registry, changes: Changes
-) -> ReplayDivergence:
-    """Return the divergence, whose text names what changed if its request used it."""
-    if not changes or divergence.lane is None:
-        return divergence
-    data = request_data(trace.journal, divergence.lane)
-    entry = _used_entry(message_fields(data), registry)
-    if entry is not None and entry in changes:
-        lines = str(divergence).split("\n")
-        row = f"  {'cause:':<11}{_entry_text(entry)} was {changes[entry]} since the recording"
-        place = next(place for place, line in enumerate(lines) if line.startswith("  waiting:"))
-        lines.insert(place, row)
-        divergence.args = ("\n".join(lines),)
-    return divergence
 
 
 def _used_entry(message: MessageFields, registry: Registry) -> Entry | None:

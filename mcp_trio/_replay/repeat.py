@@ -49,6 +49,7 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "strict"
     key: bytes | None = None
     allow_damaged: bool = False
+    all_divergences: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,12 @@ def _replay_once(job: ReplayJob, file: str, seed: int | None, hash_seed: int | N
     with fresh_server(job.target) as server, schedule:
         try:
             report = replay(
-                file, server, mode=job.mode, key=job.key, allow_damaged=job.allow_damaged
+                file,
+                server,
+                mode=job.mode,
+                key=job.key,
+                allow_damaged=job.allow_damaged,
+                all_divergences=job.all_divergences,
             )
         except (ReplayDivergence, NothingCompared, RecordingError) as error:
             status = _STATUSES[type(error)]

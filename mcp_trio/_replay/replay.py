@@ -22,8 +22,8 @@ from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.listed import (
     change_texts,
     list_changes,
-    name_change,
-    reject_used_changes,
+    used_change,
+    used_changes,
 )
 from mcp_trio._replay.replayer import Abort, Player, Replayer, ThreadToken, unshield
 from mcp_trio._replay.session_replay import (
@@ -33,12 +33,13 @@ from mcp_trio._replay.session_replay import (
     find_uncompared,
 )
 from mcp_trio._replay.source_locations import error_location
+from mcp_trio._replay.stops import Stop, reject_stop
 from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields, seconds_of
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
-from mcp_trio.errors import NothingCompared
+from mcp_trio.errors import NothingCompared, ReplayDivergence
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
@@ -107,6 +108,7 @@ def replay(
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
     allow_damaged: bool = False,
+    all_divergences: bool = False,
 ) -> ReplayReport:
     """Run the handlers of `server` against a recording, and compare what they do.
 
@@ -129,32 +131,75 @@ def replay(
             that the server itself redacts by other tokens than those in the recording.
         allow_damaged: True replays a recording in which lines were changed or lost, as far as it
             can be read, and up to a gap. Its report, or divergence, lists the damage.
+        all_divergences: True goes on after the first divergence. A message with other content and
+            an effect with other arguments get the recorded outcome; a request that differs in any
+            other way ends there, and the others go on. The first divergence is the same as
+            without; a later one that may follow from an earlier one has its record in `follows`.
 
     Raises:
-        ReplayDivergence: The handlers did something else; the error names the first such record.
+        ReplayDivergence: The handlers did something else; the error names the first such record,
+            and has the later ones in `later` with `all_divergences`.
         NothingCompared: The recording holds no request that was answered, except handshakes.
         RecordingError: The file is no recording of a server, or is damaged.
         ValueError: There is no such mode.
+    """
+    report = run_replay(
+        path,
+        server,
+        mode=mode,
+        lifespan=lifespan,
+        key=key,
+        allow_damaged=allow_damaged,
+        all_divergences=all_divergences,
+    )
+    assert report is not None  # Only a stop ends a replay without one.
+    return report
+
+
+def run_replay(
+    path: str | os.PathLike[str],
+    server: "Server",
+    *,
+    mode: Mode = "strict",
+    lifespan: Lifespan | None = None,
+    key: bytes | None = None,
+    allow_damaged: bool = False,
+    all_divergences: bool = False,
+    stop: Stop | None = None,
+) -> ReplayReport | None:
+    """Replay as `replay` does, and stop at a record; return None if the replay was ended there.
+
+    Raises:
+        RecordingError: The replay cannot stop at that record; or as for `replay`.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     if not allow_damaged:
         reject_damaged(path)
     trace = load_trace(path)
+    if stop is not None:
+        reject_stop(trace, stop)
     registry = sessions_of(server).registry
     changes = list_changes(trace, registry)
     clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
     make_sequencer: Callable[[int], SessionReplay]
     if mode == "strict":
-        replayer = Replayer(trace, clock, thread_token)
+        replayer = Replayer(trace, clock, thread_token, finds_all=all_divergences)
         make_sequencer = functools.partial(SessionReplay, replayer)
     else:
         uncompared = find_uncompared(trace)
         replayer = OutboundReplayer(
-            trace, clock, thread_token, is_strict=False, uncompared=uncompared
+            trace,
+            clock,
+            thread_token,
+            is_strict=False,
+            finds_all=all_divergences,
+            uncompared=uncompared,
         )
         make_sequencer = functools.partial(OutboundReplay, replayer, uncompared=uncompared)
+    replayer.stop = stop
+    replayer.list_change = functools.partial(used_change, trace, registry, changes)
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
 
@@ -173,16 +218,22 @@ def replay(
         entered = nullcontext()
     watch = UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
     trio.run(run_player, replayer, open_session, entered, watch, clock=clock)
-    if replayer.divergence is not None:
-        raise name_change(replayer.divergence, trace, registry, changes)
+    divergence = replayer.divergence
+    if divergence is not None and not all_divergences:
+        raise divergence
+    if stop is not None and stop.has_ended:
+        return None
     requests = sum(map(is_request_lane, trace.indexes))
-    if not (requests or answers_requests(trace.journal)):
+    if divergence is None and not (requests or answers_requests(trace.journal)):
         raise NothingCompared(
             "nothing was compared: the recording holds no request that was answered, except"
             " handshakes; record a session that makes requests"
         )
+    divergences = [] if divergence is None else [divergence]
     if mode == "strict":
-        reject_used_changes(trace, registry, changes)
+        divergences += used_changes(trace, registry, changes)
+    if divergences:
+        raise divergences[0] if not all_divergences else _joined(divergences)
     return ReplayReport(
         records=len({record.number for record in trace.journal[: replayer.position.index]}),
         requests=requests,
@@ -193,6 +244,14 @@ def replay(
         untracked_calls=tuple(replayer.untracked_calls),
         list_changes=change_texts(changes),
     )
+
+
+def _joined(divergences: Sequence[ReplayDivergence]) -> ReplayDivergence:
+    """Return the first of these, with the text of all; the others are in its `later`."""
+    first, *others = divergences
+    first.args = ("\n\n".join(map(str, divergences)),)
+    first.later += others
+    return first
 
 
 # The dispatcher answers these alike for all handlers.
@@ -220,6 +279,7 @@ async def replay_async(
     lifespan: Lifespan | None = None,
     key: bytes | None = None,
     allow_damaged: bool = False,
+    all_divergences: bool = False,
 ) -> ReplayReport:
     """Call `replay` from inside a Trio program, in a worker thread.
 
@@ -238,6 +298,7 @@ async def replay_async(
             lifespan=lifespan,
             key=key,
             allow_damaged=allow_damaged,
+            all_divergences=all_divergences,
         )
     )
 

@@ -27,11 +27,15 @@ because the effect had ended when the lane went on; a cancellation has to come b
 
 When the replay is over, `Abort` wakes all lanes; it is no `Exception`, so that `except Exception`
 in users' code does not stop it.
+
+A replay ends at its first divergence, unless it is to find all of them. Then an operation that
+differs in its values only gets the recorded outcome, and its lane goes on. With any other
+difference the request is left out from there on (`left_out.py`), and the others go on.
 """
 
 import gc
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Final, NoReturn, Protocol
@@ -46,20 +50,27 @@ from mcp_trio._journal.records import Record, ShutBody, body_bytes, decode_body
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.divergence import Finding, Operation, describe
+from mcp_trio._replay.left_out import LeftOutRequests
 from mcp_trio._replay.source_locations import (
     caller_location,
+    current_user_frames,
+    handler_entry,
     handler_location,
     is_alive,
     task_location,
+    user_frames,
 )
+from mcp_trio._replay.stops import Stop, StoppedReplay
 from mcp_trio._replay.trace import (
     LaneKey,
     Trace,
     begins_session,
     is_child,
     is_keeper,
+    is_request_lane,
     key_of,
     lane_text,
+    message_fields,
     received_data,
     request_data,
     request_lane,
@@ -71,6 +82,9 @@ from mcp_trio.errors import ReplayDivergence
 
 # How much later than recorded a deadline may expire if the recording lacks the turns of its clock.
 _PAUSE_SECONDS_MAX: Final = 1.0
+
+# The kinds of records that the replayer itself causes.
+_KINDS_OF_REPLAYER: Final = frozenset({"in", "shut", "end"})
 
 # The number of threads that may still run one after another once the replay is over.
 _THREADS_AFTER_END_MAX: Final = 1000
@@ -262,6 +276,12 @@ class Position:
         else:
             self._consumed.add(index)
 
+    def consume_all(self, indexes: Collection[int]) -> None:
+        """Consume records at the position and ahead of it."""
+        self._consumed.update(indexes)
+        while self.index in self._consumed and not self.is_at_missing:
+            self.index += 1
+
 
 @attrs.define(eq=False)
 class Gate:
@@ -293,11 +313,15 @@ class Replayer:
         clock: The clock of the replay's Trio run.
         thread_token: The token of the threads of `def` handlers.
         is_strict: Whether all records are compared, not only what is sent.
+        finds_all: Whether the replay goes on after a divergence.
         redactor: The redactor of a redacted recording.
+        stop: The record at which the replay stops; None if it does not.
+        list_change: A function that returns `Finding.list_change` of the request of a lane.
         position: The position in the journal.
         gates: The lanes that wait for their turn.
         sessions: The sessions that have begun, by channel.
-        divergence: The difference from the recording; None if there was none.
+        findings: The differences from the recording, in the order in which they were found.
+        left_out: The requests that the replay goes on without.
         is_over: Whether the replay compares no more operations, and every task has to end.
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
@@ -311,12 +335,16 @@ class Replayer:
     clock: VirtualClock
     thread_token: ThreadToken
     is_strict: bool = attrs.field(kw_only=True, default=True)
+    finds_all: bool = attrs.field(kw_only=True, default=False)
     redactor: Redactor | None = attrs.field(default=None, init=False)
+    stop: Stop | None = attrs.field(default=None, init=False)
+    list_change: Callable[[str], str] = attrs.field(default=lambda _: "", init=False)
 
     position: Position = attrs.field(init=False)
     gates: dict[LaneKey, Gate] = attrs.field(factory=dict[LaneKey, Gate], init=False)
     sessions: dict[int, Session] = attrs.field(factory=dict[int, Session], init=False)
-    divergence: ReplayDivergence | None = attrs.field(default=None, init=False)
+    findings: list[Finding] = attrs.field(factory=list[Finding], init=False)
+    left_out: LeftOutRequests = attrs.field(init=False)
     is_over: bool = attrs.field(default=False, init=False)
     continuing: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     has_shut_itself: bool = attrs.field(default=False, init=False)
@@ -332,11 +360,19 @@ class Replayer:
     _time_ns: int = attrs.field(default=-1, init=False)
     # The index of the record whose lane goes on with it, so that the lane does so only once.
     _opened: int = attrs.field(default=-1, init=False)
+    # The state at a stop, which the task of this lane reports when it goes on.
+    _stopping: tuple[LaneKey, StoppedReplay] | None = attrs.field(default=None, init=False)
     # A request that waits for a turn after its last record.
     _surplus: LaneKey | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.position = Position(self.trace)
+        self.left_out = LeftOutRequests(self.trace)
+
+    @property
+    def divergence(self) -> ReplayDivergence | None:
+        """The difference from the recording, with all later ones; None if there was none."""
+        return describe(*self.findings) if self.findings else None
 
     async def play(self, begin: Callable[[int], Awaitable[Session]]) -> None:
         """Replay all records, then abort every task.
@@ -348,6 +384,8 @@ class Replayer:
                 self.sessions[0] = await begin(0)
             await self.settle()
             while (record := self.position.record) is not None:
+                if record.kind in _KINDS_OF_REPLAYER or begins_session(record):
+                    self.stop_here(None)
                 await self.replay_record(record, begin)
             self._check_surplus()
             if not self.trace.is_complete:
@@ -365,6 +403,8 @@ class Replayer:
         self._check_surplus()
         if self.is_at_missing:
             self._diverge_at_missing()
+        if self.position.index != index:  # The lane of the record has been left out.
+            return
         if record.time_ns > self._time_ns:
             await self._advance_clock(record)
             if self.position.index != index:
@@ -397,7 +437,7 @@ class Replayer:
                 return self.additional_operation(lane)
         return None
 
-    def _diverge_at_missing(self) -> NoReturn:
+    def _diverge_at_missing(self) -> None:
         """Diverge where records are missing from the file; name a lane that waits for one."""
         waiting = sorted(self.gates, key=self.trace.last_index)
         self.diverge(self.additional_operation(waiting[0]) if waiting else None)
@@ -446,13 +486,16 @@ class Replayer:
         A task that Trio wakes runs in the same turn of the event loop, or in the next one, so a
         lane that waits from the beginning of a turn takes its step in that turn. If the recording
         does not tell the turns, a lane may come a little early. On a virtual clock no time passes
-        before a task goes on.
+        before a task goes on. A request that was left out lets other lanes go on earlier.
         """
         if self.position.index <= self.trace.last_missing or not self.trace.is_complete:
+            return
+        if self.left_out:
             return
         for lane, gate in self.gates.items():
             if self._is_timed(lane) and self._is_late(gate, record):
                 self.diverge(self.additional_operation(lane))
+                return
 
     def _is_timed(self, lane: LaneKey) -> bool:
         """Return whether a waiting lane takes its step as soon as it is ready."""
@@ -473,7 +516,7 @@ class Replayer:
     def _session_of(self, record: Record) -> Session:
         session = self.sessions.get(record.channel)
         if session is None:
-            self._find(None, f"no session has begun on channel {record.channel}")
+            self.fail(f"no session has begun on channel {record.channel}")
             raise Abort
         return session
 
@@ -482,6 +525,8 @@ class Replayer:
             raise AssertionError("checked when the recording was loaded")
         session = self._session_of(record)
         self.position.advance()
+        if self.left_out.leaves_out(record):
+            return
         self.delivered = record.number
         session.take(received_data(record))
 
@@ -495,7 +540,7 @@ class Replayer:
             return False
         if self._opened == position.index:
             return has_operation  # The lane is in the step already that the record begins.
-        if not _opens(record, has_operation=has_operation):
+        if not _opens(record, has_operation=has_operation) or self._stops_before_step():
             return False
         if record.time_ns > self._time_ns:
             if self.clock.has_deadline_by(record.time_ns) or any(map(self._is_timed, self.gates)):
@@ -541,6 +586,11 @@ class Replayer:
             if last < self.position.index:
                 self._surplus = lane
         await trio.lowlevel.wait_task_rescheduled(lambda _: AbortResult.FAILED)
+        if self._stopping is not None and self._stopping[0] == lane:
+            (_, stopped), self._stopping = self._stopping, None
+            self._report_stop(stopped)
+            if self.is_over and has_operation:  # as in `finish`
+                raise Abort
 
     async def wait_for_cancellation(self, lane: LaneKey) -> None:
         """Wait until the lane is cancelled.
@@ -578,6 +628,8 @@ class Replayer:
             return  # The lane has waited once more in the step that the record begins.
         if self.clock.kind != "tick":
             self._check_late_lanes(record)
+        if self._stops_before_step():
+            self._stopping = lane, self._stopped_before_step(lane, gate.task)
         self.take_turn(lane)
         del self.gates[lane]
         trio.lowlevel.reschedule(gate.task)
@@ -589,6 +641,7 @@ class Replayer:
         """
         lane = self._surplus
         if lane is not None and self.position.index > self.trace.last_missing:
+            self._surplus = None
             self.diverge(self.additional_operation(lane))
 
     def additional_operation(self, lane: LaneKey) -> Operation:
@@ -615,6 +668,56 @@ class Replayer:
             )
         )
 
+    # Stops.
+
+    def _stops_before_step(self) -> bool:
+        """Return whether the replay stops before the step of the record at the position."""
+        record, stop = self.position.record, self.stop
+        return (
+            stop is not None
+            and record is not None
+            and stop.is_at(record)
+            and stop.is_before_step(record)
+        )
+
+    def _stopped_before_step(self, lane: LaneKey, task: trio.lowlevel.Task) -> StoppedReplay:
+        frames, entry = user_frames(task), None
+        if not frames:
+            request = request_data(self.trace.journal, lane[1])
+            entry = handler_entry(self.sessions[lane[0]].application, request)
+        finding = self._finding(None)
+        return StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames, entry=entry)
+
+    def stop_here(self, operation: Operation | None) -> None:
+        """Stop if the replay has to stop at the record at the position.
+
+        Raises:
+            Abort: The replay is over.
+        """
+        if self.stop is not None and self.stop.is_at(self.position.record):
+            frames = current_user_frames() if operation is not None else ()
+            finding = self._finding(operation)
+            self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
+            if self.is_over:
+                raise Abort
+
+    def _stop_at_divergence(self, finding: Finding) -> None:
+        """Stop although no lane makes the record, with the frames of a lane that should have."""
+        lane = finding.acting_lane
+        task = None if lane is None else self._tasks.get(lane)
+        frames = user_frames(task) if task is not None and is_alive(task) else ()
+        self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
+
+    def _end_at_stop(self) -> None:
+        assert self.stop is not None
+        self.stop.has_ended = True
+        self.finish()
+
+    def _report_stop(self, stopped: StoppedReplay) -> None:
+        assert self.stop is not None
+        self.stop.has_come = True
+        self.stop.on_stop(stopped)
+
     # The end.
 
     def finish(self) -> None:
@@ -634,38 +737,112 @@ class Replayer:
             trio.lowlevel.reschedule(gate.task, result)
 
     def fail(self, problem: str) -> None:
-        """End the replay by an error that belongs to no record; an earlier divergence stays."""
+        """End the replay by an error that belongs to no record; earlier divergences stay."""
         if self.has_shut_itself:  # the error is the cause of the shutdown
-            self.divergence = None
-        self._find(None, problem)
-
-    def diverge(self, operation: Operation | None, *, index: int | None = None) -> NoReturn:
-        """End the replay: it differs from the record at the position, or at `index`."""
-        self._find(operation, index=index)
-        raise Abort
-
-    def _find(
-        self, operation: Operation | None, problem: str = "", *, index: int | None = None
-    ) -> None:
-        if self.divergence is None:
-            finding = Finding(
-                trace=self.trace,
-                index=self.position.index if index is None else index,
-                operation=operation,
-                problem=problem,
-                suspended=self._waiting_lanes(),
-                untracked_calls=tuple(self.untracked_calls),
-                is_strict=self.is_strict,
-                redactor=self.redactor,
-            )
-            self.divergence = describe(finding)
+            self.findings.clear()
+        if not (self.findings and self.is_over):
+            self.findings.append(self._finding(None, problem))
         self.finish()
+
+    def diverge(self, operation: Operation | None) -> None:
+        """Note that the replay differs from the record at the position.
+
+        If the replay is to find all divergences, the request is left out, and this returns.
+
+        Raises:
+            Abort: The replay is over.
+        """
+        if self.is_over:
+            raise Abort
+        finding = self._finding(operation)
+        if self.stop is not None and self.stop.needs_task and self.stop.is_at(finding.record):
+            self._stop_at_divergence(finding)
+            if self.is_over:
+                raise Abort
+        self.findings.append(finding)
+        if not (self.finds_all and self._goes_on_after(finding)):
+            self.finish()
+            raise Abort
+
+    def goes_on_with_other_values(self, operation: Operation) -> bool:
+        """Note an operation with other values than those of the record, and consume the record.
+
+        Return False, and do nothing, if the replay is to end at the first divergence, or if the
+        operation differs in something else.
+        """
+        finding = self._finding(operation) if self.finds_all else None
+        if finding is None or not finding.differs_in_values_only:
+            return False
+        self.findings.append(finding)
+        self.position.advance()
+        return True
+
+    def _goes_on_after(self, finding: Finding) -> bool:
+        """Leave out what differs; return False if the replay cannot go on without it."""
+        record, lane = finding.record, finding.acting_lane
+        if finding.missing is not None:
+            return False
+        if lane is None:
+            # The session itself sends another message than recorded, or none.
+            kind = None if record is None else record.kind
+            if finding.operation is not None:
+                kind = finding.operation.kind
+            elif kind in {"out", "mark"}:
+                self.position.advance()
+            return kind in {"out", "mark"}
+        request = request_lane(lane)
+        if not is_request_lane(request) or request in self.left_out:
+            return False
+        self._leave_out(request)
+        return True
+
+    def _leave_out(self, request: LaneKey) -> None:
+        """Cancel the handler of a request, shielded or not, and skip the rest of its records."""
+        self.position.consume_all(self.left_out.add(request, self.position.index))
+        self.sessions[request[0]].stop_handler(request[1])
+        for lane, gate in [*self.gates.items()]:
+            # A lane that waits for its cancellation will get it.
+            if lane in self.left_out and gate.due != math.inf:
+                del self.gates[lane]
+                trio.lowlevel.reschedule(gate.task)
+        for lane, task in self._tasks.items():
+            if lane in self.left_out and task is not trio.lowlevel.current_task():
+                unshield(task)
+
+    async def wait_left_out(self) -> NoReturn:
+        """Wait for the cancellation of the calling task, whose request is left out."""
+        token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
+        token.run_sync_soon(unshield, task)  # It has to be suspended, so that its scopes are found.
+        await trio.sleep_forever()
+
+    def restore_id(self, lane: LaneKey) -> None:
+        """Give the next request of a lane the recorded id, if requests before it are left out."""
+        record = self.trace.next_record(lane, self.position.index) if self.left_out else None
+        if record is not None and record.kind == "out":
+            message = message_fields(body_bytes(record) or b"")
+            if message.is_request and isinstance(message.id, int):
+                outgoing = self.sessions[lane[0]].connection.outgoing
+                outgoing.next_id_is(message.id)
+
+    def _finding(self, operation: Operation | None, problem: str = "") -> Finding:
+        finding = Finding(
+            trace=self.trace,
+            index=self.position.index,
+            operation=operation,
+            problem=problem,
+            suspended=self._waiting_lanes(),
+            untracked_calls=tuple(self.untracked_calls),
+            is_strict=self.is_strict,
+            redactor=self.redactor,
+        )
+        change = "" if finding.lane is None else self.list_change(finding.lane[1])
+        return attrs.evolve(finding, list_change=change)
 
     def _waiting_lanes(self) -> dict[str, str]:
         """Return for each lane, except the calling one, the source location at which it waits."""
         waiting: dict[str, str] = {}
         for lane, task in self._tasks.items():
-            if not is_alive(task) or task is trio.lowlevel.current_task():
+            if not is_alive(task) or task is trio.lowlevel.current_task() or lane in self.left_out:
                 continue
             location = task_location(task)
             if lane in self.gates and lane not in self._begun:

@@ -10,6 +10,7 @@ one, even if it waits for an effect, and then any other lane that could let it g
 import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from itertools import zip_longest
 from typing import Any, Final, NoReturn
 
 import attrs
@@ -45,6 +46,7 @@ from mcp_trio._replay.trace import (
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome
 from mcp_trio._session.lanes import Lane, operation
+from mcp_trio.errors import ToolError
 
 # Times are floating-point numbers, which lose some nanoseconds.
 _LIMIT_ROUNDING_US: Final = 1
@@ -74,8 +76,9 @@ class SessionReplay:
     def step(self, lane: Lane) -> Awaitable[None] | None:
         """Return the wait for the lane's turn; None if it goes on at once."""
         replayer, key = self.replayer, self._key(lane)
-        if replayer.is_over:
+        if replayer.is_over or key in replayer.left_out:
             return None
+        replayer.note_task(key)
         if replayer.is_turn(key):
             replayer.take_turn(key)
             return None
@@ -84,8 +87,7 @@ class SessionReplay:
     async def turn(self, lane: Lane) -> None:
         """Wait until the next record is the lane's, or is its cancellation."""
         replayer, key = self.replayer, self._key(lane)
-        if replayer.is_over:
-            await _abort()
+        await self._check_goes_on(key)
         trace, index = replayer.trace, replayer.position.index
         following = trace.next_record(key, index)
         if following is None:
@@ -100,6 +102,7 @@ class SessionReplay:
             record = replayer.position.record
             if record is not None and record.kind == "cxl" and key_of(record) == key:
                 await trio.lowlevel.checkpoint_if_cancelled()
+        replayer.restore_id(key)
 
     async def turn_to_end(self) -> None:
         """Wait until the end of the session is next, where it has no mark of its own."""
@@ -109,18 +112,26 @@ class SessionReplay:
         if is_awaited and (record is None or record.kind != "end"):
             await replayer.wait_for_turn((self.channel, ""), has_operation=True)
 
-    async def _wait_in_operation(self, key: LaneKey) -> None:
+    async def _wait_in_operation(self, key: LaneKey, *, due: float | None = None) -> None:
         replayer = self.replayer
         if replayer.is_turn(key, has_operation=True):
             replayer.take_turn(key)
         else:
-            await replayer.wait_for_turn(key, has_operation=True)
+            await replayer.wait_for_turn(key, has_operation=True, due=due)
+        if key in replayer.left_out:
+            await replayer.wait_left_out()
+
+    async def _check_goes_on(self, key: LaneKey) -> None:
+        """Raise `Abort` if the replay is over; be cancelled if the request is left out."""
+        if self.replayer.is_over:
+            await _abort()
+        if key in self.replayer.left_out:
+            await self.replayer.wait_left_out()
 
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
         """Wait for the outcome of the lane's effect, which is its next record."""
         replayer, key = self.replayer, self._key(lane)
-        if replayer.is_over:
-            await _abort()
+        await self._check_goes_on(key)
         record = replayer.trace.next_record(key, replayer.position.index)
         if record is None or (is_in_thread and record.kind == "cxl"):
             # The recording, or the request of the thread, ends before the effect does.
@@ -137,6 +148,7 @@ class SessionReplay:
         record = replayer.position.record if record is None else record
         if record is None or record.kind not in {"res", "err"}:
             replayer.diverge(self._operation("res", lane, lane.ordinal + 1, None))
+            await replayer.wait_left_out()
         return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
 
     async def _be_cancelled(self, key: LaneKey, *, has_turn: bool) -> None:
@@ -145,7 +157,7 @@ class SessionReplay:
         try:
             await replayer.wait_for_cancellation(key)
         except trio.Cancelled:
-            if has_turn and not replayer.is_over:
+            if has_turn and not replayer.is_over and key not in replayer.left_out:
                 await self._wait_in_operation(key)
             raise
 
@@ -188,10 +200,12 @@ class SessionReplay:
         cancellation. So the cancellation itself is compared, if the clock's turns are recorded.
         """
         record, replayer = self.replayer.position.record, self.replayer
-        if record is not None and kind == record.kind and replayer.clock.kind != "foreign":
+        may_differ = not replayer.is_over and self._key(lane) not in replayer.left_out
+        may_differ = may_differ and replayer.clock.kind != "foreign"
+        if record is not None and kind == record.kind and may_differ:
             envelope = record.envelope or {}
             was_cancelled = envelope == CANCELLED_MEANWHILE
-            if was_cancelled != is_cancelled and not replayer.is_over:
+            if was_cancelled != is_cancelled:
                 ended = "cxl" if is_cancelled else kind
                 replayer.diverge(self._operation(ended, lane, lane.ordinal + 1, None))
             self._compare_limits(envelope.get(LIMIT), lane)
@@ -261,12 +275,24 @@ class SessionReplay:
             self._compare("val", lane, body_bytes(record), is_redacted=True)
             return recorded_value(record)
         self._compare("val", lane, reading)
-        raise AssertionError  # The comparison has raised an error.
+        return self._value_after_divergence(lane, record)
+
+    def _value_after_divergence(self, lane: Lane, record: Record | None) -> Outcome:
+        """Return the recorded value of a reading that diverged in its arguments only.
+
+        Raises:
+            ToolError: The request is left out; this error is neither logged nor sent.
+        """
+        if record is None or self._key(lane) in self.replayer.left_out:
+            raise ToolError("this request has diverged, and its replay is over")
+        return recorded_value(record)
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Return whether the recorded code took the new branch here."""
         if self.replayer.is_over:
             raise Abort
+        if self._key(lane) in self.replayer.left_out:
+            return True
         record, mark = self.replayer.position.record, MarkBody(name=PATCHED_MARK, value=name)
         if record is None or record.kind != "mark" or key_of(record) != self._key(lane):
             return False
@@ -280,10 +306,15 @@ class SessionReplay:
     def _compare(
         self, kind: str, lane: Lane | None, body: bytes | None, *, is_redacted: bool = False
     ) -> None:
-        """Consume the record at the position if it is this operation; otherwise diverge."""
+        """Consume the record at the position if it is this operation; otherwise diverge.
+
+        An operation of a request that is left out is not compared.
+        """
         replayer = self.replayer
         if replayer.is_over:
             raise Abort
+        if lane is not None and self._key(lane) in replayer.left_out:
+            return
         ordinal = None if lane is None else lane.next_ordinal()
         if body is not None and not is_redacted:
             body = replayer.redact(kind, body)
@@ -293,13 +324,18 @@ class SessionReplay:
             raise Abort
         if lane is not None and kind in {"out", "cmd"}:
             replayer.note_call(self._key(lane), current_location())
+        if replayer.stop is not None and replayer.stop.is_at(record):
+            replayer.stop_here(self._operation(kind, lane, ordinal, body))
         is_missing = replayer.position.is_at_missing
         if record is None or is_missing or not self._is_same(record, kind, lane, ordinal, body):
-            replayer.diverge(self._operation(kind, lane, ordinal, body))
-        if lane is not None and lane.has_steps and not replayer.is_in_step(record):
+            operation = self._operation(kind, lane, ordinal, body)
+            if not replayer.goes_on_with_other_values(operation):
+                replayer.diverge(operation)
+        elif lane is not None and lane.has_steps and not replayer.is_in_step(record):
             operation = self._operation(kind, lane, ordinal, body)
             replayer.diverge(attrs.evolve(operation, has_waited=False))
-        replayer.position.advance()
+        else:
+            replayer.position.advance()
 
     def _is_same(
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
@@ -388,7 +424,7 @@ def find_uncompared(trace: Trace) -> UncomparedRecords:
         steps = {index for index in all_indexes if trace.journal[index].kind == "step"}
         found.indexes |= steps
         indexes = [index for index in all_indexes if index not in steps]
-        for index, following in zip(indexes, [*indexes[1:], None], strict=True):
+        for index, following in zip_longest(indexes, indexes[1:]):
             record = trace.journal[index]
             if record.kind == "cmd":
                 found.named[lane, "cmd", body_name(record)].append(index)
@@ -478,15 +514,15 @@ class OutboundReplay(SessionReplay):
     async def turn(self, lane: Lane) -> None:
         """Wait until the next compared record is the lane's."""
         replayer, key = self.replayer, self._key(lane)
-        if replayer.is_over:
-            await _abort()
+        await self._check_goes_on(key)
         with operation(lane):
             record = replayer.position.record
             if record is None or key_of(record) != key or self._is_uncompared():
-                await replayer.wait_for_turn(key, has_operation=True)
+                await self._wait_in_operation(key)
             record = replayer.position.record
             if record is not None and record.kind == "cxl" and key_of(record) == key:
                 await trio.lowlevel.checkpoint_if_cancelled()
+        replayer.restore_id(key)
 
     def _is_uncompared(self) -> bool:
         return self.replayer.position.index in self.uncompared.indexes
@@ -496,6 +532,8 @@ class OutboundReplay(SessionReplay):
         key, name, trace = self._key(lane), label_of("cmd", body), self.replayer.trace
         if self.replayer.is_over:
             raise Abort
+        if key in self.replayer.left_out:
+            return
         ordinal = lane.next_ordinal()
         index = self._next_named((key, "cmd", name))
         # A lane that was cut off may have gone on to perform this effect.
@@ -515,14 +553,13 @@ class OutboundReplay(SessionReplay):
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
         """Wait for the outcome of the lane's effect, unless it has come already."""
         replayer, key = self.replayer, self._key(lane)
-        if replayer.is_over:
-            await _abort()
+        await self._check_goes_on(key)
         index = self._awaited[key]
         record = None if index == _NEVER else replayer.trace.journal[int(index)]
         if record is None or record.kind == "cxl":
             await replayer.wait_for_cancellation(key)
         if record is None or index >= replayer.position.index:
-            await replayer.wait_for_turn(key, has_operation=True, due=index)
+            await self._wait_in_operation(key, due=index)
         assert record is not None
         return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
 
@@ -545,10 +582,13 @@ class OutboundReplay(SessionReplay):
         """Return the recorded value of this name, whatever the arguments."""
         if self.replayer.is_over:
             raise Abort
+        if self._key(lane) in self.replayer.left_out:
+            return self._value_after_divergence(lane, None)
         index = self._next_named((self._key(lane), "val", name))
         if index is None:
             body = value_body(name, arguments, b"null", is_error=False)
             self.replayer.diverge(self._operation("val", lane, lane.ordinal + 1, body))
+            return self._value_after_divergence(lane, None)
         lane.next_ordinal()
         return recorded_value(self.replayer.trace.journal[index])
 

@@ -8,7 +8,7 @@ import inspect
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace, TracebackType
 from typing import Any, Final
@@ -61,6 +61,43 @@ def task_location(task: trio.lowlevel.Task) -> str:
     return locations[-1] if locations else ""
 
 
+def user_frames(task: trio.lowlevel.Task) -> list[tuple[FrameType, int]]:
+    """Return the frames of the user's code of a task that waits, or of the thread that it acts for.
+
+    Frames of libraries between them are among these; the outermost is the first.
+    """
+    thread = task.context.get(CALLING_THREAD)
+    if thread is not None:
+        return _cut_to_users(_outer_frames(_frame_of_thread(thread)))
+    return _cut_to_users(_await_frames(task))
+
+
+def current_user_frames() -> list[tuple[FrameType, int]]:
+    """Return the frames of the user's code that runs in this task, or in a thread for it."""
+    thread = CALLING_THREAD.get()
+    frame = inspect.currentframe() if thread is None else _frame_of_thread(thread)
+    return _cut_to_users(_outer_frames(frame))
+
+
+def _outer_frames(frame: FrameType | None) -> list[tuple[FrameType, int]]:
+    """Return a frame and those that called it, up to the driver or the begin of the task."""
+    frames: list[tuple[FrameType, int]] = []
+    outermost = getattr(trio.lowlevel.current_task().coro, "cr_frame", None)
+    while frame is not None and frame is not outermost and frame.f_code is not _DRIVER:
+        frames.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _cut_to_users(frames: Iterable[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:
+    """Return the frames from the first of a user's to the last."""
+    cut = [*frames]
+    while cut and not _is_user_code(cut[-1][0].f_code):
+        del cut[-1]
+    first = next((at for at, (each, _) in enumerate(cut) if _is_user_code(each.f_code)), 0)
+    return cut[first:]
+
+
 def _await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
     """Yield the frames of what a task awaits, also of a coroutine that the task drives by hand."""
     followed: Any = task
@@ -92,7 +129,11 @@ def is_alive(task: trio.lowlevel.Task) -> bool:
 
 def _thread_location(thread: int) -> str:
     """Return the location at which a handler's thread waits for the event loop."""
-    return _innermost_location(sys._current_frames().get(thread), None)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  documented
+    return _innermost_location(_frame_of_thread(thread), None)
+
+
+def _frame_of_thread(thread: int) -> FrameType | None:
+    return sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  documented
 
 
 def _innermost_location(frame: FrameType | None, outermost: object) -> str:
@@ -149,16 +190,41 @@ class _TargetParams(msgspec.Struct):
 
 def handler_location(application: Application, message: bytes) -> str:
     """Return name and location of the handler that a message calls: `in greet at server.py:7`."""
-    if not isinstance(application, ServedSession):
-        return ""
-    try:
-        found = _find_handler(application.registry, msgspec.json.decode(message, type=_Message))
-    except (ValueError, MCPError):  # an invalid message, or an unknown URI
-        return ""
+    found = _handler_of(application, message)
     if found is None:
         return ""
     code = plain_function(found.signature.handler).__code__
-    return f"in {found.name} {_location(code, code.co_firstlineno)}"
+    return f"in {found.name} {_location(code, _line_of_def(code))}"
+
+
+def handler_entry(application: Application, message: bytes) -> tuple[str, int] | None:
+    """Return the file and the first line in the body of the handler that a message calls."""
+    found = _handler_of(application, message)
+    if found is None:
+        return None
+    code = plain_function(found.signature.handler).__code__
+    lines = {line for _, _, line in code.co_lines() if line}
+    body = [line for line in lines if line > _line_of_def(code)]
+    return code.co_filename, min(body, default=_line_of_def(code))
+
+
+def _handler_of(application: Application, message: bytes) -> Registered | None:
+    if not isinstance(application, ServedSession):
+        return None
+    try:
+        return _find_handler(application.registry, msgspec.json.decode(message, type=_Message))
+    except (ValueError, MCPError):  # an invalid message, or an unknown URI
+        return None
+
+
+def _line_of_def(code: CodeType) -> int:
+    """Return the line at which a function is defined; its first line may be a decorator's."""
+    first = code.co_firstlineno
+    last = max((line for _, _, line in code.co_lines() if line), default=first)
+    for line in range(first, last):
+        if linecache.getline(code.co_filename, line).lstrip().startswith(("def ", "async def ")):
+            return line
+    return first
 
 
 def _find_handler(registry: Registry, message: _Message) -> Registered | None:

@@ -191,6 +191,14 @@ class Dispatcher:
         else:
             rounds.cancel_handler()
 
+    def stop_handler(self, lane: str) -> None:
+        """Cancel the handler of a request, by the name of its lane; it gives no answer."""
+        for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
+            if handling.lane is not None and handling.lane.name == lane:
+                self._stop(handling)
+                if self._admission.withdraw(handling.request):
+                    self._drop_waiting(handling.request)
+
     def _drop_waiting(self, request: IncomingRequest) -> None:
         """End a request that waited for a slot and was cancelled."""
         handling = self._handlings[request.id]

@@ -14,6 +14,7 @@ A resumable handler runs each effect once in all its rounds; later rounds return
 """
 
 import functools
+import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from random import Random
@@ -119,9 +120,10 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
             value = await value if hasattr(value, "__await__") else value
         return effect.codec.converted(value)[0]
     sequencer = handling.session.sequencer
-    was_cancelled = begin(handling, effect, lane)
+    deadline = begin(handling, effect, lane)
+    was_cancelled = deadline == -math.inf
     if not was_cancelled:
-        lane.begin_effect(trio.current_effective_deadline())
+        lane.begin_effect(deadline)
     if sequencer.replays:
         outcome = await _recorded(handling, effect, lane, was_cancelled=was_cancelled)
         return effect.outcome(outcome)
@@ -144,25 +146,20 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
         lane.begin_effect(math.inf)
 
 
-def begin(handling: Handling, effect: Effect[Any], lane: Lane) -> bool:
-    """Record that a lane starts an effect; return whether only a shield lets the effect wait."""
-    is_cancelled = _is_cancelled()
-    command = effect.command(is_cancelled=is_cancelled)
+def begin(handling: Handling, effect: Effect[Any], lane: Lane) -> float:
+    """Record that a lane starts an effect; return its deadline.
+
+    That is `-math.inf` if the lane is cancelled already, so that only a shield lets it wait.
+    """
+    deadline = trio.current_effective_deadline()
+    command = effect.command(is_cancelled=deadline == -math.inf)
     handling.session.sequencer.effect_started(lane, command)
-    return is_cancelled
+    return deadline
 
 
 def _is_cancelled() -> bool:
     """Return whether the calling task is cancelled, unless a shield protects it."""
-    # The first step of this checkpoint tells; unlike `trio.current_effective_deadline`, it does not
-    # compare the deadlines of all scopes.
-    checkpoint = trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC105
-    try:
-        checkpoint.send(None)
-    except StopIteration:
-        return False
-    checkpoint.close()
-    return True
+    return trio.current_effective_deadline() == -math.inf
 
 
 async def _recorded(

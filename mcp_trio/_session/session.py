@@ -322,6 +322,10 @@ class Session:
             else:
                 self._dispatcher.take(message)
 
+    def stop_handler(self, lane: str) -> None:
+        """Cancel the handler of a request, by the name of its lane; it gives no answer."""
+        self._dispatcher.stop_handler(lane)
+
     def take(self, message: bytes | Oversized) -> None:
         """Act upon one received message; never waits, never raises."""
         self._dispatcher.take(message)

@@ -27,6 +27,7 @@ import trio
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
 from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
+from mcp_trio.errors import MCPError
 
 # Exceptions in groups ---------------------------------------------------------------------------
 
@@ -54,13 +55,24 @@ def from_users_code(
 ) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """Return an exception for a log, with a traceback that begins in the user's code.
 
-    The frames before that, which call a handler, are the same for every handler. If no frame is the
-    user's, the traceback stays as it is.
+    The frames before that, which call a handler, are the same for every handler. An error that this
+    package raises on purpose needs none of its frames, so its traceback also ends in that code. If
+    no frame is the user's, the traceback stays as it is.
     """
+    frames: list[TracebackType] = []
     traceback = error.__traceback__
-    while traceback is not None and owner_of(traceback.tb_frame.f_code.co_filename) != "user":
+    while traceback is not None:
+        frames.append(traceback)
         traceback = traceback.tb_next
-    return type(error), error, traceback or error.__traceback__
+    owners = [owner_of(each.tb_frame.f_code.co_filename) for each in frames]
+    if "user" not in owners:
+        return type(error), error, error.__traceback__
+    end = len(frames)
+    while isinstance(error, MCPError) and owners[end - 1] == "mcp_trio":
+        end -= 1
+    for each in reversed(frames[owners.index("user") : end]):
+        traceback = TracebackType(traceback, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return type(error), error, traceback
 
 
 def exception_to_raise(group: BaseExceptionGroup) -> BaseException:

@@ -3,20 +3,24 @@
 import functools
 import json
 import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import attrs
 import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, RequestError
 from mcp_trio._cli.replay import sweep_summary
+from mcp_trio._replay.targets import fresh_server
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.recording import SweepReport, drive
+from mcp_trio.recording import SweepReport, TickClock, drive
 from mcp_trio.testing import mock_server
 from tests.ways import CONNECTIONS
 
@@ -767,3 +771,273 @@ def test_options_that_do_not_fit_the_transport_are_rejected(invoke, given, text)
     shown = invoke("mock", WEATHER_RECORDING, *given)
     assert shown.exit_code == 2
     assert text in shown.stderr
+
+
+# All divergences, and stops.
+
+SHOP = """
+import trio
+from mcp_trio import Context, Server, effect
+
+server = Server("shop")
+print("imported")
+
+@effect
+async def price_of(item: str) -> int:
+    await trio.sleep(0.001)
+    return len(item)
+
+@server.tool
+async def buy(item: str, *, ctx: Context) -> int:
+    print("printed")
+    price = await price_of(item)
+    await ctx.progress(1)
+    return price
+
+@server.tool
+async def tip(seconds: float = 0) -> int:
+    await trio.sleep(seconds)
+    return 1
+"""
+
+DEARER = SHOP.replace("return price\n", "return price + 1\n")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A recording of four calls, its server, and a server with a change."""
+    folder = tmp_path_factory.mktemp("shop")
+    path = folder / "shop.mcprec.jsonl"
+    (folder / "shop.py").write_text(SHOP)
+    (folder / "dearer.py").write_text(DEARER)
+
+    @attrs.frozen
+    class Recorded:
+        path: Path
+
+        async def serve(self, channel):
+            with fresh_server(str(folder / "shop.py")) as server:
+                await server.serve(channel, record=self.path)
+
+    async def call_tools():
+        async with Client(Recorded(path)) as client:
+            for item in ("tea", "rice"):
+                await client.call_tool("buy", {"item": item})
+                await client.call_tool("tip", {})
+        (folder / "other").mkdir()
+        together = Recorded(folder / "other" / "together.jsonl")
+        async with Client(together) as client, trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "tip", {"seconds": 0.05})
+            nursery.start_soon(client.call_tool, "buy", {"item": "tea"})
+        return together.path
+
+    together = trio.run(call_tools, clock=TickClock())
+    target, dearer = folder / "shop.py", folder / "dearer.py"
+    return SimpleNamespace(path=path, together=together, target=target, dearer=dearer)
+
+
+def records_of(path, kind, lane=None):
+    """Return the numbers of the records of a kind, in a lane or in those of all requests."""
+    return [
+        record["n"]
+        for record in map(json.loads, path.read_bytes().splitlines())
+        if record["k"] == kind and (record.get("l") == lane if lane else "l" in record)
+    ]
+
+
+def test_all_divergences_are_printed(invoke, shop):
+    shown = invoke("replay", shop.path, shop.dearer, "--all")
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    lines = [line for line in shown.stderr.splitlines() if line not in {"imported", "printed"}]
+    first, _, second, _ = records_of(shop.path, "out")
+    assert lines[0] == "2 divergences in 2 requests, in 1 way"
+    assert lines[2].startswith(f"replay diverged at record {first} of ")
+    assert any(line.startswith(f"  also at:   record {second} of ") for line in lines)
+
+
+def test_divergences_can_be_printed_as_json(invoke, shop):
+    shown = invoke("replay", shop.path, shop.dearer, "--json", "--all")
+    assert shown.exit_code == 1
+    objects = list(map(json.loads, shown.stdout.splitlines()))
+    first, _, second, _ = records_of(shop.path, "out")
+    assert [(each["record"], each["kind"]) for each in objects] == [
+        (first, "frame"),
+        (second, "frame"),
+    ]
+    assert objects[0].keys() >= {"lane", "recorded", "replayed", "causes", "follows", "suspended"}
+    alone = invoke("replay", shop.path, shop.dearer, "--json")
+    assert [json.loads(line)["record"] for line in alone.stdout.splitlines()] == [first]
+    same = invoke("replay", shop.path, shop.target, "--json", "--all")
+    assert (same.exit_code, same.stdout) == (0, "")
+
+
+def test_all_divergences_of_several_recordings_are_printed_below_the_table(invoke, shop):
+    shown = invoke("replay", shop.path, shop.path.parent, shop.dearer, "--all")
+    assert shown.exit_code == 1
+    assert "2 divergences in 2 requests" in shown.stdout
+
+
+def test_what_handlers_print_is_not_in_the_report(invoke, shop):
+    shown = invoke("replay", shop.path, shop.target)
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("the same, byte for byte")
+    assert shown.stderr.splitlines() == ["imported", "printed", "printed"]
+
+
+def test_the_state_at_a_record_is_printed(invoke, shop):
+    place = records_of(shop.path, "res")[0]
+    shown = invoke("replay", shop.path, shop.target, "--until", str(place))
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith(f"stopped at record {place} of ")
+    assert "  recorded:  res   3" in lines
+    assert lines[2].endswith("(for its turn): price = await price_of(item)")
+    assert "the same" not in shown.stdout
+
+
+def test_a_divergence_before_the_record_is_the_result(invoke, shop):
+    first, *_, last = records_of(shop.path, "out")
+    shown = invoke("replay", shop.path, shop.dearer, "--until", str(last))
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert f"replay diverged at record {first} of " in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--until", "999"), "shop.mcprec.jsonl: there is no record 999: the last one is record "),
+        (("--break", "1"), "no handler makes record 1, so that a debugger has no task: the next"),
+        (("--until", "x"), "'x' is not a valid integer"),
+        (("--until", "5", "--break", "5"), "--until and --break exclude each other"),
+        (("--until", "5", "--mode", "outbound"), "exclude each other, --all, --json and --mode"),
+        (("--break", "5", "--all"), "exclude each other, --all, --json and --mode"),
+        (("--break", "5", "--repeat", "2"), "take one FILE, and no --repeat"),
+        (("--json", "--repeat", "2"), "take one FILE, and no --repeat"),
+        (("--all", "--inputs"), "--all, --until and --break need a TARGET whose handlers run in"),
+    ],
+)
+def test_stops_that_make_no_sense_are_rejected(invoke, shop, given, text):
+    shown = invoke("replay", shop.path, shop.target, *given)
+    assert (shown.exit_code, text in shown.stderr) == (2, True)
+
+
+def test_a_url_takes_no_stop(invoke, shop):
+    for given in (["--until", "5"], ["--break", "5"], ["--all"]):
+        shown = invoke("replay", shop.path, "http://127.0.0.1:1/mcp", *given)
+        assert shown.exit_code == 2
+        assert "need a TARGET whose handlers run in this process" in shown.stderr
+
+
+def test_several_recordings_take_no_stop(invoke, shop):
+    shown = invoke("replay", shop.path, shop.path, shop.target, "--until", "5")
+    assert shown.exit_code == 2
+    assert "--until, --break and --json take one FILE" in shown.stderr
+
+
+def debug(shop, place, *commands, path=None, **variables):
+    """Replay with a debugger at a record, which gets these commands; click's runner patches pdb."""
+    command = [sys.executable, "-m", "mcp_trio", "replay", path or shop.path, shop.target]
+    return subprocess.run(
+        list(map(str, [*command, "--break", place])),
+        check=False,
+        capture_output=True,
+        text=True,
+        input="".join(f"{each}\n" for each in commands),
+        env=os.environ | {"HOME": "/nonexistent", "PYTHONBREAKPOINT": ""} | variables,
+        timeout=60,
+    )
+
+
+def test_a_debugger_opens_in_the_frame_of_the_users_code(shop):
+    place = records_of(shop.path, "res")[0]
+    shown = debug(shop, place, "p item * 2", "next", "p price + 4", "c")
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith(f"stopped at record {place} of ")
+    assert "-> price = await price_of(item)" in lines
+    assert "(Pdb) 'teatea'" in lines
+    assert "-> await ctx.progress(1)" in lines
+    assert "(Pdb) 7" in lines
+    assert lines[-2].startswith("(Pdb) the same, byte for byte")
+    assert shown.stderr.splitlines() == ["imported", "printed", "printed"]
+
+
+def test_a_debugger_opens_at_the_call_that_makes_the_record(shop):
+    shown = debug(shop, records_of(shop.path, "cmd")[1], "p item", "where", "c")
+    assert "(Pdb) 'rice'" in shown.stdout.splitlines()
+    assert f"> {shop.target}(" in shown.stdout
+    assert "session_replay" not in shown.stdout
+
+
+def step_of(path):
+    return next(r["n"] for r in map(json.loads, path.read_bytes().splitlines()) if r["k"] == "step")
+
+
+def test_a_debugger_opens_at_the_first_line_of_a_handler_and_steps_over_its_wait(shop):
+    shown = debug(shop, step_of(shop.together), "next", "c", path=shop.together)
+    assert shown.returncode == 0
+    lines = shown.stdout.splitlines()
+    assert lines.index("-> await trio.sleep(seconds)") < lines.index("-> return 1")
+    assert "StopIteration" not in shown.stdout  # the other handler ends meanwhile
+    assert "the same, byte for byte" in shown.stdout
+
+
+def test_an_expression_in_a_debugger_takes_no_part_in_the_replay(shop):
+    calls = ("import time, random, os", "p time.time() > 9", "p random.random() < 1")
+    shown = debug(shop, records_of(shop.path, "res")[0], *calls, "p os.environ['HOME']", "c")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("(Pdb) True") == 2
+    assert "the same, byte for byte" in shown.stdout
+    assert "untracked" not in shown.stdout
+
+
+@pytest.mark.parametrize("commands", [("q",), ("next", "q"), ()])
+def test_the_replay_ends_with_the_debugger(shop, commands):
+    shown = debug(shop, records_of(shop.path, "res")[0], *commands)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[-1].endswith("the replay was ended in the debugger")
+    assert "Traceback" not in shown.stderr
+
+
+def test_another_debugger_is_called_in_the_task(shop, tmp_path):
+    (tmp_path / "other_debugger.py").write_text("""
+import sys
+import trio
+
+def enter():
+    frame = sys._getframe(1)
+    while frame.f_code.co_name != "buy":
+        frame = frame.f_back
+    print("entered in", frame.f_locals["item"], trio.lowlevel.current_task().name)
+""")
+    folders = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    variables = {"PYTHONBREAKPOINT": "other_debugger.enter", "PYTHONPATH": folders}
+    shown = debug(shop, records_of(shop.path, "cmd")[0], **variables)
+    assert shown.returncode == 0
+    assert "entered in tea mcp_trio." in shown.stdout
+    disabled = debug(shop, records_of(shop.path, "cmd")[0], PYTHONBREAKPOINT="0")
+    assert "the same, byte for byte" in disabled.stdout
+
+
+def test_a_debugger_has_the_terminal(shop):
+    ours, theirs = pty.openpty()
+    os.write(ours, b"p item\nc\n")
+    place = records_of(shop.path, "res")[0]
+    command = [sys.executable, "-m", "mcp_trio", "replay", shop.path, shop.target]
+    environment = os.environ | {"TERM": "dumb", "HOME": "/nonexistent"}
+    environment.pop("PYTHONBREAKPOINT", None)
+    done = subprocess.run(
+        list(map(str, [*command, "--break", place])),
+        check=False,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=environment,
+        timeout=60,
+    )
+    shown = os.read(ours, 65536).decode()
+    os.close(theirs)
+    os.close(ours)
+    assert (done.returncode, done.stderr.splitlines()[:1]) == (0, [b"imported"])
+    assert "'tea'" in shown
+    assert "the same, byte for byte" in shown

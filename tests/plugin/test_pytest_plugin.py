@@ -197,6 +197,20 @@ def test_a_divergence_fails_the_test_without_a_traceback_of_the_package(trip):
 
 
 @pytest.mark.usefixtures("findable")
+def test_all_divergences_are_reported_on_request(desk):
+    async def story(client, random_source):
+        for name in ("Ada", "Bob"):
+            await client.call_tool("greet", {"name": name})
+
+    server = runpy.run_path(desk.path / "desk.py")["server"]
+    simulate(server, story, sessions=1, record=desk.path / "trip.mcprec.jsonl")
+    changed = "mcp_replay(make('Bye'){})"
+    desk.makepyfile(test_it=MARKED.format(changed.format(", all_divergences=True")))
+    assert "2 divergences in 2 requests, in 1 way" in outcome(run(desk), failed=1)
+    desk.makepyfile(test_it=MARKED.format(changed.format("")))
+    assert "divergences in" not in outcome(run(desk), failed=1)
+
+
 def test_an_unreadable_recording_fails_the_test(trip):
     text = outcome(run(trip, test_it=MARKED.format('mcp_replay(server, "none.jsonl")')), failed=1)
     assert "AssertionError: cannot read" in text

@@ -690,6 +690,19 @@ def test_another_message_or_an_unrecorded_effect_diverges(path, handler, kind):
     assert 'mode="outbound"' not in str(caught.value)
 
 
+async def with_a_child_that_only_waits(ctx, state):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep, 0.001)
+        await ctx.info("waits")
+
+
+@pytest.mark.parametrize("mode", ["strict", "outbound"])
+def test_a_task_without_operations_is_no_difference(world, tmp_path, mode):
+    server = make_server_outbound(with_a_child_that_only_waits)
+    path = world.record(server, tmp_path / "a.mcprec.jsonl", client)
+    assert replay(path, make_server_outbound(with_a_child_that_only_waits), mode=mode).requests == 3
+
+
 @pytest.mark.slow
 def test_a_cut_recording_replays_up_to_the_cut(world, path, tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)

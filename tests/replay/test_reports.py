@@ -1,7 +1,9 @@
 """Reports of divergences: what they show of the two operations, and the likely causes."""
 
 import logging
+import os
 import threading
+import traceback
 from types import SimpleNamespace
 
 import attrs
@@ -200,8 +202,8 @@ def test_a_handler_that_failed_when_recorded_is_not(divergence, handler):
 def test_the_traceback_of_a_failed_handler_begins_in_the_users_code(divergence, caplog):
     divergence(passing, failing)
     (logged,) = [each for each in caplog.records if each.levelno == logging.ERROR]
-    _, _, traceback = logged.exc_info
-    assert traceback.tb_frame.f_code.co_filename == __file__
+    _, _, found = logged.exc_info
+    assert found.tb_frame.f_code.co_filename == __file__
 
 
 async def hiding_an_exception(ctx, number):
@@ -328,11 +330,9 @@ def test_the_calls_of_the_request_come_first_and_many_are_counted(record):
 
 
 def test_a_changed_tool_is_named(record):
-    changed = ['tool "other"', 'tool "run"']
-    finding = attrs.evolve(finding_at(record(passing), "cmd"), changed_offers=changed)
-    assert cause_of(finding) == 'tool "run" has changed since the recording'
-    finding = attrs.evolve(finding, changed_offers=['tool "a"', 'tool "b"'])
-    assert cause_of(finding) == 'tool "a", tool "b" have changed since the recording'
+    change = 'the tool "run" was changed'
+    finding = attrs.evolve(finding_at(record(passing), "cmd"), list_change=change)
+    assert cause_of(finding) == 'the tool "run" was changed since the recording'
 
 
 def test_a_foreign_clock_is_named_near_a_deadline_only(record):
@@ -377,4 +377,68 @@ def test_a_thread_of_the_users_own_is_blocked_and_named(divergence):
         threading.Thread(target=print).start()
 
     error = divergence(passing, starting_a_thread)
-    assert any("thread" in cause for cause in error.causes)
+    assert error.causes[0].startswith("threading.Thread.start() at test_reports.py:")
+    assert rows(error, "line")[0].endswith(": threading.Thread(target=print).start()")
+
+
+def test_the_traceback_of_a_blocked_call_has_frames_of_the_users_code_only(divergence, caplog):
+    async def removing(ctx, number):
+        os.remove("no such file")  # noqa: PTH107  what is blocked
+
+    divergence(passing, removing)
+    (logged,) = (each for each in caplog.records if each.exc_info)
+    frames = traceback.extract_tb(logged.exc_info[2])
+    assert {frame.filename for frame in frames} == {__file__}
+    assert frames[-1].line.startswith("os.remove(")
+
+
+def test_facts_about_the_recording_are_no_cause_beside_a_sign(record):
+    path = record(passing)
+    finding = finding_at(path, "cmd", body=command(cancelled=True), earlier_sessions=2)
+    assert cause_of(finding).startswith("a shield was removed")
+
+
+async def storing_in_order(ctx, number):
+    for key in ("a", "b"):
+        await store(key)
+
+
+async def storing_in_another_order(ctx, number):
+    for key in ("b", "a"):
+        await store(key)
+
+
+def test_effects_of_the_same_name_in_another_order_are_named_with_their_arguments(divergence):
+    (cause,) = rows(divergence(storing_in_order, storing_in_another_order), "cause")
+    assert """'store' {"key":"a"} in record""" in cause
+    assert """'store' {"key":"b"} in record""" in cause
+
+
+def test_the_lane_that_differs_is_not_among_the_waiting_ones(divergence):
+    async def waiting(ctx, number):
+        await trio.sleep_forever()
+
+    error = divergence(fetching, waiting)
+    assert error.lane not in rows(error, "waiting")[0]
+
+
+def test_a_lane_that_never_waited_for_its_turn_has_a_line(divergence):
+    async def sleeping(ctx, number):
+        await trio.sleep(0)
+
+    async def sleeping_longer(ctx, number):
+        await trio.sleep(9)
+
+    (line,) = rows(divergence(sleeping, sleeping_longer), "line")
+    assert line.endswith("await trio.sleep(9)")
+
+
+def test_a_handler_is_quoted_at_its_definition(divergence):
+    async def returning(ctx, number):
+        return "other"
+
+    async def returning_nothing(ctx, number):
+        return None
+
+    (line,) = rows(divergence(returning, returning_nothing), "line")
+    assert line.endswith(": async def run(number: int = 0, *, ctx: Context) -> str:")

@@ -1,0 +1,85 @@
+"""The debugger that opens where a replay stops."""
+
+import contextlib
+import os
+import pdb  # noqa: T100  the debugger of `breakpoint()`
+import sys
+from collections.abc import Generator
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from mcp_trio._replay.stops import StoppedReplay
+from mcp_trio._session.call_sites import owner_of
+from mcp_trio._session.lanes import LANE
+
+_OWN_HOOKS: Final = frozenset({"", "pdb.set_trace"})
+
+
+def open_debugger(stopped: StoppedReplay) -> None:
+    """Open the debugger of `breakpoint()` in the calling task.
+
+    That is pdb, with the frame of the user's code selected, unless `PYTHONBREAKPOINT` names another
+    one, which is called as it is. If the user quits pdb, the replay ends.
+    """
+    is_replaced = sys.breakpointhook is not sys.__breakpointhook__
+    if is_replaced or os.environ.get("PYTHONBREAKPOINT", "") not in _OWN_HOOKS:
+        with _without_lane():
+            breakpoint()  # noqa: T100  this is its purpose
+    else:
+        _Debugger(stopped).open()
+
+
+@contextlib.contextmanager
+def _without_lane() -> Generator[None]:
+    """Let what is evaluated in a debugger take no part in the replay."""
+    token = LANE.set(None)
+    try:
+        yield
+    finally:
+        LANE.reset(token)
+
+
+class _Debugger(pdb.Pdb):
+    """A pdb that begins in the frames of a suspended task, or when a task starts."""
+
+    def __init__(self, stopped: StoppedReplay) -> None:
+        super().__init__(nosigint=True)  # Trio handles SIGINT.
+        self._end = stopped.end
+        self._frames = stopped.frames
+        self._entry = None if stopped.frames else stopped.entry
+
+    def open(self) -> None:
+        """Stop here, with the frames of the task, or go on to its entry and stop there."""
+        self.set_trace(sys._getframe())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  documented
+        return  # noqa: PLR1711  pdb stops at this line
+
+    def interaction(self, frame: FrameType | None, traceback: Any) -> None:
+        """Read commands, on the terminal on which the debugger was opened."""
+        if self._entry is not None:
+            entry, self._entry = self._entry, None
+            self.set_break(*entry, temporary=True)
+            self.set_continue()
+            return
+        with contextlib.redirect_stdout(self.stdout), _without_lane():
+            super().interaction(frame, traceback)
+
+    def user_exception(self, frame: FrameType, exc_info: Any) -> None:
+        """Stop at an exception in the user's code.
+
+        While a coroutine waits, pdb would stop where any other one ends, with `StopIteration`.
+        """
+        if owner_of(frame.f_code.co_filename) == "user":
+            super().user_exception(frame, exc_info)
+
+    def get_stack(
+        self, f: FrameType | None, t: TracebackType | None
+    ) -> tuple[list[tuple[FrameType, int]], int]:
+        """Return the frames of the task, the first time; later ones are those that run."""
+        frames, self._frames = self._frames, ()
+        return ([*frames], len(frames) - 1) if frames else super().get_stack(f, t)
+
+    def set_quit(self) -> None:
+        """End the replay, in place of raising an error in the user's code."""
+        self.clear_all_breaks()
+        self.set_continue()
+        self._end()

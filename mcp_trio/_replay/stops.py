@@ -1,0 +1,112 @@
+"""A record at which a replay stops, and the state of the replay there.
+
+The replay stops when the lane of the record is about to make it: at the call of the operation, or,
+for the end of a wait, before the task goes on. All other tasks are blocked then, and nothing
+happens meanwhile: neither time nor messages pass.
+"""
+
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Final
+
+import attrs
+
+from mcp_trio._journal.records import Record, message_position
+from mcp_trio._replay.divergence import Finding, is_answer, state_text
+from mcp_trio._replay.trace import Trace, key_of, lane_text
+from mcp_trio.errors import RecordingError
+
+# The kinds of records that a call of a lane makes.
+_KINDS_OF_CALLS: Final = frozenset({"cmd", "out", "val", "mark"})
+
+Frames = Sequence[tuple[FrameType, int]]
+"""Frames and their lines, the outermost first."""
+
+
+@attrs.frozen(kw_only=True)
+class StoppedReplay:
+    """The state of a replay that has stopped.
+
+    Attributes:
+        finding: The record, what the replay does there, and where the other lanes wait.
+        end: Ends the replay; called while it is stopped, or later.
+        frames: The frames of the user's code in the lane of the record.
+        entry: The file and line at which that code begins, if the task has not started.
+    """
+
+    finding: Finding
+    end: Callable[[], None]
+    frames: Frames = ()
+    entry: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        """Return the record, the line of its lane, and the other lanes with their lines."""
+        return state_text(self.finding)
+
+
+@attrs.define(eq=False)
+class Stop:
+    """A record at which a replay stops.
+
+    Attributes:
+        number: The number of the record; of a record of several steps, the first one counts.
+        on_stop: Called in the task of the lane, or in that of the replay for a record without one.
+            The replay goes on when this returns.
+        needs_task: Whether the record has to be one of a handler. The replay then stops as well if
+            no task makes the record, before it reports that.
+        has_come: Whether the replay has stopped.
+        has_ended: Whether the replay was ended when it had stopped.
+    """
+
+    number: int
+    on_stop: Callable[[StoppedReplay], None]
+    needs_task: bool = False
+    has_come: bool = attrs.field(default=False, init=False)
+    has_ended: bool = attrs.field(default=False, init=False)
+
+    def is_at(self, record: Record | None) -> bool:
+        """Return whether the replay has to stop at a record."""
+        return record is not None and record.number == self.number and not self.has_come
+
+    def is_before_step(self, record: Record) -> bool:
+        """Return whether the replay stops before the step that the record begins.
+
+        Otherwise it stops at the call that makes the record. For a debugger, the handler must not
+        have returned.
+        """
+        is_call = record.kind in _KINDS_OF_CALLS
+        return not is_call or (self.needs_task and is_answer(record))
+
+
+def reject_stop(trace: Trace, stop: Stop) -> None:
+    """Check that a replay can stop at a record.
+
+    Raises:
+        RecordingError: It cannot; the text says where it can.
+    """
+    journal, number = trace.journal, stop.number
+    last = journal[-1].number if journal else 0
+    if not 0 <= number <= last:
+        raise RecordingError(f"there is no record {number}: the last one is record {last}")
+    later = [record for record in journal if record.number >= number]
+    if later[0].number != number:
+        raise RecordingError(
+            f"record {number} takes no part in a replay: stop at record {later[0].number} instead"
+        )
+    if not stop.needs_task:
+        return
+    record = later[0]
+    if record.lane is None or message_position(record.lane) is None:
+        text = f"no handler makes record {number}, so that a debugger has no task"
+        following = next((each for each in later if message_position(each.lane or "")), None)
+        if following is not None:
+            lane = lane_text(key_of(following))
+            text += f": the next record of a handler is {following.number}, of lane {lane}"
+        raise RecordingError(text)
+    if is_answer(record) and not record.is_step:
+        steps = [each for each in journal if each.is_step and key_of(each) == key_of(record)]
+        last_step = max(each.number for each in steps if each.number < number)
+        raise RecordingError(
+            f"record {number} is the answer of a handler, which has returned by then: its last step"
+            f" begins with record {last_step}"
+        )
