@@ -91,9 +91,8 @@ class SessionReplay:
         trace, index = replayer.trace, replayer.position.index
         following = trace.next_record(key, index)
         if following is None:
-            # Its record may be missing, and a handler of notifications may outlive its session.
-            is_lost = not trace.is_complete or index <= trace.last_missing
-            has_waited = is_lost or lane.name.startswith("n")
+            # A handler of notifications may outlive its session.
+            has_waited = trace.may_lack_record(index) or lane.name.startswith("n")
         else:
             has_waited = following.is_step == HAS_WAITED
         with operation(lane):
@@ -135,9 +134,8 @@ class SessionReplay:
         record = replayer.trace.next_record(key, replayer.position.index)
         if record is None or (is_in_thread and record.kind == "cxl"):
             # The recording, or the request of the thread, ends before the effect does.
-            await self._be_cancelled(
-                key, has_turn=record is None and not replayer.trace.is_complete
-            )
+            may_lack_record = replayer.trace.may_lack_record(replayer.position.index)
+            await self._be_cancelled(key, has_turn=record is None and may_lack_record)
         elif record.kind not in OUTCOMES or (record.kind == "cxl" and record.is_step):
             # A cancellation is recorded, or the outcome is missing from the file.
             await self._be_cancelled(key, has_turn=True)

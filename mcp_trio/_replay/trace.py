@@ -142,6 +142,10 @@ class Trace:
         ends = [record for record in self.journal if record.kind == "end"]
         return sum(decode_body(record, EndBody).counts.get(OTHER_SESSIONS, 0) for record in ends)
 
+    def may_lack_record(self, index: int) -> bool:
+        """Return whether a record at `index` or later may be missing from the file."""
+        return not self.is_complete or index <= self.last_missing
+
     # Lanes.
 
     def next_index(self, lane: LaneKey, index: int) -> int | None:

@@ -172,11 +172,12 @@ def test_on_a_terminal_control_characters_of_a_server_are_escaped(on_a_screen):
 @pytest.mark.slow
 def test_ctrl_c_cancels_the_call_at_the_server_and_exits_with_130(tmp_path):
     recording = tmp_path / "server.mcprec.jsonl"
-    command = [sys.executable, "-m", "mcp_trio", "call", "slow", "--progress", "--", *RUN]
+    command = [sys.executable, "-m", "mcp_trio", "call", "slow", "steps=10000"]
+    command += ["--progress", "--", *RUN]
     with subprocess.Popen(
         [*command, "--record", str(recording)], stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stderr.readline() == "progress: 1 of 100\n"
+        assert process.stderr.readline() == "progress: 1 of 10000\n"
         process.send_signal(signal.SIGINT)
         *_, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -839,4 +840,4 @@ def test_replay_can_use_another_protocol_version_with_a_live_server(recorded, in
 def test_replay_of_handlers_takes_no_protocol_version(recorded, invoke):
     rejected = invoke("replay", recorded, SOME, "--protocol-version", "2025-06-18")
     assert rejected.exit_code == 2
-    assert "--protocol-version and --json need --inputs" in rejected.stderr
+    assert "--channel and --protocol-version need --inputs" in rejected.stderr

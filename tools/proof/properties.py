@@ -77,7 +77,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             "properties/test_p4_divergence.py::test_a_changed_handler_diverges_at_the_first_record_that_it_affects"
         ),
         Proof(
-            "project/test_proof.py::test_every_change_of_a_handler_is_found_where_and_as_what_it_is",
+            "project/test_proof.py::test_mutants_of_servers_are_found_where_their_own_recordings_differ",
             examples=40,
         ),
         Proof("replay/test_replay.py::test_a_divergence_ends_whatever_handlers_do"),
