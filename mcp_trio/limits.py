@@ -41,7 +41,7 @@ class MessageLimits(_Options):
     """Levels to which the objects and arrays of a message may be nested."""
 
     batch_size_max: int = 1000
-    """Messages in one batch (protocol version 2025-03-26 and earlier)."""
+    """Messages in one JSON-RPC batch, which only protocol version 2025-03-26 has."""
 
     chunk_bytes: int = 64 * KIB
     """Bytes that are read from a descriptor or socket, or written to it, at once."""
@@ -104,7 +104,7 @@ class RequestLimits(_Options):
     """Bytes of the requests in the queue of one session; more are rejected."""
 
     threads_max: int = 40
-    """Threads for `def` handlers, in all sessions of a server together."""
+    """Threads for `def` handlers in one session."""
 
     first_request_seconds: float = 60.0
     """Seconds in which a client on WebSocket, Unix or TCP has to send its first request."""
@@ -220,7 +220,7 @@ class HttpLimits(_Options):
     """Bytes of one response that wait for a client that reads slowly."""
 
     watch_after_seconds: float = 0.25
-    """Seconds of a request after which a disconnect of its client is watched for."""
+    """Seconds that a request runs before the server watches for a disconnect of its client."""
 
     # Sessions, and their event streams.
     sessions_max: int = 10_000
@@ -254,10 +254,10 @@ class HttpLimits(_Options):
     """Milliseconds after which a client should reconnect (the field `retry` of an event)."""
 
     restart_seconds: float = 0.1
-    """Seconds before a failed server runtime is started again; doubled with each failure."""
+    """Seconds before a server that failed starts again; doubled with each failure."""
 
     restart_seconds_max: float = 30.0
-    """The longest pause before a server runtime is started again, in seconds."""
+    """The longest time before a server that failed starts again, in seconds."""
 
     # Clients.
     get_stream_seconds: float = 1.0

@@ -221,6 +221,7 @@ class Scheduler:
                     options.append(arrives)
                 latest = min(latest, max(now, arrives.latest))
         begin = self.clock.time_of(0)
+        # Half a place before the record, so that the deadline expires before it.
         rank = self.trace.index_at((deadline - begin) * NS_PER_SECOND) - 0.5
         is_default = not self._has_begun and rank <= min((each.rank for each in options), default=0)
         if deadline <= min(latest, end) and (not self._ready or is_default):
@@ -291,7 +292,8 @@ class Scheduler:
         Raises:
             Abort: The schedule is over.
         """
-        if lane in self._unused_turns:  # it has waited again, which was one turn when recorded
+        if lane in self._unused_turns:
+            # It waits again and has made no record since: the recording has one turn for both.
             self._turns[lane] -= 1
         task = trio.lowlevel.current_task()
         self._make_ready(lane, task, has_operation=has_operation)

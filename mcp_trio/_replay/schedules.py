@@ -12,7 +12,7 @@ Three strategies find schedules:
   of the lane that goes on at a few random decisions. It finds a race that needs few changes with
   a probability that has a lower bound: https://dl.acm.org/doi/10.1145/1736020.1736040
 - `depth-first` runs every schedule with one deviation, then every one with two, and so on, until
-  all are covered or the number of schedules is used up.
+  all are covered or the number of schedules is used up (iterative deepening).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """`Context` and `ThreadContext`: the operations of a handler while its request runs.
 
-Both have the same operations: `Context` for `async def` handlers, and `ThreadContext` for `def`
-handlers, which run in a thread that each call blocks until the event loop has performed the call.
+`Context` is for `async def` handlers. `ThreadContext` is for `def` handlers, which run in a thread
+that each call blocks until the event loop has performed the call. It has the same operations,
+except `timeout`, `to_thread` and `http`.
 """
 
 import functools
@@ -408,7 +409,9 @@ def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Res
 
 @attrs.define(eq=False)
 class ThreadContext(BaseContext):
-    """The context of a `def` handler, with the operations of `Context`; each call blocks.
+    """The context of a `def` handler; each call blocks the thread.
+
+    It has the operations of `Context`, except `timeout`, `to_thread` and `http`.
 
     A call that needs the event loop raises `RequestAbandoned` once the request is cancelled. A
     thread cannot be cancelled, so a long handler should check `is_cancelled` from time to time.

@@ -1,8 +1,9 @@
 """The server's side of one session: from a request to the handler, and to its result.
 
-The session calls `ServedSession.handle` for each request, in the request's own task. `_METHODS`
-names the function for each method; each one looks up the registered handler, decodes the
-arguments, runs the handler with a context, and converts the value that it returned.
+The task pool calls `ServedSession.handle` for each request; until its first wait, the handler runs
+in the task that reads messages. `_METHODS` names the function for each method; each one looks up
+the registered handler, decodes the arguments, runs the handler with a context, and converts the
+value that it returned.
 """
 
 from collections.abc import Awaitable, Callable
@@ -56,8 +57,6 @@ from mcp_trio.errors import (
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
     from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
-
-"""The mark in a recording of a handler that runs in a thread."""
 
 _Result: TypeAlias = msgspec.Struct | msgspec.Raw
 

@@ -273,7 +273,7 @@ class Application(Protocol):
     async def notified(self, method: Method, params: Any) -> None:
         """Handle a notification; called for one at a time, in order. An exception is logged.
 
-        The call has no lane, but its start is recorded.
+        In a recorded session it runs in a lane: `n` and the number of the notification's record.
         """
         ...
 

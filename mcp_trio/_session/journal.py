@@ -170,7 +170,8 @@ class Memory:
     def takes_patch(self, name: str) -> bool:
         """Return whether the calling task takes the new branch at a change of the code.
 
-        It does if no earlier round has come to this point, and if an earlier round did so.
+        It does if no earlier round has reached this point, or if an earlier round took the new
+        branch here. It does not if an earlier round ran the old code here.
         """
         lane = self.here()
         step = self._steps.get((lane.name, lane.ordinal + 1))
