@@ -65,9 +65,9 @@ and times in the responses are not compared.
 
 \b
 Exit status: 0 no difference, or none before the record at which --until or a debugger ended the
-replay; 1 a difference: the first one for a TARGET without --all, all of them for a live server; or
-no request was compared; 2 the recording cannot be used, such as one of a client or a damaged one,
-or the server cannot be reached.
+replay; 1 a difference: the first one for a TARGET without --all, all of them for a live server;
+or no request was compared; 2 the recording cannot be used, such as one of a client or a damaged
+one, or the server cannot be reached.
 
 \b
 Examples:
@@ -686,8 +686,8 @@ difference is a bug. The shortest schedule found that goes wrong is written to a
 mcp-trio replay --schedule repeats.
 
 \b
-Exit status: 0 every schedule led to the recorded responses; 1 some did not; 2 the recording cannot
-be used, such as one of a client.
+Exit status: 0 every schedule led to the recorded responses; 1 some did not; 2 the recording
+cannot be used, such as one of a client.
 
 \b
 Examples:
