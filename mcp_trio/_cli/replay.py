@@ -761,15 +761,16 @@ def sweep_command(
 
 
 def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
-    from mcp_trio._replay.sweep import sweep_forked
+    from mcp_trio._replay.sweep import SweepOptions, sweep_forked
 
+    try:
+        sweep_options = SweepOptions(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     # Handlers may print, but stdout is for the report.
     with contextlib.redirect_stdout(sys.stderr), naming(file):
         server = load_server(target)
-        try:
-            return sweep_forked(file, server, **options)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
+        return sweep_forked(file, server, sweep_options)
 
 
 def _write_schedule(path: str, schedule: "Schedule") -> None:

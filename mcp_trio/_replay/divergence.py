@@ -47,7 +47,7 @@ class Operation:
         ordinal: Its number in the lane.
         body: The body of its record.
         location: The source location of its call.
-        has_waited: Whether the lane has waited before it, where the recording says so.
+        has_waited: False if the recorded lane waited before it, and this one did not.
         limits: The time limits that have cancelled an effect, in seconds, if they differ: the
             recorded one and that of the replay.
     """
@@ -140,7 +140,7 @@ class Finding:
 
     @property
     def differs_in_values_only(self) -> bool:
-        """Whether the operation may take the recorded outcome although it has other values.
+        """True if the operation may take the recorded outcome although it has other values.
 
         An effect that is cancelled, and was not when recorded, would have another outcome.
         """
@@ -405,9 +405,10 @@ def _all_texts(findings: Sequence[Finding], errors: Sequence[ReplayDivergence]) 
     requests = {
         request_lane(finding.acting_lane) for finding in findings if finding.acting_lane is not None
     }
-    count = f"{len(findings)} divergences in {len(requests)} request{'s'[: len(requests) != 1]}"
-    ways = f"in {len(alike)} way{'s'[: len(alike) != 1]}"
-    return "\n\n".join([f"{count}, {ways}", *paragraphs])
+    in_requests = "1 request" if len(requests) == 1 else f"{len(requests)} requests"
+    in_ways = "1 way" if len(alike) == 1 else f"{len(alike)} ways"
+    count = f"{len(findings)} divergences in {in_requests}, in {in_ways}"
+    return "\n\n".join([count, *paragraphs])
 
 
 def _likeness(finding: Finding) -> object:

@@ -77,7 +77,7 @@ _EXTRA_SECONDS_MAX: Final = 10.0
 _DECISIONS_PER_RECORD_MAX: Final = 20
 _DECISIONS_MAX: Final = 2_000
 
-_LATER: Final = 1e12
+_UNRECORDED_RANK: Final = 1e12
 """The rank of an option that the recording does not have: it comes after all others."""
 
 _FIRST: Final = (-1.0, "")
@@ -90,10 +90,11 @@ class _Event:
     Attributes:
         option: The name of the option.
         happen: Lets it happen.
-        batch: The number of the first batch of lanes in which it may happen.
-        due: The number of the last batch in which it may, if it is a lane that is ready.
+        first_batch: The number of the first batch of lanes in which it may happen.
+        last_batch: The number of the last one, if it is a lane that is ready.
         rank: The index of its record in the journal, which decides the default.
         is_new_handler: Whether it is the first step of a request's handler.
+        is_effect: Whether it is the end of an effect.
         latest: The time up to which it happens; infinite for a lane that is ready.
         task: The task that waits for it.
         has_operation: Whether the task waits in an operation, not before a step.
@@ -101,10 +102,11 @@ class _Event:
 
     option: str
     happen: Callable[[], None]
-    batch: int
+    first_batch: int
     rank: float
-    due: int = attrs.field(default=0, kw_only=True)
+    last_batch: int = attrs.field(default=0, kw_only=True)
     is_new_handler: bool = attrs.field(default=False, kw_only=True)
+    is_effect: bool = attrs.field(default=False, kw_only=True)
     latest: float = attrs.field(default=math.inf, kw_only=True)
     task: trio.lowlevel.Task | None = attrs.field(default=None, kw_only=True)
     has_operation: bool = attrs.field(default=True, kw_only=True)
@@ -202,13 +204,13 @@ class Scheduler:
             self.clock.advance_to(deadline)
 
         now = trio.current_time()
-        batch = min((event.due for event in self._ready.values()), default=self._batch + 1)
+        batch = min((event.last_batch for event in self._ready.values()), default=self._batch + 1)
         if batch > self._batch:
             self._batch, self._has_begun, self._last_end = batch, False, _FIRST
         options = [
             event
             for event in (*self._ready.values(), *self._running.values())
-            if (event.batch <= self._batch or not self._ready) and self._may_happen(event)
+            if (event.first_batch <= self._batch or not self._ready) and self._may_happen(event)
         ]
         latest = min((event.latest for event in self._running.values()), default=math.inf)
         deadline = self.clock.next_deadline
@@ -217,7 +219,7 @@ class Scheduler:
         ):
             arrives = self._arrival(self._inputs[-1])
             if arrives.latest <= max(now, min(deadline, latest)):
-                if not self._ready or arrives.batch <= self._batch:
+                if not self._ready or arrives.first_batch <= self._batch:
                     options.append(arrives)
                 latest = min(latest, max(now, arrives.latest))
         begin = self.clock.time_of(0)
@@ -234,8 +236,8 @@ class Scheduler:
         Effects end before the lanes of a batch go on. Their order among themselves changes nothing,
         so there is just one.
         """
-        is_end = event.task is not None and event.latest < math.inf
-        return not is_end or (not self._has_begun and self._last_end < (event.rank, event.option))
+        is_next = not self._has_begun and self._last_end < (event.rank, event.option)
+        return is_next or not event.is_effect
 
     def _arrival(self, arriving: Input) -> _Event:
         def deliver() -> None:
@@ -257,7 +259,7 @@ class Scheduler:
         """
         if not self._is_reading:
             is_in_batch = self._has_begun or any(
-                event.due == self._batch and self._is_same_turn(event.rank, index)
+                event.last_batch == self._batch and self._is_same_turn(event.rank, index)
                 for event in self._ready.values()
             )
             self._wake_batch = self._batch + is_in_batch
@@ -266,7 +268,7 @@ class Scheduler:
     def _is_same_turn(self, rank: float, index: int) -> bool:
         """Return whether two records are of the same turn of the event loop."""
         times_ns = self.trace.times_ns
-        has_turns = rank < _LATER and self.trace.opening.clock == "tick"
+        has_turns = rank < _UNRECORDED_RANK and self.trace.opening.clock == "tick"
         return has_turns and times_ns[math.ceil(rank)] == times_ns[index]
 
     def _decide(self, options: Sequence[_Event]) -> None:
@@ -275,7 +277,7 @@ class Scheduler:
         chosen = self.order.choose(len(self.decisions), names, default.option)
         self.decisions.append(Decision(tuple(names), default.option, chosen))
         event = next(event for event in options if event.option == chosen)
-        if event.option != TIME_PASSES and event.rank < _LATER:
+        if event.option != TIME_PASSES and event.rank < _UNRECORDED_RANK:
             self._advance_to(self.clock.time_of(self.trace.times_ns[math.ceil(event.rank)]))
         event.happen()
 
@@ -309,7 +311,7 @@ class Scheduler:
             functools.partial(self.go_on, lane),
             self._batch if is_new_handler else self._wake_batch,
             self._rank(lane),
-            due=self._wake_batch,
+            last_batch=self._wake_batch,
             is_new_handler=is_new_handler,
             task=task,
             has_operation=has_operation,
@@ -319,8 +321,10 @@ class Scheduler:
         """Let a lane go on that waits for its turn; do nothing if it does not wait."""
         event = self._ready.pop(lane, None)
         if event is not None and event.task is not None:
-            if event.is_new_handler and (self._batch < event.due or not self._has_begun):
-                self._wake_batch = event.due  # the task that has read the request takes the step
+            if event.is_new_handler and (self._batch < event.last_batch or not self._has_begun):
+                self._wake_batch = (
+                    event.last_batch
+                )  # the task that has read the request takes the step
             else:
                 self._has_begun, self._is_reading = True, False
                 self._wake_batch = self._batch + 1
@@ -362,11 +366,17 @@ class Scheduler:
         task = trio.lowlevel.current_task()
         latest = trio.current_time() + self._duration_seconds
         rank = self._rank(lane)
-        if rank < _LATER and (is_cancelled or self.trace.opening.clock == "tick"):
+        if rank < _UNRECORDED_RANK and (is_cancelled or self.trace.opening.clock == "tick"):
             # The effect had ended when the turn of the event loop began.
             rank = self.trace.index_at(self.trace.times_ns[int(rank)]) - 0.5
         event = _Event(
-            f"{lane}: {effect} ends", end, self._wake_batch, rank, latest=latest, task=task
+            f"{lane}: {effect} ends",
+            end,
+            self._wake_batch,
+            rank,
+            is_effect=True,
+            latest=latest,
+            task=task,
         )
         self._running[lane] = event
         try:
@@ -378,7 +388,7 @@ class Scheduler:
 
     def _rank(self, lane: str) -> float:
         turns, taken = self.trace.turns.get(lane, ()), self._turns[lane]
-        return turns[taken] if taken < len(turns) else _LATER
+        return turns[taken] if taken < len(turns) else _UNRECORDED_RANK
 
     # Messages.
 
@@ -562,11 +572,12 @@ class SweepSequencer:
         command, trace = msgspec.json.decode(body, type=CommandBody), self.scheduler.trace
         nth, key = self._nth("effect", lane, command.name), (lane.name, command.name)
         bodies, outcomes = trace.commands.get(key, ()), trace.effects.get(key, ())
-        outcome = outcomes[nth] if nth < len(outcomes) else _unrecorded(command.name)
-        recorded = bodies[nth] if nth < len(bodies) else None
-        command = msgspec.json.decode(with_recorded_lifespan(body, recorded), type=CommandBody)
+        recorded = outcomes[nth] if nth < len(outcomes) else _unrecorded(command.name)
+        recorded_body = bodies[nth] if nth < len(bodies) else None
+        body = with_recorded_lifespan(body, recorded_body)
+        command = msgspec.json.decode(body, type=CommandBody)
         self.scheduler.outcomes.add_command(lane.name, command)
-        self._started[lane.name] = (command, outcome)
+        self._started[lane.name] = (command, recorded)
 
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
         """Wait for the end of the effect that was started; return its outcome."""
@@ -611,8 +622,8 @@ class SweepSequencer:
             self.scheduler.outcomes.add_command(lane.name, command)
         elif nth >= len(recorded):
             return read()
-        outcome = recorded[nth] if nth < len(recorded) else _unrecorded(name)
-        return Outcome("err" if outcome.kind == "err" else "res", outcome.body)
+        value = recorded[nth] if nth < len(recorded) else _unrecorded(name)
+        return Outcome("err" if value.kind == "err" else "res", value.body)
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Return whether the recorded lane took the new branch."""

@@ -249,7 +249,7 @@ def shorten(
     while len(numbers) > 0 and runs_left > 0:
         parts = min(parts, len(numbers))
         size = -(-len(numbers) // parts)
-        # What comes late matters least, so it is left out first.
+        # A late deviation is seldom needed, so the last part is left out first.
         begins = range(0, len(numbers), size)[::-1]
         smaller: list[list[int]] = [numbers[:begin] + numbers[begin + size :] for begin in begins]
         results = fails([{each: deviations[each] for each in kept} for kept in smaller])

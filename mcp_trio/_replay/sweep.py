@@ -32,7 +32,6 @@ from mcp_trio._replay.replayer import ThreadToken
 from mcp_trio._replay.scheduled import Scheduler, SweepSequencer
 from mcp_trio._replay.schedules import (
     DEFAULT_PCT_BOUND,
-    Coverage,
     Decision,
     Order,
     PriorityOrder,
@@ -151,9 +150,34 @@ class ScheduleResult(msgspec.Struct, kw_only=True, frozen=True):
 
 # Sweeps -------------------------------------------------------------------------------------------
 
-RunSchedule = Callable[[Order, int], ScheduleResult]
 RunSchedules = Callable[[Sequence[tuple[Order, int]]], Sequence[ScheduleResult]]
 """A function that runs a schedule in each order, with its number."""
+
+
+@attrs.frozen(kw_only=True)
+class SweepOptions:
+    """The options of a sweep, as `sweep` describes them.
+
+    Raises:
+        ValueError: They are invalid, or contradict each other.
+    """
+
+    schedules: int = DEFAULT_SCHEDULES
+    strategy: Strategy = "random"
+    bound: int = DEFAULT_PCT_BOUND
+    seed: int | None = None
+    schedule: Schedule | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.schedules < 1:
+            raise ValueError("a sweep takes one schedule at least")
+        if self.bound < 1:
+            raise ValueError("the bound of pct is 1 at least")
+        if self.strategy not in get_args(Strategy):
+            names = ", ".join(get_args(Strategy))
+            raise ValueError(f"unknown strategy {self.strategy!r}: one of {names}")
+        if self.strategy == "depth-first" and self.seed is not None:
+            raise ValueError("a depth-first sweep has no seeds: repeat its shortest schedule")
 
 
 def sweep(
@@ -193,39 +217,31 @@ def sweep(
         ValueError: `schedules` or `bound` is less than 1; there is no such strategy, or it has no
             seeds.
     """
+    options = SweepOptions(
+        schedules=schedules, strategy=strategy, bound=bound, seed=seed, schedule=schedule
+    )
     if isinstance(target, str):
-        return _sweep_in_process(
-            path,
-            target,
-            schedules=schedules,
-            strategy=strategy,
-            bound=bound,
-            seed=seed,
-            schedule=schedule,
-        )
+        return _sweep_in_process(path, target, options)
     trace = load_sweep_trace(path)
 
     def run_all(orders: Sequence[tuple[Order, int]]) -> Sequence[ScheduleResult]:
         return [run_schedule(trace, target(), order, number) for order, number in orders]
 
-    searching = _Sweep(path, trace, run_all)
-    return searching.run(
-        schedules=schedules, strategy=strategy, bound=bound, seed=seed, schedule=schedule
-    )
+    return _Sweep(path, trace, run_all).run(options)
 
 
-def sweep_forked(path: str | os.PathLike[str], server: "Server", **options: Any) -> SweepReport:
+def sweep_forked(
+    path: str | os.PathLike[str], server: "Server", options: SweepOptions
+) -> SweepReport:
     """Sweep `server` by forking this process, which must have a single thread, per schedule.
 
-    Takes the options of `sweep`.
-
     Raises:
-        RecordingError, BlockedInReplay, SweepUnavailable, ValueError: As for `sweep`.
+        RecordingError, BlockedInReplay, SweepUnavailable: As for `sweep`.
     """
     if not hasattr(os, "fork"):
         raise SweepUnavailable("this system cannot fork a process for each schedule")
     trace = load_sweep_trace(path)
-    return _Sweep(path, trace, functools.partial(_run_forked, trace, server)).run(**options)
+    return _Sweep(path, trace, functools.partial(_run_forked, trace, server)).run(options)
 
 
 @attrs.define
@@ -237,36 +253,30 @@ class _Sweep:
     run_all: RunSchedules
     results: list[ScheduleResult] = attrs.field(factory=list[ScheduleResult], init=False)
     _begin: float = attrs.field(factory=time.perf_counter, init=False)
+    _decisions: int = attrs.field(default=0, init=False)
 
-    def run(
-        self,
-        *,
-        schedules: int = DEFAULT_SCHEDULES,
-        strategy: Strategy = "random",
-        bound: int = DEFAULT_PCT_BOUND,
-        seed: int | None = None,
-        schedule: Schedule | None = None,
-    ) -> SweepReport:
+    def run(self, options: SweepOptions) -> SweepReport:
         """Run the schedules; shorten one that goes wrong."""
-        _check_options(schedules=schedules, strategy=strategy, bound=bound, seed=seed)
-        if schedule is not None:
-            return self._repeat(schedule)
-        coverage: Coverage | None = None
+        if options.schedule is not None:
+            return self._repeat(options.schedule)
+        coverage, seed = "", options.seed
         self._run([(RecordedOrder(), 0)])
         _raise_if_blocked(self.results[0])
-        if strategy == "depth-first":
-            coverage = search_depth_first(self._run_next, schedules)
+        self._decisions = len(self.results[0].decisions)
+        if options.strategy == "depth-first":
+            coverage = str(search_depth_first(self._run_next, options.schedules))
         elif seed is None:
-            self._run([(self._order(strategy, bound, each), each) for each in range(1, schedules)])
+            numbers = range(1, options.schedules)
+            self._run([(self._order(options, number), number) for number in numbers])
         elif seed:
             self.results.clear()
-            self._run([(self._order(strategy, bound, seed), seed)])
-        return self._report(str(coverage or ""), self._shortest() if seed is None else None)
+            self._run([(self._order(options, seed), seed)])
+        return self._report(coverage, self._shortest() if seed is None else None)
 
-    def _order(self, strategy: Strategy, bound: int, number: int) -> Order:
-        if strategy == "random":
+    def _order(self, options: SweepOptions, number: int) -> Order:
+        if options.strategy == "random":
             return RandomOrder(number)
-        return PriorityOrder(number, len(self.results[0].decisions), bound)
+        return PriorityOrder(number, self._decisions, options.bound)
 
     def _run(self, orders: Sequence[tuple[Order, int]]) -> None:
         self.results += self.run_all(orders)
@@ -326,17 +336,6 @@ class _Sweep:
         )
 
 
-def _check_options(*, schedules: int, strategy: str, bound: int, seed: int | None) -> None:
-    if schedules < 1:
-        raise ValueError("a sweep takes one schedule at least")
-    if bound < 1:
-        raise ValueError("the bound of pct is 1 at least")
-    if strategy not in get_args(Strategy):
-        raise ValueError(f"unknown strategy {strategy!r}: one of {', '.join(get_args(Strategy))}")
-    if strategy == "depth-first" and seed is not None:
-        raise ValueError("a depth-first sweep has no seeds: repeat its shortest schedule")
-
-
 def _raise_if_blocked(result: ScheduleResult) -> None:
     for untracked_call in result.untracked_calls:
         if untracked_call.is_outside:
@@ -349,20 +348,13 @@ def _raise_if_blocked(result: ScheduleResult) -> None:
 
 
 def _sweep_in_process(
-    path: str | os.PathLike[str],
-    target: str,
-    *,
-    schedules: int,
-    strategy: Strategy,
-    bound: int,
-    seed: int | None,
-    schedule: Schedule | None,
+    path: str | os.PathLike[str], target: str, sweep_options: SweepOptions
 ) -> SweepReport:
-    # Errors of the arguments are raised here.
-    _check_options(schedules=schedules, strategy=strategy, bound=bound, seed=seed)
-    load_sweep_trace(path)
-    options = ["--schedules", str(schedules), "--strategy", strategy, "--bound", str(bound)]
-    options += [] if seed is None else ["--seed", str(seed)]
+    load_sweep_trace(path)  # An error of the recording is raised here.
+    schedule = sweep_options.schedule
+    options = ["--schedules", str(sweep_options.schedules), "--strategy", sweep_options.strategy]
+    options += ["--bound", str(sweep_options.bound)]
+    options += [] if sweep_options.seed is None else ["--seed", str(sweep_options.seed)]
     name = "sweep"
     if schedule is not None:
         name, options = "replay", ["--schedule", "-"]

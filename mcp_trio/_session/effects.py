@@ -446,18 +446,18 @@ def _run_in_place(
     return effect.codec.converted(value)
 
 
-class _Inside(operation):
+class _Inside:
     """A block in which the caller runs an effect, and has no lane of the handler."""
 
-    __slots__ = ("_innermost", "_running", "_tokens")
+    __slots__ = ("_innermost", "_operation", "_running", "_tokens")
 
     def __init__(self, handling: Handling, effect: Effect[Any], lane: Lane | None) -> None:
-        super().__init__(lane)
+        self._operation = operation(lane)
         self._running = RunningEffect(handling, effect.name)
         self._innermost = lane if handling.memory is None else lane or handling.memory.here()
 
     def __enter__(self) -> None:
-        super().__enter__()
+        self._operation.__enter__()
         inside = RUNNING_EFFECT.set(self._running)
         outer = None if self._innermost is None else LANE.set(self._innermost.outer)
         self._tokens = inside, outer
@@ -467,7 +467,7 @@ class _Inside(operation):
         RUNNING_EFFECT.reset(inside)
         if outer is not None:
             LANE.reset(outer)
-        super().__exit__()
+        self._operation.__exit__()
 
 
 def _encoded(handling: Handling, error: BaseException) -> bytes:

@@ -34,7 +34,7 @@ class Receipt:
 
 @attrs.define
 class Warehouse:
-    """The stock, and who may change it."""
+    """The stock, the lock and the limiter that guard it, and the labels of shipped orders."""
 
     stock: dict[str, int] = attrs.field(factory=lambda: {"pen": 30, "ink": 20, "desk": 3})
     stock_lock: trio.Lock = attrs.field(factory=trio.Lock)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from mcp_trio._replay import sweep as sweeping
-from mcp_trio._replay.sweep import sweep_forked
+from mcp_trio._replay.sweep import SweepOptions, sweep_forked
 from mcp_trio.errors import RecordingError, SweepUnavailable
 from mcp_trio.limits import Limits
 from mcp_trio.recording import sweep
@@ -16,9 +16,11 @@ FORKS = 8
 
 
 def test_each_fork_starts_with_new_state_and_finds_the_same_differences(sums, path):
-    assert sweep_forked(path, sums.make_server(exclusive=True), schedules=FORKS).is_clean
+    assert sweep_forked(
+        path, sums.make_server(exclusive=True), SweepOptions(schedules=FORKS)
+    ).is_clean
     here = sweep(path, sums.make_server, schedules=FORKS)
-    forked = sweep_forked(path, sums.make_server(), schedules=FORKS)
+    forked = sweep_forked(path, sums.make_server(), SweepOptions(schedules=FORKS))
     assert forked.differences == here.differences != ()
     assert forked.outcomes == here.outcomes > 1
 
@@ -35,13 +37,13 @@ def test_a_failing_fork_reports_its_error(path):
             raise ZeroDivisionError("not today")
 
     with pytest.raises(SweepUnavailable, match="not today"):
-        sweep_forked(path, Broken(), schedules=1)
+        sweep_forked(path, Broken(), SweepOptions(schedules=1))
 
 
 def test_a_system_without_fork_is_rejected(sums, path, monkeypatch):
     monkeypatch.delattr("os.fork")
     with pytest.raises(SweepUnavailable, match="cannot fork"):
-        sweep_forked(path, sums.make_server())
+        sweep_forked(path, sums.make_server(), SweepOptions())
 
 
 def test_an_error_of_the_sweep_process_is_raised(path):
@@ -87,7 +89,7 @@ def test_remaining_forks_are_killed_after_an_interrupt(sums, path, monkeypatch):
     monkeypatch.setattr(sweeping, "_Fork", Dying)
     monkeypatch.setattr(sweeping, "_PROCESSES_MAX", 3)
     with pytest.raises(KeyboardInterrupt):
-        sweep_forked(path, sums.make_server(), schedules=6)
+        sweep_forked(path, sums.make_server(), SweepOptions(schedules=6))
     os.waitpid(forks[1].process, 0)  # was being waited for
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

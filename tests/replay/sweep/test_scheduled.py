@@ -1,4 +1,4 @@
-"""The schedules of a session: what can happen next, and what comes of it."""
+"""The schedules of a session: their options at each decision, and the outcomes of requests."""
 
 import pytest
 import trio
