@@ -203,7 +203,7 @@ class Scheduler:
             self._wake_batch = self._batch
             self.clock.advance_to(deadline)
 
-        now = trio.current_time()
+        # Lanes and effects.
         batch = min((event.last_batch for event in self._ready.values()), default=self._batch + 1)
         if batch > self._batch:
             self._batch, self._has_begun, self._last_end = batch, False, _FIRST
@@ -212,18 +212,18 @@ class Scheduler:
             for event in (*self._ready.values(), *self._running.values())
             if (event.first_batch <= self._batch or not self._ready) and self._may_happen(event)
         ]
+        # The next message of the client, if the client has the responses that it had when recorded.
+        now, deadline = trio.current_time(), self.clock.next_deadline
         latest = min((event.latest for event in self._running.values()), default=math.inf)
-        deadline = self.clock.next_deadline
-        if self._inputs and not self._missing(
-            self.trace.answers[: self._inputs[-1].responses_before]
-        ):
-            arrives = self._arrival(self._inputs[-1])
+        following = self._inputs[-1] if self._inputs else None
+        if following and not self._missing(self.trace.answers[: following.responses_before]):
+            arrives = self._arrival(following)
             if arrives.latest <= max(now, min(deadline, latest)):
                 if not self._ready or arrives.first_batch <= self._batch:
                     options.append(arrives)
                 latest = min(latest, max(now, arrives.latest))
+        # Time. Its rank is half a place before a record, because the deadline expires before that.
         begin = self.clock.time_of(0)
-        # Half a place before the record, so that the deadline expires before it.
         rank = self.trace.index_at((deadline - begin) * NS_PER_SECOND) - 0.5
         is_default = not self._has_begun and rank <= min((each.rank for each in options), default=0)
         if deadline <= min(latest, end) and (not self._ready or is_default):
@@ -322,9 +322,8 @@ class Scheduler:
         event = self._ready.pop(lane, None)
         if event is not None and event.task is not None:
             if event.is_new_handler and (self._batch < event.last_batch or not self._has_begun):
-                self._wake_batch = (
-                    event.last_batch
-                )  # the task that has read the request takes the step
+                # The task that has read the request takes the step.
+                self._wake_batch = event.last_batch
             else:
                 self._has_begun, self._is_reading = True, False
                 self._wake_batch = self._batch + 1
