@@ -133,6 +133,7 @@ def proof(session: nox.Session) -> None:
     session.run("python", "tools/proof/transports.py")
     session.run("python", "tools/proof/any_trio_code.py", "--programs", "200")
     session.run("python", "tools/proof/sweeps.py", "--schedules", "200")
+    session.run("python", "tools/proof/any_trio_code.py", "--programs", "200", "--lifespans")
     posargs = session.posargs or ["--recordings", "200", "--processes", "20"]
     session.run("python", "tools/proof/replays.py", *posargs)
 

@@ -54,6 +54,13 @@ SUSPENDED_MARK: Final = "suspended"
 # A member of the envelope of `cxl`: the microseconds that an effect had until its deadline, if that
 # had expired when the cancelled effect ended.
 LIMIT: Final = "limit_us"
+# The lane of a server's lifespan, the marks about it, and the name of the effect for which it waits
+# while the server serves its sessions.
+LIFESPAN_LANE: Final = "lifespan"
+LIFESPAN_MARK: Final = "lifespan"
+LIFESPAN_CANCELLED_MARK: Final = "lifespan cancelled"
+LIFESPAN_OPENED_MARK: Final = "lifespan opened"
+LIFESPAN_SESSIONS: Final = "lifespan.sessions"
 
 # The names of the effects and values of the context itself; names of users' effects have no dot.
 SLEEP: Final = "ctx.sleep"

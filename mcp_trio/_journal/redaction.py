@@ -753,9 +753,8 @@ class Redactor:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.names = SecretNames(redaction.keys)
-        self._paths = _with_passwords(redaction.paths, schemas or {})
-        self._zones = Zones(self._paths)
-        self._prefilter = SecretPrefilter(self.names, self._zones.last_names())
+        self._paths: dict[str, list[str]] = {}
+        self._set_paths(_with_passwords(redaction.paths, schemas or {}))
         self._secrets = redaction.secrets
         self._follow_chars_min = redaction.follow_chars_min
         self._tokens = Tokens(key, limits=limits)
@@ -765,6 +764,17 @@ class Redactor:
         self._depth = 0
         self._adopts = False
         self._add_given_secrets()
+
+    def add_schemas(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        """Redact the passwords of these tools as well; those of known tools change nothing."""
+        paths = _with_passwords(self._paths, schemas)
+        if paths != self._paths:
+            self._set_paths(paths)
+
+    def _set_paths(self, paths: dict[str, list[str]]) -> None:
+        self._paths = paths
+        self._zones = Zones(paths)
+        self._prefilter = SecretPrefilter(self.names, self._zones.last_names())
 
     def redact(self, kind: str, body: bytes, *, is_whole_json: bool = True) -> bytes:
         """Return the redacted body of a record of this kind; a redacted body stays as it is.
@@ -981,7 +991,8 @@ def _with_passwords(
     for tool, schema in schemas.items():
         passwords = [path.replace("$", _ARGUMENTS, 1) for path in password_paths(schema)]
         if passwords:
-            found.setdefault(f"tools/call {tool}", []).extend(passwords)
+            known = found.setdefault(f"tools/call {tool}", [])
+            known.extend(path for path in passwords if path not in known)
     return found
 
 

@@ -153,7 +153,7 @@ class NullRecorder:
     def flush(self) -> None:
         """Do nothing."""
 
-    def close(self, *_: Any, **__: Any) -> None:
+    def end_session(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
 
@@ -258,7 +258,7 @@ class MessageJournal:
         if exit_status is not None:
             ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
             self.mark("exited", ending)
-        self.recorder.close(dict(self.counts), channel=self.channel)
+        self.recorder.end_session(dict(self.counts), channel=self.channel)
 
     def _look_at(self, direction: Direction, message: Message) -> None:
         if direction == "in":

@@ -29,7 +29,17 @@ from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Required,
+    Self,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+)
 
 import attrs
 import msgspec
@@ -39,6 +49,7 @@ import trio.testing
 from mcp_trio._journal.records import (
     BEGINS_STEP,
     HAS_WAITED,
+    LIFESPAN_MARK,
     EndBody,
     GapBody,
     MarkBody,
@@ -96,8 +107,8 @@ class Recorder:
     It numbers records, encodes them as lines and writes these to the sink, which it owns.
     `clock_ns` gives the records' times; `write_clock`, in seconds, only measures how long a write
     takes. `seed` is the random seed in the `open` record, `sessions` the number of sessions that
-    have begun in a shared recording. `redactor` redacts every body before it is buffered, except
-    the bodies of `gap` and `end`, which hold no data of users.
+    have begun by a mark. `redactor` redacts every body before it is buffered, except the bodies of
+    `gap` and `end`, which hold no data of users.
     """
 
     def __init__(
@@ -128,7 +139,8 @@ class Recorder:
         self._reason = ""
         self._failed_at = 0.0
         self._thread: WritingThread | None = None
-        self.sessions = self._sessions_ended = 0
+        self.sessions = self._lifespans = self._channels = self._open = 0
+        self._counts: dict[str, int] = {}
         self._unwritten_bytes = 0
         self._unwritten_bytes_max = limits.recording.unwritten_bytes_max
         # The last step, until a record follows it, and the steps since the last record before it.
@@ -166,11 +178,51 @@ class Recorder:
             self._unwritten_opening = self._encoder.lines([record])
             self._lost = 0
 
-    def begin_session(self, transport: str) -> int:
-        """Record that a session of a shared recording begins; return the session's channel."""
+    def begin_session(
+        self, transport: str, *, lifespan: int | None = None, is_sole: bool = False
+    ) -> int:
+        """Record by a mark that a session begins; return the session's channel.
+
+        `lifespan` is the channel of its lifespan, if that is recorded. A session that `is_sole` has
+        the file to itself, and channel 0.
+        """
         self.sessions += 1
-        self._mark(SESSION_MARK, {"transport": transport}, channel=self.sessions)
-        return self.sessions
+        value: dict[str, Any] = {"transport": transport}
+        if lifespan is not None:
+            value["lifespan"] = lifespan
+        return self._begin(SESSION_MARK, value, has_channel=not is_sole)
+
+    def begin_lifespan(self) -> int:
+        """Record by a mark that a lifespan begins; return its channel, 0 for the first."""
+        self._lifespans += 1
+        return self._begin(LIFESPAN_MARK, None, has_channel=self._lifespans > 1)
+
+    def _begin(self, name: str, value: Any, *, has_channel: bool) -> int:
+        self._channels += has_channel
+        channel = self._channels if has_channel else 0
+        self._open += 1
+        self._mark(name, value, channel=channel)
+        return channel
+
+    def end_session(self, counts: dict[str, int], *, channel: int) -> None:
+        """Record that a session ends: by a mark if it began by one, else with its file."""
+        if not self.sessions:
+            self.close(counts)
+        elif self._mode is not _Mode.CLOSED:
+            self._open -= 1
+            if not channel:
+                self._counts = counts
+            self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
+            self.flush()
+
+    def add_schemas(self, schemas: Callable[[], Mapping[str, Any]]) -> None:
+        """Redact the passwords that these input schemas declare, if this recording is redacted."""
+        if self._redactor is not None:
+            self._redactor.add_schemas(schemas())
+
+    def end_lifespan(self) -> None:
+        """Note that a lifespan has ended, of which the last record tells."""
+        self._open -= 1
 
     def _mark(self, name: str, value: Any, *, channel: int) -> None:
         self.record("mark", encode_body(MarkBody(name=name, value=value)), channel=channel)
@@ -264,20 +316,15 @@ class Recorder:
         elif self._mode is _Mode.THREADED:
             self._flush_through_thread()
 
-    def close(self, counts: dict[str, int], *, channel: int = 0) -> None:
+    def close(self, counts: dict[str, int]) -> None:
         """Write the buffered records and `end` with `counts`, and close the sink; idempotent.
 
-        With a `channel`, only that session of a shared recording ends, by a mark. If sessions of a
-        shared recording are still open when the recording closes, it gets no `end` record and so
-        counts as cut. Waits for a slow disk for at most `limits.recording.close_seconds`; after
-        that the writing thread keeps the sink.
+        The counts of a sole session, which has ended by a mark, are added. If sessions or lifespans
+        that began by a mark are still open, the recording gets no `end` record and so counts as
+        cut. Waits for a slow disk for at most `limits.recording.close_seconds`; after that the
+        writing thread keeps the sink.
         """
         if self._mode is _Mode.CLOSED:
-            return
-        if channel:
-            self._sessions_ended += 1
-            self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
-            self.flush()
             return
         step, self._step = self._step, None
         if step is not None:
@@ -288,8 +335,8 @@ class Recorder:
             self._resume()
         if self._mode is _Mode.THREADED:
             self._append_gap(count=self._lost)
-        if self._mode is not _Mode.PAUSED and self._sessions_ended == self.sessions:
-            self._append("end", EndBody(counts=counts))
+        if self._mode is not _Mode.PAUSED and not self._open:
+            self._append("end", EndBody(counts=counts | self._counts))
         owns_sink = self._write_last()
         self._mode = _Mode.CLOSED
         if owns_sink:
@@ -481,6 +528,9 @@ class SharedRecording:
         RecordingError: The file exists and is not empty, and `RecordOptions.overwrite` is not set.
     """
 
+    # Whether there is one session, and its lifespan: both have channel 0, as a single session has.
+    _is_of_sole_session: ClassVar[bool] = False
+
     def __init__(self, record: str | os.PathLike[str] | RecordOptions) -> None:
         check_no_recording_exists(record)
         self.options: RecordOptions = options_of(record)
@@ -503,17 +553,40 @@ class SharedRecording:
         """Complete the file; idempotent."""
         self._is_closed = True
         if self._recorder is not None:
-            self._recorder.close({"sessions": self._recorder.sessions})
+            counts = {} if self._is_of_sole_session else {"sessions": self._recorder.sessions}
+            self._recorder.close(counts)
 
     def begin_session(
-        self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str, transport: str
+        self,
+        start: Callable[[RecordOptions], Recorder],
+        *,
+        role: str,
+        name: str,
+        transport: str,
+        lifespan: int | None,
     ) -> tuple[Recorder, int]:
-        """Return the recorder, which `start` opens for the first session, and a new channel.
+        """Return the recorder, which `start` opens if this is the first, and a new channel.
+
+        `lifespan` is the channel of the session's lifespan, if that is recorded.
 
         Raises:
             RecordingError: The recording is closed, belongs to another Trio run, role or name, or
                 its file cannot be created.
         """
+        recorder = self._opened(start, role=role, name=name)
+        is_sole = self._is_of_sole_session
+        return recorder, recorder.begin_session(transport, lifespan=lifespan, is_sole=is_sole)
+
+    def begin_lifespan(
+        self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str
+    ) -> tuple[Recorder, int]:
+        """Return the recorder, and a channel for a lifespan, as `begin_session` does."""
+        recorder = self._opened(start, role=role, name=name)
+        return recorder, recorder.begin_lifespan()
+
+    def _opened(
+        self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str
+    ) -> Recorder:
         owner = (trio.lowlevel.current_trio_token(), role, name)
         if self._is_closed:
             raise RecordingError(
@@ -526,7 +599,13 @@ class SharedRecording:
             raise RecordingError(
                 "all sessions of a shared recording need the same Trio run, role and name"
             )
-        return self._recorder, self._recorder.begin_session(transport)
+        return self._recorder
+
+
+class SoleSessionRecording(SharedRecording):
+    """A recording of one session and of its lifespan, which begins before and ends after it."""
+
+    _is_of_sole_session = True
 
 
 RecordTarget: TypeAlias = str | os.PathLike[str] | RecordOptions | SharedRecording
@@ -603,43 +682,55 @@ _WRITER: Final = f"mcp_trio/{__version__} Python/{platform.python_version()}"
 _session_numbers = itertools.count(1)
 
 
+class Opening(TypedDict, total=False):
+    """The arguments of `open_recorder`."""
+
+    role: Required[str]
+    transport: Required[str]
+    name: Required[str]
+    version: Required[str]
+    listed: Mapping[str, Sequence[str]]
+    earlier_sessions: int
+    lifespan: bool
+    schemas: Callable[[], Mapping[str, Any]]
+    limits: Limits
+
+
 def begin_session(
-    record: RecordTarget,
-    *,
-    role: str,
-    transport: str,
-    name: str,
-    version: str,
-    listed: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    earlier_sessions: int = 0,
-    lifespan: bool = False,
-    schemas: Callable[[], Mapping[str, Any]] = dict,
-    limits: Limits = DEFAULT_LIMITS,
+    record: RecordTarget, *, lifespan_channel: int | None = None, **opening: Unpack[Opening]
 ) -> tuple[Recorder, int]:
     """Return the recorder for a session that begins now, and the session's channel in it.
 
-    The arguments are those of `open_recorder`. In a shared recording, those of the first session
-    count.
+    In a shared recording, the arguments of `open_recorder` count for the first session or lifespan;
+    `lifespan_channel` is the channel of the session's lifespan, if that is recorded.
 
     Raises:
         RecordingError: The file cannot be created, or the shared recording rejects this session.
         ValueError: The redaction options are invalid.
     """
-    start = partial(
-        open_recorder,
-        role=role,
-        transport=transport,
-        name=name,
-        version=version,
-        listed=listed,
-        earlier_sessions=earlier_sessions,
-        lifespan=lifespan,
-        schemas=schemas,
-        limits=limits,
-    )
+    start = partial(open_recorder, **opening)
     if isinstance(record, SharedRecording):
-        return record.begin_session(start, role=role, transport=transport, name=name)
+        recorder, channel = record.begin_session(
+            start,
+            role=opening["role"],
+            transport=opening["transport"],
+            name=opening["name"],
+            lifespan=lifespan_channel,
+        )
+        # The lifespan may have registered tools since the file was opened.
+        recorder.add_schemas(opening.get("schemas", dict))
+        return recorder, channel
     return start(options_of(record)), 0
+
+
+def begin_lifespan(record: SharedRecording, **opening: Unpack[Opening]) -> tuple[Recorder, int]:
+    """Return the recorder for a lifespan that begins now, and its channel, as `begin_session` does.
+
+    Raises:
+        RecordingError, ValueError: As for `begin_session`.
+    """
+    start = partial(open_recorder, **opening)
+    return record.begin_lifespan(start, role=opening["role"], name=opening["name"])
 
 
 def open_recorder(

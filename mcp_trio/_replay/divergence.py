@@ -23,6 +23,7 @@ from mcp_trio._replay.trace import (
     request_lane_name,
     seconds_of,
 )
+from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._session.nondeterminism import UntrackedCall, calls_at_import
 from mcp_trio._session.recorded_errors import losses
 from mcp_trio.errors import INTERNAL_ERROR, ReplayDivergence
@@ -738,6 +739,19 @@ def _thread_cause(finding: Finding) -> str:
     return ""
 
 
+def _lifespan_cause(finding: Finding) -> str:
+    calls = [each.call for each in finding.untracked_calls if finding.is_of_request(each.lane)]
+    if not any(call.startswith(LIFESPAN) for call in calls):
+        return ""
+    if finding.trace.opened:
+        opened = ", ".join(dict.fromkeys(finding.trace.opened.values()))
+        return f"the lifespan did not run again, because it opened something by itself: {opened}"
+    return (
+        "the lifespan did not run again, because this recording does not hold it: record all"
+        " sessions of the process together with SharedRecording"
+    )
+
+
 def _untracked_call_cause(finding: Finding) -> str:
     calls = [each for each in finding.untracked_calls if finding.is_of_request(each.lane)]
     calls = [each for each in calls if "thread" not in each.call.lower()]
@@ -861,6 +875,7 @@ CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _failure_cause,
     _lost_exception_cause,
     _thread_cause,
+    _lifespan_cause,
     _untracked_call_cause,
     _list_change_cause,
     _order_cause,

@@ -79,6 +79,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def remarks_of(report: ReplayReport) -> list[str]:
     """Return what a report says beside its numbers, one text each."""
     return [
+        *([report.lifespan] if report.lifespan else []),
         *(f"note: {note}" for note in report.notes),
         *(f"untracked call: {call}" for call in report.untracked_calls),
         *(f"listed otherwise: {change}" for change in report.list_changes),

@@ -8,6 +8,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import attrs
@@ -34,8 +35,15 @@ from mcp_trio._replay.session_replay import (
 )
 from mcp_trio._replay.source_locations import error_location
 from mcp_trio._replay.stops import Stop, reject_stop
-from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields, seconds_of
+from mcp_trio._replay.trace import (
+    Trace,
+    is_request_lane,
+    load_trace,
+    message_fields,
+    seconds_of,
+)
 from mcp_trio._server.effects import ReplayLifespan
+from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
@@ -88,6 +96,8 @@ class ReplayReport:
             that they can make another replay diverge.
         list_changes: A text for each tool, prompt, resource and template that was added, removed or
             changed since. No recorded request used it, or the mode is "outbound".
+        lifespan: A sentence that tells whether the server's lifespan ran again, or what took its
+            place; empty if the server had none.
     """
 
     records: int
@@ -98,6 +108,7 @@ class ReplayReport:
     continuing: dict[str, str] = attrs.field(factory=dict[str, str])
     untracked_calls: tuple[UntrackedCall, ...] = ()
     list_changes: tuple[str, ...] = ()
+    lifespan: str = ""
 
 
 def replay(
@@ -125,8 +136,10 @@ def replay(
         mode: "strict" compares every record, and the tools, prompts and resources that recorded
             requests used, as they are listed. "outbound" compares what is sent: effects may be
             performed in another order, or no longer, and are matched by their names.
-        lifespan: A function that returns the lifespan for the handlers. Without it, `ctx.lifespan`
-            of a server that has one is a placeholder, which can only be passed to effects.
+        lifespan: A function that returns the lifespan for the handlers, in place of the recorded
+            one. Without it, the lifespan of the server runs again if the recording holds it and it
+            opened nothing by itself; otherwise `ctx.lifespan` is a placeholder, which can only be
+            passed to effects.
         key: The key with which the recording was redacted. Without it, the replay replaces values
             that the server itself redacts by other tokens than those in the recording.
         allow_damaged: True replays a recording in which lines were changed or lost, as far as it
@@ -176,11 +189,12 @@ def run_replay(
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     if not allow_damaged:
         reject_damaged(path)
-    trace = load_trace(path)
+    trace = load_trace(path, runs_lifespans=lifespan is None)
     if stop is not None:
         reject_stop(trace, stop)
     registry = sessions_of(server).registry
     changes = list_changes(trace, registry)
+    tools = set(registry.tools)  # The lifespan may register more.
     clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
     make_sequencer: Callable[[int], SessionReplay]
@@ -205,10 +219,20 @@ def run_replay(
 
     def open_session(value: Any, channel: int) -> Session:
         sequencer = make_sequencer(channel)
+        if replayer.redactor is not None:
+            schemas = registry.tool_schemas().items()
+            replayer.redactor.add_schemas({name: it for name, it in schemas if name not in tools})
         return sessions_of(server).open_session(
             SilentChannel(), sequencer=sequencer, lifespan=value
         )
 
+    def make_lifespan(channel: int) -> LifespanRun:
+        if server.lifespan is None:
+            replayer.fail("the recorded server had a lifespan, and this one has none")
+            raise Abort
+        return sessions_of(server).lifespan_run(make_sequencer(channel))
+
+    replayer.make_lifespan = make_lifespan
     entered: AbstractAsyncContextManager[Any]
     if lifespan is not None:
         entered = lifespan(server)
@@ -243,6 +267,7 @@ def run_replay(
         continuing=replayer.continuing,
         untracked_calls=tuple(replayer.untracked_calls),
         list_changes=change_texts(changes),
+        lifespan=_lifespan_text(trace, is_given=lifespan is not None),
     )
 
 
@@ -252,6 +277,19 @@ def _joined(divergences: Sequence[ReplayDivergence]) -> ReplayDivergence:
     first.args = ("\n\n".join(map(str, divergences)),)
     first.later += others
     return first
+
+
+def _lifespan_text(trace: Trace, *, is_given: bool) -> str:
+    if not trace.opening.lifespan:
+        return ""
+    if is_given:
+        return "the lifespan that was passed to the replay was entered"
+    if trace.lifespans:
+        return "the lifespan ran again"
+    if trace.opened:
+        calls = ", ".join(dict.fromkeys(trace.opened.values()))
+        return f"the lifespan was replaced by a stand-in: it opened something by itself, {calls}"
+    return "the lifespan was replaced by a stand-in: this recording does not hold it"
 
 
 # The dispatcher answers these alike for all handlers.
@@ -336,7 +374,7 @@ async def run_player(
         try:
             with scope, watch, _marking_setup_errors():
                 async with lifespan as value:
-                    errors += await _play(player, functools.partial(open_session, value))
+                    errors += await _play(player, open_session, value)
         except _SetupFailed as failed:
             errors.append(failed)
         await player.thread_token.wait_all_released()
@@ -353,18 +391,45 @@ async def run_player(
             player.fail(text.rstrip())
 
 
-async def _play(player: Player, open_session: Callable[[int], Session]) -> list[BaseException]:
-    """Replay all sessions; return the errors that left them."""
+async def _play(
+    player: Player, open_session: Callable[[Any, int], Session], stand_in: Any
+) -> list[BaseException]:
+    """Replay all sessions and lifespans; return the errors that left them.
+
+    Sessions without a lifespan in the journal get the `stand_in` for its value.
+    """
+
+    async def run_lifespan(run: LifespanRun) -> None:
+        try:
+            async with run.enter():
+                await run.wait_for_sessions()
+        except BaseException as error:
+            # Its end is compared with the recording. What happens after the replay does not count.
+            if any(isinstance(each, KeyboardInterrupt) for each in _leaves(error)):
+                raise
+
     try:
         async with trio.open_nursery() as nursery:
 
-            async def begin(channel: int) -> Session:
+            async def begin(channel: int, lifespan: LifespanRun | None) -> Session:
+                context, value = copy_context(), stand_in
+                if lifespan is not None:
+                    assert lifespan.variables is not None  # The player has checked it.
+                    context, value = lifespan.variables.copy(), lifespan.served.lifespan
                 with _marking_setup_errors():
-                    session = open_session(channel)
-                await nursery.start(session.run)
+                    session = open_session(value, channel)
+                started = trio.Event()
+
+                async def run_session() -> None:
+                    async with trio.open_nursery() as own:
+                        await own.start(session.run)
+                        started.set()
+
+                context.run(nursery.start_soon, run_session)
+                await started.wait()
                 return session
 
-            await player.play(begin)
+            await player.play(begin, lambda run: nursery.start_soon(run_lifespan, run))
             nursery.cancel_scope.cancel()
     except BaseException as error:
         return list(_leaves(error))

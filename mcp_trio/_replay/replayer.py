@@ -9,8 +9,8 @@ All tasks *settle* when they are blocked and no thread runs. The replayer then l
 at its position. It advances the clock to the record's time, which lets deadlines expire that had
 expired by then, and then:
 
-- An `in` or `shut` record is delivered to the session. In a file of several sessions, a mark begins
-  one.
+- An `in` or `shut` record is delivered to the session. Marks begin sessions where there are several
+  or a lifespan; a mark begins the lifespan, and another one cancels it.
 - A step opens its lane's gate, and so does a record that begins a step of its lane. The lane goes
   on to its next wait, and has to make the records that follow the step.
 - A record that nothing makes any more, when all tasks have settled, is a divergence.
@@ -38,7 +38,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, TypeAlias
 
 import attrs
 import outcome
@@ -46,8 +46,17 @@ import trio
 from trio.lowlevel import Abort as AbortResult
 from trio.testing import wait_all_tasks_blocked
 
-from mcp_trio._journal.records import Record, ShutBody, body_bytes, decode_body
+from mcp_trio._journal.records import (
+    LIFESPAN_CANCELLED_MARK,
+    LIFESPAN_LANE,
+    LIFESPAN_MARK,
+    Record,
+    ShutBody,
+    body_bytes,
+    decode_body,
+)
 from mcp_trio._journal.redaction import Redactor
+from mcp_trio._recorder.writer import SESSION_MARK
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.divergence import Finding, Operation, describe
 from mcp_trio._replay.left_out import LeftOutRequests
@@ -70,11 +79,13 @@ from mcp_trio._replay.trace import (
     is_request_lane,
     key_of,
     lane_text,
+    mark_name,
     message_fields,
     received_data,
     request_data,
     request_lane,
 )
+from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio._session.session import Session
@@ -85,6 +96,9 @@ _PAUSE_SECONDS_MAX: Final = 1.0
 
 # The kinds of records that the replayer itself causes.
 _KINDS_OF_REPLAYER: Final = frozenset({"in", "shut", "end"})
+
+# The marks that the replayer itself causes.
+_MARKS_OF_REPLAYER: Final = frozenset({SESSION_MARK, LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK})
 
 # The number of threads that may still run one after another once the replay is over.
 _THREADS_AFTER_END_MAX: Final = 1000
@@ -218,6 +232,8 @@ class ThreadToken:
 
 # The player ---------------------------------------------------------------------------------------
 
+BeginSession: TypeAlias = Callable[[int, LifespanRun | None], Awaitable[Session]]
+
 
 class Player(Protocol):
     """The part of a replay, or of a sweep's schedule, that moves the sessions of one Trio run.
@@ -232,8 +248,14 @@ class Player(Protocol):
     thread_token: ThreadToken
     is_over: bool
 
-    async def play(self, begin: Callable[[int], Awaitable[Session]]) -> None:
-        """Move all sessions to their end; `begin` opens the session of a channel."""
+    async def play(
+        self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
+    ) -> None:
+        """Move all sessions and lifespans to their end.
+
+        `begin` opens the session of a channel, within a lifespan if it is part of the replay, and
+        lets it run; `start_lifespan` does so for a lifespan.
+        """
         ...
 
     def fail(self, problem: str) -> None:
@@ -317,9 +339,11 @@ class Replayer:
         redactor: The redactor of a redacted recording.
         stop: The record at which the replay stops; None if it does not.
         list_change: A function that returns `Finding.list_change` of the request of a lane.
+        make_lifespan: A function that returns the run of the lifespan of a channel.
         position: The position in the journal.
         gates: The lanes that wait for their turn.
         sessions: The sessions that have begun, by channel.
+        lifespans: The lifespans that have begun, by channel.
         findings: The differences from the recording, in the order in which they were found.
         left_out: The requests that the replay goes on without.
         is_over: Whether the replay compares no more operations, and every task has to end.
@@ -339,10 +363,12 @@ class Replayer:
     redactor: Redactor | None = attrs.field(default=None, init=False)
     stop: Stop | None = attrs.field(default=None, init=False)
     list_change: Callable[[str], str] = attrs.field(default=lambda _: "", init=False)
+    make_lifespan: Callable[[int], LifespanRun] = attrs.field(init=False)
 
     position: Position = attrs.field(init=False)
     gates: dict[LaneKey, Gate] = attrs.field(factory=dict[LaneKey, Gate], init=False)
     sessions: dict[int, Session] = attrs.field(factory=dict[int, Session], init=False)
+    lifespans: dict[int, LifespanRun] = attrs.field(factory=dict[int, LifespanRun], init=False)
     findings: list[Finding] = attrs.field(factory=list[Finding], init=False)
     left_out: LeftOutRequests = attrs.field(init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -374,29 +400,31 @@ class Replayer:
         """The difference from the recording, with all later ones; None if there was none."""
         return describe(*self.findings) if self.findings else None
 
-    async def play(self, begin: Callable[[int], Awaitable[Session]]) -> None:
-        """Replay all records, then abort every task.
-
-        `begin` opens the session of a channel and lets it run.
-        """
+    async def play(
+        self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
+    ) -> None:
+        """Replay all records, then abort every task; the arguments are those of `Player`."""
         try:
-            if not self.trace.is_shared:
-                self.sessions[0] = await begin(0)
+            if not self.trace.has_session_marks:
+                self.sessions[0] = await begin(0, None)
             await self.settle()
             while (record := self.position.record) is not None:
-                if record.kind in _KINDS_OF_REPLAYER or begins_session(record):
+                if record.kind in _KINDS_OF_REPLAYER or mark_name(record) in _MARKS_OF_REPLAYER:
                     self.stop_here(None)
-                await self.replay_record(record, begin)
+                await self.replay_record(record, begin, start_lifespan)
             self._check_surplus()
             if not self.trace.is_complete:
                 for lane, gate in self.gates.items():
-                    if not is_keeper(lane):
+                    if not (is_keeper(lane) or lane[1] == LIFESPAN_LANE):
                         self.continuing[lane_text(lane)] = task_location(gate.task)
         finally:
             self.finish()
 
     async def replay_record(
-        self, record: Record, begin: Callable[[int], Awaitable[Session]]
+        self,
+        record: Record,
+        begin: BeginSession,
+        start_lifespan: Callable[[LifespanRun], None],
     ) -> None:
         """Replay the record at the position, and all that lanes do before they wait again."""
         index = self.position.index
@@ -409,14 +437,23 @@ class Replayer:
             await self._advance_clock(record)
             if self.position.index != index:
                 return
+        mark = mark_name(record)
         if begins_session(record):
+            lifespan = self._entered_lifespan(record.channel)
             self.position.advance()
-            self.sessions[record.channel] = await begin(record.channel)
+            self.sessions[record.channel] = await begin(record.channel, lifespan)
+        elif mark == LIFESPAN_MARK:
+            self.position.advance()
+            run = self.lifespans[record.channel] = self.make_lifespan(record.channel)
+            start_lifespan(run)
+        elif mark == LIFESPAN_CANCELLED_MARK:
+            self.position.advance()
+            self.lifespans[record.channel].cancel()
         elif record.kind == "in":
             self._deliver(record)
         elif record.kind == "shut":
             self._session_of(record).shut(decode_body(record, ShutBody).cause)
-        elif record.kind == "end" and self.trace.is_shared:
+        elif record.kind == "end" and self.trace.has_session_marks:
             self.position.advance()  # the end of the file, not of one of its sessions
         else:
             self.open_gate(key_of(record))
@@ -425,6 +462,20 @@ class Replayer:
             await self.force(record)
         if self.position.index == index:
             self.diverge(self._surplus_operation(record))
+
+    def _entered_lifespan(self, channel: int) -> LifespanRun | None:
+        """Return the lifespan of the session that begins on a channel, if the journal holds it.
+
+        Raises:
+            Abort: It still runs the code before its `yield`, and the replay is over.
+        """
+        lifespan = self.trace.lifespan_of.get(channel)
+        if lifespan is None:
+            return None
+        run = self.lifespans[lifespan]
+        if run.variables is None:
+            self.diverge(self.additional_operation((lifespan, LIFESPAN_LANE)))
+        return run
 
     def _surplus_operation(self, record: Record) -> Operation | None:
         """Return what a lane does instead of the record: it waits, and has no more records."""
@@ -684,7 +735,9 @@ class Replayer:
         frames, entry = user_frames(task), None
         if not frames:
             request = request_data(self.trace.journal, lane[1])
-            entry = handler_entry(self.sessions[lane[0]].application, request)
+            session = self.sessions.get(lane[0])
+            if session is not None:
+                entry = handler_entry(session.application, request)
         finding = self._finding(None)
         return StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames, entry=entry)
 
@@ -847,7 +900,8 @@ class Replayer:
             location = task_location(task)
             if lane in self.gates and lane not in self._begun:
                 request = request_data(self.trace.journal, lane[1])
-                handler = handler_location(self.sessions[lane[0]].application, request)
+                session = self.sessions.get(lane[0])
+                handler = "" if session is None else handler_location(session.application, request)
                 location = f"{handler or location} (not started)"
             elif lane in self.gates:
                 location += " (for its turn)"

@@ -43,7 +43,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.replayer import Abort, ThreadToken
+from mcp_trio._replay.replayer import Abort, BeginSession, ThreadToken
 from mcp_trio._replay.schedules import TIME_PASSES, Decision, Order
 from mcp_trio._replay.sweep_trace import (
     Input,
@@ -60,6 +60,7 @@ from mcp_trio._replay.trace import (
     request_lane_name,
 )
 from mcp_trio._server.effects import with_recorded_lifespan
+from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._session.journal import Outcome
 from mcp_trio._session.lanes import Lane, operation
 from mcp_trio.errors import BlockedInReplay
@@ -158,7 +159,11 @@ class Scheduler:
     def __attrs_post_init__(self) -> None:
         self._inputs = [*reversed(self.trace.inputs)]
 
-    async def play(self, begin: Callable[[int], Awaitable["Session"]]) -> None:
+    async def play(
+        self,
+        begin: BeginSession,
+        start_lifespan: Callable[[LifespanRun], None],  # noqa: ARG002 - a sweep runs no lifespan
+    ) -> None:
         """Run the session until every recorded response has come, or never will; end all tasks."""
         trace = self.trace
         delays = sum(map(len, trace.effects.values())) + sum(map(len, trace.replies.values()))
@@ -166,7 +171,7 @@ class Scheduler:
         end += self._duration_seconds * delays
         decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.times_ns) + _DECISIONS_MAX
         try:
-            self._session = await begin(0)
+            self._session = await begin(0, None)
             await self._settle()
             while self._inputs or self._missing(trace.answers):
                 options = self._options(end)

@@ -88,7 +88,9 @@ def reject_stop(trace: Trace, stop: Stop) -> None:
     last = journal[-1].number if journal else 0
     if not 0 <= number <= last:
         raise RecordingError(f"there is no record {number}: the last one is record {last}")
-    later = [record for record in journal if record.number >= number]
+    # The end of a session in a file of several comes whenever the session has ended.
+    endings = {journal[index].number for index in trace.session_ends.values()}
+    later = [each for each in journal if each.number >= number and each.number not in endings]
     if later[0].number != number:
         raise RecordingError(
             f"record {number} takes no part in a replay: stop at record {later[0].number} instead"

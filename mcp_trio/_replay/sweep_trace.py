@@ -256,7 +256,7 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
     Raises:
         RecordingError: The file is no such recording.
     """
-    trace = load_trace(path, purpose="a sweep")
+    trace = load_trace(path, purpose="a sweep", runs_lifespans=False)
     if any(record.channel for record in trace.journal):
         raise RecordingError("a sweep takes a recording of one session; this one holds several")
     reader = _TraceReader()

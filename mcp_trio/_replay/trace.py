@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -15,6 +15,10 @@ from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
     BEGINS_STEP,
     KINDS,
+    LIFESPAN_CANCELLED_MARK,
+    LIFESPAN_LANE,
+    LIFESPAN_MARK,
+    LIFESPAN_OPENED_MARK,
     OTHER_SESSIONS,
     PATCHED_MARK,
     CommandBody,
@@ -109,9 +113,14 @@ class Trace:
         missing: For the index of each record before which records are missing, the number of the
             first missing one.
         indexes: The indexes of each lane's records, in order.
-        session_ends: The index of the mark that ends a session, by its channel, in a file of
-            several sessions.
+        session_ends: The index of the mark that ends a session, by its channel, where sessions have
+            marks.
         notes: Descriptions of the damage.
+        has_session_marks: Whether marks begin and end sessions, of which there may be several.
+        lifespans: The channels of the lifespans in the journal.
+        lifespan_of: The channel of the lifespan of each session, by the channel of the session.
+        opened: For the channel of each lifespan that opened something by itself, the call. The
+            journal does not hold such a lifespan.
     """
 
     opening: OpenBody
@@ -120,6 +129,10 @@ class Trace:
     indexes: Mapping[LaneKey, Sequence[int]]
     session_ends: Mapping[int, int]
     notes: tuple[str, ...]
+    has_session_marks: bool
+    lifespans: Collection[int]
+    lifespan_of: Mapping[int, int]
+    opened: Mapping[int, str]
 
     @cached_property
     def last_missing(self) -> int:
@@ -130,11 +143,6 @@ class Trace:
     def is_complete(self) -> bool:
         """Return whether the recorded session came to its end; otherwise the recording was cut."""
         return bool(self.journal) and self.journal[-1].kind == "end"
-
-    @cached_property
-    def is_shared(self) -> bool:
-        """Return whether marks begin and end sessions, so that the file may hold several."""
-        return any(map(begins_session, self.journal))
 
     @property
     def concurrent_sessions(self) -> int:
@@ -230,12 +238,22 @@ def is_immediate(record: Record) -> bool:
 
 def is_untracked_call(record: Record) -> bool:
     """Return whether a record only notes an untracked call of the recorded session."""
-    return record.kind == "mark" and record.lane is None and body_name(record) == UNTRACKED_MARK
+    return mark_name(record) == UNTRACKED_MARK
 
 
 def begins_session(record: Record) -> bool:
     """Return whether a record begins one of the sessions of a file."""
-    return record.kind == "mark" and record.lane is None and body_name(record) == SESSION_MARK
+    return mark_name(record) == SESSION_MARK
+
+
+def mark_name(record: Record) -> str:
+    """Return the name of a mark without a lane; empty for any other record."""
+    return body_name(record) if record.kind == "mark" and record.lane is None else ""
+
+
+def is_lifespan_lane(lane: LaneKey) -> bool:
+    """Return whether a lane is that of a lifespan, or of a task that it has started."""
+    return request_lane_name(lane[1]) == LIFESPAN_LANE
 
 
 class _Named(msgspec.Struct):
@@ -335,14 +353,27 @@ def load_recording(path: str | os.PathLike[str], *, purpose: str) -> LoadedRecor
     )
 
 
-def load_trace(path: str | os.PathLike[str], *, purpose: str = "strict replay") -> Trace:
+def load_trace(
+    path: str | os.PathLike[str], *, purpose: str = "strict replay", runs_lifespans: bool = True
+) -> Trace:
     """Load a recording of role `server` as a trace, for a `purpose` that errors name.
+
+    Without `runs_lifespans` the journal holds no lifespan.
 
     Raises:
         RecordingError: The file is no recording, or cannot be replayed strictly.
     """
     loaded = load_recording(path, purpose=purpose)
     journal = [each for record in loaded.journal for each in _single_steps(record)]
+    marks = [record for record in journal if mark_name(record) in CHANNEL_MARKS]
+    opened = {
+        mark.channel: _call_text(_mark_value(mark))
+        for mark in marks
+        if mark_name(mark) == LIFESPAN_OPENED_MARK
+    }
+    lifespans = {mark.channel for mark in marks if mark_name(mark) == LIFESPAN_MARK}
+    lifespans = lifespans - opened.keys() if runs_lifespans else set[int]()
+    journal = without_lifespans(journal, kept=lifespans)
     indexes: dict[LaneKey, list[int]] = {}
     session_ends: dict[int, int] = {}
     for index, record in enumerate(journal):
@@ -357,7 +388,43 @@ def load_trace(path: str | os.PathLike[str], *, purpose: str = "strict replay") 
         indexes=indexes,
         session_ends=session_ends,
         notes=loaded.notes,
+        has_session_marks=bool(marks),
+        lifespans=lifespans,
+        lifespan_of={
+            mark.channel: lifespan
+            for mark in marks
+            if begins_session(mark) and (lifespan := _mark_value(mark).get("lifespan")) in lifespans
+        },
+        opened=opened,
     )
+
+
+# The marks about a lifespan.
+_LIFESPAN_MARKS: Final = frozenset({LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK, LIFESPAN_OPENED_MARK})
+
+CHANNEL_MARKS: Final = _LIFESPAN_MARKS | {SESSION_MARK, ENDED_MARK}
+"""The marks of sessions and lifespans; a file of one session without a lifespan has none."""
+
+
+def without_lifespans(journal: Iterable[Record], *, kept: Collection[int] = ()) -> list[Record]:
+    """Return the records that are not of a lifespan, or of one on these channels."""
+    return [
+        record
+        for record in journal
+        if record.channel in kept
+        or not (is_lifespan_lane(key_of(record)) or mark_name(record) in _LIFESPAN_MARKS)
+    ]
+
+
+def _mark_value(mark: Record) -> dict[str, Any]:
+    value: Any = decode_body(mark, MarkBody).value
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _call_text(value: Mapping[str, Any]) -> str:
+    """Return the call with its line in the mark of a lifespan that opened something."""
+    target = value.get("target", "")
+    return f"{value.get('call', '')}({target and repr(target)}) {value.get('location', '')}"
 
 
 def _single_steps(record: Record) -> Iterator[Record]:

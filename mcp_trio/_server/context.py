@@ -144,8 +144,8 @@ class Context(BaseContext):
 
         The function is `async def`, or a `def` function that does not block. Its result always goes
         through JSON, and is returned as the type that the function's annotation names. If this is
-        cancelled, the function is. Pass objects of the lifespan as arguments: a replay has no
-        lifespan, so methods of its objects cannot be called there.
+        cancelled, the function is. Pass objects of the lifespan as arguments: a replay may have
+        no lifespan, so methods of its objects cannot be called there.
 
         Raises:
             TypeError: The result would not be the same after going through JSON.

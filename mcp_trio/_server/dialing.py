@@ -101,7 +101,11 @@ async def dial(
     state.begin()
     try:
         await serve_connections(
-            server, listen, record=recordings.record, task_status=trio.TASK_STATUS_IGNORED
+            server,
+            listen,
+            transport="websocket",
+            record=recordings.record,
+            task_status=trio.TASK_STATUS_IGNORED,
         )
     except Exception as error:
         state.become("closed", str(error))

@@ -22,7 +22,7 @@ from mcp_trio._server.base_context import BaseContext
 from mcp_trio._server.introspection import called_function, name_of, returns_awaitable
 from mcp_trio._server.threads import ThreadBridge
 from mcp_trio._session.effects import Effect, perform, perform_in_thread, perform_without_waiting
-from mcp_trio._session.handlers import RUNNING_EFFECT, Handling
+from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller
 from mcp_trio.errors import BlockedInReplay
 
 if TYPE_CHECKING:
@@ -131,12 +131,12 @@ for _name in _REJECTED:
 
 
 class CurrentContext(msgspec.Struct, eq=False):
-    """The request and session of the running handler, for code without access to its `Context`.
+    """The running handler or lifespan, for code without access to a `Context`.
 
     `bridge` calls the Trio loop from a handler in a thread.
     """
 
-    handling: Handling
+    caller: EffectCaller
     served: "ServedSession"
     bridge: ThreadBridge | None = None
 
@@ -147,12 +147,10 @@ CURRENT_CONTEXT: Final[ContextVar[CurrentContext | None]] = ContextVar(
 
 
 def active_context() -> CurrentContext | None:
-    """Return the context of the running handler; None outside of handlers and inside of effects."""
+    """Return the context of the running handler or lifespan; None elsewhere, and in effects."""
     current_context = CURRENT_CONTEXT.get()
     inside = RUNNING_EFFECT.get()
-    if current_context is None or (
-        inside is not None and inside.handling is current_context.handling
-    ):
+    if current_context is None or (inside is not None and inside.caller is current_context.caller):
         return None
     return current_context
 
@@ -335,8 +333,9 @@ def effect(function: F, /) -> F:
 
     Code that handlers call thus needs no context. In a handler, a call has the effect of
     `Context.effect`, except that a `def` function called in an `async def` handler cannot wait and
-    runs in place. Outside of handlers, and inside of other effects, the function runs as usual.
-    The same holds in handlers of notifications, which have no context: a replay runs it there.
+    runs in place. The same holds in the lifespan and the tasks that it starts, if a recording holds
+    all sessions of the lifespan. Elsewhere, and inside of other effects, the function runs as
+    usual. So it does in handlers of notifications, which have no context: a replay runs it there.
 
     Raises:
         TypeError: The function is a generator; an effect returns one value.
@@ -354,7 +353,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
         if current_context is None:
             return await function(*args, **keywords)
         made = effect_of(current_context.served, function, args, keywords)
-        return await perform(current_context.handling, made)
+        return await perform(current_context.caller, made)
 
     return call
 
@@ -367,7 +366,7 @@ def _blocking(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **keywords)
         made = effect_of(current_context.served, function, args, keywords)
         if current_context.bridge is None:
-            return perform_without_waiting(current_context.handling, made)
-        return perform_in_thread(current_context.bridge.call, current_context.handling, made)
+            return perform_without_waiting(current_context.caller, made)
+        return perform_in_thread(current_context.bridge.call, current_context.caller, made)
 
     return call

@@ -115,7 +115,7 @@ class EffectTransport(_Transport):
         library = library_of(request)
         # The error may have been recorded by a handler that used the other library.
         with errors_of(library):
-            response = await perform(context.handling, effect)
+            response = await perform(context.caller, effect)
         return library.Response(
             response.status,
             headers=response.headers,
@@ -140,7 +140,7 @@ class EffectTransport(_Transport):
             codec=NO_RESULT,
         )
         with trio.CancelScope(shield=True):
-            await perform(context.handling, effect)
+            await perform(context.caller, effect)
 
     async def _close_inner(self) -> None:
         if self._inner is not None:

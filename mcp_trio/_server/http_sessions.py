@@ -16,7 +16,6 @@ import secrets
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from typing import Any
 
 import attrs
 import trio
@@ -25,6 +24,7 @@ from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.http_options import HttpStores, SessionFacts
+from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
     HandshakeTimeouts,
@@ -283,7 +283,7 @@ class Runtime:
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     pool: TaskPool = attrs.field(init=False)
     _variables: Context = attrs.field(init=False)
-    _lifespan: Any = attrs.field(default=None, init=False)
+    _lifespan: EnteredLifespan = attrs.field(init=False)
     _http: HandlerHttpClient = attrs.field(init=False)
     _stateless: RunningSession | None = attrs.field(default=None, init=False)
     _renewable_at: float = attrs.field(default=-math.inf, init=False)
@@ -321,11 +321,11 @@ class Runtime:
             close_seconds = self.server.limits.shutdown.close_seconds
             change_notifier = self.server.change_notifier
             async with (
-                self.server.enter_lifespan() as value,
+                self.server.enter_lifespan(self.record, transport="http") as lifespan,
                 HandlerHttpClient(close_seconds) as http,
                 self.stores.changes.joined(change_notifier.notify_listeners) as send_change,
             ):
-                self._lifespan, self._http = value, http
+                self._lifespan, self._http = lifespan, http
                 with change_notifier.relayed_by(send_change):
                     await self._hold(task_status)
         finally:
@@ -430,7 +430,6 @@ class Runtime:
             self._variables,
             lifespan=self._lifespan,
             http=self._http,
-            record=self.record,
             on_ended=on_ended,
         )
 

@@ -36,7 +36,7 @@ from mcp_trio._server.registry import (
 )
 from mcp_trio._server.results import given_output_schema
 from mcp_trio._server.sealed_state import KeyRing, StateStore
-from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
+from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions, transport_of
 from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
@@ -127,7 +127,8 @@ class Server:
         website_url: The URL of a page about the server.
         lifespan: A function that makes an async context manager from the server. Its value is
             `ctx.lifespan` in every handler. It is entered once for each served channel, before the
-            handshake, and once for all sessions of an HTTP application or a listener.
+            handshake, and once for all sessions of an HTTP application or a listener. A replay runs
+            it again if the recording holds all these sessions and it opens nothing by itself.
         limits: The limits of each session.
         offers: Those of "tools", "resources", "prompts" and "completions" that are declared as
             capabilities even while nothing of the kind is registered.
@@ -651,11 +652,13 @@ class Server:
         """
         try:
             async with (
-                self._sessions.enter_lifespan() as value,
+                self._sessions.enter_lifespan(
+                    record, transport=transport_of(channel), is_sole=True
+                ) as lifespan,
                 HandlerHttpClient(self.limits.shutdown.close_seconds) as http,
             ):
                 await self._sessions.serve_session(
-                    channel, lifespan=value, http=http, record=record, task_status=task_status
+                    channel, lifespan=lifespan, http=http, task_status=task_status
                 )
         finally:
             await channel.aclose()

@@ -6,8 +6,8 @@ no `Server` answers, an `OtherSessionSource` takes its place: a mock of a record
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context as Variables
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
@@ -21,9 +21,24 @@ from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._recorder.writer import RecordTarget, SharedRecording, begin_session, options_of
+from mcp_trio._recorder.writer import (
+    Opening,
+    RecordTarget,
+    SharedRecording,
+    SoleSessionRecording,
+    begin_lifespan,
+    begin_session,
+    options_of,
+)
 from mcp_trio._server.effect_results import EffectResults
 from mcp_trio._server.handlers import ServedSession
+from mcp_trio._server.lifespan import (
+    EnteredLifespan,
+    LifespanRecording,
+    LifespanRun,
+    enter_unrecorded,
+    watch_of_lifespan,
+)
 from mcp_trio._server.locks import Locks
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.results import JsonWriter
@@ -118,6 +133,11 @@ class SessionCounter:
         same_file = self._by_file.setdefault(record, _Counts())
         same_file.opened += 1
         return CountedSession(self._all, same_file, partial(self._by_file.pop, record))
+
+    def ended_elsewhere(self, record: SharedRecording) -> int:
+        """Return the number of sessions that have ended, and are not in this file."""
+        same_file = self._by_file.get(record)
+        return self._all.closed - (0 if same_file is None else same_file.closed)
 
 
 @attrs.define(eq=False)
@@ -224,8 +244,17 @@ class SessionSource(Protocol):
         """The subscribers to changes of the server."""
         ...
 
-    def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """Return the context manager that is entered once, around all sessions."""
+    def enter_lifespan(
+        self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
+    ) -> AbstractAsyncContextManager[EnteredLifespan]:
+        """Return the context manager that is entered once, around all sessions.
+
+        `record` is the recording of the sessions, and `transport` the name of their transport. The
+        recording holds the lifespan too if it is shared, or if there is only one session.
+
+        Raises:
+            RecordingError: The recording, which holds the lifespan, cannot be made.
+        """
         ...
 
     def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
@@ -239,9 +268,8 @@ class SessionSource(Protocol):
         self,
         channel: Channel,
         *,
-        lifespan: Any,
+        lifespan: EnteredLifespan,
         http: HandlerHttpClient,
-        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve one channel within a lifespan, until its session ends.
@@ -257,9 +285,8 @@ class SessionSource(Protocol):
         pool: TaskPool,
         variables: Variables,
         *,
-        lifespan: Any,
+        lifespan: EnteredLifespan,
         http: HandlerHttpClient,
-        record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> RunningSession:
         """Start to serve one channel, in tasks of `pool` that start with these context variables.
@@ -309,10 +336,47 @@ class ServerSessions:
         """The protocol versions that are served, newest first."""
         return self.server.protocol_versions
 
-    def enter_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """Return the lifespan as a context manager; its value is `ctx.lifespan`."""
+    @asynccontextmanager
+    async def enter_lifespan(
+        self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
+    ) -> AsyncGenerator[EnteredLifespan]:
+        """Enter the lifespan within the block; see `SessionSource`."""
         lifespan = self.server.lifespan
-        return nullcontext() if lifespan is None else lifespan(self.server)
+        if lifespan is None:
+            yield EnteredLifespan(record=record)
+        elif record is None or not (is_sole or isinstance(record, SharedRecording)):
+            async with enter_unrecorded(partial(lifespan, self.server), record) as entered:
+                yield entered
+        elif isinstance(record, SharedRecording):
+            async with self._enter_recorded(record, transport) as entered:
+                yield entered
+        else:
+            with SoleSessionRecording(record) as sole:
+                async with self._enter_recorded(sole, transport) as entered:
+                    yield entered
+
+    @asynccontextmanager
+    async def _enter_recorded(
+        self, record: SharedRecording, transport: str
+    ) -> AsyncGenerator[EnteredLifespan]:
+        earlier_sessions = self._counter.ended_elsewhere(record)
+        recorder, channel = begin_lifespan(record, **self._opening(transport, earlier_sessions))
+        sequencer = LifespanRecording(recorder, channel)
+        run = self.lifespan_run(sequencer, watch_of_lifespan(sequencer))
+        try:
+            async with run.enter() as value:
+                yield EnteredLifespan(value, record, channel)
+        finally:
+            if run.has_ended:
+                recorder.end_lifespan()
+
+    def lifespan_run(
+        self, sequencer: Sequencer, watch: UntrackedCallWatch | None = None
+    ) -> LifespanRun:
+        """Return a run of the server's lifespan in a lane; `watch` is for a recording."""
+        assert self.server.lifespan is not None
+        make = partial(self.server.lifespan, self.server)
+        return LifespanRun(make, sequencer, self._served(), watch)
 
     def declared_capabilities(self) -> ServerCapabilities:
         """Return the capabilities of the server, else those of what is registered now."""
@@ -331,9 +395,8 @@ class ServerSessions:
         self,
         channel: Channel,
         *,
-        lifespan: Any,
+        lifespan: EnteredLifespan,
         http: HandlerHttpClient,
-        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve one channel within a lifespan, until its session ends.
@@ -341,7 +404,7 @@ class ServerSessions:
         Raises:
             RecordingError: The recording cannot be made; nothing was served.
         """
-        session = self._open_recorded(channel, lifespan=lifespan, http=http, record=record)
+        session, record = self._open_recorded(channel, lifespan, http), lifespan.record
         with nullcontext() if record is None else _watch(session, record):
             await session.run(task_status=task_status)
 
@@ -351,9 +414,8 @@ class ServerSessions:
         pool: TaskPool,
         variables: Variables,
         *,
-        lifespan: Any,
+        lifespan: EnteredLifespan,
         http: HandlerHttpClient,
-        record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> Session:
         """Start to serve one channel in tasks of `pool`; see `SessionSource`.
@@ -361,7 +423,7 @@ class ServerSessions:
         Raises:
             RecordingError: The recording cannot be made; nothing is served.
         """
-        session = self._open_recorded(channel, lifespan=lifespan, http=http, record=record)
+        session, record = self._open_recorded(channel, lifespan, http), lifespan.record
         if record is not None:
             variables, watch = variables.copy(), _watch(session, record)
             variables.run(watch.__enter__)
@@ -371,36 +433,39 @@ class ServerSessions:
         return session
 
     def _open_recorded(
-        self,
-        channel: Channel,
-        *,
-        lifespan: Any,
-        http: HandlerHttpClient,
-        record: RecordTarget | None,
+        self, channel: Channel, lifespan: EnteredLifespan, http: HandlerHttpClient
     ) -> Session:
+        record = lifespan.record
         counted = self._counter.opened(record)
         try:
             sequencer: Sequencer = UNRECORDED
             if record is not None:
+                opening = self._opening(transport_of(channel), counted.earlier)
                 recorder, channel_number = begin_session(
-                    record,
-                    role="server",
-                    transport=getattr(channel, "transport", type(channel).__name__),
-                    name=self.server.name,
-                    version=self.server.version,
-                    listed=self.registry.listed(),
-                    earlier_sessions=counted.earlier,
-                    lifespan=self.server.lifespan is not None,
-                    schemas=self.registry.tool_schemas,
-                    limits=self.limits,
+                    record, lifespan_channel=lifespan.channel, **opening
                 )
                 sequencer = CountingRecording(recorder, channel_number, counted=counted)
         except BaseException:
             counted.closed()
             raise
-        session = self.open_session(channel, sequencer=sequencer, lifespan=lifespan, http=http)
+        session = self.open_session(
+            channel, sequencer=sequencer, lifespan=lifespan.value, http=http
+        )
         session.ended.when_set(counted.closed)
         return session
+
+    def _opening(self, transport: str, earlier_sessions: int) -> Opening:
+        return Opening(
+            role="server",
+            transport=transport,
+            name=self.server.name,
+            version=self.server.version,
+            listed=self.registry.listed(),
+            earlier_sessions=earlier_sessions,
+            lifespan=self.server.lifespan is not None,
+            schemas=self.registry.tool_schemas,
+            limits=self.limits,
+        )
 
     def open_session(
         self,
@@ -433,12 +498,16 @@ class ServerSessions:
             methods=self.registry.known_methods,
             protocol_versions=self.protocol_versions,
         )
+        return Session(channel, connection, self._served(lifespan, http), sequencer)
+
+    def _served(self, lifespan: Any = None, http: HandlerHttpClient | None = None) -> ServedSession:
+        server = self.server
         rounds = SealedRounds(
             sealer=Sealer(server=server.name, keys=server.keys, limits=self.limits),
             store=server.states,
             version=server.version,
         )
-        served = ServedSession(
+        return ServedSession(
             shared=self,
             registry=self.registry,
             announcer=Announcer(self.change_notifier),
@@ -446,7 +515,6 @@ class ServerSessions:
             http=http or HandlerHttpClient(self.limits.shutdown.close_seconds),
             rounds=self._intern(rounds),
         )
-        return Session(channel, connection, served, sequencer)
 
     def _intern(self, value: T) -> T:
         """Return the equal value of an earlier session, if there is one, to save memory."""
@@ -459,6 +527,11 @@ class ServerSessions:
 def sessions_of(server: "Server") -> ServerSessions:
     """Return the sessions of a server, which are private to this package."""
     return server._sessions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def transport_of(channel: Channel) -> str:
+    """Return the name of a channel's transport, for a recording."""
+    return getattr(channel, "transport", type(channel).__name__)
 
 
 def _watch(session: Session, record: RecordTarget) -> UntrackedCallWatch:
@@ -487,9 +560,11 @@ class OtherSessionSource(ABC, Generic[SessionT]):
     def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:
         """Return a session, and the function that serves the session to its end."""
 
-    def enter_lifespan(self) -> AbstractAsyncContextManager[None]:
+    def enter_lifespan(
+        self, record: RecordTarget | None, **_: Any
+    ) -> AbstractAsyncContextManager[EnteredLifespan]:
         """Return a context manager that does nothing: there is no lifespan."""
-        return nullcontext()
+        return nullcontext(EnteredLifespan(record=record))
 
     def param_header_paths(self, tool: str) -> None:
         """Return None: parameter headers are not compared with the arguments of a call."""

@@ -62,6 +62,7 @@ async def serve_connections(
     server: SessionSource,
     listen: Callable[..., Awaitable[None]],
     *,
+    transport: str,
     record: RecordTarget | None,
     task_status: trio.TaskStatus[T],
 ) -> None:
@@ -83,12 +84,12 @@ async def serve_connections(
             outer.start_soon(call_when_cancelled, stopping.set)
             with trio.CancelScope() as shield:
                 async with (
-                    server.enter_lifespan() as value,
+                    server.enter_lifespan(record, transport=transport) as lifespan,
                     HandlerHttpClient(server.limits.shutdown.close_seconds) as http,
                     trio.open_nursery() as nursery,
                 ):
                     shield.shield = True  # Before this, no session exists that has to be closed.
-                    serve = partial(server.serve_session, lifespan=value, http=http, record=record)
+                    serve = partial(server.serve_session, lifespan=lifespan, http=http)
                     address: T = await nursery.start(listen, serve)
                     task_status.started(address)
                     await stopping.wait()
@@ -232,7 +233,11 @@ async def serve_websocket(
             await serve_with_handshake_timeouts(serve, server.limits, bound.serve)
 
         await serve_connections(
-            server, listen, record=options.get("record"), task_status=task_status
+            server,
+            listen,
+            transport="websocket",
+            record=options.get("record"),
+            task_status=task_status,
         )
 
 
@@ -338,7 +343,9 @@ async def serve_unix(
     """Serve at a socket file until cancelled; `Server.serve_unix` documents the arguments."""
     async with unix_listener(path) as bound:
         listen = _listening([bound], "unix", f"unix:{path}", authorize, server.limits)
-        await serve_connections(server, listen, record=record, task_status=task_status)
+        await serve_connections(
+            server, listen, transport="unix", record=record, task_status=task_status
+        )
 
 
 async def serve_tcp(
@@ -361,7 +368,9 @@ async def serve_tcp(
     with _closing(bound):
         url = _url("tcp", host, bound, "")
         listen = _listening(bound, "tcp", url, authorize, server.limits)
-        await serve_connections(server, listen, record=record, task_status=task_status)
+        await serve_connections(
+            server, listen, transport="tcp", record=record, task_status=task_status
+        )
 
 
 def _listening(

@@ -29,7 +29,7 @@ from mcp_trio._journal.records import (
     CommandBody,
     encode_body,
 )
-from mcp_trio._session.handlers import RUNNING_EFFECT, Handling, RunningEffect
+from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller, RunningEffect
 from mcp_trio._session.journal import Memory, Outcome, Step, StepId
 from mcp_trio._session.lanes import LANE, Lane, operation
 from mcp_trio._session.recorded_errors import encoded_error, is_recordable, raise_rebuilt
@@ -93,7 +93,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
 # Effects in tasks -------------------------------------------------------------------------------
 
 
-async def perform(handling: Handling, effect: Effect[Result]) -> Result:
+async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
     """Run an effect, or return its recorded outcome; check for cancellation in both cases.
 
     If this is cancelled, the cancellation is recorded as the outcome. The effect may have been
@@ -103,33 +103,33 @@ async def perform(handling: Handling, effect: Effect[Result]) -> Result:
         LocalProtocolError: The task has no lane, or itself belongs to an effect.
         Exception: The effect raised it.
     """
-    memory = handling.memory
+    memory = caller.memory
     if memory is None:
-        return await perform_once(handling, effect)
-    with _remembered(handling, memory, effect, *_next_step(handling, memory, effect)) as remembered:
-        return await perform_once(handling, remembered)
+        return await perform_once(caller, effect)
+    with _remembered(caller, memory, effect, *_next_step(caller, memory, effect)) as remembered:
+        return await perform_once(caller, remembered)
 
 
-async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
+async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     """Run an effect as `perform` does, but without regard to earlier rounds of the handler."""
-    lane = handling.current_lane()
+    lane = caller.current_lane()
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        with _Inside(handling, effect, None):
+        with _Inside(caller, effect, None):
             value = effect.run()
             value = await value if hasattr(value, "__await__") else value
         return effect.codec.converted(value)[0]
-    sequencer = handling.session.sequencer
-    deadline = begin(handling, effect, lane)
+    sequencer = caller.sequencer
+    deadline = begin(caller, effect, lane)
     was_cancelled = deadline == -math.inf
     if not was_cancelled:
         lane.begin_effect(deadline)
     if sequencer.replays:
-        outcome = await _recorded(handling, effect, lane, was_cancelled=was_cancelled)
+        outcome = await recorded_outcome(caller, effect, lane, was_cancelled=was_cancelled)
         return effect.outcome(outcome)
     kind, body = "cxl", None
     try:
-        with _Inside(handling, effect, lane):
+        with _Inside(caller, effect, lane):
             await trio.lowlevel.checkpoint_if_cancelled()
             value = effect.run()
             value = await value if hasattr(value, "__await__") else value
@@ -138,35 +138,35 @@ async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
         return result  # noqa: TRY300 - the order of statements is the order of events
     except BaseException as error:
         if is_recordable(error):
-            kind, body = "err", _encoded(handling, error)
+            kind, body = "err", _encoded(caller, error)
         raise
     finally:
-        is_cancelled = kind != "cxl" and not was_cancelled and _is_cancelled()
+        is_cancelled = kind != "cxl" and not was_cancelled and is_cancelled_now()
         sequencer.resumed(lane, kind, body, is_cancelled=is_cancelled)
         lane.begin_effect(math.inf)
 
 
-def begin(handling: Handling, effect: Effect[Any], lane: Lane) -> float:
+def begin(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
     """Record that a lane starts an effect; return its deadline.
 
     That is `-math.inf` if the lane is cancelled already, so that only a shield lets it wait.
     """
     deadline = trio.current_effective_deadline()
     command = effect.command(is_cancelled=deadline == -math.inf)
-    handling.session.sequencer.effect_started(lane, command)
+    caller.sequencer.effect_started(lane, command)
     return deadline
 
 
-def _is_cancelled() -> bool:
+def is_cancelled_now() -> bool:
     """Return whether the calling task is cancelled, unless a shield protects it."""
     return trio.current_effective_deadline() == -math.inf
 
 
-async def _recorded(
-    handling: Handling, effect: Effect[Any], lane: Lane, *, was_cancelled: bool
+async def recorded_outcome(
+    caller: EffectCaller, effect: Effect[Any], lane: Lane, *, was_cancelled: bool
 ) -> Outcome:
     """Return the recorded outcome of an effect, which the calling task waits for in a replay."""
-    sequencer = handling.session.sequencer
+    sequencer = caller.sequencer
     try:
         with operation(lane):
             outcome = await sequencer.outcome(lane)
@@ -177,13 +177,13 @@ async def _recorded(
         raise
     finally:
         lane.begin_effect(math.inf)
-    is_cancelled = not was_cancelled and _is_cancelled()
+    is_cancelled = not was_cancelled and is_cancelled_now()
     sequencer.resumed(lane, outcome.kind, outcome.body, is_cancelled=is_cancelled)
     return outcome
 
 
 def perform_in_thread(
-    call: Callable[..., Any], handling: Handling, effect: Effect[Result]
+    call: Callable[..., Any], caller: EffectCaller, effect: Effect[Result]
 ) -> Result:
     """Run an effect in the calling thread of a handler, as `perform` does in a task.
 
@@ -192,63 +192,63 @@ def perform_in_thread(
     Raises:
         RequestAbandoned: The request is over; the effect may have been carried out.
     """
-    memory = handling.memory
+    memory = caller.memory
     if memory is None:
-        return _perform_in_thread(call, handling, effect)
-    step_id, step = call(_next_step_in_loop, handling, memory, effect)
-    with _remembered(handling, memory, effect, step_id, step) as remembered:
-        return _perform_in_thread(call, handling, remembered)
+        return _perform_in_thread(call, caller, effect)
+    step_id, step = call(_next_step_in_loop, caller, memory, effect)
+    with _remembered(caller, memory, effect, step_id, step) as remembered:
+        return _perform_in_thread(call, caller, remembered)
 
 
 def _perform_in_thread(
-    call: Callable[..., Any], handling: Handling, effect: Effect[Result]
+    call: Callable[..., Any], caller: EffectCaller, effect: Effect[Result]
 ) -> Result:
-    lane = call(_begin_in_thread, handling, effect)
-    if lane is not None and handling.session.sequencer.replays:
-        return effect.outcome(call(_recorded_in_thread, handling, lane, outlives_request=True))
+    lane = call(_begin_in_thread, caller, effect)
+    if lane is not None and caller.sequencer.replays:
+        return effect.outcome(call(_recorded_in_thread, caller, lane, outlives_request=True))
     try:
-        result, body = _run_in_place(handling, effect, lane)
+        result, body = _run_in_place(caller, effect, lane)
     except BaseException as error:
         if is_recordable(error):
-            call(_end_in_thread, handling, lane, Outcome("err", _encoded(handling, error)))
+            call(_end_in_thread, caller, lane, Outcome("err", _encoded(caller, error)))
         raise
-    call(_end_in_thread, handling, lane, Outcome("res", body))
+    call(_end_in_thread, caller, lane, Outcome("res", body))
     return result
 
 
-async def _begin_in_thread(handling: Handling, effect: Effect[Any]) -> Lane | None:
-    lane = handling.current_lane()
+async def _begin_in_thread(caller: EffectCaller, effect: Effect[Any]) -> Lane | None:
+    lane = caller.current_lane()
     if lane is not None:
-        begin(handling, effect, lane)
+        begin(caller, effect, lane)
         # Until the effect has ended, the thread takes no steps.
         lane.is_in_operation = True
     return lane
 
 
-async def _recorded_in_thread(handling: Handling, lane: Lane) -> Outcome:
-    outcome = await handling.session.sequencer.outcome(lane, is_in_thread=True)
+async def _recorded_in_thread(caller: EffectCaller, lane: Lane) -> Outcome:
+    outcome = await caller.sequencer.outcome(lane, is_in_thread=True)
     lane.is_in_operation = False
-    handling.session.sequencer.resumed(lane, outcome.kind, outcome.body)
+    caller.sequencer.resumed(lane, outcome.kind, outcome.body)
     return outcome
 
 
-async def _end_in_thread(handling: Handling, lane: Lane | None, outcome: Outcome) -> None:
+async def _end_in_thread(caller: EffectCaller, lane: Lane | None, outcome: Outcome) -> None:
     if lane is not None:
         lane.is_in_operation = False
-        handling.session.sequencer.resumed(lane, outcome.kind, outcome.body)
+        caller.sequencer.resumed(lane, outcome.kind, outcome.body)
 
 
-def abandon_effect(handling: Handling, lane: Lane) -> None:
+def abandon_effect(caller: EffectCaller, lane: Lane) -> None:
     """Record an effect that still runs in a handler's thread as cancelled: the request is over."""
     if lane.is_in_operation:
         lane.is_in_operation = False
-        handling.session.sequencer.resumed(lane, "cxl")
+        caller.sequencer.resumed(lane, "cxl")
 
 
 # Effects and values without waiting -------------------------------------------------------------
 
 
-def perform_without_waiting(handling: Handling, effect: Effect[Result]) -> Result:
+def perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Result:
     """Run a synchronous effect in place; it is not a checkpoint, and is never cancelled.
 
     Raises:
@@ -256,55 +256,55 @@ def perform_without_waiting(handling: Handling, effect: Effect[Result]) -> Resul
             thread.
         Exception: The effect raised it.
     """
-    memory = handling.memory
+    memory = caller.memory
     if memory is None:
-        return _perform_without_waiting(handling, effect)
-    with _remembered(handling, memory, effect, *_next_step(handling, memory, effect)) as remembered:
-        return _perform_without_waiting(handling, remembered)
+        return _perform_without_waiting(caller, effect)
+    with _remembered(caller, memory, effect, *_next_step(caller, memory, effect)) as remembered:
+        return _perform_without_waiting(caller, remembered)
 
 
-def _perform_without_waiting(handling: Handling, effect: Effect[Result]) -> Result:
-    lane = _lane_in_loop(handling)
+def _perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Result:
+    lane = _lane_in_loop(caller)
     if lane is None:
-        return _run_in_place(handling, effect, None)[0]
+        return _run_in_place(caller, effect, None)[0]
     errors: list[BaseException] = []
 
     def read() -> Outcome:
         try:
-            return Outcome("res", _run_in_place(handling, effect, lane)[1])
+            return Outcome("res", _run_in_place(caller, effect, lane)[1])
         except BaseException as error:
             if not is_recordable(error):
                 raise
             errors.append(error)
-            return Outcome("err", _encoded(handling, error))
+            return Outcome("err", _encoded(caller, error))
 
-    outcome = handling.session.sequencer.read_value(lane, effect.name, effect.arguments(), read)
+    outcome = caller.sequencer.read_value(lane, effect.name, effect.arguments(), read)
     if errors:
         raise errors[0]
     return effect.outcome(outcome)
 
 
 def read_clock(
-    handling: Handling, name: str, read: Callable[[], Result], kind: type[Result]
+    caller: EffectCaller, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
     """Read a clock, whose value JSON can express exactly."""
-    memory = handling.memory
+    memory = caller.memory
     if memory is None:
-        return _read_clock(handling, name, read, kind)
-    _lane_in_loop(handling)
+        return _read_clock(caller, name, read, kind)
+    _lane_in_loop(caller)
     step_id, step = memory.next_step(name, b"")
     if step is not None:
         body = step.body
-        return _read_clock(handling, name, lambda: msgspec.json.decode(body, type=kind), kind)
-    value = _read_clock(handling, name, read, kind)
+        return _read_clock(caller, name, lambda: msgspec.json.decode(body, type=kind), kind)
+    value = _read_clock(caller, name, read, kind)
     memory.keep(step_id, "res", encode_body(value))
     return value
 
 
 def _read_clock(
-    handling: Handling, name: str, read: Callable[[], Result], kind: type[Result]
+    caller: EffectCaller, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
-    lane = _lane_in_loop(handling)
+    lane = _lane_in_loop(caller)
     if lane is None:
         return read()
     values: list[Result] = []
@@ -313,58 +313,58 @@ def _read_clock(
         values.append(read())
         return Outcome("res", encode_body(values[0]))
 
-    outcome = handling.session.sequencer.read_value(lane, name, None, read_live)
+    outcome = caller.sequencer.read_value(lane, name, None, read_live)
     return values[0] if values else msgspec.json.decode(outcome.body, type=kind)
 
 
-def _lane_in_loop(handling: Handling) -> Lane | None:
+def _lane_in_loop(caller: EffectCaller) -> Lane | None:
     """Return the lane of the calling task.
 
     Raises:
-        LocalProtocolError: `Handling.current_lane` raises it, or the caller is a thread.
+        LocalProtocolError: `EffectCaller.current_lane` raises it, or the caller is a thread.
     """
     if not trio.lowlevel.in_trio_task():
         raise LocalProtocolError(
             "a thread cannot use this part of the context: use it before the thread starts"
         )
-    return handling.current_lane()
+    return caller.current_lane()
 
 
 # Random numbers and changes of the code ---------------------------------------------------------
 
 
-def randomness(handling: Handling) -> Random:
+def randomness(caller: EffectCaller) -> Random:
     """Return the random number generator of the calling lane, or of the request if unrecorded."""
-    lane = handling.current_lane()
-    if handling.memory is not None:
-        return handling.memory.randomness()
+    lane = caller.current_lane()
+    if caller.memory is not None:
+        return caller.memory.randomness()
     if lane is None:
-        if handling.random is None:
-            handling.random = Random()  # noqa: S311 - not for secrets, as documented
-        return handling.random
+        if caller.random is None:
+            caller.random = Random()  # noqa: S311 - not for secrets, as documented
+        return caller.random
     if lane.random is None:
-        lane.random = Random(f"{handling.session.sequencer.seed}:{lane.name}")  # noqa: S311
+        lane.random = Random(f"{caller.sequencer.seed}:{lane.name}")  # noqa: S311
     return lane.random
 
 
-def takes_patch(handling: Handling, name: str) -> bool:
+def takes_patch(caller: EffectCaller, name: str) -> bool:
     """Return whether the calling lane takes the new branch at a change of the code."""
-    lane, memory = _lane_in_loop(handling), handling.memory
+    lane, memory = _lane_in_loop(caller), caller.memory
     patched_lane = lane if memory is None else memory.here()
     if patched_lane is None:
         return True
     if patched_lane.patches is None:
         patched_lane.patches = {}
     if name not in patched_lane.patches:
-        patched_lane.patches[name] = _takes_patch(handling, memory, lane, name)
+        patched_lane.patches[name] = _takes_patch(caller, memory, lane, name)
     return patched_lane.patches[name]
 
 
-def _takes_patch(handling: Handling, memory: Memory | None, lane: Lane | None, name: str) -> bool:
+def _takes_patch(caller: EffectCaller, memory: Memory | None, lane: Lane | None, name: str) -> bool:
     # The lane takes the new branch only if both the earlier rounds and the recording did.
     if memory is not None and not memory.takes_patch(f"{PATCHED_MARK} {name}"):
         return False
-    return lane is None or handling.session.sequencer.patched(lane, name)
+    return lane is None or caller.sequencer.patched(lane, name)
 
 
 # Effects of resumable handlers ------------------------------------------------------------------
@@ -389,21 +389,21 @@ class _StepCodec(Generic[Result]):
 
 
 def _next_step(
-    handling: Handling, memory: Memory, effect: Effect[Any]
+    caller: EffectCaller, memory: Memory, effect: Effect[Any]
 ) -> tuple[StepId, Step | None]:
-    handling.current_lane()  # This raises an error inside of an effect.
+    caller.current_lane()  # This raises an error inside of an effect.
     return memory.next_step(effect.name, effect.arguments())
 
 
 async def _next_step_in_loop(
-    handling: Handling, memory: Memory, effect: Effect[Any]
+    caller: EffectCaller, memory: Memory, effect: Effect[Any]
 ) -> tuple[StepId, Step | None]:
-    return _next_step(handling, memory, effect)
+    return _next_step(caller, memory, effect)
 
 
 @contextmanager
 def _remembered(
-    handling: Handling, memory: Memory, effect: Effect[Result], step_id: StepId, step: Step | None
+    caller: EffectCaller, memory: Memory, effect: Effect[Result], step_id: StepId, step: Step | None
 ) -> Generator[Effect[Result]]:
     """Give the effect, or one that repeats the outcome of `step`; keep the outcome at the end."""
     # An effect with a part for replays, such as taking a lock, runs in each round.
@@ -419,7 +419,7 @@ def _remembered(
         raise
     except BaseException as error:
         if is_recordable(error):
-            memory.keep(step_id, "err", _encoded(handling, error))
+            memory.keep(step_id, "err", _encoded(caller, error))
         raise
     memory.keep(step_id, "res", codec.body)
 
@@ -439,9 +439,9 @@ async def _wait_for_cancellation() -> None:
 
 
 def _run_in_place(
-    handling: Handling, effect: Effect[Result], lane: Lane | None
+    caller: EffectCaller, effect: Effect[Result], lane: Lane | None
 ) -> tuple[Result, bytes]:
-    with _Inside(handling, effect, lane):
+    with _Inside(caller, effect, lane):
         value = effect.run()
     return effect.codec.converted(value)
 
@@ -451,10 +451,10 @@ class _Inside:
 
     __slots__ = ("_innermost", "_operation", "_running", "_tokens")
 
-    def __init__(self, handling: Handling, effect: Effect[Any], lane: Lane | None) -> None:
+    def __init__(self, caller: EffectCaller, effect: Effect[Any], lane: Lane | None) -> None:
         self._operation = operation(lane)
-        self._running = RunningEffect(handling, effect.name)
-        self._innermost = lane if handling.memory is None else lane or handling.memory.here()
+        self._running = RunningEffect(caller, effect.name)
+        self._innermost = lane if caller.memory is None else lane or caller.memory.here()
 
     def __enter__(self) -> None:
         self._operation.__enter__()
@@ -470,6 +470,5 @@ class _Inside:
         self._operation.__exit__()
 
 
-def _encoded(handling: Handling, error: BaseException) -> bytes:
-    limits = handling.session.connection.limits
-    return encoded_error(error, bytes_max=limits.requests.effect_bytes_max)
+def _encoded(caller: EffectCaller, error: BaseException) -> bytes:
+    return encoded_error(error, bytes_max=caller.limits.requests.effect_bytes_max)

@@ -18,7 +18,7 @@ from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.calls import ProgressCallback, Question
-from mcp_trio._session.journal import Memory
+from mcp_trio._session.journal import Memory, Sequencer
 from mcp_trio._session.lanes import Lane, drive, enter_lane, lane_in, operation
 from mcp_trio._session.tasks import from_users_code, sole_exception, split_group
 from mcp_trio.errors import (
@@ -30,6 +30,7 @@ from mcp_trio.errors import (
     ToolError,
     Unencodable,
 )
+from mcp_trio.limits import Limits
 from mcp_trio.types import InputRequiredResult
 
 if TYPE_CHECKING:
@@ -49,16 +50,69 @@ InputResponse: TypeAlias = types.ElicitResult | types.CreateMessageResult | type
 AskInRounds: TypeAlias = Callable[["Handling", Sequence[Question]], Awaitable[list[Any]]]
 
 
-class RunningEffect(msgspec.Struct, frozen=True, eq=False):
-    """The effect that the current task runs, and its handler."""
+class EffectCaller(Protocol):
+    """Code that calls effects: the handler of a request, or the lifespan of a server.
 
-    handling: "Handling"
+    Attributes:
+        memory: The steps of a resumable handler.
+        random: The random number generator of code that is not recorded, made on first use.
+    """
+
+    memory: Memory | None
+    random: Random | None
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The sequencer that effects are reported to."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the session, or of the server."""
+        ...
+
+    def current_lane(self) -> Lane | None:
+        """Return the lane of the calling task; None if it is not recorded.
+
+        Raises:
+            LocalProtocolError: The task does not descend from this code, or it runs an effect.
+        """
+        ...
+
+
+class RunningEffect(msgspec.Struct, frozen=True, eq=False):
+    """The effect that the current task runs, and the code that called it."""
+
+    caller: EffectCaller
     effect: str
 
 
 RUNNING_EFFECT: Final[ContextVar[RunningEffect | None]] = ContextVar(
     "mcp_trio_inside", default=None
 )
+
+
+def lane_of_caller(caller: EffectCaller) -> Lane | None:
+    """Return the lane of the calling task, which descends from `caller`.
+
+    Raises:
+        LocalProtocolError: It does not descend from it, so that a replay could not order its
+            operations; or it runs an effect, which a replay does not run.
+    """
+    inside = RUNNING_EFFECT.get()
+    if inside is not None and inside.caller is caller:
+        raise LocalProtocolError(
+            f"the context cannot be used inside the effect {inside.effect!r}, because a replay"
+            " does not run effects: return a value and use the context in the handler"
+        )
+    if not caller.sequencer.has_lanes:
+        return None
+    lane = lane_in(caller.sequencer)
+    if lane is None:
+        raise LocalProtocolError(
+            "this task has no lane: use the context only in tasks that a handler started"
+        )
+    return lane
 
 
 class Handling(msgspec.Struct, eq=False):
@@ -96,6 +150,16 @@ class Handling(msgspec.Struct, eq=False):
     final_message: bytes | None = None
     _scope: trio.CancelScope | None = None
     _notifications: int = 0
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """Return the sequencer of the session."""
+        return self.session.sequencer
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits of the session."""
+        return self.session.connection.limits
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -192,20 +256,7 @@ class Handling(msgspec.Struct, eq=False):
             LocalProtocolError: The task does not descend from a handler, so that a replay could not
                 order its operations; or it runs an effect, which a replay does not run.
         """
-        inside = RUNNING_EFFECT.get()
-        if inside is not None and inside.handling is self:
-            raise LocalProtocolError(
-                f"the context cannot be used inside the effect {inside.effect!r}, because a replay"
-                " does not run effects: return a value and use the context in the handler"
-            )
-        if not self.session.sequencer.has_lanes:
-            return None
-        lane = lane_in(self.session.sequencer)
-        if lane is None:
-            raise LocalProtocolError(
-                "this task has no lane: use the context only in tasks that a handler started"
-            )
-        return lane
+        return lane_of_caller(self)
 
     async def _send(self, make: Callable[[], bytes | None]) -> None:
         """Send the message that `make` returns, if it returns one.

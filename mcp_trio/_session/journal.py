@@ -524,7 +524,7 @@ class Recording(_Live):
 
     def close(self, counts: dict[str, int]) -> None:
         """Record that the session has ended, and close its file."""
-        self.recorder.close(counts, channel=self.channel)
+        self.recorder.end_session(counts, channel=self.channel)
 
     def _record(
         self,

@@ -269,7 +269,7 @@ def test_the_end_of_a_session_lists_its_last_steps(tmp_path):
     recorder, sink = recording_to()
     assert recorder.begin_session("memory") == 1
     take_steps(recorder, "r1", channel=1)
-    recorder.close({}, channel=1)
+    recorder.end_session({}, channel=1)
     assert steps_of(sink) == ["mark -", ["r1"], "mark -"]
 
 

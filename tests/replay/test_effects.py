@@ -3,10 +3,12 @@
 import contextlib
 import functools
 import os
+import re
 import socket
+import sqlite3
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import attrs
 import pytest
@@ -405,7 +407,8 @@ class Shelf:
 
 @asynccontextmanager
 async def open_shelf(_server):
-    yield Shelf(["Emma"])
+    with closing(sqlite3.connect(":memory:")):  # A replay cannot do this again.
+        yield Shelf(["Emma"])
 
 
 @effect
@@ -440,9 +443,17 @@ def shelved(world, tmp_path):
 
 
 @pytest.mark.parametrize("handler", [through_an_effect, through_an_attribute])
-def test_the_lifespan_is_not_entered_and_can_be_passed_to_effects(shelved, handler):
+def test_a_lifespan_that_opens_something_is_not_entered_and_can_be_passed_to_effects(
+    shelved, handler
+):
     path = shelved(handler)
-    assert replay(path, make_server(handler, lifespan=None)).is_complete
+    report = replay(path, make_server(handler, lifespan=None))
+    assert report.is_complete
+    assert re.fullmatch(
+        r"the lifespan was replaced by a stand-in: it opened something by itself,"
+        r" sqlite3\.connect\(':memory:'\) at test_effects\.py:\d+",
+        report.lifespan,
+    )
 
 
 def test_a_use_of_the_lifespan_outside_of_effects_is_blocked(shelved, caplog):

@@ -10,6 +10,7 @@ import operator
 import os
 import pickle
 import re
+import sqlite3
 import stat
 import typing
 from types import SimpleNamespace
@@ -435,7 +436,8 @@ async def fetch(db: Database, sql: str) -> str:
 def serving_lifespan_stand_in(handler, make=lambda: State(Database("file"))):
     @contextlib.asynccontextmanager
     async def lifespan(_):
-        yield make()
+        with contextlib.closing(sqlite3.connect(":memory:")):  # A replay cannot do this again.
+            yield make()
 
     server = Server("harbour", lifespan=lifespan)
     server.tool(name="tool")(handler)

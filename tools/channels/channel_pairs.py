@@ -327,7 +327,7 @@ class _ChannelApplication:
     limits: Limits = LIMITS
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
 
-    def enter_lifespan(self) -> AbstractAsyncContextManager[None]:
+    def enter_lifespan(self, *_: Any, **__: Any) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
     def param_header_paths(self, tool: str) -> None: ...

@@ -1,6 +1,9 @@
 """Prove that any Trio code replays: record generated programs, and replay each in other processes.
 
     python tools/proof/any_trio_code.py --programs 1000 --replays 20
+    python tools/proof/any_trio_code.py --lifespans --programs 1000 --replays 20
+
+With `--lifespans`, programs have a lifespan whose workers meet the handlers.
 
 Each program runs live twice, to see whether two runs differ at all. The second run is recorded, and
 replayed under other scheduler seeds, half of them in a process with one hash seed and half in a
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,24 +26,26 @@ HOME: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(HOME))
 
 from mcp_trio._session.tasks import seeded_schedule  # noqa: E402
-from mcp_trio.errors import ReplayDivergence  # noqa: E402
+from mcp_trio.errors import NothingCompared, ReplayDivergence  # noqa: E402
 from mcp_trio.recording import replay  # noqa: E402
-from tests.replay import generated_programs  # noqa: E402  found by the line above
+from tests.replay import generated_lifespans, generated_programs  # noqa: E402  found from HOME
 
 HASH_SEEDS: Final = ("1", "2")
 
 
-def replay_all(folder: Path, replays: int) -> dict[str, Any]:
+def replay_all(programs: Any, folder: Path, replays: int) -> dict[str, Any]:
     """Replay all recorded programs; return the failures, and what the replays took."""
     failures: list[str] = []
     records, seconds = 0, 0.0
     for path in sorted(folder.glob("*.json")):
         seed, recorded = int(path.stem), json.loads(path.read_text())
         for number in range(replays):
-            server, logs = generated_programs.make_server(seed)
+            server, logs = programs.make_server(seed)
             begin = time.perf_counter()
+            seeded = seeded_schedule(f"{os.environ['PYTHONHASHSEED']} {number}")
             try:
-                with seeded_schedule(f"{os.environ['PYTHONHASHSEED']} {number}"):
+                # A server that was cancelled early has answered no request.
+                with seeded, suppress(NothingCompared):
                     records += replay(folder / f"{seed}.mcprec.jsonl", server).records
             except ReplayDivergence as divergence:
                 failures.append(f"program {seed}: {divergence}")
@@ -56,23 +62,26 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the seed of the first program")
     parser.add_argument("--replays", type=int, default=20, help="replays of each program")
+    parser.add_argument("--lifespans", action="store_true", help="programs with a lifespan")
     parser.add_argument("--replay", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.disable()
+    programs: Any = generated_lifespans if options.lifespans else generated_programs
     if options.replay is not None:
-        print(json.dumps(replay_all(options.replay, options.replays)))
+        print(json.dumps(replay_all(programs, options.replay, options.replays)))
         return
     differing = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed in range(options.first, options.first + options.programs):
-            first = generated_programs.record(seed, str(folder / "first.mcprec.jsonl"))
-            second = generated_programs.record(seed, str(folder / f"{seed}.mcprec.jsonl"))
+            first = programs.record(seed, str(folder / "first.mcprec.jsonl"))
+            second = programs.record(seed, str(folder / f"{seed}.mcprec.jsonl"))
             (folder / "first.mcprec.jsonl").unlink()
             (folder / f"{seed}.json").write_text(json.dumps(second))
             differing += first != second
         each = options.replays // len(HASH_SEEDS)
         command = [sys.executable, __file__, "--replay", name, "--replays", str(each)]
+        command += ["--lifespans"] * options.lifespans
         processes = [
             subprocess.Popen(
                 command, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from mcp_trio import Limits
-from mcp_trio._replay.trace import is_immediate, is_untracked_call
+from mcp_trio._replay.trace import CHANNEL_MARKS, is_immediate, is_untracked_call, mark_name
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.journal import Outcome
 from mcp_trio._session.lanes import Lane
@@ -55,9 +55,16 @@ def records_of(path: Path) -> Iterator[Record]:
 
 
 def recorded_actions(path: Path) -> Actions:
-    """Return the actions in the recording."""
+    """Return the actions in the recording.
+
+    Marks that begin and end sessions and lifespans are none, nor is the end of their file.
+    """
     actions = Actions()
-    for record in records_of(path):
+    records = list(records_of(path))
+    has_session_marks = any(mark_name(record) in CHANNEL_MARKS for record in records)
+    for record in records:
+        if mark_name(record) in CHANNEL_MARKS or (has_session_marks and record.kind == "end"):
+            continue
         action = Action(record.kind, record.lane, record.ordinal)
         if is_immediate(record):
             actions.read.append(action)
@@ -121,7 +128,10 @@ class NotingSequencer:
         self._call("shut", "shut", None, cause)
 
     def close(self, counts: dict[str, int]) -> None:
-        self._call("close", "end", None, counts)
+        if self.replay.replayer.trace.has_session_marks:
+            self.replay.close(counts)
+        else:
+            self._call("close", "end", None, counts)
 
     def read_value(self, lane: Lane, *args: Any) -> Any:
         """Note a value read without waiting, if it was recorded."""
@@ -187,13 +197,27 @@ class NotingServer:
         """Return the server's tools, prompts and resources."""
         return self.server._sessions.registry  # noqa: SLF001  the same
 
+    @property
+    def lifespan(self) -> Any:
+        """Return the server's lifespan."""
+        return self.server.lifespan
+
     def open_session(self, channel: Any, *, sequencer: Any, **options: Any) -> Any:
         """Open a session of the server with a noting sequencer."""
+        return sessions_of(self.server).open_session(
+            channel, sequencer=self._noting(sequencer), **options
+        )
+
+    def lifespan_run(self, sequencer: Any) -> Any:
+        """Return a run of the server's lifespan with a noting sequencer."""
+        return sessions_of(self.server).lifespan_run(self._noting(sequencer))
+
+    def _noting(self, sequencer: Any) -> "NotingSequencer":
         tee = NotingSequencer(sequencer, self.actions)
         if self.outcomes is not None:
             tee = UngatedSequencer(sequencer, self.actions)
             tee.outcomes = self.outcomes
-        return sessions_of(self.server).open_session(channel, sequencer=tee, **options)
+        return tee
 
 
 def outcomes_of(path: Path) -> dict[tuple[str | None, int | None], Record]:

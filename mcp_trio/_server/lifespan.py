@@ -1,0 +1,313 @@
+"""The lifespan of a server: its run in a lane of a recording, and again in a replay.
+
+A recording that holds all sessions of a lifespan also holds the lifespan: that of a session that is
+served alone, as over stdio, and that of all sessions in a `SharedRecording`. `LifespanRun` drives
+the lifespan's coroutines in the lane `lifespan`, so that its steps and those of the tasks that it
+starts are journaled, and its `@effect` functions are recorded. A replay runs it the same way. So
+handlers and background tasks meet at the same memory channels, events and locks, in the same order.
+
+While the server serves, the lifespan waits at its `yield`. In the journal this is an effect, named
+`lifespan.sessions`: its outcome tells whether the sessions ended, were cancelled, or failed, and a
+replay waits for it. A cancellation of the server from outside is a mark, at which a replay cancels.
+
+A lifespan that opens a file for writing, a socket, a database or a process by itself cannot run
+again in a replay. As soon as the recording notices this, it notes the call and holds the lifespan
+no longer. A replay then gives handlers a stand-in (`ReplayLifespan`) for the lifespan's value.
+"""
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextvars import Context as Variables
+from contextvars import copy_context
+from functools import partial
+from random import Random
+from typing import Any, Final, cast
+
+import attrs
+import trio
+
+from mcp_trio._journal.records import (
+    LIFESPAN_CANCELLED_MARK,
+    LIFESPAN_LANE,
+    LIFESPAN_OPENED_MARK,
+    LIFESPAN_SESSIONS,
+)
+from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
+from mcp_trio._server.handlers import ServedSession
+from mcp_trio._server.locks import NO_RESULT
+from mcp_trio._session.effects import Effect, begin, is_cancelled_now, recorded_outcome
+from mcp_trio._session.handlers import lane_of_caller
+from mcp_trio._session.journal import Memory, Outcome, Recording, Sequencer
+from mcp_trio._session.lanes import LANE, Lane, drive, watch_lanes
+from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch, watch_of_recording
+from mcp_trio._session.recorded_errors import encoded_error
+from mcp_trio._session.tasks import exception_to_raise
+from mcp_trio._transports.concurrency import call_when_cancelled
+from mcp_trio.limits import Limits
+
+logger = logging.getLogger("mcp_trio")
+
+MakeLifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@attrs.frozen
+class EnteredLifespan:
+    """A lifespan that was entered, and the recording of its sessions.
+
+    Attributes:
+        value: The value of the lifespan, which is `ctx.lifespan` in handlers.
+        record: The recording of the sessions.
+        channel: The channel of the lifespan in that recording; None if it does not hold it.
+    """
+
+    value: Any = None
+    record: RecordTarget | None = None
+    channel: int | None = None
+
+
+@asynccontextmanager
+async def enter_unrecorded(
+    make: MakeLifespan, record: RecordTarget | None
+) -> AsyncGenerator[EnteredLifespan]:
+    """Enter a lifespan that no recording holds within the block."""
+    async with make() as value:
+        try:
+            yield EnteredLifespan(value, record)
+        except BaseExceptionGroup as group:
+            raise without_group(group) from None
+
+
+def without_group(error: BaseException) -> BaseException:
+    """Return an error of the sessions, or their cancellation, for the lifespan at its `yield`.
+
+    So the lifespan does not depend on the nurseries between it and the sessions, which a replay
+    does not have.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    if group.split(trio.Cancelled)[1] is not None:
+        return exception_to_raise(group)
+    return without_group(group.exceptions[0])
+
+
+@attrs.define(eq=False)
+class LifespanRecording(Recording):
+    """The sequencer of a lifespan in a recording.
+
+    Attributes:
+        is_over: Whether nothing more is recorded: the lifespan has opened something by itself, or
+            the process ends.
+    """
+
+    is_over: bool = attrs.field(default=False, init=False)
+
+    def step(self, lane: Lane) -> None:
+        """Record the step."""
+        if not self.is_over:
+            super().step(lane)
+
+    def note_opened(self, call: UntrackedCall) -> None:
+        """Record a call by which the lifespan changes the outside, and nothing after it."""
+        if self.is_over:
+            return
+        logger.info("%s, in the lifespan: a replay uses a stand-in for its value", call.text)
+        value = {"call": call.call, "location": call.location}
+        if call.target:
+            value["target"] = call.target
+        self.marked(LIFESPAN_OPENED_MARK, value)
+        self.is_over = True
+
+    def _record(self, *args: Any, **keywords: Any) -> None:
+        if not self.is_over:
+            super()._record(*args, **keywords)
+
+
+def watch_of_lifespan(sequencer: LifespanRecording) -> UntrackedCallWatch:
+    """Return the watch for what a recorded lifespan does by itself; it refuses nothing."""
+    token = trio.lowlevel.current_trio_token()
+    note_reading = watch_of_recording(sequencer, is_strict=False).on_untracked_call
+
+    def note(call: UntrackedCall) -> None:
+        if sequencer.is_over:
+            return
+        if not call.is_outside:
+            note_reading(call)
+        elif trio.lowlevel.in_trio_task():
+            sequencer.note_opened(call)
+        else:
+            token.run_sync_soon(sequencer.note_opened, call)
+
+    return UntrackedCallWatch(on_untracked_call=note)
+
+
+def _no_arguments() -> bytes:
+    return b"{}"
+
+
+# The effect for which a lifespan waits while its sessions are served. No function runs it: its
+# outcome is that of the block in which the lifespan is entered.
+_SESSIONS: Final = Effect(
+    name=LIFESPAN_SESSIONS, arguments=_no_arguments, run=_no_arguments, codec=NO_RESULT
+)
+
+
+@attrs.define(eq=False)
+class LifespanRun:
+    """A run of a server's lifespan in the lane `lifespan`, recorded or replayed.
+
+    It is the `EffectCaller` of the lifespan and the tasks that it starts.
+
+    Attributes:
+        make: Makes the context manager of the lifespan.
+        sequencer: The sequencer of the lifespan.
+        served: Encodes the effects of the lifespan.
+        watch: The watch for what the lifespan does by itself; None if a replay watches everything.
+        variables: The context variables that sessions get; None until the lifespan is entered.
+        has_ended: Whether the end of the lifespan is recorded.
+    """
+
+    make: MakeLifespan
+    sequencer: Sequencer
+    served: ServedSession
+    watch: UntrackedCallWatch | None = None
+    lane: Lane = attrs.field(init=False)
+    memory: Memory | None = attrs.field(default=None, init=False)
+    random: Random | None = attrs.field(default=None, init=False)
+    variables: Variables | None = attrs.field(default=None, init=False)
+    has_ended: bool = attrs.field(default=False, init=False)
+    _scope: trio.CancelScope = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.lane = Lane(LIFESPAN_LANE, self.sequencer, LANE.get(), has_steps=True)
+        # The cancellation of the server reaches the lifespan through a mark in the journal.
+        self._scope = trio.CancelScope(shield=True)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the server."""
+        return self.served.shared.limits
+
+    def current_lane(self) -> Lane | None:
+        """Return the lane of the calling task, as `EffectCaller` says."""
+        return lane_of_caller(self)
+
+    def cancel(self) -> None:
+        """Cancel the lifespan, as the server was cancelled when it was recorded."""
+        self._scope.cancel()
+
+    @asynccontextmanager
+    async def enter(self) -> AsyncGenerator[Any]:
+        """Enter the lifespan within the block; its value is that of the block.
+
+        If the block is cancelled from outside, the lifespan is, and in turn cancels the block.
+        """
+        watch_lanes()
+        failure: BaseException | None = None
+        async with trio.open_nursery() as outer:
+            outer.start_soon(call_when_cancelled, self._cancel_from_outside)
+            try:
+                with self._scope:
+                    manager, value = await self._in_lane(self._enter)
+                    self.served.lifespan, self.variables = value, copy_context()
+                    error: BaseException | None = None
+                    was_cancelled = False
+                    try:
+                        deadline = begin(self, _SESSIONS, self.lane)
+                        was_cancelled = deadline == -math.inf
+                        if not was_cancelled:
+                            self.lane.begin_effect(deadline)
+                        yield value
+                    except BaseException as raised:
+                        error = without_group(raised)
+                    if not self.sequencer.replays:
+                        self._record_end_of_sessions(error, was_cancelled=was_cancelled)
+                    await self._in_lane(partial(self._exit, manager, error))
+            except BaseException as raised:
+                failure = raised
+            self._record_end(failure)
+            outer.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def wait_for_sessions(self) -> None:
+        """Wait, in the block of `enter` in a replay, until the recorded sessions have ended.
+
+        Raises:
+            Cancelled: They were cancelled.
+            Exception: They failed.
+        """
+        was_cancelled = is_cancelled_now()
+        outcome = await recorded_outcome(self, _SESSIONS, self.lane, was_cancelled=was_cancelled)
+        _SESSIONS.outcome(outcome)
+
+    async def _enter(self) -> tuple[AbstractAsyncContextManager[Any], Any]:
+        manager = self.make()
+        return manager, await manager.__aenter__()
+
+    async def _exit(
+        self, manager: AbstractAsyncContextManager[Any], error: BaseException | None
+    ) -> None:
+        traceback = None if error is None else error.__traceback__
+        kind = None if error is None else type(error)
+        if not await manager.__aexit__(kind, error, traceback) and error is not None:
+            raise error
+
+    async def _in_lane(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a part of the lifespan in its lane; the sessions in between do not descend from it.
+
+        What it does to other context variables stays, and sessions see it.
+        """
+        with self._current():
+            return await drive(function(), (self.lane,))
+
+    @contextmanager
+    def _current(self) -> Generator[None]:
+        lane = LANE.set(self.lane)
+        context = CURRENT_CONTEXT.set(CurrentContext(self, self.served))
+        try:
+            with self.watch or nullcontext():
+                yield
+        finally:
+            CURRENT_CONTEXT.reset(context)
+            LANE.reset(lane)
+
+    def _cancel_from_outside(self) -> None:
+        """Cancel the lifespan with the task that entered it; called at its end as well."""
+        if not self.has_ended and not self.sequencer.replays:
+            self.sequencer.marked(LIFESPAN_CANCELLED_MARK, None)
+        self._scope.cancel()
+
+    def _record_end_of_sessions(self, error: BaseException | None, *, was_cancelled: bool) -> None:
+        outcome = self._outcome(error, value=b"null")
+        self.lane.has_waited = True
+        if outcome is not None:
+            is_cancelled = not was_cancelled and is_cancelled_now()
+            kind, body = outcome.kind, outcome.body
+            self.sequencer.resumed(self.lane, kind, body, is_cancelled=is_cancelled)
+        elif isinstance(error, trio.Cancelled):
+            self.sequencer.resumed(self.lane, "cxl")
+        elif isinstance(self.sequencer, LifespanRecording):  # The process ends, as by Ctrl-C.
+            self.sequencer.is_over = True
+        self.lane.begin_effect(math.inf)
+
+    def _record_end(self, error: BaseException | None) -> None:
+        """Record how the lifespan has ended, unless the process ends, or the replay."""
+        outcome = self._outcome(error, value=b"")
+        if outcome is not None:
+            kind = "cxl" if self._scope.cancelled_caught and error is None else outcome.kind
+            self.sequencer.resumed(self.lane, kind, outcome.body or None)
+            self.has_ended = True
+
+    def _outcome(self, error: BaseException | None, *, value: bytes) -> Outcome | None:
+        """Return the recorded form of an end; None if it is a cancellation or ends the process."""
+        if error is None:
+            return Outcome("res", value)
+        if not isinstance(error, Exception):
+            return None
+        bytes_max = self.limits.requests.effect_bytes_max
+        return Outcome("err", encoded_error(error, bytes_max=bytes_max))
