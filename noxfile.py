@@ -189,6 +189,15 @@ def hostile(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Fuzz every parser for a minute in all, or as the arguments say: `-- --seconds 36000`."""
+    install(session, "fuzz")
+    session.run("python", "tools/fuzz/run_fuzz.py", *session.posargs)
+    if not session.posargs:  # two faults, to see that any are found
+        session.run("python", "tools/fuzz/run_fuzz.py", "--planted", "sealed_states")
+
+
+@nox.session(default=False)
 def faults(session: nox.Session) -> None:
     """Cause faults on sockets, and check how servers and clients handle them."""
     install(session)

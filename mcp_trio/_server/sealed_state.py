@@ -248,7 +248,7 @@ def _state_of(padded: bytes, bytes_max: int) -> State | None:
     packed = padded[_LENGTH_BYTES : _LENGTH_BYTES + length]
     try:
         return _decode_state(zlib.decompressobj().decompress(packed, bytes_max))
-    except (zlib.error, msgspec.MsgspecError):
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import attrs
@@ -179,7 +180,19 @@ def test_a_state_over_the_plaintext_limit_is_rejected():
     assert opened(text, by=sealer(requests=RequestLimits(state_plain_bytes_max=1000))) is None
 
 
-@pytest.mark.parametrize("plain", [b"{}", b"", b"\0\0\0\x05state", b"\0\0\0\x03x\x9c\x03"])
+NOT_UTF_8 = zlib.compress(b'{"version": "\xff"}')
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        b"{}",
+        b"",
+        b"\0\0\0\x05state",
+        b"\0\0\0\x03x\x9c\x03",
+        len(NOT_UTF_8).to_bytes(4) + NOT_UTF_8,
+    ],
+)
 def test_a_state_of_another_form_is_rejected(plain):
     """Another release of ours may have sealed it, with the same key."""
     by = sealer()

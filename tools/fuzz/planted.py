@@ -1,0 +1,177 @@
+"""Faults for `run_fuzz.py --planted`: a text of the package, and the text with the fault."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+
+class Planted(NamedTuple):
+    """A fault that the fuzzer of a parser has to find.
+
+    Attributes:
+        target: The name of the parser.
+        file: The file in the package.
+        text: The text, which occurs once in the file.
+        fault: The text that takes its place.
+    """
+
+    target: str
+    file: str
+    text: str
+    fault: str
+
+
+_MESSAGES: Final = "_jsonrpc/messages.py"
+_LINES: Final = "_jsonrpc/lines.py"
+_SSE: Final = "_jsonrpc/sse.py"
+_HTTP: Final = "_transports/http1.py"
+_HEADERS: Final = "_protocol/http_headers.py"
+_WEBSOCKET: Final = "_transports/trio_websocket.py"
+_READER: Final = "_journal/reader.py"
+_TEMPLATES: Final = "_server/uri_templates.py"
+_SCHEMA: Final = "_protocol/json_schema.py"
+_STATE: Final = "_server/sealed_state.py"
+
+PLANTED: Final[Sequence[Planted]] = (
+    Planted(
+        "messages",
+        _MESSAGES,
+        "            if not data.isascii():\n                data.decode()",
+        "            if False:\n                data.decode()",
+    ),
+    Planted(
+        "messages",
+        _MESSAGES,
+        'text = text.replace(b"\\\\\\\\", b"").replace(b\'\\\\"\', b"")',
+        'text = text.replace(b\'\\\\"\', b"")',
+    ),
+    Planted(
+        "messages",
+        _MESSAGES,
+        '    if envelope.id is None:\n        raise msgspec.ValidationError("id is null")\n',
+        "",
+    ),
+    Planted("messages", _MESSAGES, '(?:\\\\.[^"\\\\]*+)*+', '(?:\\\\.[^"\\\\]*+)?+'),
+    Planted(
+        "connections",
+        "_protocol/connection.py",
+        "        if request is None:\n            reason",
+        "        if request is None and error is None:\n            reason",
+    ),
+    Planted(
+        "connections",
+        "_protocol/connection.py",
+        "        except msgspec.MsgspecError as error:\n            raise RemoteProtocolError(",
+        "        except msgspec.ValidationError as error:\n            raise RemoteProtocolError(",
+    ),
+    Planted(
+        "lines",
+        _LINES,
+        "            self._is_discarding = False\n            return []",
+        "            self._is_discarding = False",
+    ),
+    Planted(
+        "lines",
+        _LINES,
+        "            self._is_first_line = False\n            end = end.removeprefix",
+        "            end = end.removeprefix",
+    ),
+    Planted("lines", _LINES, "self._message_bytes_max + _MARGIN_BYTES", "self._message_bytes_max"),
+    Planted(
+        "sse",
+        _SSE,
+        '        rest = chunk.removeprefix(b"\\n") if self._is_after_cr else chunk',
+        "        rest = chunk",
+    ),
+    Planted(
+        "sse",
+        _SSE,
+        'data = _with_lf(data).replace(b"\\n", b"\\ndata: ")',
+        'data = _with_lf(data).replace(b"\\n", b"\\ndata:")',
+    ),
+    Planted("http", _HTTP, "    start = max(0, searched - _END_BYTES_MAX)", "    start = searched"),
+    Planted(
+        "http",
+        _HTTP,
+        '    if length is None or raw.lower().count(b"content-length") > 1:',
+        "    if length is None:",
+    ),
+    Planted(
+        "http",
+        _HTTP,
+        "        if self._is_after_data and line == _EMPTY:",
+        "        if line == _EMPTY and not self._is_in_trailers:",
+    ),
+    Planted(
+        "http",
+        _HTTP,
+        '    if "content-length" in fields:\n',
+        '    if "content-length" in fields and not is_new:\n',
+    ),
+    Planted(
+        "headers",
+        _HEADERS,
+        "        headers.append((NAME, encoded_value(name)))",
+        "        headers.append((NAME, name))",
+    ),
+    Planted(
+        "headers",
+        _HEADERS,
+        '    if isinstance(value, bool):\n        return "true" if value else "false"\n',
+        "",
+    ),
+    Planted(
+        "websocket",
+        _WEBSOCKET,
+        "        if event.message_finished:\n            self._is_skipping = False",
+        "        self._is_skipping = False",
+    ),
+    Planted(
+        "websocket",
+        _WEBSOCKET,
+        "        self._held = bytearray()\n        self.inbox.put(frame)",
+        "        self.inbox.put(frame)",
+    ),
+    Planted(
+        "recordings",
+        _READER,
+        "    except (ValueError, RecursionError, RecordingError):",
+        "    except (msgspec.MsgspecError, RecordingError):",
+    ),
+    Planted(
+        "recordings",
+        _READER,
+        '        if record.kind == "gap":\n            decode_body(record, GapBody)\n',
+        "",
+    ),
+    Planted(
+        "uri_templates",
+        _TEMPLATES,
+        "        except UnicodeDecodeError:\n            return None",
+        "        except KeyError:\n            return None",
+    ),
+    Planted(
+        "uri_templates",
+        _TEMPLATES,
+        "return not first or (first == left.operator.separator and len(left.names) > 1)",
+        "return not first",
+    ),
+    Planted(
+        "uri_templates",
+        _TEMPLATES,
+        "len(values) == len(pairs) and values.keys() <= set(self.names)",
+        "len(values) == len(pairs)",
+    ),
+    Planted(
+        "sealed_states",
+        _STATE,
+        "    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):",
+        "    except (zlib.error, msgspec.MsgspecError):",
+    ),
+    Planted(
+        "sealed_states",
+        _STATE,
+        "state is not None and state.version == version and",
+        "state is not None and",
+    ),
+)
+"""The faults; each breaks a rule of its parser, and leaves ordinary input as it is."""
