@@ -313,15 +313,15 @@ class Gate:
         task: The task.
         has_operation: Whether the lane waits in an operation, not before a step.
         due: The index of the record for which it waits, where records need not come in order.
+        is_timed: Whether it goes on as soon as it is ready.
         since: The time at which it began to wait.
-        has_own_pace: Whether something without a lane decides when it goes on.
         is_ready: Whether it waited already when the clock came to the current time.
     """
 
     task: trio.lowlevel.Task
     has_operation: bool = False
     due: float | None = None
-    has_own_pace: bool = False
+    is_timed: bool = False
     since: float = attrs.field(factory=trio.current_time, init=False)
     is_ready: bool = attrs.field(default=False, init=False)
 
@@ -544,15 +544,9 @@ class Replayer:
         if self.left_out:
             return
         for lane, gate in self.gates.items():
-            if self._is_timed(lane) and self._is_late(gate, record):
+            if gate.is_timed and self._is_late(gate, record):
                 self.diverge(self.additional_operation(lane))
                 return
-
-    def _is_timed(self, lane: LaneKey) -> bool:
-        """Return whether a waiting lane takes its step as soon as it is ready."""
-        gate = self.gates[lane]
-        is_of_loop = not (gate.has_operation or gate.has_own_pace)
-        return is_of_loop and (lane in self._begun or is_child(lane))
 
     def _is_late(self, gate: Gate, record: Record) -> bool:
         waited_seconds = self.clock.time_of(record.time_ns) - gate.since
@@ -594,8 +588,10 @@ class Replayer:
         if not _opens(record, has_operation=has_operation) or self._stops_before_step():
             return False
         if record.time_ns > self._time_ns:
-            if self.clock.has_deadline_by(record.time_ns) or any(map(self._is_timed, self.gates)):
+            if self.clock.has_deadline_by(record.time_ns):
                 return False  # Others go on before the clock does.
+            if any(gate.is_timed for gate in self.gates.values()):
+                return False
             if not has_operation and self.clock.is_early(record.time_ns):
                 return False
             self._show_time(record)
@@ -629,7 +625,10 @@ class Replayer:
         """
         self.note_task(lane)
         task = trio.lowlevel.current_task()
-        self.gates[lane] = Gate(task, has_operation, due, has_own_pace)
+        # The first step of a handler has a time of its own.
+        has_begun = lane in self._begun or is_child(lane)
+        is_timed = has_begun and not (has_operation or has_own_pace)
+        self.gates[lane] = Gate(task, has_operation, due, is_timed)
         # The end of a session cancels handlers of notifications, after its last record.
         may_outlive_session = lane[1].startswith("n") and lane in self._begun
         if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):
