@@ -95,16 +95,21 @@ class RequestLimits(_Options):
 
     # Requests that are received.
     in_flight_max: int = 256
-    """Handlers that run at the same time in one session; further requests are queued."""
+    """Handlers of one client that run at the same time in one session; more requests are queued."""
 
     queued_max: int = 1024
-    """Requests in the queue of one session; more are rejected."""
+    """Requests of one client in the queue of one session; more are rejected."""
 
     queued_bytes_max: int = 8 * MIB
-    """Bytes of the requests in the queue of one session; more are rejected."""
+    """Bytes of the requests of one client in the queue of one session; more are rejected."""
 
     threads_max: int = 40
-    """Threads for `def` handlers in one session."""
+    """Threads for `def` handlers of one client in one session."""
+
+    all_clients_factor: int = attrs.field(default=4, validator=attrs.validators.ge(2))
+    """Multiple of `in_flight_max`, `queued_max`, `queued_bytes_max`, `threads_max`, `suspended_max`
+    and `replies_kept_bytes_max` that all clients of stateless requests over HTTP, which share one
+    session, may use together. At least 2, so that one client leaves as much to the others."""
 
     first_request_seconds: float = 60.0
     """Seconds in which a client on WebSocket, Unix or TCP has to send its first request."""
@@ -126,7 +131,7 @@ class RequestLimits(_Options):
     """URL elicitations whose completion is still reported; older ones are forgotten."""
 
     suspended_max: int = 256
-    """Handlers that wait for the next round of their request (`input_required`)."""
+    """Handlers of one client that wait for the next round of their request (`input_required`)."""
 
     suspended_seconds: float = 600.0
     """Seconds for which a handler waits for the next round of its request."""
@@ -221,6 +226,9 @@ class HttpLimits(_Options):
 
     watch_after_seconds: float = 0.25
     """Seconds that a request runs before the server watches for a disconnect of its client."""
+
+    clients_remembered_max: int = 4096
+    """Addresses of clients without a principal that a server tells apart in stateless requests."""
 
     # Sessions, and their event streams.
     sessions_max: int = 10_000

@@ -290,10 +290,15 @@ class McpEndpoint:
             channel.notify(routing_result.message)
             await asked.answer(202)
             return
-        message, principal = routing_result.message, asked.request.principal
-        narrow = not asked.request.accepts_event_streams
+        message, request = routing_result.message, asked.request
         slot, steps = self._delivered(
-            asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
+            asked,
+            lambda: channel.deliver(
+                message,
+                request.principal,
+                address=request.client,
+                is_narrow=not request.accepts_event_streams,
+            ),
         )
         carrier = StreamSender(
             limits=limits,

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import with_principal
+from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_path
@@ -80,7 +80,7 @@ class SocketChannel(LineChannel):
         if self.principal is None:
             return messages
         return [
-            with_principal(message, self.principal) if isinstance(message, bytes) else message
+            with_sender(message, self.principal) if isinstance(message, bytes) else message
             for message in messages
         ]
 
