@@ -78,18 +78,19 @@ class Shares:
 
     def take(self, client: Client, amount: int = 1) -> None:
         """Take places; the caller has checked `may_take`, or knows of a reason to go beyond it."""
-        self._taken[client] = self.taken_by(client) + amount
-        self.total += amount
+        if amount:
+            self._taken[client] = self.taken_by(client) + amount
+            self.total += amount
 
     def give_back(self, client: Client, amount: int = 1) -> None:
         """Give back places that the client has taken."""
-        left = self._taken[client] - amount
+        left = self.taken_by(client) - amount
         assert left >= 0
         self.total -= amount
         if left:
             self._taken[client] = left
         else:
-            del self._taken[client]
+            self._taken.pop(client, None)
             if not self._taken:
                 self._taken.clear()  # otherwise the empty dict keeps its size in each idle session
 

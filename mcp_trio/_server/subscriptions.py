@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
 from mcp_trio._protocol.requests import RequestId
+from mcp_trio._protocol.shares import Shares, setting_text, shares
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import Lane, drive_in
 from mcp_trio._transports.concurrency import Wakeup
@@ -360,38 +361,62 @@ class Subscription(ChangeListener):
 
 @attrs.define(eq=False)
 class Subscriptions:
-    """The open subscriptions of one session."""
+    """The open subscriptions of one session.
+
+    Each of its clients has a share. All clients together have as many subscriptions as the server
+    has connections, because each subscription has one, or is the only client of its session.
+    """
 
     limits: Limits
     session: "Session"
     _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
+    _places: Shares = attrs.field(init=False)
+    _resources: Shares = attrs.field(init=False)
     _has_ender: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        requests = self.limits.requests
+        total_max = max(self.limits.http.connections_max, 2 * requests.listens_max)
+        self._places = Shares(requests.listens_max, total_max)
+        self._resources = shares(requests.subscriptions_max, self.limits)
 
     async def _end_with_session(self) -> None:
         await self.session.closing.wait()
         for subscription in tuple(self._open):
             subscription.end()
 
-    def check_room(self, wanted: SubscriptionFilter) -> None:
+    def check_room(self, client: str | int, wanted: SubscriptionFilter) -> None:
         """Check the limits for a new subscription, before its filter is examined.
 
         Raises:
             RequestError: There are too many subscriptions, or this one has too many resources.
         """
-        if len(self._open) >= self.limits.requests.listens_max:
+        if not self._places.may_take(client):
             listens_max = self.limits.requests.listens_max
-            text = f"too many subscriptions (limits.requests.listens_max={listens_max})"
-            raise RequestError(SERVER_BUSY, text)
-        self._check_resources(len(wanted.resource_subscriptions or ()))
+            is_own = self._places.is_over_own_maximum(client)
+            setting = (
+                f" (limits.requests.listens_max={listens_max})"
+                if is_own
+                else f" of all clients (limits.http.connections_max={self._places.total_max})"
+            )
+            raise RequestError(SERVER_BUSY, f"too many subscriptions{setting}")
+        subscriptions_max = self.limits.requests.subscriptions_max
+        if len(wanted.resource_subscriptions or ()) > subscriptions_max:
+            raise self._too_many_resources(is_own=True)
 
-    async def run(self, subscription: Subscription) -> ListenResult:
+    async def run(self, client: str | int, subscription: Subscription) -> ListenResult:
         """Run a subscription until it is cancelled or the session begins to close.
 
         Raises:
             RequestError: All subscriptions together have too many resources.
         """
-        self._check_resources(sum(len(each.uris) for each in (*self._open, subscription)))
+        resources = len(subscription.uris)
+        if not self._resources.may_take(client, resources):
+            is_own = self._resources.is_over_own_maximum(client, resources)
+            raise self._too_many_resources(is_own=is_own)
         self._open[subscription] = None
+        self._places.take(client)
+        self._resources.take(client, resources)
         if not self._has_ender:
             self._has_ender = True
             self.session.start_actor(self._end_with_session)
@@ -399,12 +424,13 @@ class Subscriptions:
             return await subscription.run()
         finally:
             del self._open[subscription]
+            self._places.give_back(client)
+            self._resources.give_back(client, resources)
 
-    def _check_resources(self, number: int) -> None:
-        if number > self.limits.requests.subscriptions_max:
-            subscriptions_max = self.limits.requests.subscriptions_max
-            text = f"too many resources (limits.requests.subscriptions_max={subscriptions_max})"
-            raise RequestError(SERVER_BUSY, text)
+    def _too_many_resources(self, *, is_own: bool) -> RequestError:
+        setting = f"subscriptions_max={self.limits.requests.subscriptions_max}"
+        text = f"too many resources{setting_text(setting, self.limits, is_own=is_own)}"
+        return RequestError(SERVER_BUSY, text)
 
 
 def honoured_filter(

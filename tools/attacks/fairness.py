@@ -55,13 +55,15 @@ class Flood:
         flood: The slow call.
         quick: The call of the others.
         goes_on: Whether the client repeats each call when it is answered.
+        pause_seconds: The pause of the others between two calls.
     """
 
     name: str
     calls: int
     flood: bytes
     quick: bytes
-    goes_on: bool = True
+    goes_on: bool = attrs.field(default=True, kw_only=True)
+    pause_seconds: float = attrs.field(default=PAUSE_SECONDS, kw_only=True)
 
 
 def _call(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
@@ -82,7 +84,7 @@ FLOODS: Final = (
         _call("block", {"seconds": FLOOD_SECONDS}),
         _call("block", {"seconds": 0}),
     ),
-    Flood("400 questions without an answer", 400, _ASK, _ASK, goes_on=False),
+    Flood("400 questions without an answer", 400, _ASK, _ASK, goes_on=False, pause_seconds=2.0),
 )
 
 
@@ -140,16 +142,16 @@ class Client:
         await sock.connect(("127.0.0.1", self.port))
         return trio.SocketStream(sock)
 
-    async def call_repeatedly(self, request: bytes, latencies: Latencies) -> None:
+    async def call_repeatedly(self, flood: Flood, latencies: Latencies) -> None:
         """Call again and again until cancelled, on a connection that is kept while it is open."""
         while True:
             async with await self.connect() as stream:
                 response: Response | None = Response(0, {}, b"")
                 while response is not None:
                     begin = time.monotonic()
-                    response = await _answer(stream, request)
+                    response = await _answer(stream, flood.quick)
                     latencies.add(response, time.monotonic() - begin)
-                    await trio.sleep(PAUSE_SECONDS)
+                    await trio.sleep(flood.pause_seconds)
 
     async def flood(self, flood: Flood) -> None:
         """Send slow calls on one connection until cancelled."""
@@ -176,12 +178,12 @@ async def _answer(stream: trio.SocketStream, request: bytes) -> Response | None:
     return None
 
 
-async def others(port: int, quick: bytes) -> Latencies:
+async def others(port: int, flood: Flood) -> Latencies:
     """Let all clients but the first call for some seconds, and return their latencies."""
     latencies = Latencies()
     async with trio.open_nursery() as nursery:
         for number in range(1, CLIENTS):
-            nursery.start_soon(Client(number, port).call_repeatedly, quick, latencies)
+            nursery.start_soon(Client(number, port).call_repeatedly, flood, latencies)
         await trio.sleep(SECONDS)
         # Also count the calls that the flood delays for longer.
         expected = len(latencies.ms) + len(latencies.failures) + CLIENTS - 1
@@ -196,14 +198,14 @@ async def measure(server: RunningTarget, flood: Flood) -> tuple[Latencies, Laten
     """Return the latencies of the others without and with a flood, and the memory in MiB."""
     port = urlsplit(server.url).port
     assert port is not None
-    without = await others(port, flood.quick)
+    without = await others(port, flood)
     meter = Meter(server.process)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(meter.poll)
         for _ in range(flood.calls):
             nursery.start_soon(Client(0, port).flood, flood)
         await trio.sleep(FILL_SECONDS)
-        beside = await others(port, flood.quick)
+        beside = await others(port, flood)
         nursery.cancel_scope.cancel()
     return without, beside, meter.rss_kib()[0] / 1024
 
