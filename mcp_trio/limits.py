@@ -107,9 +107,9 @@ class RequestLimits(_Options):
     """Threads for `def` handlers of one client in one session."""
 
     all_clients_factor: int = attrs.field(default=4, validator=attrs.validators.ge(2))
-    """Multiple of `in_flight_max`, `queued_max`, `queued_bytes_max`, `threads_max`, `suspended_max`
-    and `replies_kept_bytes_max` that all clients of stateless requests over HTTP, which share one
-    session, may use together. At least 2, so that one client leaves as much to the others."""
+    """All clients that share one session, by stateless requests over HTTP, may together use this
+    multiple of each limit that counts for one client. A client takes a place only while it has
+    fewer than are free."""
 
     first_request_seconds: float = 60.0
     """Seconds in which a client on WebSocket, Unix or TCP has to send its first request."""
@@ -137,7 +137,7 @@ class RequestLimits(_Options):
     """Seconds for which a handler waits for the next round of its request."""
 
     replies_kept_bytes_max: int = 8 * MIB
-    """Bytes of replies that are kept for a client that repeats a round."""
+    """Bytes of replies that are kept for one client, which may repeat a round."""
 
     state_bytes_max: int = 8 * KIB
     """Bytes of a sealed `requestState`, as it is sent."""
@@ -207,7 +207,11 @@ class HttpLimits(_Options):
 
     # Connections, and requests on them.
     connections_max: int = 4096
-    """Open connections of a listener, also for WebSocket, Unix and TCP."""
+    """Open connections of one client address to a listener, also for WebSocket, Unix and TCP."""
+
+    all_clients_factor: int = attrs.field(default=2, validator=attrs.validators.ge(2))
+    """All clients together may have this multiple of `connections_max` and `sessions_max`. A client
+    takes a place only while it has fewer than are free."""
 
     headers_bytes_max: int = 32 * KIB
     """Bytes of a request line and its headers."""
@@ -232,7 +236,7 @@ class HttpLimits(_Options):
 
     # Sessions, and their event streams.
     sessions_max: int = 10_000
-    """Open sessions of a server."""
+    """Open sessions of one client of a server: of a principal, or of an address without one."""
 
     session_idle_seconds: float = 1800.0
     """Seconds after which a session without requests and streams is closed."""

@@ -36,6 +36,11 @@ def network_of(address: str | None) -> str | None:
     return address if address is None or ":" not in address else _ipv6_network_of(address)
 
 
+def client_key(principal: str | None, address: str | None) -> Client:
+    """Return the key of a client; a principal is told apart from an address that looks like it."""
+    return (None, network_of(address)) if principal is None else (principal, None)
+
+
 @functools.lru_cache(maxsize=1024)
 def _ipv6_network_of(address: str) -> str:
     try:
@@ -54,27 +59,42 @@ class Shares:
 
     Attributes:
         client_max: The places that one client may take.
-        total_max: The places that all clients may take.
+        factor: The multiple of that number that all clients may take.
+        setting: The name of the limit, for rejections; `{}` stands for its value.
         total: The places that are taken.
     """
 
     client_max: int
-    total_max: int
+    factor: int
+    setting: str
     total: int = attrs.field(default=0, init=False)
     _taken: dict[Client, int] = attrs.field(factory=dict[Client, int], init=False)
+
+    @property
+    def total_max(self) -> int:
+        """The places that all clients may take."""
+        return self.client_max * self.factor
 
     def taken_by(self, client: Client) -> int:
         """Return the number of places that a client has taken."""
         return self._taken.get(client, 0)
 
-    def is_over_own_maximum(self, client: Client, amount: int = 1) -> bool:
-        """Return whether a client would have more places than one client may take."""
-        return self.taken_by(client) + amount > self.client_max
-
     def may_take(self, client: Client, amount: int = 1) -> bool:
         """Return whether a client may take more places."""
         after = self.taken_by(client) + amount
         return after <= self.client_max and after <= self.total_max - self.total
+
+    def exceeded(self, client: Client, amount: int = 1) -> str | None:
+        """Return the limit that keeps a client from taking more places; None if it may take them.
+
+        The text ends a rejection, such as "too many requests wait".
+        """
+        if self.may_take(client, amount):
+            return None
+        setting = self.setting.format(self.client_max)
+        if self.taken_by(client) + amount > self.client_max:
+            return f" ({setting})"
+        return f" of all clients ({setting}, all_clients_factor={self.factor})"
 
     def take(self, client: Client, amount: int = 1) -> None:
         """Take places; the caller has checked `may_take`, or knows of a reason to go beyond it."""
@@ -93,6 +113,23 @@ class Shares:
             self._taken.pop(client, None)
             if not self._taken:
                 self._taken.clear()  # otherwise the empty dict keeps its size in each idle session
+
+
+def request_shares(name: str, limits: Limits) -> Shares:
+    """Return the shares of a session's clients in the places of a limit in `limits.requests`."""
+    client_max: int = getattr(limits.requests, name)
+    return Shares(client_max, limits.requests.all_clients_factor, _setting_with_value(name))
+
+
+def http_shares(name: str, limits: Limits) -> Shares:
+    """Return the shares of a server's clients in the places of a limit in `limits.http`."""
+    client_max: int = getattr(limits.http, name)
+    return Shares(client_max, limits.http.all_clients_factor, f"limits.http.{name}")
+
+
+@functools.cache  # one text for all sessions
+def _setting_with_value(name: str) -> str:
+    return f"limits.requests.{name}={{}}"
 
 
 @attrs.define
@@ -197,6 +234,15 @@ class Queue(Generic[Item]):
             self._numbers &= ~(1 << number)
 
 
+@attrs.define(eq=False)
+class _Waiting:
+    """The queue of requests, with its bounds."""
+
+    queue: Queue[IncomingRequest]
+    queued: Shares
+    queued_bytes: Shares
+
+
 @attrs.define
 class Admission:
     """The places of running handlers, and the queue of requests that wait for one.
@@ -206,57 +252,57 @@ class Admission:
     """
 
     limits: Limits
-    _queue: Queue[IncomingRequest] = attrs.field(init=False)
-    _queued: Shares = attrs.field(init=False)
-    _queued_bytes: Shares = attrs.field(init=False)
+    _places: Shares = attrs.field(init=False)
+    _waiting: _Waiting | None = attrs.field(default=None, init=False)  # most sessions need none
 
     def __attrs_post_init__(self) -> None:
-        limits = self.limits.requests
-        self._queue = Queue(shares(limits.in_flight_max, self.limits))
-        self._queued = shares(limits.queued_max, self.limits)
-        self._queued_bytes = shares(limits.queued_bytes_max, self.limits)
+        self._places = request_shares("in_flight_max", self.limits)
 
     @property
     def running(self) -> int:
         """The number of places that are taken."""
-        return self._queue.places.total
+        return self._places.total
 
     @property
     def queued(self) -> int:
         """The number of requests in the queue."""
-        return self._queued.total
+        return 0 if self._waiting is None else self._waiting.queued.total
 
     def may_start(self, request: IncomingRequest) -> bool:
         """Return whether a request that arrives now may run at once."""
-        return self._queue.may_start(request.client)
+        if self._waiting is None:
+            return self._places.may_take(request.client)
+        return self._waiting.queue.may_start(request.client)
 
     def enter(self, request: IncomingRequest) -> None:
         """Take a place for the handler of a request."""
-        self._queue.enter(request.client)
+        if self._waiting is None:
+            self._places.take(request.client)
+        else:
+            self._waiting.queue.enter(request.client)
 
     def rejection(self, request: IncomingRequest) -> str | None:
         """Return why a request cannot be queued, with the setting; None if there is room."""
-        client, limits = request.client, self.limits.requests
-        checks = (
-            (self._queued, 1, "too many requests wait", f"queued_max={limits.queued_max}"),
-            (
-                self._queued_bytes,
-                request.size_bytes,
-                "the requests that wait are too large",
-                f"queued_bytes_max={limits.queued_bytes_max}",
-            ),
+        waiting = self._waiting or self._nothing_waiting()
+        exceeded = waiting.queued.exceeded(request.client)
+        if exceeded is not None:
+            return f"too many requests wait{exceeded}"
+        exceeded = waiting.queued_bytes.exceeded(request.client, request.size_bytes)
+        return None if exceeded is None else f"the requests that wait are too large{exceeded}"
+
+    def _nothing_waiting(self) -> _Waiting:
+        return _Waiting(
+            Queue(self._places),
+            request_shares("queued_max", self.limits),
+            request_shares("queued_bytes_max", self.limits),
         )
-        for places, amount, problem, setting in checks:
-            if not places.may_take(client, amount):
-                is_own = places.is_over_own_maximum(client, amount)
-                return problem + setting_text(setting, self.limits, is_own=is_own)
-        return None
 
     def wait(self, request: IncomingRequest) -> None:
         """Add a request to the queue; the caller has checked `rejection`."""
-        self._queue.wait(request.client, request)
-        self._queued.take(request.client)
-        self._queued_bytes.take(request.client, request.size_bytes)
+        waiting = self._waiting = self._waiting or self._nothing_waiting()
+        waiting.queue.wait(request.client, request)
+        waiting.queued.take(request.client)
+        waiting.queued_bytes.take(request.client, request.size_bytes)
 
     def leave(self, request: IncomingRequest) -> IncomingRequest | None:
         """Give back the place of the handler of a request.
@@ -264,38 +310,29 @@ class Admission:
         Returns:
             The request that may run now. It is no longer in the queue; call `enter` for it.
         """
-        following = self._queue.leave(request.client)
+        if self._waiting is None:
+            self._places.give_back(request.client)
+            return None
+        following = self._waiting.queue.leave(request.client)
         if following is not None:
-            self._forget(following)
+            self._forget(following, self._waiting)
         return following
 
     def withdraw(self, request: IncomingRequest) -> bool:
         """Remove a cancelled request from the queue; return whether it was there."""
-        was_there = self._queue.withdraw(request.client, request)
-        if was_there:
-            self._forget(request)
-        return was_there
+        waiting = self._waiting
+        if waiting is None or not waiting.queue.withdraw(request.client, request):
+            return False
+        self._forget(request, waiting)
+        return True
 
     def withdraw_all(self) -> list[IncomingRequest]:
         """Empty the queue at the end of the session; return the requests, which never run."""
-        waiting = self._queue.withdraw_all()
-        for request in waiting:
-            self._forget(request)
-        return waiting
+        waiting, self._waiting = self._waiting, None
+        return [] if waiting is None else waiting.queue.withdraw_all()
 
-    def _forget(self, request: IncomingRequest) -> None:
-        self._queued.give_back(request.client)
-        self._queued_bytes.give_back(request.client, request.size_bytes)
-
-
-def shares(client_max: int, limits: Limits) -> Shares:
-    """Return the shares of a session's clients in places of which one client may take so many."""
-    return Shares(client_max, client_max * limits.requests.all_clients_factor)
-
-
-def setting_text(setting: str, limits: Limits, *, is_own: bool) -> str:
-    """Return the end of a rejection: the limit of one client, or of all clients of a session."""
-    if is_own:
-        return f" (limits.requests.{setting})"
-    factor = limits.requests.all_clients_factor
-    return f" of all clients (limits.requests.{setting}, all_clients_factor={factor})"
+    def _forget(self, request: IncomingRequest, waiting: _Waiting) -> None:
+        waiting.queued.give_back(request.client)
+        waiting.queued_bytes.give_back(request.client, request.size_bytes)
+        if not waiting.queued.total:
+            self._waiting = None

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
 from mcp_trio._protocol.requests import RequestId
-from mcp_trio._protocol.shares import Shares, setting_text, shares
+from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import Lane, drive_in
 from mcp_trio._transports.concurrency import Wakeup
@@ -361,11 +361,7 @@ class Subscription(ChangeListener):
 
 @attrs.define(eq=False)
 class Subscriptions:
-    """The open subscriptions of one session.
-
-    Each of its clients has a share. All clients together have as many subscriptions as the server
-    has connections, because each subscription has one, or is the only client of its session.
-    """
+    """The open subscriptions of one session, in which each client has a share."""
 
     limits: Limits
     session: "Session"
@@ -375,10 +371,8 @@ class Subscriptions:
     _has_ender: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        requests = self.limits.requests
-        total_max = max(self.limits.http.connections_max, 2 * requests.listens_max)
-        self._places = Shares(requests.listens_max, total_max)
-        self._resources = shares(requests.subscriptions_max, self.limits)
+        self._places = request_shares("listens_max", self.limits)
+        self._resources = request_shares("subscriptions_max", self.limits)
 
     async def _end_with_session(self) -> None:
         await self.session.closing.wait()
@@ -391,18 +385,10 @@ class Subscriptions:
         Raises:
             RequestError: There are too many subscriptions, or this one has too many resources.
         """
-        if not self._places.may_take(client):
-            listens_max = self.limits.requests.listens_max
-            is_own = self._places.is_over_own_maximum(client)
-            setting = (
-                f" (limits.requests.listens_max={listens_max})"
-                if is_own
-                else f" of all clients (limits.http.connections_max={self._places.total_max})"
-            )
-            raise RequestError(SERVER_BUSY, f"too many subscriptions{setting}")
-        subscriptions_max = self.limits.requests.subscriptions_max
-        if len(wanted.resource_subscriptions or ()) > subscriptions_max:
-            raise self._too_many_resources(is_own=True)
+        exceeded = self._places.exceeded(client)
+        if exceeded is not None:
+            raise RequestError(SERVER_BUSY, f"too many subscriptions{exceeded}")
+        self._check_resources(client, len(wanted.resource_subscriptions or ()))
 
     async def run(self, client: str | int, subscription: Subscription) -> ListenResult:
         """Run a subscription until it is cancelled or the session begins to close.
@@ -411,9 +397,7 @@ class Subscriptions:
             RequestError: All subscriptions together have too many resources.
         """
         resources = len(subscription.uris)
-        if not self._resources.may_take(client, resources):
-            is_own = self._resources.is_over_own_maximum(client, resources)
-            raise self._too_many_resources(is_own=is_own)
+        self._check_resources(client, resources)
         self._open[subscription] = None
         self._places.take(client)
         self._resources.take(client, resources)
@@ -427,10 +411,10 @@ class Subscriptions:
             self._places.give_back(client)
             self._resources.give_back(client, resources)
 
-    def _too_many_resources(self, *, is_own: bool) -> RequestError:
-        setting = f"subscriptions_max={self.limits.requests.subscriptions_max}"
-        text = f"too many resources{setting_text(setting, self.limits, is_own=is_own)}"
-        return RequestError(SERVER_BUSY, text)
+    def _check_resources(self, client: str | int, number: int) -> None:
+        exceeded = self._resources.exceeded(client, number)
+        if exceeded is not None:
+            raise RequestError(SERVER_BUSY, f"too many resources{exceeded}")
 
 
 def honoured_filter(

@@ -21,7 +21,7 @@ import attrs
 import outcome
 import trio
 
-from mcp_trio._protocol.shares import Queue, shares
+from mcp_trio._protocol.shares import Queue, request_shares
 from mcp_trio._session.captured import capturing_in_thread
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, lane_in, lanes_with_steps, operation
@@ -199,7 +199,7 @@ class Threads:
     _queue: Queue[tuple[trio.lowlevel.Task, str | int]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._queue = Queue(shares(self.limits.requests.threads_max, self.limits))
+        self._queue = Queue(request_shares("threads_max", self.limits))
 
     def of(self, client: str | int) -> "ClientThreads":
         """Return the limiter of the threads of one client."""

@@ -28,7 +28,7 @@ from mcp_trio._protocol.requests import (
     invalid_state_error,
     request_digest,
 )
-from mcp_trio._protocol.shares import Shares, setting_text, shares
+from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, begin, perform_once
 from mcp_trio._session.handlers import Handling
@@ -646,7 +646,7 @@ class SuspendedHandlers:
     _known: dict[Rounds, list[str]] = attrs.field(factory=dict[Rounds, list[str]], init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = shares(self.limits.requests.suspended_max, self.limits)
+        self._places = request_shares("suspended_max", self.limits)
 
     @property
     def suspended(self) -> list[Handling]:
@@ -689,14 +689,12 @@ class SuspendedHandlers:
 
     def rejection(self, rounds: Rounds) -> str | None:
         """Return the reason why a handler cannot ask, with the setting; None if it can."""
-        handlers_max, client = self.limits.requests.suspended_max, rounds.handling.request.client
-        if rounds in self._waiting or self._places.may_take(client):
+        exceeded = self._places.exceeded(rounds.handling.request.client)
+        if rounds in self._waiting or exceeded is None:
             return None
-        if not handlers_max:
+        if not self.limits.requests.suspended_max:
             return "only resumable handlers may ask here (limits.requests.suspended_max=0)"
-        is_own = self._places.is_over_own_maximum(client)
-        setting = setting_text(f"suspended_max={handlers_max}", self.limits, is_own=is_own)
-        return f"too many handlers wait for answers{setting}"
+        return f"too many handlers wait for answers{exceeded}"
 
     def find_by_retry(self, request: IncomingRequest) -> Rounds:
         """Return the rounds that a retry belongs to.

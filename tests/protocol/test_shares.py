@@ -128,7 +128,7 @@ def test_one_client_alone_may_use_its_maximum():
 
 @pytest.mark.parametrize("total_max", [1, 2, 7, 100, 1024])
 def test_it_takes_more_than_the_logarithm_of_clients_to_take_all_places(total_max):
-    shares = Shares(total_max, total_max)
+    shares = Shares(total_max, 1, "limit")
     clients = 0
     while shares.total < total_max:
         while shares.may_take(clients):
@@ -138,7 +138,7 @@ def test_it_takes_more_than_the_logarithm_of_clients_to_take_all_places(total_ma
 
 
 def test_clients_that_take_all_they_can_have_equal_shares_in_the_end_and_leave_one_share():
-    shares = Shares(1000, 1000)
+    shares = Shares(1000, 1, "limit")
     for round_ in range(6000):
         client = round_ % 9
         if round_ > 100 and shares.taken_by(client) > 1:
@@ -273,29 +273,28 @@ class Admitted(RuleBasedStateMachine):
             return
         admission = self.admission
         assert admission.running == len(self.running)
-        assert admission.queued == len(admission._queue) == len(self.waiting)
-        assert admission._queued_bytes.total == sum(each.size_bytes for each in self.waiting)
+        assert admission.queued == len(self.waiting)
+        waiting = admission._waiting
+        assert (waiting is None) == (not self.waiting)
+        if waiting is not None:
+            size_bytes = sum(each.size_bytes for each in self.waiting)
+            assert waiting.queued_bytes.total == size_bytes
+            assert len(waiting.queue) == len(self.waiting)
         total_max = self.limits.in_flight_max * self.limits.all_clients_factor
         assert len(self.running) <= total_max
         assert len(self.waiting) <= self.limits.queued_max * self.limits.all_clients_factor
 
     @invariant()
     def no_client_waits_for_a_place_that_it_may_take(self):
-        total_max = 0 if not hasattr(self, "admission") else self.admission._queue.places.total_max
+        total_max = 0 if not hasattr(self, "admission") else self.admission._places.total_max
         free = total_max - len(self.running)
         for client in {each.client for each in self.waiting}:
             assert self.running_of(client) >= min(self.limits.in_flight_max, free)
 
     @invariant()
     def nothing_is_kept_of_clients_that_have_left(self):
-        if not (self.running or self.waiting or not hasattr(self, "admission")):
-            admission = self.admission
-            for places in (admission._queue.places, admission._queued, admission._queued_bytes):
-                assert places.total == 0
-                assert not places._taken
-            assert not admission._queue._items
-            assert not admission._queue._turns
-            assert not admission._queue._numbers
+        if not (self.running or not hasattr(self, "admission")):
+            assert not self.admission._places._taken
 
 
 def test_no_client_starves_and_all_bounds_hold():
