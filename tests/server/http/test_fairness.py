@@ -8,9 +8,10 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, Server
+from mcp_trio._protocol.shares import client_key
 from mcp_trio.limits import HttpLimits, RequestLimits
 from mcp_trio.recording import replay
-from tests.server.http.conftest import call, harbour, request, site_of, text
+from tests.server.http.conftest import call, harbour, hello, request, site_of, text
 
 FLOOD, OTHER, THIRD = "192.0.2.1", "192.0.2.2", "2001:db8::1"
 SLOW_SECONDS = 9.0
@@ -241,3 +242,59 @@ def test_a_replay_lets_the_clients_take_the_same_turns(tmp_path, seed):
     assert not any(address in recorded for address in (FLOOD, OTHER, THIRD))
     assert "queued_max=2" in recorded
     assert replay(file, asking_server(**options)).is_complete
+
+
+# Sessions of legacy clients, and connections.
+
+
+def session_limits(sessions_max):
+    return {"limits": Limits(http=HttpLimits(sessions_max=sessions_max, session_unused_seconds=1))}
+
+
+@pytest.mark.parametrize("has_principals", [False, True], ids=["address", "principal"])
+async def test_sessions_of_one_client_leave_places_to_the_others(
+    open_site, has_principals, autojump_clock
+):
+    options = {"verify": verify} if has_principals else {}
+    site = await open_site(harbour(**session_limits(2)), **options)
+    flood, other = (
+        {"client": FLOOD if has_principals else address, "Authorization": token}
+        for address, token in zip((FLOOD, OTHER), TOKENS, strict=True)
+    )
+    for _ in range(2):
+        await site.open(**flood)
+    rejected = await site.ask("POST", hello("2025-11-25"), **flood)
+    assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+    problem = "there are too many sessions (limits.http.sessions_max)"
+    assert rejected.json["error"]["message"] == problem
+    client = await site.open(**other)
+    assert text((await client.ask(call("tide"))).json) == "high"
+    await client.delete()
+    assert site.runtime.sessions._places.taken_by(site_key(other, has_principals)) == 0
+
+
+def site_key(client, has_principals):
+    name = TOKENS[client["Authorization"]] if has_principals else None
+    return client_key(name, client["client"])
+
+
+async def test_a_new_session_replaces_an_unused_one_of_the_same_client(open_site, autojump_clock):
+    site = await open_site(harbour(**session_limits(1)))
+    other = await site.open(client=OTHER, ready=False)
+    oldest = await site.open(client=FLOOD, ready=False)
+    newest = await site.open(client=FLOOD)
+    assert (await oldest.ask(call("tide"))).status == 404
+    for client in (other, newest):
+        assert text((await client.ask(call("tide"))).json) == "high"
+
+
+async def test_a_client_without_a_session_replaces_any_unused_one(open_site, autojump_clock):
+    site = await open_site(harbour(**session_limits(1)))
+    unused = [await site.open(client=client, ready=False) for client in (FLOOD, OTHER)]
+    third = await site.open(client=THIRD)
+    assert text((await third.ask(call("tide"))).json) == "high"
+    statuses = [(await each.ask(call("tide"))).status for each in unused]
+    assert statuses == [404, 200]
+    rejected = await site.ask("POST", hello("2025-11-25"), client="192.0.2.4")
+    problem = "there are too many sessions of all clients (limits.http.sessions_max, "
+    assert rejected.json["error"]["message"].startswith(problem)
