@@ -22,7 +22,15 @@ import msgspec
 import trio
 from http_attacks import call
 from http_wire import Response, ResponseReader
-from measurements import Meter, RunningTarget, new_table, running_target, show
+from measurements import (
+    POLL_SECONDS,
+    Meter,
+    RunningTarget,
+    descriptors_of,
+    new_table,
+    running_target,
+    show,
+)
 from target import allow_descriptors
 
 CLIENTS: Final = 20
@@ -30,7 +38,7 @@ SECONDS: Final = 6.0
 FLOOD_SECONDS: Final = 9.0
 """The duration of one slow call."""
 
-FILL_SECONDS: Final = 2.0
+FILL_SECONDS_MAX: Final = 30.0
 """The time that a flood has to arrive, before the others begin."""
 
 ANSWER_SECONDS_MAX: Final = 2 * FLOOD_SECONDS
@@ -204,7 +212,9 @@ async def measure(server: RunningTarget, flood: Flood) -> tuple[Latencies, Laten
         nursery.start_soon(meter.poll)
         for _ in range(flood.calls):
             nursery.start_soon(Client(0, port).flood, flood)
-        await trio.sleep(FILL_SECONDS)
+        with trio.move_on_after(FILL_SECONDS_MAX):
+            while descriptors_of(server.process) < flood.calls:  # noqa: ASYNC110
+                await trio.sleep(POLL_SECONDS)
         beside = await others(port, flood)
         nursery.cancel_scope.cancel()
     return without, beside, meter.rss_kib()[0] / 1024
