@@ -439,7 +439,11 @@ async def serve_native(
 
         async def take(stream: trio.SocketStream) -> None:
             client = client_of(stream)
-            ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
+            ends = SocketEnds(
+                fd=stream.socket.detach(),
+                chunk_bytes=limits.messages.chunk_bytes,
+                client=network_of(client),
+            )
             if start_leader is None:
                 await host.serve(ends, client=client)
             else:
