@@ -8,6 +8,7 @@ exit status is 1 if a call of theirs failed, or if their latency with the flood 
 """
 
 import argparse
+import ssl
 import statistics
 import sys
 import tempfile
@@ -64,6 +65,7 @@ class Flood:
         quick: The call of the others.
         goes_on: Whether the client repeats each call when it is answered.
         pause_seconds: The pause of the others between two calls.
+        has_tls: Whether the server uses TLS.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Flood:
     quick: bytes
     goes_on: bool = attrs.field(default=True, kw_only=True)
     pause_seconds: float = attrs.field(default=PAUSE_SECONDS, kw_only=True)
+    has_tls: bool = attrs.field(default=False, kw_only=True)
 
 
 def _call(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
@@ -80,12 +83,13 @@ def _call(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
 
 
 _WAIT: Final = _call("wait", {"seconds": FLOOD_SECONDS})
-_ECHO: Final = _call("echo", {"text": "quick"})
+ECHO: Final = _call("echo", {"text": "quick"})
 _ASK: Final = _call("ask", {}, **_ELICITATION)
 
 FLOODS: Final = (
-    Flood("256 slow calls", 256, _WAIT, _ECHO),
-    Flood("1,400 slow calls", 1400, _WAIT, _ECHO),
+    Flood("256 slow calls", 256, _WAIT, ECHO),
+    Flood("1,400 slow calls", 1400, _WAIT, ECHO),
+    Flood("1,400 connections with quick calls", 1400, ECHO, ECHO),
     Flood(
         "256 blocked threads",
         256,
@@ -139,12 +143,22 @@ class Client:
     Attributes:
         number: The number of the client, which is the last part of its address.
         port: The port of the server.
+        has_tls: Whether the server uses TLS.
     """
 
     number: int
     port: int
+    has_tls: bool = False
 
-    async def connect(self) -> trio.SocketStream:
+    async def connect(self) -> trio.abc.Stream:
+        stream = await self.connect_plainly()
+        if not self.has_tls:
+            return stream
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return trio.SSLStream(stream, context, https_compatible=True)
+
+    async def connect_plainly(self) -> trio.SocketStream:
         sock = trio.socket.socket()
         await sock.bind((f"127.0.0.{self.number + 2}", 0))
         await sock.connect(("127.0.0.1", self.port))
@@ -172,7 +186,7 @@ class Client:
             await trio.sleep(PAUSE_SECONDS)
 
 
-async def _answer(stream: trio.SocketStream, request: bytes) -> Response | None:
+async def _answer(stream: trio.abc.Stream, request: bytes) -> Response | None:
     """Send a request, and return its response; None if the server closes the connection."""
     reader = ResponseReader()
     try:
@@ -186,13 +200,14 @@ async def _answer(stream: trio.SocketStream, request: bytes) -> Response | None:
     return None
 
 
-async def others(port: int, flood: Flood) -> Latencies:
+async def others(port: int, flood: Flood, seconds: float = SECONDS) -> Latencies:
     """Let all clients but the first call for some seconds, and return their latencies."""
     latencies = Latencies()
     async with trio.open_nursery() as nursery:
         for number in range(1, CLIENTS):
-            nursery.start_soon(Client(number, port).call_repeatedly, flood, latencies)
-        await trio.sleep(SECONDS)
+            client = Client(number, port, flood.has_tls)
+            nursery.start_soon(client.call_repeatedly, flood, latencies)
+        await trio.sleep(seconds)
         # Also count the calls that the flood delays for longer.
         expected = len(latencies.ms) + len(latencies.failures) + CLIENTS - 1
         with trio.move_on_after(ANSWER_SECONDS_MAX):

@@ -37,6 +37,7 @@ LIMITS: Final[Mapping[str, Limits]] = {
     ),
     "default": Limits(),
     "fair": Limits(),
+    "many": Limits(http=HttpLimits(connections_max=8192)),
 }
 # The requests of `harmful_requests.py` name this path and this host.
 HTTP_OPTIONS: Final[Mapping[str, Any]] = {"path": "/outer", "hosts": ["x"]}
@@ -119,13 +120,16 @@ def main() -> None:
     parser.add_argument("--transport", choices=serve_sockets.STARTS, required=True)
     parser.add_argument("--address", default="0", help="a port, or the path of a socket file")
     parser.add_argument("--limits", choices=LIMITS, required=True)
+    parser.add_argument("--certificate", help="a file with a certificate and its key")
     options = parser.parse_args()
     allow_descriptors()
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     server = Server("target", limits=LIMITS[options.limits])
     for tool in (echo, large, pour, wait, block, ask, tasks):
         server.tool(tool)
-    more = HTTP_OPTIONS if options.limits in {"http", "fair"} else {}
+    more = HTTP_OPTIONS if options.limits in {"http", "fair", "many"} else {}
+    if options.certificate is not None:
+        more = {**more, "certfile": options.certificate}
     serve_sockets.run(server, options.transport, options.address, **more)
 
 
