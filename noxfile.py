@@ -186,6 +186,7 @@ def hostile(session: nox.Session) -> None:
     """Attack servers at both HTTP hosts, and measure the cost and the delay of other clients."""
     install(session)
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
+    session.run("python", "tools/attacks/fairness.py")
 
 
 @nox.session(default=False)

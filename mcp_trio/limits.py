@@ -95,16 +95,21 @@ class RequestLimits(_Options):
 
     # Requests that are received.
     in_flight_max: int = 256
-    """Handlers that run at the same time in one session; further requests are queued."""
+    """Handlers of one client that run at the same time in one session; more requests are queued."""
 
     queued_max: int = 1024
-    """Requests in the queue of one session; more are rejected."""
+    """Requests of one client in the queue of one session; more are rejected."""
 
     queued_bytes_max: int = 8 * MIB
-    """Bytes of the requests in the queue of one session; more are rejected."""
+    """Bytes of the requests of one client in the queue of one session; more are rejected."""
 
     threads_max: int = 40
-    """Threads for `def` handlers in one session."""
+    """Threads for `def` handlers of one client in one session."""
+
+    all_clients_factor: int = attrs.field(default=4, validator=attrs.validators.ge(2))
+    """All clients that share one session, by stateless requests over HTTP, may together use this
+    multiple of each limit that counts for one client. A client takes a place only while it has
+    fewer than are free."""
 
     first_request_seconds: float = 60.0
     """Seconds in which a client on WebSocket, Unix or TCP has to send its first request."""
@@ -126,13 +131,13 @@ class RequestLimits(_Options):
     """URL elicitations whose completion is still reported; older ones are forgotten."""
 
     suspended_max: int = 256
-    """Handlers that wait for the next round of their request (`input_required`)."""
+    """Handlers of one client that wait for the next round of their request (`input_required`)."""
 
     suspended_seconds: float = 600.0
     """Seconds for which a handler waits for the next round of its request."""
 
     replies_kept_bytes_max: int = 8 * MIB
-    """Bytes of replies that are kept for a client that repeats a round."""
+    """Bytes of replies that are kept for one client, which may repeat a round."""
 
     state_bytes_max: int = 8 * KIB
     """Bytes of a sealed `requestState`, as it is sent."""
@@ -202,7 +207,11 @@ class HttpLimits(_Options):
 
     # Connections, and requests on them.
     connections_max: int = 4096
-    """Open connections of a listener, also for WebSocket, Unix and TCP."""
+    """Open connections of one client address to a listener, also for WebSocket, Unix and TCP."""
+
+    all_clients_factor: int = attrs.field(default=2, validator=attrs.validators.ge(2))
+    """All clients together may have this multiple of `connections_max` and `sessions_max`. A client
+    takes a place only while it has fewer than are free."""
 
     headers_bytes_max: int = 32 * KIB
     """Bytes of a request line and its headers."""
@@ -222,9 +231,12 @@ class HttpLimits(_Options):
     watch_after_seconds: float = 0.25
     """Seconds that a request runs before the server watches for a disconnect of its client."""
 
+    clients_remembered_max: int = 4096
+    """Addresses of clients without a principal that a server tells apart in stateless requests."""
+
     # Sessions, and their event streams.
     sessions_max: int = 10_000
-    """Open sessions of a server."""
+    """Open sessions of one client of a server: of a principal, or of an address without one."""
 
     session_idle_seconds: float = 1800.0
     """Seconds after which a session without requests and streams is closed."""

@@ -638,19 +638,29 @@ class RelatedMessage(bytes):
 
 
 class PrincipalMessage(bytes):
-    """A received message whose sender the transport has authenticated as `principal`."""
+    """A received message with its sender.
 
-    principal: str
+    Attributes:
+        principal: The sender as the transport has authenticated it; None if it is not.
+        client: The number of the sender among the clients without a principal that share the
+            channel. It is 0 where they share none.
+    """
 
-    def __new__(cls, message: bytes, principal: str) -> Self:
+    principal: str | None
+    client: int
+
+    def __new__(cls, message: bytes, principal: str | None, client: int = 0) -> Self:
         self = bytes.__new__(cls, message)
         self.principal = principal
+        self.client = client
         return self
 
 
-def with_principal(message: bytes, principal: str | None) -> bytes:
-    """Return a received message with its authenticated sender; None: there is none."""
-    return message if principal is None else PrincipalMessage(message, principal)
+def with_sender(message: bytes, principal: str | None, client: int = 0) -> bytes:
+    """Return a received message with its sender, if anything is known about it."""
+    if principal is None and not client:
+        return message
+    return PrincipalMessage(message, principal, client)
 
 
 class DecodedMessage(bytes):
@@ -658,16 +668,21 @@ class DecodedMessage(bytes):
 
     Attributes:
         message: The decoded message or batch.
-        principal: The authenticated sender; None if there is none.
+        principal: As of `PrincipalMessage`.
+        client: As of `PrincipalMessage`.
     """
 
     message: Message | Batch
     principal: str | None
+    client: int
 
-    def __new__(cls, data: bytes, message: Message | Batch, principal: str | None) -> Self:
+    def __new__(
+        cls, data: bytes, message: Message | Batch, principal: str | None, client: int = 0
+    ) -> Self:
         self = bytes.__new__(cls, data)
         self.message = message
         self.principal = principal
+        self.client = client
         return self
 
 

@@ -225,6 +225,9 @@ def _metadata_missing() -> _Rejected:
 # The first request of a client, sent before the protocol version is known.
 _FIRST_METHODS: Final = frozenset({methods.INITIALIZE, methods.DISCOVER})
 
+# A tuple, because the union of the two would be created anew by each `isinstance`.
+_WITH_SENDER: Final = (DecodedMessage, PrincipalMessage)
+
 _NO_RESULT_TYPES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -278,7 +281,9 @@ class Connection:
     _decoder: Decoder = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
-    _principal: str | None = attrs.field(default=None, init=False)  # of the message being received
+    # Of the message that is being received.
+    _principal: str | None = attrs.field(default=None, init=False)
+    _client: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
@@ -317,11 +322,11 @@ class Connection:
         """Return the event for a received message; never raises."""
         if type(data) is Oversized:
             return self._receive_oversized(data)
-        if isinstance(data, DecodedMessage):
-            self._principal, message = data.principal, data.message
+        if isinstance(data, _WITH_SENDER):
+            self._principal, self._client = data.principal, data.client
         else:
-            self._principal = data.principal if isinstance(data, PrincipalMessage) else None
-            message = self._decoder.decode(data)
+            self._principal, self._client = None, 0
+        message = data.message if isinstance(data, DecodedMessage) else self._decoder.decode(data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
@@ -526,7 +531,8 @@ class Connection:
             if metadata and without_meta
             else progress_token_of(row, params, raw)
         )
-        request = IncomingRequest(request_id, row, params, size_bytes, token, peer)
+        client = self._client if self._principal is None else self._principal
+        request = IncomingRequest(request_id, row, params, size_bytes, token, peer, client)
         self.incoming.add(request)
         return RequestReceived(request)
 

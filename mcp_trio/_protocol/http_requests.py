@@ -70,6 +70,10 @@ STATUS_OF_ERROR: Final[Mapping[int, int]] = {
 """The HTTP status of a stateless error response, by its code; otherwise the status is 200."""
 
 
+RETRY_SECONDS: Final = "1"
+"""The value of `Retry-After` in the rejection of a request that a limit caused."""
+
+
 @attrs.frozen(kw_only=True)
 class Rejection:
     """The request is rejected with an HTTP status and a JSON-RPC error."""

@@ -1,4 +1,4 @@
-"""Open requests in both directions: their ids, states, time limits, progress and admission.
+"""Open requests in both directions: their ids, states, time limits and progress.
 
 Both sides number their requests independently, so there are two tables of requests. Ids keep their
 JSON type: `1` and `"1"` are different requests.
@@ -24,7 +24,6 @@ from mcp_trio._jsonrpc.messages import Malformed
 from mcp_trio._protocol.metadata import UNKNOWN_PEER, Peer
 from mcp_trio._protocol.methods import FastEnum, Method
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
-from mcp_trio.limits import Limits
 
 RequestId: TypeAlias = int | str
 
@@ -118,6 +117,8 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         size_bytes: The size of the message.
         progress_token: The token for progress notifications; None if the peer wants none.
         peer: The sender.
+        client: The key by which clients that share a session are told apart: the principal, or a
+            number that the channel gives to each address. See `shares.py`.
         progress_last: The progress reported last; it must increase.
         state: The state.
     """
@@ -128,6 +129,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     size_bytes: int = 0
     progress_token: RequestId | None = None
     peer: Peer = UNKNOWN_PEER
+    client: str | int = 0
     progress_last: float | None = None
     state: IncomingState = IncomingState.RECEIVED
 
@@ -390,84 +392,6 @@ def oversized_response_id(beginning: Malformed, waiting: Collection[RequestId]) 
     if beginning.id is None and len(waiting) == 1:
         return next(iter(waiting))
     return beginning.id
-
-
-# Admission.
-
-
-@attrs.define
-class Admission:
-    """The slots of running handlers, and the queue of requests that wait for one.
-
-    The queue is bounded by count and by bytes. No method waits.
-    """
-
-    limits: Limits
-    running: int = attrs.field(default=0, init=False)
-    _queue: dict[IncomingRequest, None] = attrs.field(
-        factory=dict[IncomingRequest, None], init=False
-    )
-    _queued_bytes: int = attrs.field(default=0, init=False)
-
-    @property
-    def queued(self) -> int:
-        """The number of requests in the queue."""
-        return len(self._queue)
-
-    def has_free_slot(self) -> bool:
-        """Return whether a request that arrives now may run at once."""
-        return self.running < self.limits.requests.in_flight_max and not self._queue
-
-    def enter(self) -> None:
-        """Take a slot for a handler."""
-        self.running += 1
-
-    def rejection(self, request: IncomingRequest) -> str | None:
-        """Return why a request cannot be queued, with the setting; None if there is room."""
-        if len(self._queue) >= self.limits.requests.queued_max:
-            queued_max = self.limits.requests.queued_max
-            return f"too many requests wait (limits.requests.queued_max={queued_max})"
-        if self._queued_bytes + request.size_bytes > self.limits.requests.queued_bytes_max:
-            return (
-                "the requests that wait are too large"
-                f" (limits.requests.queued_bytes_max={self.limits.requests.queued_bytes_max})"
-            )
-        return None
-
-    def wait(self, request: IncomingRequest) -> None:
-        """Add a request to the queue; the caller has checked `rejection`."""
-        self._queue[request] = None
-        self._queued_bytes += request.size_bytes
-
-    def leave(self) -> IncomingRequest | None:
-        """Free the slot of a finished handler.
-
-        Returns:
-            The request that has waited longest, if it may run now. It is no longer in the queue;
-            call `enter` for it.
-        """
-        self.running -= 1
-        if not self._queue or self.running >= self.limits.requests.in_flight_max:
-            return None
-        request = next(iter(self._queue))
-        del self._queue[request]
-        self._queued_bytes -= request.size_bytes
-        return request
-
-    def withdraw(self, request: IncomingRequest) -> bool:
-        """Remove a cancelled request from the queue; return whether it was there."""
-        if request not in self._queue:
-            return False
-        del self._queue[request]
-        self._queued_bytes -= request.size_bytes
-        return True
-
-    def withdraw_all(self) -> list[IncomingRequest]:
-        """Empty the queue at the end of the session; return the requests, which never run."""
-        waiting = list(self._queue)
-        self._queue.clear()
-        self._queued_bytes = 0
-        return waiting
 
 
 # Request states, with which a client continues a stateless request.

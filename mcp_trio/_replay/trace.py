@@ -35,7 +35,7 @@ from mcp_trio._journal.records import (
     message_position,
 )
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import with_principal
+from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
@@ -273,7 +273,7 @@ def request_data(journal: Sequence[Record], lane: str) -> bytes:
 
 
 def received_data(record: Record) -> bytes | Oversized:
-    """Return what the transport delivered for an `in` record, with its principal.
+    """Return what the transport delivered for an `in` record, with its sender.
 
     For a message over the size limit that is the beginning of the message.
     """
@@ -281,7 +281,7 @@ def received_data(record: Record) -> bytes | Oversized:
     assert data is not None
     if "discarded" in envelope:
         return Oversized(size=envelope["discarded"], prefix=data)
-    return with_principal(data, envelope.get("principal"))
+    return with_sender(data, envelope.get("principal"), envelope.get("client", 0))
 
 
 # Loading ------------------------------------------------------------------------------------------
@@ -464,6 +464,7 @@ def _check_in(record: Record) -> None:
     envelope = record.envelope or {}
     is_valid = isinstance(envelope.get("discarded", 0), int)
     is_valid = is_valid and isinstance(envelope.get("principal", ""), str)
+    is_valid = is_valid and isinstance(envelope.get("client", 0), int)
     if body_bytes(record) is None or not is_valid:
         raise RecordingError(f"record {record.number}: an `in` record without a valid message")
 

@@ -32,7 +32,7 @@ from mcp_trio._server.elicitation import (
 )
 from mcp_trio._server.introspection import returns_awaitable
 from mcp_trio._server.locks import NO_RESULT, TaskLock, ThreadLock
-from mcp_trio._server.threads import ThreadBridge
+from mcp_trio._server.threads import Limiter, ThreadBridge
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.effects import (
     Effect,
@@ -77,7 +77,7 @@ class Context(BaseContext):
     """The context of an `async def` handler; each `await` of it is a Trio checkpoint."""
 
     # Replaces the session's limiter of threads; set if a handler in a thread reads a resource.
-    _limiter: trio.CapacityLimiter | None = None
+    _limiter: Limiter | None = None
 
     # Time and randomness.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
-import trio
 
 from mcp_trio import types
 from mcp_trio._protocol.client_features import OpenElicitations
@@ -34,7 +33,7 @@ from mcp_trio._server.results import prompt_result, resource_result, tool_result
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.subscriptions import Announcer, Subscription, Subscriptions, honoured_filter
-from mcp_trio._server.threads import ThreadBridge, run_in_thread
+from mcp_trio._server.threads import Limiter, ThreadBridge, Threads, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import Handling
@@ -89,7 +88,7 @@ class ServedSession:
     # These are created on first use, to save the memory of idle sessions.
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
-    _limiter: trio.CapacityLimiter | None = attrs.field(default=None, init=False)
+    _made_threads: Threads | None = attrs.field(default=None, init=False)
 
     @property
     def server(self) -> "Server":
@@ -106,10 +105,10 @@ class ServedSession:
         return self._elicitations
 
     @property
-    def _threads(self) -> trio.CapacityLimiter:
-        if self._limiter is None:
-            self._limiter = trio.CapacityLimiter(self.registry.limits.requests.threads_max)
-        return self._limiter
+    def _threads(self) -> Threads:
+        if self._made_threads is None:
+            self._made_threads = Threads(self.registry.limits)
+        return self._made_threads
 
     def on_session_open(self, session: Session) -> None:
         """Start announcing changes to the client; called when the session opens."""
@@ -206,7 +205,7 @@ class ServedSession:
                 self._session.sequencer,
                 innermost=None if lane is None else lane.child(has_own_pace=True),
             )
-            await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads)
+            await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads.of(0))
         else:
             value: Any = handler(**keywords)
             if hasattr(value, "__await__"):
@@ -260,7 +259,7 @@ class ServedSession:
         return await self._read(handling, params.uri)
 
     async def read_for_handler(
-        self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
+        self, handling: Handling, uri: str, *, limiter: Limiter | None = None
     ) -> types.ReadResourceResult:
         """Read a resource of this server as a part of another request.
 
@@ -278,7 +277,7 @@ class ServedSession:
         return result
 
     async def _read(
-        self, handling: Handling, uri: str, limiter: trio.CapacityLimiter | None = None
+        self, handling: Handling, uri: str, limiter: Limiter | None = None
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
             resource, values = self._find_resource(uri)
@@ -330,11 +329,12 @@ class ServedSession:
         """Answer `subscriptions/listen`, when the session closes."""
         if self._subscriptions is None:
             self._subscriptions = Subscriptions(self.registry.limits, self._session)
-        self._subscriptions.check_room(params.notifications)
+        client = handling.request.client
+        self._subscriptions.check_room(client, params.notifications)
         capabilities = handling.session.connection.current_capabilities()
         wanted = honoured_filter(params, capabilities, self._is_readable)
         subscription = Subscription(self.announcer.notifier, handling, wanted)
-        return await self._subscriptions.run(subscription)
+        return await self._subscriptions.run(client, subscription)
 
     def _is_readable(self, uri: str) -> bool:
         try:
@@ -389,14 +389,14 @@ class ServedSession:
         registered: Registered,
         handling: Handling,
         arguments: Any,
-        limiter: trio.CapacityLimiter | None = None,
+        limiter: Limiter | None = None,
     ) -> Any:
         """Return the value that a handler returns.
 
         If this is cancelled while the handler's thread runs, the thread is abandoned.
         """
         if registered.runs_in_thread:
-            limiter = limiter or self._threads
+            limiter = limiter or self._threads.of(handling.request.client)
             return await self._call_in_thread(registered, handling, arguments, limiter)
         signature = registered.signature
         takes_context = signature.context_parameter is not None
@@ -410,7 +410,7 @@ class ServedSession:
         registered: Registered,
         handling: Handling,
         arguments: Any,
-        limiter: trio.CapacityLimiter,
+        limiter: Limiter,
     ) -> Any:
         innermost = LANE.get()
         if innermost is not None:

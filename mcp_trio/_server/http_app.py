@@ -21,6 +21,7 @@ from mcp_trio._jsonrpc.messages import Malformed, Notification
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import (
+    RETRY_SECONDS,
     SESSION_ID,
     STATUS_OF_ERROR,
     EndSession,
@@ -290,10 +291,15 @@ class McpEndpoint:
             channel.notify(routing_result.message)
             await asked.answer(202)
             return
-        message, principal = routing_result.message, asked.request.principal
-        narrow = not asked.request.accepts_event_streams
+        message, request = routing_result.message, asked.request
         slot, steps = self._delivered(
-            asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
+            asked,
+            lambda: channel.deliver(
+                message,
+                request.principal,
+                address=request.client,
+                is_narrow=not request.accepts_event_streams,
+            ),
         )
         carrier = StreamSender(
             limits=limits,
@@ -327,15 +333,17 @@ def begun_session(
     if runtime.is_closing:
         raise RejectedError(closing(request_id))
     try:
-        return runtime.begin_session(asked.request.principal, transport=transport)
-    except TooManySessionsError:
-        raise RejectedError(too_many_sessions(request_id)) from None
+        return runtime.begin_session(
+            asked.request.principal, address=asked.request.client, transport=transport
+        )
+    except TooManySessionsError as error:
+        raise RejectedError(_busy(503, str(error), request_id)) from None
 
 
-def too_many_sessions(request_id: RequestId | None = None) -> Rejection:
-    """Return the rejection (503) of a session beyond the maximum."""
-    text = "there are too many sessions (limits.http.sessions_max)"
-    return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
+def _busy(status: int, text: str, request_id: RequestId | None = None) -> Rejection:
+    """Return the rejection of a request that the client may repeat after a while."""
+    headers = [("Retry-After", RETRY_SECONDS)]
+    return Rejection(status=status, code=SERVER_BUSY, text=text, id=request_id, headers=headers)
 
 
 def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerStream:
@@ -378,12 +386,12 @@ def _ended(begun: HttpSession, request_id: RequestId | None) -> Rejection | None
 
 def closing(request_id: RequestId | None = None) -> Rejection:
     """Return the rejection (503) of a request that arrives while the server closes."""
-    return Rejection(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
+    return _busy(503, "the server is closing", request_id)
 
 
 def _lost(request_id: RequestId | None) -> Rejection:
     text = "the session of stateless requests was lost, and another one is about to begin"
-    return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
+    return _busy(503, text, request_id)
 
 
 def _nothing_behind(event_id: str) -> Rejection:
@@ -406,7 +414,7 @@ def _undeliverable(error: Exception, request_id: RequestId) -> Rejection:
         text = f"an unfinished request has the same id: {request_id!r}"
         return Rejection(status=400, text=text, id=request_id)
     text = "too many requests of this session wait for answers (limits.http.streams_max)"
-    return Rejection(status=429, code=SERVER_BUSY, text=text, id=request_id)
+    return _busy(429, text, request_id)
 
 
 _EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
@@ -518,11 +526,11 @@ class WebSocketEndpoint:
             await upgrade.reject(closing())
             return
         try:
-            with self.runtime.sessions.counted_websocket():
+            with self.runtime.sessions.counted_websocket(admitted.principal, admitted.client):
                 channel = await accept_websocket(upgrade, admitted, self.runtime.server.limits)
                 await self.runtime.serve(channel)
-        except TooManySessionsError:
-            await upgrade.reject(too_many_sessions())
+        except TooManySessionsError as error:
+            await upgrade.reject(_busy(503, str(error)))
 
 
 # The application --------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import trio
 
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
+from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.http_options import HttpStores, SessionFacts
 from mcp_trio._server.lifespan import EnteredLifespan
@@ -70,19 +71,22 @@ _CHECKS_PER_IDLE_TIME = 10
 
 
 class TooManySessionsError(Exception):
-    """The server has `limits.http.sessions_max` open sessions, and none of them can be closed."""
+    """The client has its share of sessions, and none that can be closed; the text says which."""
 
 
 @attrs.define(eq=False)
 class HttpSession:
     """A legacy session with its channel and its principal.
 
-    `used_at` is the time of the client's last request.
+    Attributes:
+        client: The key by which the client's sessions are counted.
+        used_at: The time of the client's last request.
     """
 
     id: str
     channel: SessionChannel
     principal: str | None
+    client: Client
     used_at: float
     _registry: "Sessions"
     session: RunningSession | None = attrs.field(default=None, init=False)
@@ -127,8 +131,14 @@ class Sessions:
     limits: Limits
     stores: HttpStores = attrs.field(factory=HttpStores)
     _open: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
-    _unused: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
-    _connected: int = attrs.field(default=0, init=False)
+    # The unused sessions of each client, the oldest first; the client that came first is the first.
+    _unused: dict[Client, dict[str, HttpSession]] = attrs.field(
+        factory=dict[Client, dict[str, HttpSession]], init=False
+    )
+    _places: Shares = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = http_shares("sessions_max", self.limits)
 
     def __iter__(self) -> Iterator[HttpSession]:
         return iter(tuple(self._open.values()))
@@ -136,13 +146,21 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, principal: str | None, *, transport: str = "http") -> HttpSession:
+    def begin(
+        self, principal: str | None, *, address: str | None = None, transport: str = "http"
+    ) -> HttpSession:
         """Add a session, with a random id that cannot be guessed.
+
+        Args:
+            principal: The authenticated user; None without authentication.
+            address: The address of the client.
+            transport: The name of the transport.
 
         Raises:
             TooManySessionsError: There are too many sessions.
         """
-        self._make_room()
+        client = client_key(principal, address)
+        self._make_room(client)
         session_id, make = secrets.token_urlsafe(_ID_BYTES), self.stores.events
         channel = SessionChannel(
             self.limits,
@@ -151,8 +169,9 @@ class Sessions:
             principal=principal,
             events=None if make is None else make(session_id),
         )
-        opened = HttpSession(session_id, channel, principal, trio.current_time(), self)
-        self._open[opened.id] = self._unused[opened.id] = opened
+        opened = HttpSession(session_id, channel, principal, client, trio.current_time(), self)
+        self._open[opened.id] = self._unused.setdefault(client, {})[opened.id] = opened
+        self._places.take(client)
         return opened
 
     def publish(self, session: HttpSession) -> None:
@@ -176,37 +195,45 @@ class Sessions:
         return facts is not None and facts.principal == principal
 
     @contextmanager
-    def counted_websocket(self) -> Generator[None]:
+    def counted_websocket(self, principal: str | None, address: str | None) -> Generator[None]:
         """Count a WebSocket session within the block: it has no id, but counts for the limit.
 
         Raises:
             TooManySessionsError: There are too many sessions.
         """
-        self._make_room()
-        self._connected += 1
+        client = client_key(principal, address)
+        self._make_room(client)
+        self._places.take(client)
         try:
             yield
         finally:
-            self._connected -= 1
+            self._places.give_back(client)
 
-    def _make_room(self) -> None:
-        """Close the oldest unused session, if the maximum of sessions is reached.
+    def _make_room(self, client: Client) -> None:
+        """Close the oldest unused session of a client that has its share of sessions.
+
+        A client without a session gets the place of any unused one, if all places are taken.
 
         Raises:
-            TooManySessionsError: No session is unused.
+            TooManySessionsError: No such session is unused.
         """
-        if len(self._open) + self._connected < self.limits.http.sessions_max:
+        exceeded = self._places.exceeded(client)
+        if exceeded is None:
             return
-        unused = next((each for each in self._unused.values() if each.is_resting), None)
+        of_client = self._unused.get(client, {}).values()
+        unused = next((each for each in of_client if each.is_resting), None)
+        if unused is None and not self._places.taken_by(client):
+            everyone = (each for unused in self._unused.values() for each in unused.values())
+            unused = next((each for each in everyone if each.is_resting), None)
         if unused is None:
-            raise TooManySessionsError
+            raise TooManySessionsError(f"there are too many sessions{exceeded}")
         unused.close()
         self.forget(unused)
 
     def used(self, session_id: str) -> HttpSession:
         """Return the session with a known id, and note that its client has used it now."""
         session = self._open[session_id]
-        self._unused.pop(session_id, None)
+        self._forget_unused(session)
         session.used_at = trio.current_time()
         return session
 
@@ -223,8 +250,14 @@ class Sessions:
     def forget(self, session: HttpSession) -> None:
         """Remove a session: from now on its id is unknown, and requests for it are answered 404."""
         if self._open.pop(session.id, None) is not None:
-            self._unused.pop(session.id, None)
+            self._places.give_back(session.client)
+            self._forget_unused(session)
             self.stores.sessions.forget(session.id)
+
+    def _forget_unused(self, session: HttpSession) -> None:
+        unused = self._unused.get(session.client)
+        if unused is not None and unused.pop(session.id, None) is not None and not unused:
+            del self._unused[session.client]
 
     async def expire(self) -> None:
         """Close sessions whose client was idle for `limits.http.session_idle_seconds`.
@@ -242,7 +275,8 @@ class Sessions:
         idle_seconds = self.limits.http.session_idle_seconds
         unused_seconds = min(idle_seconds, self.limits.http.session_unused_seconds)
         for session in self:
-            seconds = unused_seconds if session.id in self._unused else idle_seconds
+            is_unused = session.id in self._unused.get(session.client, ())
+            seconds = unused_seconds if is_unused else idle_seconds
             if session.used_at <= now - seconds and session.is_resting:
                 session.close()
 
@@ -433,13 +467,15 @@ class Runtime:
             on_ended=on_ended,
         )
 
-    def begin_session(self, principal: str | None, *, transport: str = "http") -> HttpSession:
+    def begin_session(
+        self, principal: str | None, *, address: str | None = None, transport: str = "http"
+    ) -> HttpSession:
         """Open a legacy session, which is removed from the registry when it has ended.
 
         Raises:
             TooManySessionsError: There are too many sessions.
         """
-        opened = self.sessions.begin(principal, transport=transport)
+        opened = self.sessions.begin(principal, address=address, transport=transport)
         try:
             opened.session = self._start(opened.channel, opened.forget)
         except BaseException:

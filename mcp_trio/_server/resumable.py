@@ -115,7 +115,7 @@ class SealedRounds:
         if state is None:
             raise invalid_state_error()
         answers = _answers(state.pending, params.input_responses or {})
-        take = functools.partial(self._take, state)
+        take = functools.partial(self._take, state, handling.request.client)
         used = await _performed(handling, "state.take", Used, take) if self.store else Used()
         if used.reply is not msgspec.UNSET:
             return used.reply
@@ -230,11 +230,10 @@ class SealedRounds:
     def _open(self, handling: Handling, text: str, version: str) -> State | None:
         return self.sealer.open(text, _binding(handling), version=version, now=time.time())
 
-    async def _take(self, state: State) -> Used:
+    async def _take(self, state: State, client: str | int) -> Used:
         assert self.store is not None
-        if await self.store.take(
-            _key(state), seconds=self.sealer.limits.requests.state_chain_seconds
-        ):
+        seconds = self.sealer.limits.requests.state_chain_seconds
+        if await self.store.take(_key(state), seconds=seconds, client=client):
             return Used()
         reply = await self.store.kept(_key(state))
         return Used(before=True, reply=msgspec.UNSET if reply is None else msgspec.Raw(reply))

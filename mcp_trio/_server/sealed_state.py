@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import attrs
 import msgspec
 
+from mcp_trio._protocol.shares import Shares
 from mcp_trio._session.journal import Step, StepId
 from mcp_trio.errors import SERVER_BUSY, LocalProtocolError, RequestError
 from mcp_trio.limits import MIB, Limits
@@ -270,8 +271,12 @@ class StateStore(Protocol):
     A key identifies one round of one request. The store may forget a key after `seconds`.
     """
 
-    async def take(self, key: str, *, seconds: float) -> bool:
-        """Mark a state as used, atomically; return False if it was used before."""
+    async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
+        """Mark a state as used, atomically; return False if it was used before.
+
+        `client` is the principal of the client, or a number that stands for its address. A store
+        that limits its states counts them by client, so that no client fills it for the others.
+        """
         ...
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
@@ -285,7 +290,12 @@ class StateStore(Protocol):
 
 class _Used(NamedTuple):
     ends: float
+    client: str | int
     reply: bytes | None = None
+
+
+# All clients together may use this multiple of the limits of one client.
+_ALL_CLIENTS_FACTOR: Final = 4
 
 
 @attrs.define(eq=False)
@@ -293,45 +303,53 @@ class MemoryStore:
     """A `StateStore` in the memory of this process, for a server with one instance.
 
     When the store is full, expired states are removed, the oldest first, up to the first state that
-    has not expired.
+    has not expired. All clients together may have four times as much as one.
 
     Attributes:
-        states_max: The maximum number of used states; a full store rejects further retries.
-        reply_bytes_max: The maximum size of all kept results; a full store keeps no further result.
+        states_max: The maximum number of used states of one client, whose further retries are
+            rejected.
+        reply_bytes_max: The maximum size of all kept results of one client, of which no further
+            result is kept.
         now: The clock, in seconds.
     """
 
     states_max: int = 10_000
-    reply_bytes_max: int = 64 * MIB
+    reply_bytes_max: int = 16 * MIB
     now: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
     _used: OrderedDict[str, _Used] = attrs.field(factory=OrderedDict[str, _Used], init=False)
-    _reply_bytes: int = attrs.field(default=0, init=False)
+    _states: Shares = attrs.field(init=False)
+    _reply_bytes: Shares = attrs.field(init=False)
 
-    async def take(self, key: str, *, seconds: float) -> bool:
+    def __attrs_post_init__(self) -> None:
+        self._states = Shares(self.states_max, _ALL_CLIENTS_FACTOR, "states_max={}")
+        self._reply_bytes = Shares(self.reply_bytes_max, _ALL_CLIENTS_FACTOR, "reply_bytes_max={}")
+
+    async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
         """Mark a state as used; return False if it was used before.
 
         Raises:
             RequestError: The store is full (server busy).
         """
-        if len(self._used) >= self.states_max:
+        if not self._states.may_take(client):
             self._remove_expired()
         if key in self._used:
             return False
-        if len(self._used) >= self.states_max:
-            text = f"too many used states (states_max={self.states_max})"
-            raise RequestError(SERVER_BUSY, text)
-        self._used[key] = _Used(self.now() + seconds)
+        exceeded = self._states.exceeded(client)
+        if exceeded is not None:
+            raise RequestError(SERVER_BUSY, f"too many used states{exceeded}")
+        self._add(key, _Used(self.now() + seconds, client))
         return True
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
         """Keep the result of the retry that used a state, if there is room for it."""
+        used = self._used.get(key)
+        client = 0 if used is None else used.client  # None: it has expired
         size_bytes = len(reply)
-        if self._reply_bytes + size_bytes > self.reply_bytes_max:
+        if not self._reply_bytes.may_take(client, size_bytes):
             self._remove_expired()
-        if self._reply_bytes + size_bytes <= self.reply_bytes_max:
+        if self._reply_bytes.may_take(client, size_bytes):
             self._remove(key)
-            self._used[key] = _Used(self.now() + seconds, reply)
-            self._reply_bytes += size_bytes
+            self._add(key, _Used(self.now() + seconds, client, reply), size_bytes)
 
     async def kept(self, key: str) -> bytes | None:
         """Return the kept result; None if there is none."""
@@ -349,4 +367,10 @@ class MemoryStore:
     def _remove(self, key: str) -> None:
         used = self._used.pop(key, None)
         if used is not None:
-            self._reply_bytes -= len(used.reply or b"")
+            self._states.give_back(used.client)
+            self._reply_bytes.give_back(used.client, len(used.reply or b""))
+
+    def _add(self, key: str, used: _Used, reply_bytes: int = 0) -> None:
+        self._used[key] = used
+        self._states.take(used.client)
+        self._reply_bytes.take(used.client, reply_bytes)

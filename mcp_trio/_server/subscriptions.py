@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
 from mcp_trio._protocol.requests import RequestId
+from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import Lane, drive_in
 from mcp_trio._transports.concurrency import Wakeup
@@ -360,38 +361,46 @@ class Subscription(ChangeListener):
 
 @attrs.define(eq=False)
 class Subscriptions:
-    """The open subscriptions of one session."""
+    """The open subscriptions of one session, in which each client has a share."""
 
     limits: Limits
     session: "Session"
     _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
+    _places: Shares = attrs.field(init=False)
+    _resources: Shares = attrs.field(init=False)
     _has_ender: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = request_shares("listens_max", self.limits)
+        self._resources = request_shares("subscriptions_max", self.limits)
 
     async def _end_with_session(self) -> None:
         await self.session.closing.wait()
         for subscription in tuple(self._open):
             subscription.end()
 
-    def check_room(self, wanted: SubscriptionFilter) -> None:
+    def check_room(self, client: str | int, wanted: SubscriptionFilter) -> None:
         """Check the limits for a new subscription, before its filter is examined.
 
         Raises:
             RequestError: There are too many subscriptions, or this one has too many resources.
         """
-        if len(self._open) >= self.limits.requests.listens_max:
-            listens_max = self.limits.requests.listens_max
-            text = f"too many subscriptions (limits.requests.listens_max={listens_max})"
-            raise RequestError(SERVER_BUSY, text)
-        self._check_resources(len(wanted.resource_subscriptions or ()))
+        exceeded = self._places.exceeded(client)
+        if exceeded is not None:
+            raise RequestError(SERVER_BUSY, f"too many subscriptions{exceeded}")
+        self._check_resources(client, len(wanted.resource_subscriptions or ()))
 
-    async def run(self, subscription: Subscription) -> ListenResult:
+    async def run(self, client: str | int, subscription: Subscription) -> ListenResult:
         """Run a subscription until it is cancelled or the session begins to close.
 
         Raises:
             RequestError: All subscriptions together have too many resources.
         """
-        self._check_resources(sum(len(each.uris) for each in (*self._open, subscription)))
+        resources = len(subscription.uris)
+        self._check_resources(client, resources)
         self._open[subscription] = None
+        self._places.take(client)
+        self._resources.take(client, resources)
         if not self._has_ender:
             self._has_ender = True
             self.session.start_actor(self._end_with_session)
@@ -399,12 +408,13 @@ class Subscriptions:
             return await subscription.run()
         finally:
             del self._open[subscription]
+            self._places.give_back(client)
+            self._resources.give_back(client, resources)
 
-    def _check_resources(self, number: int) -> None:
-        if number > self.limits.requests.subscriptions_max:
-            subscriptions_max = self.limits.requests.subscriptions_max
-            text = f"too many resources (limits.requests.subscriptions_max={subscriptions_max})"
-            raise RequestError(SERVER_BUSY, text)
+    def _check_resources(self, client: str | int, number: int) -> None:
+        exceeded = self._resources.exceeded(client, number)
+        if exceeded is not None:
+            raise RequestError(SERVER_BUSY, f"too many resources{exceeded}")
 
 
 def honoured_filter(

@@ -15,16 +15,18 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import attrs
 import outcome
 import trio
 
+from mcp_trio._protocol.shares import Queue, request_shares
 from mcp_trio._session.captured import capturing_in_thread
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, lane_in, lanes_with_steps, operation
 from mcp_trio.errors import RequestAbandoned
+from mcp_trio.limits import Limits
 
 Result = TypeVar("Result")
 
@@ -177,12 +179,80 @@ def _abandoned() -> RequestAbandoned:
     return RequestAbandoned("the request of this handler is over: its result is not sent")
 
 
+class Limiter(Protocol):
+    """A limiter of threads: `trio.CapacityLimiter`, or the share of one client in `Threads`."""
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Wait until a thread may start; a cancellation leaves nothing behind."""
+        ...
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Note that the thread has ended."""
+        ...
+
+
+@attrs.define(eq=False)
+class Threads:
+    """The threads of a session, for which its clients take turns as for places of handlers."""
+
+    limits: Limits
+    _queue: Queue[tuple[trio.lowlevel.Task, str | int]] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._queue = Queue(request_shares("threads_max", self.limits))
+
+    def of(self, client: str | int) -> "ClientThreads":
+        """Return the limiter of the threads of one client."""
+        return ClientThreads(self, client)
+
+    async def acquire(self, client: str | int) -> None:
+        """Wait until a client may start a thread, and count it. A checkpoint."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        queue = self._queue
+        if queue.may_start(client):
+            queue.enter(client)
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        task = trio.lowlevel.current_task()
+        queue.wait(client, (task, client))
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            queue.withdraw(client, (task, client))
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def release(self, client: str | int) -> None:
+        """Note the end of a thread, and let the next one start whose turn it is."""
+        following = self._queue.leave(client)
+        if following is not None:
+            task, its_client = following
+            self._queue.enter(its_client)
+            trio.lowlevel.reschedule(task)
+
+
+@attrs.frozen(eq=False)
+class ClientThreads:
+    """The limiter of the threads of one client."""
+
+    threads: Threads
+    client: str | int
+
+    async def acquire_on_behalf_of(self, _: object) -> None:
+        """Wait until a thread may start; a cancellation leaves nothing behind."""
+        await self.threads.acquire(self.client)
+
+    def release_on_behalf_of(self, _: object) -> None:
+        """Note that the thread has ended."""
+        self.threads.release(self.client)
+
+
 async def run_in_thread(
     handler: Callable[..., Result],
     keywords: Mapping[str, Any],
     *,
     bridge: ThreadBridge,
-    limiter: trio.CapacityLimiter,
+    limiter: Limiter,
 ) -> Result:
     """Return the result of a handler in a thread, after waiting for a thread of the limiter.
 
@@ -204,11 +274,12 @@ async def run_in_thread(
 
 
 async def _run_unrecorded(
-    call: Callable[[], Result], bridge: ThreadBridge, limiter: trio.CapacityLimiter
+    call: Callable[[], Result], bridge: ThreadBridge, limiter: Limiter
 ) -> Result:
+    any_limiter: Any = limiter  # Trio accepts every object with the two methods.
     try:
         return await trio.to_thread.run_sync(
-            call, abandon_on_cancel=True, limiter=limiter, thread_name=bridge.name
+            call, abandon_on_cancel=True, limiter=any_limiter, thread_name=bridge.name
         )
     finally:
         await bridge.abandon()
@@ -255,7 +326,7 @@ class _RecordedThread(Generic[Result]):
     call: Callable[[], Result]
     bridge: ThreadBridge
     lane: Lane | None
-    limiter: trio.CapacityLimiter | None
+    limiter: Limiter | None
     token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
     _has_ended: bool = attrs.field(default=False, init=False)
     _is_left: bool = attrs.field(default=False, init=False)

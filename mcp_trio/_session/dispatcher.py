@@ -27,7 +27,8 @@ from mcp_trio._protocol.events import (
 )
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import SessionTrigger
-from mcp_trio._protocol.requests import Admission, IncomingRequest, RequestId, invalid_state_error
+from mcp_trio._protocol.requests import IncomingRequest, RequestId, invalid_state_error
+from mcp_trio._protocol.shares import Admission
 from mcp_trio._session.calls import Question, Requests
 from mcp_trio._session.handlers import Application, HandlerJob, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
@@ -133,7 +134,7 @@ class Dispatcher:
         self._handlings[request.id] = handling
         if can_ask:
             handling.ask_in_rounds = self._ask
-        if request.method.is_subscription or self._admission.has_free_slot():
+        if request.method.is_subscription or self._admission.may_start(request):
             self._start(handling)
             return
         rejection = self._rejection(request)
@@ -157,12 +158,12 @@ class Dispatcher:
         if handling.request.method.is_subscription:
             self._open_subscriptions += 1
         else:
-            self._admission.enter()
+            self._admission.enter(handling.request)
         self.tasks.start_job(HandlerJob(handling, self))
 
-    def _start_next(self) -> None:
-        """Give the slot of a finished handler to the request that has waited longest."""
-        waiting = self._admission.leave()
+    def _start_next(self, finished: IncomingRequest) -> None:
+        """Give the slot of a finished handler to the request whose turn it is."""
+        waiting = self._admission.leave(finished)
         if waiting is None:
             return
         handling = self._handlings[waiting.id]
@@ -218,7 +219,7 @@ class Dispatcher:
             self._open_subscriptions -= 1
             self._idle.wake()
         elif has_free_slot:
-            self._start_next()
+            self._start_next(handling.request)
 
     def _finish_handling(self, handling: Handling, answer: bytes | None) -> bool:
         """Finish the request of a handler; return whether it was answered."""
@@ -265,7 +266,7 @@ class Dispatcher:
         self._finish_request(rounds.handling.request, reply, rounds.lane)
         self._answer_duplicates(rounds, reply)
         self.suspended_handlers.update(rounds)
-        self._start_next()
+        self._start_next(rounds.handling.request)
         if self.suspended_handlers.is_closed:
             rounds.cancel_handler()
 
@@ -301,7 +302,7 @@ class Dispatcher:
 
     def _admit_retry(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Let a handler go on with a retry that has all answers, as soon as there is a slot."""
-        has_free_slot = self._admission.has_free_slot()
+        has_free_slot = self._admission.may_start(retry)
         rejection = None if has_free_slot else self._rejection(retry)
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
@@ -315,7 +316,7 @@ class Dispatcher:
     def _resume(self, handling: Handling, retry: IncomingRequest) -> None:
         rounds = self._rounds_of(handling)
         assert rounds is not None
-        self._admission.enter()
+        self._admission.enter(retry)
         rounds.resume(retry)
         self.suspended_handlers.update(rounds)
 

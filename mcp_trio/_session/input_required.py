@@ -28,6 +28,7 @@ from mcp_trio._protocol.requests import (
     invalid_state_error,
     request_digest,
 )
+from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, begin, perform_once
 from mcp_trio._session.handlers import Handling
@@ -638,9 +639,14 @@ class SuspendedHandlers:
     limits: Limits
     is_closed: bool = attrs.field(default=False, init=False)
     _rounds: dict[Handling, Rounds] = attrs.field(factory=dict[Handling, Rounds], init=False)
-    _waiting: dict[Rounds, None] = attrs.field(factory=dict[Rounds, None], init=False)
+    # The handlers that wait, or will soon, with the clients in whose places they do.
+    _waiting: dict[Rounds, str | int] = attrs.field(factory=dict[Rounds, str | int], init=False)
+    _places: Shares = attrs.field(init=False)
     _states: dict[str, Rounds] = attrs.field(factory=dict[str, Rounds], init=False)
     _known: dict[Rounds, list[str]] = attrs.field(factory=dict[Rounds, list[str]], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = request_shares("suspended_max", self.limits)
 
     @property
     def suspended(self) -> list[Handling]:
@@ -683,12 +689,12 @@ class SuspendedHandlers:
 
     def rejection(self, rounds: Rounds) -> str | None:
         """Return the reason why a handler cannot ask, with the setting; None if it can."""
-        handlers_max = self.limits.requests.suspended_max
-        if rounds in self._waiting or len(self._waiting) < handlers_max:
+        exceeded = self._places.exceeded(rounds.handling.request.client)
+        if rounds in self._waiting or exceeded is None:
             return None
-        if not handlers_max:
+        if not self.limits.requests.suspended_max:
             return "only resumable handlers may ask here (limits.requests.suspended_max=0)"
-        return f"too many handlers wait for answers (limits.requests.suspended_max={handlers_max})"
+        return f"too many handlers wait for answers{exceeded}"
 
     def find_by_retry(self, request: IncomingRequest) -> Rounds:
         """Return the rounds that a retry belongs to.
@@ -703,12 +709,13 @@ class SuspendedHandlers:
 
     def update(self, rounds: Rounds) -> None:
         """Update the tables after a change of a handler's rounds."""
-        if rounds.is_waiting:
-            self._waiting[rounds] = None
-        else:
-            self._waiting.pop(rounds, None)
+        if rounds.is_waiting and rounds not in self._waiting:
+            client = self._waiting[rounds] = rounds.handling.request.client
+            self._places.take(client)
+        elif not rounds.is_waiting and rounds in self._waiting:
+            self._places.give_back(self._waiting.pop(rounds))
         self._index(rounds)
-        self._drop_excess_replies()
+        self._drop_excess_replies(rounds.handling.request.client)
 
     def _index(self, rounds: Rounds) -> None:
         for state in self._known.pop(rounds, ()):
@@ -717,16 +724,25 @@ class SuspendedHandlers:
             self._known[rounds] = rounds.states
             self._states.update(dict.fromkeys(rounds.states, rounds))
 
-    def _drop_excess_replies(self) -> None:
-        """Drop kept replies, the oldest first, until the limits are met."""
+    def _drop_excess_replies(self, client: str | int) -> None:
+        """Drop kept replies of a client, the oldest first, until the limits are met."""
+        limits = self.limits.requests
         keeping = [rounds for rounds in self._known if rounds.reply_bytes]
-        size_bytes = sum(rounds.reply_bytes for rounds in keeping)
-        over = len(keeping) - self.limits.requests.suspended_max
-        for rounds in keeping:
-            if over <= 0 and size_bytes <= self.limits.requests.replies_kept_bytes_max:
+        of_client = [rounds for rounds in keeping if rounds.handling.request.client == client]
+        total_bytes_max = limits.replies_kept_bytes_max * limits.all_clients_factor
+        excess = max(
+            len(of_client) - limits.suspended_max,
+            len(keeping) - limits.suspended_max * limits.all_clients_factor,
+        )
+        excess_bytes = max(
+            sum(rounds.reply_bytes for rounds in of_client) - limits.replies_kept_bytes_max,
+            sum(rounds.reply_bytes for rounds in keeping) - total_bytes_max,
+        )
+        for rounds in of_client:
+            if excess <= 0 and excess_bytes <= 0:
                 return
-            size_bytes -= rounds.reply_bytes
-            over -= 1
+            excess -= 1
+            excess_bytes -= rounds.reply_bytes
             rounds.drop_reply()
             self._index(rounds)
 

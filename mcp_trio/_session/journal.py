@@ -466,6 +466,8 @@ class Recording(_Live):
             embed = False
         elif (principal := getattr(message, "principal", None)) is not None:
             envelope = {"principal": principal}
+        elif client := getattr(message, "client", 0):
+            envelope = {"client": client}
         return self.recorder.record(
             "in", message, envelope=envelope, embed=embed, channel=self.channel
         )

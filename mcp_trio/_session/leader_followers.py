@@ -47,6 +47,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
+from itertools import chain, islice, zip_longest
 from types import coroutine
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -67,7 +68,7 @@ _IDLE_TASKS_MAX: Final = 128
 _IDLE_SECONDS: Final = 5.0
 
 # How many idle connections may continue before all other tasks have had their turn.
-_READY_MAX: Final = 64
+_READY_MAX: Final = 16
 
 _INNERMOST: Final = "_cancel_status"
 
@@ -281,8 +282,10 @@ class Poller:
     async def _wait_for_any(self) -> None:
         assert self._epoll is not None
         await trio.lowlevel.wait_readable(self._epoll)
-        ready = self._epoll.poll(0, _READY_MAX)
-        self._ready = [self._idle[fd] for fd, _ in ready]
+        # All of them, those that became ready first in front; the kernel keeps those that are left.
+        ready = [self._idle[fd] for fd, _ in self._epoll.poll(0, max(len(self._idle), 1))]
+        self._ready = ready if len(ready) <= _READY_MAX else _in_turns(ready)
+        self._ready.reverse()
 
     def close(self) -> None:
         """Close all leaders that are idle."""
@@ -290,6 +293,16 @@ class Poller:
         for leader in [*self._idle.values()]:
             self.remove(leader)
             leader.context.run(leader.driven.close)
+
+
+def _in_turns(ready: list[Leader]) -> list[Leader]:
+    """Return the first `_READY_MAX` leaders, by turns of their clients."""
+    of_client: dict[str | None, list[Leader]] = {}
+    for leader in ready:
+        assert leader.idle is not None
+        of_client.setdefault(leader.idle.client, []).append(leader)
+    turns = chain.from_iterable(zip_longest(*of_client.values()))
+    return list(islice((leader for leader in turns if leader is not None), _READY_MAX))
 
 
 Work: TypeAlias = Job | Leader | Poller

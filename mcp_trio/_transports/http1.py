@@ -16,6 +16,7 @@ import attrs
 import h11
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded
+from mcp_trio._protocol.http_requests import RETRY_SECONDS
 from mcp_trio._transports.http_response import BodyTooLargeError
 
 
@@ -271,12 +272,11 @@ def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
 
 def encoded_rejection(rejection: Rejected) -> bytes:
     """Return the complete encoded answer to a rejected request; the connection then closes."""
-    text = rejection.text.encode()
+    text, headers = rejection.text.encode(), _PLAIN_TEXT
+    if rejection.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = [*headers, ("Retry-After", RETRY_SECONDS)]
     framing = b"content-length: %d\r\n" % len(text)
-    return (
-        encoded_response_headers(rejection.status, _PLAIN_TEXT, framing=framing, is_last=True)
-        + text
-    )
+    return encoded_response_headers(rejection.status, headers, framing=framing, is_last=True) + text
 
 
 # Chunked bodies

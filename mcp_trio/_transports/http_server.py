@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
+from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._protocol.websocket import is_websocket_upgrade
 from mcp_trio._transports.http1 import (
     CONTINUE,
@@ -400,8 +401,6 @@ def _is_broken(error: BaseException) -> bool:
 
 
 _CHECKS_PER_IDLE_TIME: Final = 8
-_FULL: Final = Rejected(503, "there are too many connections (limits.http.connections_max)")
-
 
 StartLeader: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 """Runs a coroutine function, whose coroutine may move to another task where it asks for that."""
@@ -440,7 +439,11 @@ async def serve_native(
 
         async def take(stream: trio.SocketStream) -> None:
             client = client_of(stream)
-            ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
+            ends = SocketEnds(
+                fd=stream.socket.detach(),
+                chunk_bytes=limits.messages.chunk_bytes,
+                client=network_of(client),
+            )
             if start_leader is None:
                 await host.serve(ends, client=client)
             else:
@@ -454,7 +457,7 @@ async def serve_native(
 
 @attrs.define(kw_only=True, eq=False)
 class NativeHost:
-    """The open connections of one application."""
+    """The open connections of one application, in which each client address has a share."""
 
     respond: Responder
     limits: Limits
@@ -462,6 +465,10 @@ class NativeHost:
     upgraded: Upgraded | None = None
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
+    _places: Shares = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = http_shares("connections_max", self.limits)
 
     async def serve(
         self, ends: SocketEnds, *, client: str | None = None, may_lead: bool = False
@@ -480,11 +487,15 @@ class NativeHost:
             clock=self._clock,
             may_lead=may_lead,
         )
+        network = network_of(client)
+        exceeded = self._places.exceeded(network)
         try:
-            if len(self._connections) >= self.limits.http.connections_max:
+            if exceeded is not None:
                 if self.tls is None:  # answering over TLS would cost a handshake
-                    await wire.write(encoded_rejection(_FULL))
+                    rejected = Rejected(503, f"there are too many connections{exceeded}")
+                    await wire.write(encoded_rejection(rejected))
                 return
+            self._places.take(network)
             self._connections.add(connection)
             if isinstance(wire, TlsWire) and not await wire.shake_hands():
                 await wire.linger()
@@ -493,6 +504,8 @@ class NativeHost:
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection
         finally:
+            if exceeded is None:
+                self._places.give_back(network)
             self._connections.discard(connection)
             ends.close()
 

@@ -31,12 +31,13 @@ from mcp_trio._jsonrpc.messages import (
     encode_notification,
     encode_request,
     with_id_replaced,
-    with_principal,
+    with_sender,
 )
 from mcp_trio._protocol.event_store import EventStore, ReplayBuffer
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
 from mcp_trio._protocol.requests import RequestId
+from mcp_trio._protocol.shares import network_of
 from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import AnswerStream, Sent
@@ -396,30 +397,56 @@ class StatelessChannel(RoutedChannel):
     _slots: dict[RequestId, StatelessRequest] = attrs.field(
         factory=dict[RequestId, StatelessRequest], init=False
     )
+    # The numbers of the clients, by their networks; the one that was seen last is the last.
+    _clients: dict[str | None, int] = attrs.field(factory=dict[str | None, int], init=False)
+    _clients_seen: int = attrs.field(default=0, init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
 
     # Received messages
 
     def deliver(
-        self, request: Request, principal: str | None = None, *, is_narrow: bool = False
+        self,
+        request: Request,
+        principal: str | None = None,
+        *,
+        address: str | None = None,
+        is_narrow: bool = False,
     ) -> StatelessRequest:
         """Deliver a renumbered request to the session.
 
         Args:
             request: The request with the client's id.
             principal: The authenticated user; None without authentication.
+            address: The address of the client, which tells clients without a principal apart.
             is_narrow: Whether the client accepts JSON only.
         """
+        client = self._number_of(address) if principal is None else 0
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
         stream = AnswerStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
         slot = self._slots[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
-            self._inbox.put(DecodedMessage(frame, message, principal))
+            self._inbox.put(DecodedMessage(frame, message, principal, client))
         else:  # encoding has changed the params' white space: decode the bytes that are recorded
-            self._inbox.put(with_principal(frame, principal))
+            self._inbox.put(with_sender(frame, principal, client))
         return slot
+
+    def _number_of(self, address: str | None) -> int:
+        """Return the number of a client, which stands for its address in recordings.
+
+        A number is used once. The client that was not seen for longest is forgotten when there are
+        more than `limits.http.clients_remembered_max`; it gets another number when it comes back.
+        """
+        network, clients = network_of(address), self._clients
+        number = clients.pop(network, None)
+        if number is None:
+            number = self._clients_seen
+            self._clients_seen += 1
+            if len(clients) >= self.limits.http.clients_remembered_max:
+                del clients[next(iter(clients))]
+        clients[network] = number
+        return number
 
     def notify(self, notification: Notification) -> None:
         """Deliver a notification to the session.

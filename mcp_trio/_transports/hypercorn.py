@@ -17,6 +17,8 @@ import hypercorn.trio
 import trio
 from hypercorn.config import Config
 
+from mcp_trio._protocol.http_requests import RETRY_SECONDS
+from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._transports.asgi import AnswerBrokenOff, Application, Receive, Scope, Send
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.socket_bytes import WITH_ADDRESSES
@@ -29,7 +31,6 @@ logger = logging.getLogger("mcp_trio")
 
 _BACKLOG: Final = 0xFFFF  # The operating system caps the backlog at its own, lower maximum.
 _MILLISECONDS_MAX: Final = 2**31 - 1
-_FULL: Final = b"there are too many requests (limits.http.connections_max)"
 
 
 async def serve_hypercorn(
@@ -45,7 +46,7 @@ async def serve_hypercorn(
 
     With `certfile` and `keyfile` (PEM), all connections use TLS, and HTTP/2 where the client
     negotiates it. `keyfile` is `certfile` by default. At most `limits.http.connections_max`
-    requests and WebSockets are served at the same time; more are rejected (503).
+    requests and WebSockets of one client are served at the same time; more are rejected (503).
 
     Cancellation is the graceful stop: it closes the listeners and the idle connections, and cancels
     the application's calls, which may still complete their answers. After
@@ -59,7 +60,7 @@ async def serve_hypercorn(
     Raises:
         OSError: The certificate or key cannot be read (`ssl.SSLError` is one).
     """
-    host = _Host(app, listeners, limits.http.connections_max)
+    host = _Host(app, listeners, http_shares("connections_max", limits))
     try:
         config = _config(limits, certfile, keyfile)
         config.create_ssl_context()  # raises the errors of the certificate
@@ -79,7 +80,7 @@ class _Host:
 
     app: Application
     listeners: Sequence[trio.SocketListener]
-    calls_max: int
+    places: Shares
     is_stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
 
@@ -120,11 +121,15 @@ class _Host:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if len(self._calls) >= self.calls_max:  # hypercorn does not limit its connections
-            await _reject(scope, receive, send)
+        client = scope.get("client")
+        network = network_of(client[0] if client else None)
+        exceeded = self.places.exceeded(network)
+        if exceeded is not None:  # hypercorn does not limit its connections
+            await _reject(scope, receive, send, f"there are too many requests{exceeded}")
             return
         with trio.CancelScope() as call:
             self._calls.add(call)
+            self.places.take(network)
             if self.is_stopping.is_set():
                 call.cancel()
             try:
@@ -135,17 +140,23 @@ class _Host:
                 logger.exception("the application failed")
             finally:
                 self._calls.discard(call)
+                self.places.give_back(network)
 
 
-async def _reject(scope: Scope, receive: Receive, send: Send) -> None:
-    logger.warning("a request was rejected: limits.http.connections_max are being served")
+async def _reject(scope: Scope, receive: Receive, send: Send, reason: str) -> None:
+    logger.warning("a request was rejected: %s", reason)
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close"})
         return
-    fields = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(_FULL))]
+    body = reason.encode()
+    fields = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", b"%d" % len(body)),
+        (b"retry-after", RETRY_SECONDS.encode()),
+    ]
     await send({"type": "http.response.start", "status": 503, "headers": fields})
-    await send({"type": "http.response.body", "body": _FULL})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _cut_stalled_writes(listener: trio.socket.SocketType, seconds: float) -> None:

@@ -26,10 +26,13 @@ class IdleConnection(msgspec.Struct, eq=False):
     Attributes:
         fd: The descriptor to poll for input or end of file. A connection yields the same object
             each time that it is idle.
+        client: The network of the client; where many connections are ready, those of different
+            clients take turns.
         unregister: Set by the poller while it watches `fd`; removes `fd` from it.
     """
 
     fd: int
+    client: str | None = None
     unregister: Callable[[], None] | None = None
 
     def end(self) -> None:
@@ -69,13 +72,18 @@ def client_of(stream: trio.abc.Stream) -> str | None:
 
 @attrs.define(kw_only=True, eq=False)
 class SocketEnds(SocketDescriptor):
-    """The byte source and sink of a connected socket, which this object owns."""
+    """The byte source and sink of a connected socket, which this object owns.
 
+    Attributes:
+        client: The network of the client.
+    """
+
+    client: str | None = None
     _resting: IdleConnection = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._resting = IdleConnection(self.fd)
+        self._resting = IdleConnection(self.fd, self.client)
 
     def shut_writing(self) -> None:
         """Send end of file to the peer; reading goes on."""

@@ -21,11 +21,12 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import with_principal
+from mcp_trio._jsonrpc.messages import with_sender
+from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_path
-from mcp_trio._transports.socket_bytes import SocketEnds
+from mcp_trio._transports.socket_bytes import SocketEnds, client_of
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -80,7 +81,7 @@ class SocketChannel(LineChannel):
         if self.principal is None:
             return messages
         return [
-            with_principal(message, self.principal) if isinstance(message, bytes) else message
+            with_sender(message, self.principal) if isinstance(message, bytes) else message
             for message in messages
         ]
 
@@ -302,26 +303,29 @@ class SocketHost:
     authorize: Authorize | None
     handle: Handle
     limits: Limits
-    _count: int = attrs.field(default=0, init=False)
+    _places: Shares = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = http_shares("connections_max", self.limits)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a new connection until it ends, and close it."""
-        if self._count >= self.limits.http.connections_max:
-            logger.warning(
-                "connection rejected: too many connections (limits.http.connections_max)"
-            )
+        network = network_of(client_of(stream))
+        exceeded = self._places.exceeded(network)
+        if exceeded is not None:
+            logger.warning("connection rejected: too many connections%s", exceeded)
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
         channel.has_begun = False
-        self._count += 1
+        self._places.take(network)
         try:
             if await self._is_authorized(channel):
                 await self.handle(channel)
         except Exception:
             logger.exception("a connection failed")
         finally:
-            self._count -= 1
+            self._places.give_back(network)
             await channel.aclose()
 
     async def _is_authorized(self, channel: SocketChannel) -> bool:

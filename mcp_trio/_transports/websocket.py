@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, one_line
-from mcp_trio._jsonrpc.messages import with_principal
+from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import (
@@ -189,9 +189,7 @@ class WebSocketChannel:
                 received = await self._socket.receive()
                 self._check_open()
                 return [
-                    with_principal(one_line(each), self.principal)
-                    if isinstance(each, bytes)
-                    else each
+                    with_sender(one_line(each), self.principal) if isinstance(each, bytes) else each
                     for each in received
                 ]
             except SocketEnded as ended:

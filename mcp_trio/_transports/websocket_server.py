@@ -10,6 +10,7 @@ import trio
 
 from mcp_trio._protocol.http_headers import JSON, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.http1 import (
     Rejected,
@@ -93,8 +94,8 @@ Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 
 Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 
-# Up to twice `limits.http.connections_max` connections, further ones get a 503 answer; beyond that
-# they are closed without an answer, since answering them costs memory, too.
+# A connection beyond the limits is closed without an answer where the connections of all clients,
+# with those that are being answered, are twice their maximum: answering costs memory, too.
 _ANSWERED_FACTOR: Final = 2
 
 
@@ -120,20 +121,26 @@ class WebSocketHost:
     handle: Handle
     limits: Limits
     _count: int = attrs.field(default=0, init=False)
+    _places: Shares = attrs.field(init=False)
     _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = http_shares("connections_max", self.limits)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Read the handshake from a new connection, serve it until it ends, and close it."""
-        self._count += 1
         origin = _origin(stream)
+        network = network_of(origin.client)
+        exceeded = self._places.exceeded(network)
+        if exceeded is None:
+            self._places.take(network)
+        self._count += 1
         stream = over_wire(stream, self.limits)
         try:
-            if self._count <= self.limits.http.connections_max:
+            if exceeded is None:
                 await self._serve(stream, origin)
-            elif self._count <= _ANSWERED_FACTOR * self.limits.http.connections_max:
-                rejected = Rejected(
-                    503, "there are too many connections (limits.http.connections_max)"
-                )
+            elif self._count <= _ANSWERED_FACTOR * self._places.total_max:
+                rejected = Rejected(503, f"there are too many connections{exceeded}")
                 await answer_last(stream, encoded_rejection(rejected), self.limits)
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection
@@ -141,6 +148,8 @@ class WebSocketHost:
             logger.exception("a WebSocket connection failed")
         finally:
             self._count -= 1
+            if exceeded is None:
+                self._places.give_back(network)
             await trio.aclose_forcefully(stream)
 
     async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:

@@ -320,14 +320,14 @@ class Clock:
 async def test_a_store_lets_a_state_be_used_once():
     store = MemoryStore(now=Clock())
 
-    assert await store.take("chain.1", seconds=10)
-    assert not await store.take("chain.1", seconds=10)
-    assert await store.take("chain.2", seconds=10)
+    assert await store.take("chain.1", seconds=10, client="anna")
+    assert not await store.take("chain.1", seconds=10, client="anna")
+    assert await store.take("chain.2", seconds=10, client="anna")
 
 
 async def test_a_store_keeps_the_result_of_a_used_state():
     store = MemoryStore(now=Clock())
-    await store.take("chain.1", seconds=10)
+    await store.take("chain.1", seconds=10, client="anna")
     before = await store.kept("chain.1")
 
     await store.keep("chain.1", b"reply", seconds=10)
@@ -335,35 +335,47 @@ async def test_a_store_keeps_the_result_of_a_used_state():
     assert before is None
     assert await store.kept("chain.1") == b"reply"
     assert await store.kept("other") is None
-    assert not await store.take("chain.1", seconds=10)
+    assert not await store.take("chain.1", seconds=10, client="anna")
 
 
 async def test_a_full_store_drops_expired_states_and_otherwise_rejects():
     clock = Clock()
     store = MemoryStore(2, now=clock)
-    await store.take("a", seconds=10)
+    await store.take("a", seconds=10, client="anna")
     clock.now = 5.0
-    await store.take("b", seconds=10)
+    await store.take("b", seconds=10, client="anna")
 
     with pytest.raises(RequestError, match="states_max=2"):
-        await store.take("c", seconds=10)
-    assert not await store.take("a", seconds=10)
+        await store.take("c", seconds=10, client="anna")
+    assert not await store.take("a", seconds=10, client="anna")
     clock.now = 10.0
 
-    assert await store.take("c", seconds=10)
-    assert not await store.take("b", seconds=10)
+    assert await store.take("c", seconds=10, client="anna")
+    assert not await store.take("b", seconds=10, client="anna")
+
+
+async def test_the_states_of_one_client_leave_room_to_the_others():
+    store = MemoryStore(2, 4, now=Clock())
+    for number in range(2):
+        await store.take(f"a{number}", seconds=10, client="anna")
+        await store.keep(f"a{number}", b"123", seconds=10)
+    with pytest.raises(RequestError, match=r"too many used states \(states_max=2\)"):
+        await store.take("c", seconds=10, client="anna")
+    assert await store.take("c", seconds=10, client="bert")
+    await store.keep("c", b"123", seconds=10)
+    assert [await store.kept(key) for key in ("a0", "a1", "c")] == [b"123", None, b"123"]
 
 
 async def test_expired_replies_make_room_in_a_store():
     clock = Clock()
     store = MemoryStore(reply_bytes_max=8, now=clock)
     for key in "ab":
-        await store.take(key, seconds=10)
+        await store.take(key, seconds=10, client="anna")
         await store.keep(key, b"1234", seconds=10)
         await store.keep(key, b"1", seconds=10)
         clock.now += 5.0
     for key in "cd":
-        await store.take(key, seconds=10)
+        await store.take(key, seconds=10, client="anna")
         await store.keep(key, b"1234567", seconds=10)
 
     kept = [await store.kept(key) for key in "abcd"]
@@ -393,14 +405,14 @@ async def test_keeping_a_reply_costs_the_same_however_many_are_kept():
 async def test_a_store_limits_the_size_of_the_kept_replies():
     store = MemoryStore(reply_bytes_max=8, now=Clock())
     for key in "abc":
-        await store.take(key, seconds=10)
+        await store.take(key, seconds=10, client="anna")
     await store.keep("a", b"12345", seconds=10)
     await store.keep("b", b"1234", seconds=10)
     await store.keep("c", b"123", seconds=10)
 
     assert await store.kept("b") is None
     assert await store.kept("c") == b"123"
-    assert not await store.take("b", seconds=10)
+    assert not await store.take("b", seconds=10, client="anna")
 
 
 # Stateless requests are independent: each names the state that it continues.

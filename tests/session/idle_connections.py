@@ -33,10 +33,10 @@ def tasks_living():
 class Connection:
     """Rests, and does with each byte what `act` makes of it, up to the end."""
 
-    def __init__(self, warm, act=None, name="nobody"):
+    def __init__(self, warm, act=None, name="nobody", client=None):
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
-        self.resting = IdleConnection(self.ours.fileno())
+        self.resting = IdleConnection(self.ours.fileno(), client)
         self.warm, self.act, self.name = warm, act, name
         self.received, self.wakings = b"", 0
         self.tasks, self.names = [], []

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import select
 import weakref
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -612,6 +613,26 @@ async def test_many_ready_connections_do_not_starve_other_tasks(open_connections
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     assert max(late - early for early, late in pairwise(ticks)) <= 2 * _READY_MAX
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="idle connections have no poller")
+async def test_ready_connections_of_different_clients_take_turns(open_connections):
+    async def note(data):
+        order.append(data)
+
+    order = []
+    connections = await open_connections(5 * _READY_MAX, note)
+    others = connections[-3:]
+    for connection in connections:
+        connection.resting.client = "flood"
+    for number, connection in enumerate(others):
+        connection.resting.client = f"other {number % 2}"
+    for connection in connections:
+        connection.say(b"o" if connection in others else b"f")
+    await settled()
+    assert len(order) == len(connections)
+    assert order.index(b"o") < _READY_MAX
+    assert order[:_READY_MAX].count(b"o") == 3
 
 
 async def test_cancellation_closes_all_idle_connections(poller):

@@ -61,10 +61,14 @@ class RunningTarget:
 
 
 @contextmanager
-def running_target(transport: str, limits: str, folder: Path) -> Generator[RunningTarget]:
+def running_target(
+    transport: str, limits: str, folder: Path, certificate: Path | None = None
+) -> Generator[RunningTarget]:
     """Run `target.py` in a process while the block runs."""
     address = str(folder / "socket") if transport == "unix" else "0"
     options = ["--transport", transport, "--address", address, "--limits", limits]
+    if certificate is not None:
+        options += ["--certificate", str(certificate)]
     command = [sys.executable, str(HERE / "target.py"), *options]
     with (
         (folder / f"{transport}.log").open("wb") as log,

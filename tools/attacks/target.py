@@ -4,6 +4,7 @@ import argparse
 import logging
 import resource
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -35,6 +36,8 @@ LIMITS: Final[Mapping[str, Limits]] = {
         shutdown=ShutdownLimits(close_seconds=0.5, drain_seconds=0.5),
     ),
     "default": Limits(),
+    "fair": Limits(),
+    "many": Limits(http=HttpLimits(connections_max=8192)),
 }
 # The requests of `harmful_requests.py` name this path and this host.
 HTTP_OPTIONS: Final[Mapping[str, Any]] = {"path": "/outer", "hosts": ["x"]}
@@ -62,6 +65,18 @@ async def wait(seconds: float) -> str:
     """Answer after so many seconds."""
     await trio.sleep(seconds)
     return "waited"
+
+
+def block(seconds: float) -> str:
+    """Answer after so many seconds, from a thread."""
+    time.sleep(seconds)
+    return "blocked"
+
+
+async def ask(*, ctx: Context) -> str:
+    """Ask the user for a name, and wait for it."""
+    answer = await ctx.elicit("Your name?")
+    return answer.action
 
 
 async def tasks() -> str:
@@ -105,13 +120,16 @@ def main() -> None:
     parser.add_argument("--transport", choices=serve_sockets.STARTS, required=True)
     parser.add_argument("--address", default="0", help="a port, or the path of a socket file")
     parser.add_argument("--limits", choices=LIMITS, required=True)
+    parser.add_argument("--certificate", help="a file with a certificate and its key")
     options = parser.parse_args()
     allow_descriptors()
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     server = Server("target", limits=LIMITS[options.limits])
-    for tool in (echo, large, pour, wait, tasks):
+    for tool in (echo, large, pour, wait, block, ask, tasks):
         server.tool(tool)
-    more = HTTP_OPTIONS if options.limits == "http" else {}
+    more = HTTP_OPTIONS if options.limits in {"http", "fair", "many"} else {}
+    if options.certificate is not None:
+        more = {**more, "certfile": options.certificate}
     serve_sockets.run(server, options.transport, options.address, **more)
 
 

@@ -60,7 +60,9 @@ class Site:
     def runtime(self):
         return self.app.runtime
 
-    def exchange(self, method="POST", message=None, *, path="/mcp", accept=BOTH, **headers):
+    def exchange(
+        self, method="POST", message=None, *, path="/mcp", accept=BOTH, client=None, **headers
+    ):
         """An exchange that nobody answers yet; headers by names with `_` for `-`."""
         fields = {"Accept": accept, **{name.replace("_", "-"): it for name, it in headers.items()}}
         body = b""
@@ -68,7 +70,7 @@ class Site:
             fields.setdefault("Content-Type", "application/json")
             body = message if isinstance(message, bytes) else json.dumps(message).encode()
         pairs = [(name, value) for name, value in fields.items() if value is not None]
-        return ScriptedExchange.of(method, path, body=body, headers=pairs)
+        return ScriptedExchange.of(method, path, body=body, headers=pairs, client=client)
 
     async def ask(self, *args, **options):
         """An exchange that was answered wholly."""

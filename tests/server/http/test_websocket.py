@@ -139,7 +139,7 @@ async def test_a_session_closed_by_its_client_is_no_longer_counted(open_site, au
         upgrade = Scripted(socket=Socket(unheard=[None, HELLO]))
         await site.app.upgraded(upgrade)
         assert upgrade.socket.closed == [CloseCode.NORMAL_CLOSURE]
-        assert site.runtime.sessions._connected == 0
+        assert site.runtime.sessions._places.total == 0
 
 
 async def test_a_get_without_a_websocket_handshake_is_rejected(open_site):

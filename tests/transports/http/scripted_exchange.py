@@ -37,10 +37,10 @@ class ScriptedExchange:
     _parser: EventParser = attrs.field(factory=lambda: EventParser(data_bytes_max=2**24))
 
     @classmethod
-    def of(cls, method="POST", target="/mcp", *, body=b"", headers=()):
+    def of(cls, method="POST", target="/mcp", *, body=b"", headers=(), client=None):
         fields = [("Host", "127.0.0.1:80"), *headers]
         raw = [(name.encode(), value.encode("latin-1")) for name, value in fields]
-        exchange = cls(HttpRequest.of(method, target, raw), body)
+        exchange = cls(HttpRequest.of(method, target, raw, client=client), body)
         exchange._reads.set()
         return exchange
 

@@ -400,6 +400,30 @@ async def test_a_connection_too_many_is_answered_503_and_closed_at_once(new_clie
     assert third.statuses() == [200]
 
 
+async def test_connections_of_one_client_leave_places_to_the_others(new_client):
+    host = NativeHost(respond=say_path, limits=Limits(http=HttpLimits(connections_max=2)))
+    flood = [new_client() for _ in range(3)]
+    other, same_network = new_client(), new_client()
+    async with trio.open_nursery() as nursery:
+        for number, client in enumerate(flood):
+            address = f"2001:db8:0:1::{number}"
+            nursery.start_soon(functools.partial(host.serve, client, client=address))
+            await settled()
+        assert [client.is_closed for client in flood] == [False, False, True]
+        assert flood[2].statuses() == [503]
+        assert b"retry-after: 1" in flood[2].sent
+        await host.serve(same_network, client="2001:db8:0:1::ffff")
+        assert same_network.statuses() == [503]
+        other.put(LAST)
+        other.close_sending()
+        await host.serve(other, client="192.0.2.1")
+        assert other.statuses() == [200]
+        for client in flood[:2]:
+            client.put(LAST)
+            client.close_sending()
+    assert [client.statuses() for client in flood[:2]] == [[200], [200]]
+
+
 async def test_the_listener_survives_a_lack_of_descriptors(caplog, autojump_clock):
     """`accept` fails for a while, as it does when another part of the program has used them up."""
 

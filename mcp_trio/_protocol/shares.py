@@ -1,0 +1,338 @@
+"""The shares of the clients of one server in its places, and the queue of requests for them.
+
+A client is known by its principal where it is authenticated, and else by its address. Clients with
+one share, such as those behind a proxy that does not tell their addresses, count as one client.
+
+One rule holds for places of every kind: a client takes another place while it has fewer than the
+maximum of one client, and fewer than are free. So however many places the other clients have
+taken, a client without a place gets one as long as one is free, and to take the last place of `n`
+takes more than log2(n) clients. Clients that take as many as they can, and return them, have equal
+shares in the end, and one share stays free for the next client.
+"""
+
+import functools
+import ipaddress
+from collections.abc import Hashable
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import attrs
+
+from mcp_trio._protocol.requests import IncomingRequest
+from mcp_trio.limits import Limits
+
+Client: TypeAlias = Hashable
+"""The key of a client: its principal, its address, or its number in a session."""
+
+Item = TypeVar("Item", bound=Hashable)
+
+_IPV6_PREFIX_BITS: Final = 64
+
+
+def network_of(address: str | None) -> str | None:
+    """Return the network that counts as one client: an IPv4 address, or 64 bits of an IPv6 one.
+
+    A single host usually has 2**64 addresses of IPv6.
+    """
+    return address if address is None or ":" not in address else _ipv6_network_of(address)
+
+
+def client_key(principal: str | None, address: str | None) -> Client:
+    """Return the key of a client; a principal is told apart from an address that looks like it."""
+    return (None, network_of(address)) if principal is None else (principal, None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _ipv6_network_of(address: str) -> str:
+    try:
+        parsed = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    host_bits = 128 - _IPV6_PREFIX_BITS
+    return str(ipaddress.IPv6Address(int(parsed) >> host_bits << host_bits))
+
+
+@attrs.define
+class Shares:
+    """The number of places that each client has taken. A place may also be a byte.
+
+    Attributes:
+        client_max: The places that one client may take.
+        factor: The multiple of that number that all clients may take.
+        setting: The name of the limit, for rejections; `{}` stands for its value.
+        total: The places that are taken.
+    """
+
+    client_max: int
+    factor: int
+    setting: str
+    total: int = attrs.field(default=0, init=False)
+    _taken: dict[Client, int] = attrs.field(factory=dict[Client, int], init=False)
+
+    @property
+    def total_max(self) -> int:
+        """The places that all clients may take."""
+        return self.client_max * self.factor
+
+    def taken_by(self, client: Client) -> int:
+        """Return the number of places that a client has taken."""
+        return self._taken.get(client, 0)
+
+    def may_take(self, client: Client, amount: int = 1) -> bool:
+        """Return whether a client may take more places."""
+        after = self.taken_by(client) + amount
+        return after <= self.client_max and after <= self.total_max - self.total
+
+    def exceeded(self, client: Client, amount: int = 1) -> str | None:
+        """Return the limit that keeps a client from taking more places; None if it may take them.
+
+        The text ends a rejection, such as "too many requests wait".
+        """
+        if self.may_take(client, amount):
+            return None
+        setting = self.setting.format(self.client_max)
+        if self.taken_by(client) + amount > self.client_max:
+            return f" ({setting})"
+        return f" of all clients ({setting}, all_clients_factor={self.factor})"
+
+    def take(self, client: Client, amount: int = 1) -> None:
+        """Take places; the caller has checked `may_take`, or knows of a reason to go beyond it."""
+        if amount:
+            self._taken[client] = self.taken_by(client) + amount
+            self.total += amount
+
+    def give_back(self, client: Client, amount: int = 1) -> None:
+        """Give back places that the client has taken."""
+        left = self.taken_by(client) - amount
+        assert left >= 0
+        self.total -= amount
+        if left:
+            self._taken[client] = left
+        else:
+            self._taken.pop(client, None)
+            if not self._taken:
+                self._taken.clear()  # otherwise the empty dict keeps its size in each idle session
+
+
+def request_shares(name: str, limits: Limits) -> Shares:
+    """Return the shares of a session's clients in the places of a limit in `limits.requests`."""
+    client_max: int = getattr(limits.requests, name)
+    return Shares(client_max, limits.requests.all_clients_factor, _setting_with_value(name))
+
+
+def http_shares(name: str, limits: Limits) -> Shares:
+    """Return the shares of a server's clients in the places of a limit in `limits.http`."""
+    client_max: int = getattr(limits.http, name)
+    return Shares(client_max, limits.http.all_clients_factor, f"limits.http.{name}")
+
+
+@functools.cache  # one text for all sessions
+def _setting_with_value(name: str) -> str:
+    return f"limits.requests.{name}={{}}"
+
+
+@attrs.define
+class Queue(Generic[Item]):
+    """A queue for places, in which the clients take turns. Each operation takes constant time.
+
+    A free place goes to the waiting client that has the fewest places; among several, to the one
+    that has waited longest for its turn. The items of one client keep their order. A client that
+    has no place therefore waits for at most one place for each other client without one.
+
+    Attributes:
+        places: The places that the clients have taken.
+    """
+
+    places: Shares
+    _items: dict[Client, dict[Item, None]] = attrs.field(
+        factory=dict[Client, dict[Item, None]], init=False
+    )
+    # The waiting clients by the number of places that they have, in the order of their turns; and
+    # the numbers for which there are such clients, as bits.
+    _turns: dict[int, dict[Client, None]] = attrs.field(
+        factory=dict[int, dict[Client, None]], init=False
+    )
+    _numbers: int = attrs.field(default=0, init=False)
+
+    def __len__(self) -> int:
+        return sum(len(items) for items in self._items.values())
+
+    def may_start(self, client: Client) -> bool:
+        """Return whether an item that arrives now may start at once."""
+        return client not in self._items and self.places.may_take(client)
+
+    def enter(self, client: Client) -> None:
+        """Take a place."""
+        if client in self._items:
+            self._remove_turn(client)
+            self.places.take(client)
+            self._add_turn(client)
+        else:
+            self.places.take(client)
+
+    def wait(self, client: Client, item: Item) -> None:
+        """Append an item to those of its client."""
+        items = self._items.get(client)
+        if items is None:
+            items = self._items[client] = {}
+            self._add_turn(client)
+        items[item] = None
+
+    def leave(self, client: Client) -> Item | None:
+        """Give back a place.
+
+        Returns:
+            The item that may start now; it has left the queue. Call `enter` for its client.
+        """
+        if client in self._items:
+            self._remove_turn(client)
+            self.places.give_back(client)
+            self._add_turn(client)
+        else:
+            self.places.give_back(client)
+        if not self._numbers:
+            return None
+        fewest = (self._numbers & -self._numbers).bit_length() - 1
+        following = next(iter(self._turns[fewest]))
+        if not self.places.may_take(following):
+            return None
+        item = next(iter(self._items[following]))
+        self.withdraw(following, item)
+        return item
+
+    def withdraw(self, client: Client, item: Item) -> bool:
+        """Remove an item; return whether it was there."""
+        items = self._items.get(client)
+        if items is None or item not in items:
+            return False
+        del items[item]
+        if not items:
+            self._remove_turn(client)
+            del self._items[client]
+        return True
+
+    def withdraw_all(self) -> list[Item]:
+        """Remove and return all items."""
+        items = [item for each in self._items.values() for item in each]
+        self._items.clear()
+        self._turns.clear()
+        self._numbers = 0
+        return items
+
+    def _add_turn(self, client: Client) -> None:
+        number = self.places.taken_by(client)
+        self._turns.setdefault(number, {})[client] = None
+        self._numbers |= 1 << number
+
+    def _remove_turn(self, client: Client) -> None:
+        number = self.places.taken_by(client)
+        turns = self._turns[number]
+        del turns[client]
+        if not turns:
+            del self._turns[number]
+            self._numbers &= ~(1 << number)
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """The queue of requests, with its bounds."""
+
+    queue: Queue[IncomingRequest]
+    queued: Shares
+    queued_bytes: Shares
+
+
+@attrs.define
+class Admission:
+    """The places of running handlers, and the queue of requests that wait for one.
+
+    The queue is bounded by count and by bytes, for each client and for all of them. No method
+    waits.
+    """
+
+    limits: Limits
+    _places: Shares = attrs.field(init=False)
+    _waiting: _Waiting | None = attrs.field(default=None, init=False)  # most sessions need none
+
+    def __attrs_post_init__(self) -> None:
+        self._places = request_shares("in_flight_max", self.limits)
+
+    @property
+    def running(self) -> int:
+        """The number of places that are taken."""
+        return self._places.total
+
+    @property
+    def queued(self) -> int:
+        """The number of requests in the queue."""
+        return 0 if self._waiting is None else self._waiting.queued.total
+
+    def may_start(self, request: IncomingRequest) -> bool:
+        """Return whether a request that arrives now may run at once."""
+        if self._waiting is None:
+            return self._places.may_take(request.client)
+        return self._waiting.queue.may_start(request.client)
+
+    def enter(self, request: IncomingRequest) -> None:
+        """Take a place for the handler of a request."""
+        if self._waiting is None:
+            self._places.take(request.client)
+        else:
+            self._waiting.queue.enter(request.client)
+
+    def rejection(self, request: IncomingRequest) -> str | None:
+        """Return why a request cannot be queued, with the setting; None if there is room."""
+        waiting = self._waiting or self._nothing_waiting()
+        exceeded = waiting.queued.exceeded(request.client)
+        if exceeded is not None:
+            return f"too many requests wait{exceeded}"
+        exceeded = waiting.queued_bytes.exceeded(request.client, request.size_bytes)
+        return None if exceeded is None else f"the requests that wait are too large{exceeded}"
+
+    def _nothing_waiting(self) -> _Waiting:
+        return _Waiting(
+            Queue(self._places),
+            request_shares("queued_max", self.limits),
+            request_shares("queued_bytes_max", self.limits),
+        )
+
+    def wait(self, request: IncomingRequest) -> None:
+        """Add a request to the queue; the caller has checked `rejection`."""
+        waiting = self._waiting = self._waiting or self._nothing_waiting()
+        waiting.queue.wait(request.client, request)
+        waiting.queued.take(request.client)
+        waiting.queued_bytes.take(request.client, request.size_bytes)
+
+    def leave(self, request: IncomingRequest) -> IncomingRequest | None:
+        """Give back the place of the handler of a request.
+
+        Returns:
+            The request that may run now. It is no longer in the queue; call `enter` for it.
+        """
+        if self._waiting is None:
+            self._places.give_back(request.client)
+            return None
+        following = self._waiting.queue.leave(request.client)
+        if following is not None:
+            self._forget(following, self._waiting)
+        return following
+
+    def withdraw(self, request: IncomingRequest) -> bool:
+        """Remove a cancelled request from the queue; return whether it was there."""
+        waiting = self._waiting
+        if waiting is None or not waiting.queue.withdraw(request.client, request):
+            return False
+        self._forget(request, waiting)
+        return True
+
+    def withdraw_all(self) -> list[IncomingRequest]:
+        """Empty the queue at the end of the session; return the requests, which never run."""
+        waiting, self._waiting = self._waiting, None
+        return [] if waiting is None else waiting.queue.withdraw_all()
+
+    def _forget(self, request: IncomingRequest, waiting: _Waiting) -> None:
+        waiting.queued.give_back(request.client)
+        waiting.queued_bytes.give_back(request.client, request.size_bytes)
+        if not waiting.queued.total:
+            self._waiting = None
