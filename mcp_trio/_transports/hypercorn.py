@@ -19,6 +19,7 @@ from hypercorn.config import Config
 
 from mcp_trio._transports.asgi import AnswerBrokenOff, Application, Receive, Scope, Send
 from mcp_trio._transports.concurrency import call_when_cancelled
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import WITH_ADDRESSES
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -82,6 +83,7 @@ class _Host:
     calls_max: int
     is_stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     async def serve(
         self, config: Config, task_status: trio.TaskStatus[Sequence[trio.SocketListener]]
@@ -121,6 +123,8 @@ class _Host:
             await self.app(scope, receive, send)
             return
         if len(self._calls) >= self.calls_max:  # hypercorn does not limit its connections
+            text = "a request was rejected: limits.http.connections_max are being served"
+            self._log.report("too many", text)
             await _reject(scope, receive, send)
             return
         with trio.CancelScope() as call:
@@ -138,7 +142,6 @@ class _Host:
 
 
 async def _reject(scope: Scope, receive: Receive, send: Send) -> None:
-    logger.warning("a request was rejected: limits.http.connections_max are being served")
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close"})

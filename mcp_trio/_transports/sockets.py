@@ -25,6 +25,7 @@ from mcp_trio._jsonrpc.messages import with_principal
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_path
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import SocketEnds
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -303,13 +304,13 @@ class SocketHost:
     handle: Handle
     limits: Limits
     _count: int = attrs.field(default=0, init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a new connection until it ends, and close it."""
         if self._count >= self.limits.http.connections_max:
-            logger.warning(
-                "connection rejected: too many connections (limits.http.connections_max)"
-            )
+            text = "connection rejected: too many connections (limits.http.connections_max)"
+            self._log.report("too many", text)
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
@@ -318,8 +319,8 @@ class SocketHost:
         try:
             if await self._is_authorized(channel):
                 await self.handle(channel)
-        except Exception:
-            logger.exception("a connection failed")
+        except Exception as error:
+            self._log.report("failed", "a connection failed", level=logging.ERROR, error=error)
         finally:
             self._count -= 1
             await channel.aclose()
@@ -329,7 +330,7 @@ class SocketHost:
             return True
         channel.principal = await self.authorize(channel.peer)
         if channel.principal is None:
-            logger.warning("connection rejected by authorize=: %s", channel.peer)
+            self._log.report("rejected", f"connection rejected by authorize=: {channel.peer}")
         return channel.principal is not None
 
 

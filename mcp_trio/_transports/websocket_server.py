@@ -18,6 +18,7 @@ from mcp_trio._transports.http1 import (
     headers_length,
     parse_request,
 )
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import client_of
 from mcp_trio._transports.trio_websocket import (
     HandshakeFailed,
@@ -120,6 +121,7 @@ class WebSocketHost:
     handle: Handle
     limits: Limits
     _count: int = attrs.field(default=0, init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
@@ -137,8 +139,9 @@ class WebSocketHost:
                 await answer_last(stream, encoded_rejection(rejected), self.limits)
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection
-        except Exception:
-            logger.exception("a WebSocket connection failed")
+        except Exception as error:
+            text = "a WebSocket connection failed"
+            self._log.report("failed", text, level=logging.ERROR, error=error)
         finally:
             self._count -= 1
             await trio.aclose_forcefully(stream)

@@ -1,14 +1,17 @@
-"""Attack our HTTP client by compressed bodies: `python tools/attacks/client_attacks.py`.
+"""Attack our client: `python tools/attacks/client_attacks.py`.
 
-A server in this process answers every request with a small body that is decoded to gigabytes. The
-attacked program runs in a process of its own, which measures the growth of its memory and the
-longest time for which the event loop was held. The exit status is 1 if a limit was exceeded, or if
-the error does not name the fault (Linux only).
+An HTTP server in this process answers every request with a small body that is decoded to gigabytes.
+A server on stdio sends nothing but faulty messages, each of which could be logged. The attacked
+program runs in a process of its own, which measures the growth of its memory, the longest time for
+which the event loop was held, and the log. The exit status is 1 if a limit was exceeded, or if an
+error does not name the fault (Linux only).
 """
 
 import argparse
 import gzip
+import io
 import json
+import logging
 import resource
 import socketserver
 import subprocess
@@ -38,6 +41,8 @@ from mcp_trio.http import EffectTransport
 HELD_MS_MAX: Final = 50.0
 GROWTH_MIB_MAX: Final = 100.0
 SECONDS_MAX: Final = 10.0
+LOG_BYTES_MAX: Final = 10_000
+FLOOD_SECONDS: Final = 5.0
 DECODED_BYTES: Final = 1 << 30
 
 
@@ -149,6 +154,37 @@ PROGRAMS: Final[Mapping[str, Callable[[str], Awaitable[None]]]] = {
 }
 
 
+_FLOOD: Final = """
+import json, sys, time
+write, line = sys.stdout.buffer.write, sys.argv[1].encode() + b"\\n"
+while "initialize" not in (request := json.loads(input()))["method"]:
+    error = {"code": -32601, "message": ""}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}), flush=True)
+info = {"name": "", "version": ""}
+result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": info}
+print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    write(line * 100)
+"""
+FLOODS: Final = {"junk": "x", "unknown answers": '{"jsonrpc":"2.0","id":"never asked","result":{}}'}
+
+
+async def be_flooded(line: str) -> None:
+    """Connect our client to a server that sends the same line for `FLOOD_SECONDS`."""
+    command = [sys.executable, "-c", _FLOOD, line, str(FLOOD_SECONDS)]
+    async with Client(command):
+        await trio.sleep(FLOOD_SECONDS)
+
+
+def flooded(line: str) -> tuple[int, int]:
+    """Return how many lines and bytes a flood adds to the log."""
+    text = io.StringIO()
+    logging.basicConfig(stream=text, force=True)
+    trio.run(be_flooded, line)
+    return text.getvalue().count("\n"), len(text.getvalue())
+
+
 @attrs.frozen(kw_only=True)
 class Outcome:
     """The outcome of an attack."""
@@ -218,7 +254,7 @@ def problems_of(outcome: Outcome) -> Generator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Attack our HTTP client by compressed bodies.")
+    parser = argparse.ArgumentParser(description="Attack our client.")
     parser.add_argument("--program", choices=PROGRAMS, help="measure one program, at --url")
     parser.add_argument("--url")
     options = parser.parse_args(arguments)
@@ -241,7 +277,16 @@ def main(arguments: Sequence[str]) -> int:
                     table.add_row(program, media_type, name, *cells, outcome.error[:300])
                     found = problems_of(outcome)
                     problems += (f"{program}, {media_type}, {name}: {each}" for each in found)
-    return 0 if show(table, problems, "compressed bodies: {}") else 1
+    are_bodies_harmless = show(table, problems, "compressed bodies: {}")
+    logs = new_table("flood", right=("lines logged", "bytes logged"))
+    problems = []
+    for name, line in FLOODS.items():
+        lines, size = flooded(line)
+        logs.add_row(name, f"{lines:,}", f"{size:,}")
+        if size > LOG_BYTES_MAX:
+            problems.append(f"{name}: {size:,} bytes were logged in {FLOOD_SECONDS:g} s")
+    are_floods_harmless = show(logs, problems, "floods of faulty messages: {}")
+    return 0 if are_bodies_harmless and are_floods_harmless else 1
 
 
 if __name__ == "__main__":
