@@ -250,7 +250,7 @@ def _write_and_replace(target: str, lines: Iterable[bytes]) -> None:
 
     part = f"{target}.{os.getpid()}.part"
     try:
-        file = FileSink(part, overwrite=True)
+        file = FileSink(part, overwrite=True, flags=os.O_NOFOLLOW)
         sink = CompressedSink(file) if target.endswith(COMPRESSED_SUFFIX) else file
         with closing(sink):
             for line in lines:
