@@ -183,10 +183,13 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hostile(session: nox.Session) -> None:
-    """Attack servers at both HTTP hosts, and measure the cost and the delay of other clients."""
+    """Attack servers at both HTTP hosts, and our client; measure the cost and others' delay."""
     install(session)
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
-    session.run("python", "tools/attacks/fairness.py")
+    if not session.posargs:
+        session.run("python", "tools/attacks/fairness.py")
+        session.install("-q", "httpx>=0.28")
+        session.run("python", "tools/attacks/client_attacks.py")
 
 
 @nox.session(default=False)

@@ -27,6 +27,7 @@ from mcp_trio._cli.output import (
     call_progress,
     content_text,
     echo_error,
+    echo_json,
     echo_peer_text,
     print_table,
     printable,
@@ -524,7 +525,7 @@ def call_command(
 
     result, raw_results = in_session(SessionChoices(**chosen), call, with_raw_results=as_json)
     if as_json:
-        click.echo(bytes(raw_results[-1]))
+        echo_json(bytes(raw_results[-1]))
     else:
         _print_call(result)
     context.exit(1 if result.is_error else 0)
@@ -687,7 +688,7 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
 
     lists, raw_results = in_session(SessionChoices(**chosen), fetch, with_raw_results=as_json)
     if as_json:
-        click.echo(_merged(lists, raw_results))
+        echo_json(_merged(lists, raw_results))
     else:
         _print_lists(lists)
 
@@ -726,7 +727,7 @@ def _print_lists(lists: Mapping[str, Sequence[Any]]) -> None:
             click.echo()
         click.echo(styled(f"{name}: {len(items) or 'none'}", bold=True))
         if items:
-            lines = [Line(tuple(map(printable, kind.cells(item)))) for item in items]
+            lines = [Line(tuple(kind.cells(item))) for item in items]
             print_table([narrow.get(each, Column(each)) for each in kind.columns], lines)
 
 
@@ -764,10 +765,10 @@ def prompt_command(name: str, arguments: tuple[str, ...], *, as_json: bool, **ch
 
     result, raw_results = in_session(SessionChoices(**chosen), get, with_raw_results=as_json)
     if as_json:
-        click.echo(bytes(raw_results[-1]))
+        echo_json(bytes(raw_results[-1]))
         return
     for message in result.messages:
-        click.echo(styled(f"{message.role}:", bold=True))
+        click.echo(styled(f"{printable(message.role)}:", bold=True))
         echo_peer_text(content_text([message.content]))
 
 
@@ -816,7 +817,7 @@ def read_command(uri: str, *, as_json: bool, output: Any, **chosen: Any) -> None
         except click.FileError as error:  # click opens the file at the first write
             raise click.BadParameter(error.format_message(), param_hint="'-o'") from error
     elif as_json:
-        click.echo(content)
+        echo_json(content)
     elif sys.stdout.isatty():
         for each in result.contents:
             echo_peer_text(resource_text(each))

@@ -1,13 +1,14 @@
 """The `mcp-trio` command group: its subcommands, and the exit status for each kind of error."""
 
 import importlib
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 import click
 
 import mcp_trio
-from mcp_trio._cli.output import echo_error
+from mcp_trio._cli.output import PrintableFormatter, echo_error, printable_lines
 from mcp_trio.errors import ConfigError, MCPError, RecordingError
 
 # The module of each command, by the headings of the help text.
@@ -102,8 +103,16 @@ class CommandTable(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and turn an `MCPError` into an error text and an exit status."""
+        # The handler of the standard library for programs that configure none: servers may do so.
+        if logging.lastResort is not None:
+            logging.lastResort.setFormatter(PrintableFormatter())
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            text = error.format_message()  # it may quote a peer
+            if printable_lines(text) != text:
+                raise click.UsageError(printable_lines(text), error.ctx) from None
+            raise
         except MCPError as error:
             echo_error(str(error))
             ctx.exit(next(status for kind, status in STATUSES.items() if isinstance(error, kind)))

@@ -110,13 +110,14 @@ def _confirm(question: str, content: dict[str, Any] | None = None) -> ElicitResu
 
 def _ask_for_member(name: str, member: Mapping[str, Any], *, is_required: bool) -> Any:
     """Ask for a member's value until it is valid; UNSET if the user leaves it out."""
-    default = None if is_required else ""
+    default, label = None if is_required else "", _label(name, member)
     if "default" in member:
         default = _default_text(member["default"])
+        label += f" [{printable(default)}]"  # click would print it with its control characters
     return click.prompt(
-        _label(name, member),
+        label,
         default=default,
-        show_default=bool(default),
+        show_default=False,
         value_proc=partial(_parse_answer, name, member),
         err=True,
     )
@@ -144,7 +145,7 @@ def _parse_answer(name: str, member: Mapping[str, Any], text: str) -> Any | Unse
     value = _PARSERS.get(str(member.get("type")), str)(text)
     errors = form_errors({name: value}, {"properties": {name: member}})
     if errors:
-        raise click.BadParameter(errors[0])
+        raise click.BadParameter(printable(errors[0]))
     return value
 
 

@@ -19,7 +19,16 @@ from mcp_trio._cli.options import (
     overwrite_option,
     records_of,
 )
-from mcp_trio._cli.output import Column, Line, echo_error, print_table, printable, shortened
+from mcp_trio._cli.output import (
+    Column,
+    Line,
+    echo_error,
+    echo_json,
+    echo_text,
+    print_table,
+    printable,
+    shortened,
+)
 from mcp_trio._cli.timeline import (
     METHOD_COLUMNS,
     Counts,
@@ -137,7 +146,7 @@ def show_command(file: str, *, full: bool, as_json: bool, **chosen: Any) -> None
     if as_json:
         rows, _ = read_rows(file)
         lines = msgspec.json.Encoder().encode_lines(list(selection.rows(rows)))
-        click.echo(lines, nl=False)
+        echo_json(lines, nl=False)
     else:
         print_timeline(file, selection, with_messages=full)
 
@@ -183,10 +192,10 @@ def print_timeline(
         print_table(METHOD_COLUMNS, method_lines(found))
         click.echo()
     if slow := slowest(found):
-        click.echo(f"slowest: {slow}")
+        echo_text(f"slowest: {slow}")
     if len(shown) < len(rows):
         click.echo(f"shown: {len(shown)} of {len(rows)} rows; the summary is of all of them")
-    click.echo(totals(counts))
+    echo_text(totals(counts))
 
 
 def read_rows(
@@ -230,15 +239,15 @@ def _row_cells(row: "Row", extra_columns: Collection[str]) -> Iterator[str]:
     if "channel" in extra_columns:
         yield _number(row.channel)
     if "client" in extra_columns:
-        yield printable(row.client or "")
+        yield row.client or ""
     yield row.lane or ""
     yield row.kind
     yield ARROWS[row.direction]
-    yield printable(row.what)
-    yield printable(_number(row.id))
+    yield row.what
+    yield _number(row.id)
     yield _number(row.size_bytes)
     yield _ms(row.took_ms)
-    yield printable(row.note)
+    yield row.note
 
 
 def _number(value: int | str | None) -> str:
@@ -305,7 +314,7 @@ def diff_command(
             )
             for difference in found
         ]
-        click.echo(msgspec.json.Encoder().encode_lines(plain), nl=False)
+        echo_json(msgspec.json.Encoder().encode_lines(plain), nl=False)
     else:
         shown = found if show_all else found[:SHOWN_MAX]
         _print_differences(shown, left, right)
@@ -370,7 +379,7 @@ def _difference_line(
         _number(difference.right),
         difference.lane or "",
         difference.kind,
-        printable(what),
+        what,
         _DIFFERENCE_TEXTS[difference.what](difference),
     )
     return Line(cells, _DIFFERENCE_COLOURS[difference.what])
@@ -427,11 +436,11 @@ def check_command(context: click.Context, /, file: str) -> None:
 
     with naming(file):
         report = check(lines_of(file))
-    click.echo(f"{file}: {check_summary(report)}")
+    echo_text(f"{file}: {check_summary(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
-    click.echo(f"{report.records} records: {kinds}")
+    echo_text(f"{report.records} records: {kinds}")
     for damage in report.damage:
-        click.echo(f"line {damage.line}: {damage.kind}: {damage.text}")
+        echo_text(f"line {damage.line}: {damage.kind}: {damage.text}")
     context.exit(0 if is_intact(report) else 1)
 
 
@@ -516,7 +525,7 @@ def export_command(
     lines = _exported(file, partial(FORMATS[format_name], with_record=with_records), left_out)
     if output is None:
         for line in lines:
-            click.echo(line)
+            echo_json(line)
     else:
         if is_same_recording(output, file):
             raise click.BadParameter("OUT is the recording itself")

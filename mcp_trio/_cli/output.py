@@ -1,6 +1,7 @@
 """Output for terminals: safe text, tables, contents of results, and progress bars."""
 
 import binascii
+import logging
 import os
 import shutil
 import sys
@@ -55,9 +56,41 @@ def echo_peer_text(text: str) -> None:
     click.echo(printable_lines(text) if sys.stdout.isatty() else text.encode())
 
 
+def echo_text(text: str) -> None:
+    """Print to stdout a text that may quote a peer or a recording, with escapes."""
+    click.echo(printable_lines(text))
+
+
 def echo_error(text: str) -> None:
     """Print to stderr a text that may quote a peer, with unprintable characters escaped."""
     click.echo(printable_lines(text), err=True)
+
+
+def echo_json(data: bytes, *, nl: bool = True) -> None:
+    r"""Print JSON to stdout: unchanged, but on a terminal with unprintable characters as `\uXXXX`.
+
+    The escaped JSON has the same value. Within strings, the JSON of any encoder has escapes already
+    for the control characters of ASCII, except DEL.
+    """
+    if sys.stdout.isatty():
+        text = data.decode(errors="replace").replace("\r", " ")
+        data = "".join(
+            c if c.isprintable() or c in "\n\t" else _json_escape(c) for c in text
+        ).encode()
+    click.echo(data, nl=nl)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+
+
+class PrintableFormatter(logging.Formatter):
+    """A formatter of log lines in which text from peers cannot control the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with unprintable characters escaped."""
+        return printable_lines(super().format(record))
 
 
 def styled(text: str, *, colour: str | None = None, bold: bool = False) -> str:
@@ -116,7 +149,15 @@ class Line:
 
 
 def print_table(columns: Sequence[Column], lines: Sequence[Line]) -> None:
-    """Print a heading and the lines to stdout."""
+    """Print a heading and the lines to stdout, with unprintable characters escaped."""
+    lines = [
+        attrs.evolve(
+            line,
+            cells=tuple(map(printable, line.cells)),
+            below=None if line.below is None else printable_lines(line.below),
+        )
+        for line in lines
+    ]
     heading = tuple(column.name for column in columns)
     widths = _widths(columns, [heading, *(line.cells for line in lines)])
     texts = [styled(_table_line(columns, heading, widths), bold=True)]
@@ -268,7 +309,7 @@ def call_progress(
 
     from rich.progress import TextColumn
 
-    with _bar(TextColumn("{task.fields[amount]}")) as bar:
+    with _bar(TextColumn("{task.fields[amount]}", markup=False)) as bar:
         task = bar.add_task(name, amount="")
 
         def report(params: ProgressParams) -> None:
@@ -348,7 +389,7 @@ def _bar(*columns: "ProgressColumn") -> "Generator[Progress, None, None]":
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         *columns,
         TimeElapsedColumn(),

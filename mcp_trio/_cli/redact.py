@@ -21,7 +21,14 @@ from mcp_trio._cli.options import (
     records_of,
     segments_of,
 )
-from mcp_trio._cli.output import Column, Line, echo_error, print_table, printable
+from mcp_trio._cli.output import (
+    Column,
+    Line,
+    echo_error,
+    echo_json,
+    echo_text,
+    print_table,
+)
 from mcp_trio._journal.reader import Damage
 from mcp_trio.errors import RecordingError
 
@@ -129,7 +136,7 @@ def redact_command(
     if remaining:
         _report_remaining(remaining)
     if target is None:
-        click.echo(b"".join(lines), nl=False)
+        echo_json(b"".join(lines), nl=False)
     elif in_place and remaining:
         # Redacting a redacted file again could not find the values.
         echo_error(f"{file} is unchanged")
@@ -243,7 +250,7 @@ def _write_and_replace(target: str, lines: Iterable[bytes]) -> None:
 
     part = f"{target}.{os.getpid()}.part"
     try:
-        file = FileSink(part, overwrite=True)
+        file = FileSink(part, overwrite=True, flags=os.O_NOFOLLOW)
         sink = CompressedSink(file) if target.endswith(COMPRESSED_SUFFIX) else file
         with closing(sink):
             for line in lines:
@@ -317,11 +324,11 @@ def _scan(file: str) -> int:
     manifest = decode_body(records[0], OpenBody).redaction
     found = list(_likely_secrets(records, manifest))
     if found:
-        click.echo(f"{file}: likely secrets: {len(found)}")
+        echo_text(f"{file}: likely secrets: {len(found)}")
         columns = [Column("record", "right"), Column("what"), Column("value"), Column("path")]
         print_table(columns, found)
     else:
-        click.echo(f"{file}: nothing looks like a secret")
+        echo_text(f"{file}: nothing looks like a secret")
     if manifest is None:
         click.echo(f"{file}: note: it was recorded without redaction", err=True)
     for damage in unread:
@@ -338,7 +345,7 @@ def _likely_secrets(records: "list[Record]", manifest: dict[str, object] | None)
     for record in records[1:]:
         for secret in likely_secrets(body_bytes(record) or b"null"):
             if redactor is None or not redactor.knows(secret.value):
-                value, path = printable(_masked(secret.value)), printable(secret.path)
+                value, path = _masked(secret.value), secret.path
                 yield Line((str(record.number), secret.kind, value, path))
 
 

@@ -29,7 +29,7 @@ from mcp_trio._cli.options import (
     serve_options,
     serving_options,
 )
-from mcp_trio._cli.output import echo_error, printable_lines
+from mcp_trio._cli.output import echo_error, echo_json, echo_text
 from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def replay_command(
         _print_divergences_as_json(divergence)
         context.exit(1)
     if not as_json:
-        click.echo(replay_summary(replayed, time.perf_counter() - start))
+        echo_text(replay_summary(replayed, time.perf_counter() - start))
 
 
 # The members of the JSON object of a divergence.
@@ -286,7 +286,7 @@ def _print_divergences_as_json(divergence: ReplayDivergence) -> None:
 
     for each in (divergence, *divergence.later):
         members = {name: getattr(each, name) for name in _DIVERGENCE_MEMBERS}
-        click.echo(msgspec.json.encode(members))
+        echo_json(msgspec.json.encode(members))
 
 
 def _replay_to_stop(
@@ -301,7 +301,7 @@ def _replay_to_stop(
 
     def on_stop(stopped: StoppedReplay) -> None:
         with contextlib.redirect_stdout(terminal):
-            click.echo(printable_lines(str(stopped)))
+            echo_text(str(stopped))
             if break_at is None:
                 stopped.end()
                 return
@@ -315,7 +315,7 @@ def _replay_to_stop(
     with contextlib.redirect_stdout(sys.stderr), naming(file):
         report = run_replay(file, load_server(target), stop=stop, **options)
     if report is not None:
-        click.echo(replay_summary(report, time.perf_counter() - start))
+        echo_text(replay_summary(report, time.perf_counter() - start))
         if not stop.has_come:
             click.echo(f"the replay has passed record {number} without stopping")
     elif break_at is not None:
@@ -334,10 +334,10 @@ def _replay_schedule(
         decoded = decode_schedule(schedule.read())
     report = _sweep(file, target, schedule=decoded)
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        echo_json(msgspec.json.encode(report))
     else:
         texts = [difference.text for difference in report.differences]
-        click.echo("\n".join(_schedule_lines("this schedule", decoded, texts)))
+        echo_text("\n".join(_schedule_lines("this schedule", decoded, texts)))
     context.exit(0 if report.is_clean else 1)
 
 
@@ -389,7 +389,7 @@ _OUTCOME_STATUSES: Final = {"same": 0, "diverged": 1, "nothing": 1, "unusable": 
 
 def _print_outcomes(files: Sequence[str], outcomes: "Sequence[Outcome]") -> None:
     """Print a row for each recording, and below the table the first error of each."""
-    from mcp_trio._cli.output import Column, Line, print_table, printable
+    from mcp_trio._cli.output import Column, Line, print_table
 
     columns = (
         Column("recording"),
@@ -415,14 +415,14 @@ def _print_outcomes(files: Sequence[str], outcomes: "Sequence[Outcome]") -> None
             seeds = ""
             if first.hash_seed is not None:
                 seeds = f" (scheduler seed {first.seed}, hash seed {first.hash_seed})"
-            below.append(f"{printable(file)}{seeds}: {first.text}")
+            below.append(f"{file}{seeds}: {first.text}")
         remarks = dict.fromkeys(remark for outcome in own for remark in outcome.remarks)
-        below += [f"{printable(file)}: {remark}" for remark in remarks]
+        below += [f"{file}: {remark}" for remark in remarks]
         numbers = (str(best.records), str(best.requests), str(len(own)))
-        lines.append(Line((printable(file), *numbers, result), "red" if failed else None))
+        lines.append(Line((file, *numbers, result), "red" if failed else None))
     print_table(columns, lines)
     if below:
-        click.echo("\n" + "\n".join(below))
+        echo_text("\n" + "\n".join(below))
 
 
 def replay_summary(report: "ReplayReport", seconds: float) -> str:
@@ -528,7 +528,7 @@ def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.Encoder().encode_lines(report.differences), nl=False)
+        echo_json(msgspec.json.Encoder().encode_lines(report.differences), nl=False)
         return
     if report.differences:
         columns = (
@@ -545,17 +545,15 @@ def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
         ]
         print_table(columns, lines)
         click.echo()
-    click.echo(report.summary)
+    echo_text(report.summary)
 
 
 def _difference_cells(difference: "InputDifference") -> tuple[str, ...]:
-    from mcp_trio._cli.output import printable
     from mcp_trio._replay.live import value_texts
 
     number = "" if difference.record is None else str(difference.record)
     values = value_texts(difference) if difference.path else ("", difference.live or "")
-    cells = (difference.subject, difference.path, *values)
-    return difference.kind, number, *map(printable, cells)
+    return difference.kind, number, difference.subject, difference.path, *values
 
 
 # `mcp-trio mock`.
@@ -629,7 +627,7 @@ def mock_command(
             if is_given(value):
                 raise click.UsageError(f"{flag_of(name)} cannot be used with --as client")
         report = _drive(context, file, target, ignore=("$",), channel=channel, headers=headers)
-        click.echo(report.summary)
+        echo_text(report.summary)
         context.exit(0 if report.answered else 1)
     if target is not None or command_after_dashes(context) is not None or headers:
         raise click.UsageError("TARGET, URL, COMMAND and --header need --as client")
@@ -750,13 +748,13 @@ def sweep_command(
         raise click.UsageError("--json writes no file: leave out --output")
     report = _sweep(file, target, **options)
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        echo_json(msgspec.json.encode(report))
     else:
         written = None
         if report.shortest is not None:
             written = output or f"{Path(file).name.partition('.')[0]}.schedule.json"
             _write_schedule(written, report.shortest)
-        click.echo(sweep_summary(report, file, target, written))
+        echo_text(sweep_summary(report, file, target, written))
     context.exit(0 if report.is_clean else 1)
 
 

@@ -670,8 +670,7 @@ def print_calls(
 
 
 def _call_cells(row: Row, arrows: Mapping[Direction | None, str]) -> tuple[str, ...]:
-    texts = printable(row.what), printable(row.note)
-    return str(row.record), f"{row.ms:.1f}", arrows[row.direction], *texts
+    return str(row.record), f"{row.ms:.1f}", arrows[row.direction], row.what, row.note
 
 
 # The summary: counts and times for each method, the slowest requests, and totals.
@@ -740,7 +739,7 @@ def method_lines(found: Iterable[_Exchange]) -> list[Line]:
 
 def _method_cells(group: list[_Exchange]) -> Iterator[str]:
     times = [exchange.took_ms for exchange in group if exchange.took_ms is not None]
-    yield printable(group[0].method)
+    yield group[0].method
     yield str(len(group))
     yield str(len(times))
     yield str(sum(exchange.is_error for exchange in group))
@@ -763,7 +762,7 @@ def slowest(found: Iterable[_Exchange]) -> str:
 def totals(counts: Counts) -> str:
     """Return the counts in one line."""
     numbers = attrs.asdict(counts, filter=lambda _, value: isinstance(value, int))
-    versions = ", ".join(map(printable, counts.protocol_versions))
+    versions = ", ".join(counts.protocol_versions)
     texts = [f"{name} {number}" for name, number in numbers.items()]
     if versions:
         texts.append(f"protocol version {versions}")

@@ -69,6 +69,7 @@ from mcp_trio._transports.http_client_requests import (
     Link,
     body_pieces,
     client_for,
+    content_encoding,
     is_event_stream,
     parsed_url,
 )
@@ -512,12 +513,12 @@ class ProxiedExchange:
             self._note(status=status, **facts)
 
     def _may_be_message(self, response: httpx2.Response) -> bool:
-        return bool(self.messages) and _type_of(response) == JSON and _is_plain(response)
+        return bool(self.messages) and _type_of(response) == JSON and not content_encoding(response)
 
     async def _pass_stream(self, response: httpx2.Response, fields: Headers) -> None:
         self._note_stream(response)
         parser = EventParser(data_bytes_max=self.limits.messages.bytes_max)
-        is_plain = _is_plain(response)
+        is_plain = not content_encoding(response)
         self._has_begun = True
         await self.exchange.start(response.status_code, fields)
         async with body_pieces(response, is_raw=True) as pieces:
@@ -541,7 +542,7 @@ class ProxiedExchange:
         request = self.exchange.request
         last_id = request.header(LAST_EVENT_ID)
         facts = {} if last_id is None else {"last_event_id": last_id}
-        if not _is_plain(response):
+        if content_encoding(response):
             facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
         if facts or request.method != "POST":
             self._note(status=response.status_code, **facts)
@@ -590,11 +591,6 @@ class ProxiedExchange:
 
 def _type_of(response: httpx2.Response) -> str:
     return media_type_of(response.headers.get("content-type"))
-
-
-def _is_plain(response: httpx2.Response) -> bool:
-    """Return whether an answer is uncompressed, as the proxy's request asked for."""
-    return response.headers.get("content-encoding") in (None, "identity")
 
 
 TRANSPORT: Final = "http"

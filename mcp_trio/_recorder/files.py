@@ -54,7 +54,10 @@ def later_names(path: str) -> list[str]:
     stem, suffix = _split(path)
     pattern = re.compile(re.escape(Path(stem).name) + r"\.([1-9][0-9]*)" + re.escape(suffix))
     found = (pattern.fullmatch(file.name) for file in Path(path).parent.iterdir())
-    return [segment_name(path, number) for number in sorted(int(each[1]) for each in found if each)]
+    names = [
+        segment_name(path, number) for number in sorted(int(each[1]) for each in found if each)
+    ]
+    return [name for name in names if Path(name).is_file()]  # reading a FIFO could last for ever
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -93,10 +96,22 @@ EXISTS: Final = (
 _write: Final = os.write
 
 
+_OPEN_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+_OPEN_ERRORS: Final = {
+    errno.ENXIO: "no program reads this FIFO; start the one that reads it first",
+    errno.ELOOP: "a symbolic link has the name of this file of the recording; remove it",
+}
+
+
 class FileSink:
     """A sink that writes a new file, which only its owner can read.
 
-    A file that exists is used only if it is empty, or if `overwrite` is True.
+    A file that exists is used only if it is empty, or if `overwrite` is True. A FIFO is used if a
+    program reads it: waiting for one could last for ever.
+
+    `flags` are further flags for `os.open`, for a name that the user has not chosen in full: other
+    users of a shared folder may have put something there. With `os.O_EXCL`, nothing may be there;
+    with `os.O_NOFOLLOW`, no symbolic link and nothing but a regular file.
 
     With `sync_seconds`, a thread syncs the file to the disk at that interval. When a sync fails,
     the next write raises its error. `close` waits for the last sync for at most
@@ -114,12 +129,23 @@ class FileSink:
         overwrite: bool = False,
         sync_seconds: float | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        flags: int = 0,
     ) -> None:
         self._close_seconds = limits.recording.close_seconds
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         self.written_bytes = 0
         self._syncing: SyncingThread | None = None
+        try:
+            self._descriptor = os.open(path, _OPEN_FLAGS | flags, 0o600)
+        except OSError as error:
+            text = EXISTS if error.errno == errno.EEXIST else _OPEN_ERRORS.get(error.errno or 0)
+            if text is None:
+                raise
+            raise OSError(error.errno, text) from error
+        self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        if flags and not self._is_regular:
+            self.close()
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        os.set_blocking(self._descriptor, True)
         if self._is_regular:
             try:
                 self._lock()
@@ -238,6 +264,8 @@ class CompressedSink:
 
     def write(self, data: bytes) -> None:
         """Append all of `data`, or raise and append nothing."""
+        if not data:  # a frame without a block has no header, so that it could not be ended
+            return
         import zstandard
 
         head = b""

@@ -804,9 +804,21 @@ def _redactor(
 
 def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
     path = os.fspath(target)
-    open_file = partial(
-        _open_file, overwrite=options.overwrite, sync_seconds=options.sync_seconds, limits=limits
-    )
+    is_named_by_user = target == Path(options.path)
+
+    def open_file(name: str) -> FileSink | CompressedSink:
+        flags = os.O_NOFOLLOW
+        if name == path:
+            flags = 0 if is_named_by_user else os.O_EXCL
+        file = FileSink(
+            name,
+            overwrite=options.overwrite,
+            sync_seconds=options.sync_seconds,
+            limits=limits,
+            flags=flags,
+        )
+        return CompressedSink(file) if name.endswith(COMPRESSED_SUFFIX) else file
+
     try:
         if options.segment_bytes_max is None and options.segment_seconds_max is None:
             return open_file(path)
@@ -836,13 +848,6 @@ def _check_room(target: str, *, overwrite: bool) -> None:
                 f"cannot record to {target}: a later segment would replace {name},"
                 " which is not a segment"
             )
-
-
-def _open_file(
-    path: str, *, overwrite: bool, sync_seconds: float | None, limits: Limits
-) -> FileSink | CompressedSink:
-    file = FileSink(path, overwrite=overwrite, sync_seconds=sync_seconds, limits=limits)
-    return CompressedSink(file) if path.endswith(COMPRESSED_SUFFIX) else file
 
 
 def _clock() -> tuple[str, int, Callable[[], int]]:
@@ -875,6 +880,6 @@ def _target(options: RecordOptions, name: str, started: datetime) -> Path:
     for number in _session_numbers:
         # A process of another container may have the same number, and record to the same folder.
         path = Path(text) / f"{plain}-{stamp}-{os.getpid()}-{number}{suffix}"
-        if not path.exists():
+        if not os.path.lexists(path):
             return path
     raise AssertionError  # the numbers do not end

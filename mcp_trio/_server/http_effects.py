@@ -8,6 +8,7 @@ is made from these members, whether or not anything is recorded.
 
 import base64
 import functools
+import zlib
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from mcp_trio._server.locks import NO_RESULT
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
 from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
+from mcp_trio.limits import MIB
 
 REQUEST_HEADERS: Final = frozenset({"accept", "content-type"})
 RESPONSE_HEADERS: Final = frozenset(
@@ -73,7 +75,7 @@ class EffectTransport(_Transport):
     The client may be one of httpx2 or of httpx. Outside of handlers, and inside of other effects,
     the transport only forwards. In a handler, a response is read completely, up to
     `limits.requests.http_effect_bytes_max`, and has only its status, its body and some headers;
-    cookies and extensions are dropped.
+    cookies and extensions are dropped. The body may be compressed with gzip, and in no other way.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class EffectTransport(_Transport):
         Raises:
             httpx2.TransportError: There was no response, or in a handler a response with too large
                 a body. A request of httpx fails with an `httpx.TransportError`.
+            httpx2.DecodingError: In a handler, the body is encoded in another way than with gzip.
         """
         context = active_context()
         if context is None:
@@ -177,6 +180,8 @@ def _recorded_request(request: Any, body: bytes, bytes_max: int) -> RecordedHttp
 
 
 async def _send_and_read(sender: Callable[[], Any], request: Any, bytes_max: int) -> HttpResponse:
+    accepted = request.headers.get("accept-encoding", "")
+    request.headers["Accept-Encoding"] = "gzip" if "gzip" in accepted.lower() else "identity"
     response = await send(sender(), request)
     try:
         body = await _read(response, request, bytes_max)
@@ -187,27 +192,60 @@ async def _send_and_read(sender: Callable[[], Any], request: Any, bytes_max: int
 
 
 async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
-    """Return the decoded body; one that is too large is a `ReadError` of the request's library."""
+    """Return the decoded body.
+
+    Raises:
+        httpx2.ReadError: The body is too large. Errors are those of the request's library.
+        httpx2.DecodingError: The body is encoded in another way than with gzip.
+    """
     library = library_of(request)
+    too_large = library.ReadError(
+        f"the response has more than {bytes_max} bytes (limits.requests.http_effect_bytes_max)"
+    )
+    if response.is_stream_consumed:  # by its transport, and decoded
+        if len(response.content) > bytes_max:
+            raise too_large
+        return bytes(response.content)
+    decode = _decoder_of(response, library)
     body = bytearray()
+    fault: Exception | None = None
     try:
-        async for piece in response.aiter_bytes():
-            if len(body) > bytes_max:
+        async for piece in response.aiter_raw():
+            if fault is not None:
                 break  # the stream goes on although it was closed
-            body += piece
+            rest = piece
+            try:
+                while rest and len(body) <= bytes_max:
+                    decoded, rest = decode(rest)
+                    body += decoded
+                    if rest:
+                        await trio.lowlevel.checkpoint()
+            except zlib.error as error:
+                fault = library.DecodingError(f"the response cannot be decoded: {error}")
             if len(body) > bytes_max:
+                fault = too_large
+            if fault is not None:
                 # The loop goes on until the closed stream ends by itself. Python warns of an async
                 # generator that is left earlier.
                 await response.aclose()
     except library.TransportError:
-        if len(body) <= bytes_max:
+        if fault is None:
             raise
-    if len(body) > bytes_max:
-        text = (
-            f"the response has more than {bytes_max} bytes (limits.requests.http_effect_bytes_max)"
-        )
-        raise library.ReadError(text, request=request)
+    if fault is not None:
+        raise fault
     return bytes(body)
+
+
+def _decoder_of(response: Any, library: Any) -> Callable[[bytes], tuple[bytes, bytes]]:
+    """Return a function that decodes at least the beginning of a piece, and returns the rest."""
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return lambda piece: (piece, b"")
+    if encoding != "gzip":
+        text = f"the response has Content-Encoding {encoding!r}; handlers decode only gzip"
+        raise library.DecodingError(text)
+    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    return lambda piece: (decompressor.decompress(piece, MIB), decompressor.unconsumed_tail)
 
 
 def _allowed(headers: Any, names: Container[str]) -> list[tuple[str, str]]:

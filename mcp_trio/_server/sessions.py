@@ -51,6 +51,7 @@ from mcp_trio._session.nondeterminism import UntrackedCallWatch, watch_of_record
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 from mcp_trio.types import Implementation, ServerCapabilities
@@ -637,7 +638,7 @@ class PendingHandshake:
         """Return whether the session is open, and its client has sent no first request."""
         return not (self._session.has_begun or self._session.closing.is_set())
 
-    def close(self, seconds: float) -> None:
+    def close(self, seconds: float, log: PeerLog) -> None:
         """Close the connection, whose client has sent no first request for so many seconds."""
         text = f"no first request for {seconds:g} s (limits.requests.first_request_seconds)"
         # A WebSocket can report the reason to the client, and reports it to the session.
@@ -645,7 +646,7 @@ class PendingHandshake:
         if fail is not None:
             fail(ConnectionLost(text), CloseCode.INTERNAL_ERROR)
         else:
-            logger.warning("a connection is closed: %s", text)
+            log.report("no first request", f"a connection is closed: {text}")
             self._session.shut("lost")
 
 
@@ -665,12 +666,12 @@ class HandshakeTimeouts:
 
         A periodic check of all connections costs less than a timer for each connection.
         """
-        seconds = self.limits.requests.first_request_seconds
+        seconds, log = self.limits.requests.first_request_seconds, PeerLog()
         while True:
             await trio.sleep(min(seconds / _CHECKS_PER_TIMEOUT, _CHECK_SECONDS_MAX))
             pending = [each for each in self.pending if each.is_pending]
             opened_before = trio.current_time() - seconds
             for each in pending:
                 if each.opened_at <= opened_before:
-                    each.close(seconds)
+                    each.close(seconds, log)
             self.pending = [each for each in pending if each.opened_at > opened_before]

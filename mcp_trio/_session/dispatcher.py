@@ -394,7 +394,7 @@ class Dispatcher:
 
     def _reply(self, event: Reply, _number: int | str) -> None:
         if event.counted is not None:
-            logger.warning("%s: %s", event.counted, event.text)
+            self.session.peer_log.report(event.counted, f"{event.counted}: {event.text}")
         if event.peer is not None:
             self._note_peer(event.peer)
         self.session.send_queue.post(event.message, about=event.id, is_answer=True)
@@ -402,7 +402,8 @@ class Dispatcher:
             self.session.mark_negotiated()
 
     def _ignore(self, event: Ignored, _number: int | str) -> None:
-        logger.log(_IGNORED_LEVELS.get(event.counted, logging.DEBUG), "%s", event.text)
+        level = _IGNORED_LEVELS.get(event.counted, logging.DEBUG)
+        self.session.peer_log.report(event.counted, event.text, level=level)
 
     _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
         RequestReceived: _admit,

@@ -18,6 +18,7 @@ from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, enter_lane
 from mcp_trio._session.tasks import Tasks, from_users_code, split_group
 from mcp_trio._transports.concurrency import Wakeup
+from mcp_trio._transports.peer_log import PeerLog
 
 if TYPE_CHECKING:
     from mcp_trio._session.handlers import Application
@@ -43,6 +44,7 @@ class Deliveries:
     tasks: Tasks
     queued_max: int
     counts: Counter[str]
+    peer_log: PeerLog
     _queue: _Queue | None = attrs.field(default=None, init=False)
     _delivering: trio.CancelScope | None = attrs.field(default=None, init=False)
     _done: Wakeup | None = attrs.field(default=None, init=False)
@@ -106,16 +108,20 @@ class Deliveries:
         try:
             await self.application.notified(event.method, event.params)
         except Exception as error:  # The user's code may raise anything; delivery continues.
-            _log(event, error)
+            self._log(event, error)
         except BaseExceptionGroup as group:
             errors, rest = split_group(group)
             if errors is not None:
-                _log(event, errors)
+                self._log(event, errors)
             raise rest from None
         finally:
             LANE.set(outer)
 
-
-def _log(event: NotificationReceived, error: Exception) -> None:
-    name = event.method.name
-    logger.error("the callback for %s failed", name, exc_info=from_users_code(error))
+    def _log(self, event: NotificationReceived, error: Exception) -> None:
+        name = event.method.name
+        self.peer_log.report(
+            f"callback for {name}",
+            f"the callback for {name} failed",
+            level=logging.ERROR,
+            error=from_users_code(error),
+        )

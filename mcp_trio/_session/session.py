@@ -49,6 +49,7 @@ from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
 from mcp_trio.types import DiscoverResult, InitializeResult
 
@@ -91,6 +92,7 @@ class Session:
     initialized: LightEvent = attrs.field(factory=LightEvent, init=False)
     closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     ended: LightEvent = attrs.field(factory=LightEvent, init=False)
+    peer_log: PeerLog = attrs.field(factory=PeerLog, init=False)
     send_queue: SendQueue = attrs.field(init=False)
     _tasks: Tasks = attrs.field(init=False)
     _requests: Requests = attrs.field(init=False)
@@ -111,6 +113,7 @@ class Session:
             self._tasks,
             limits.messages.notifications_queued_max,
             connection.counts,
+            self.peer_log,
         )
         self._dispatcher = Dispatcher(
             self, application, self._requests, self._deliveries, self._tasks
@@ -274,6 +277,7 @@ class Session:
             logger.exception("the transport failed to close")
         self.connection.close()
         self._deliveries.abandon()
+        self.peer_log.close()
         try:
             await self.sequencer.turn_to_end()
             self.sequencer.close(dict(self.connection.counts))

@@ -63,6 +63,7 @@ from mcp_trio._transports.http_client_requests import (
     parsed_url,
     session_id_of,
 )
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import METHOD_NOT_FOUND, ConnectionLost, LocalProtocolError, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -303,6 +304,7 @@ class HttpChannel:
     _decoder: Decoder = attrs.field(init=False)
     _inbox: ReceivedQueue = attrs.field(init=False)
     _tools: ToolHeaders = attrs.field(init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _pending: dict[int | str, _PendingRequest] = attrs.field(
         factory=dict[int | str, _PendingRequest], init=False
     )
@@ -689,9 +691,9 @@ class HttpChannel:
         except SessionNotFound:
             self._end_unknown_session()
         except trio.TooSlowError:
-            logger.warning("%s was not accepted within %g s", kind, seconds)
+            self._log.report("not accepted", f"{kind} was not accepted within {seconds:g} s")
         except Exception as error:
-            logger.warning("%s was not delivered: %s", kind, self._loss_from(error))
+            self._log.report("not delivered", f"{kind} was not delivered: {self._loss_from(error)}")
         else:
             return True
         finally:
@@ -819,6 +821,7 @@ class HttpChannel:
             self._deletes_session = self._link.session_id is not None and not self._has_ended
             self._inbox.close()
             self._end("closed on this side")
+            self._log.close()
         with trio.move_on_after(2 * self._link.limits.shutdown.close_seconds, shield=True):
             await self._stopped.wait()
         await trio.lowlevel.checkpoint()

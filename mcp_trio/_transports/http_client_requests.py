@@ -123,7 +123,7 @@ NOT_FOUND: Final = 404
 SERVER_ERROR: Final = 500
 JSON_OR_EVENT_STREAM: Final = f"{JSON}, {EVENT_STREAM}"
 
-# A compressed body could expand to a thousand times the bytes that were received.
+# A compressed body could expand to a million times the bytes that were received.
 _UNCOMPRESSED: Final = ("Accept-Encoding", "identity")
 _PORTS: Final = {"http": 80, "https": 443}
 _VISIBLE_ASCII: Final = frozenset(map(chr, range(0x21, 0x7F)))
@@ -207,7 +207,8 @@ class Link:
     _timeout: Mapping[str, float | None] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._common_headers = httpx2.Headers([_UNCOMPRESSED, *self.headers.items()])
+        self._common_headers = httpx2.Headers(self.headers)
+        self._common_headers.update([_UNCOMPRESSED])
         given = self.http.timeout
         self._timeout = {
             "connect": given.connect,
@@ -297,12 +298,22 @@ class Link:
         raise UnexpectedResponse(response, await self.body_prefix(response))
 
     async def body_prefix(self, response: httpx2.Response) -> bytes:
-        """Return the body, at most its first `limits.messages.chunk_bytes` bytes."""
+        """Return the body, at most its first `limits.messages.chunk_bytes` bytes.
+
+        An encoded body counts as empty: the status of the response says enough.
+        """
+        if content_encoding(response):
+            return b""
         body = await self.body(response, bytes_max=self.limits.messages.chunk_bytes)
         return body.prefix if isinstance(body, Oversized) else body
 
     async def body(self, response: httpx2.Response, *, bytes_max: int) -> bytes | Oversized:
-        """Return the complete body, or an `Oversized` with its beginning."""
+        """Return the complete body, or an `Oversized` with its beginning.
+
+        Raises:
+            OutcomeUnknown: The body is encoded.
+        """
+        self.check_not_encoded(response)
         received = bytearray()
         async with body_pieces(response) as pieces:
             async for piece in pieces:
@@ -311,6 +322,16 @@ class Link:
                     prefix_bytes = min(bytes_max, self.limits.messages.chunk_bytes)
                     return Oversized(len(received), bytes(received[:prefix_bytes]))
         return bytes(received)
+
+    def check_not_encoded(self, response: httpx2.Response) -> None:
+        """Raise `OutcomeUnknown` if the body is encoded, against the `Accept-Encoding` sent."""
+        if encoding := content_encoding(response):
+            raise OutcomeUnknown(
+                f"{self.name} answered with Content-Encoding {encoding!r}, although the request"
+                " has Accept-Encoding: identity; turn compression off there, or in a proxy before"
+                " it",
+                http_status=response.status_code,
+            )
 
     def same_origin(self, reference: str) -> httpx2.URL | None:
         """Return the absolute URL of a reference; None if it is invalid or of another origin."""
@@ -343,6 +364,8 @@ async def body_pieces(
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
     """Iterate over the body as it arrives, decoded or raw; leaving early closes the connection.
 
+    Decoding has no limit: a body that is not raw has to have no `content_encoding`.
+
     The iterator is a stack of async generators, which are closed in the right order only by an
     exception from the innermost one. So an iterator that is left early is read on in a cancelled
     scope.
@@ -360,6 +383,13 @@ async def body_pieces(
             leaving.cancel()
             async for _ in pieces:
                 pass
+
+
+def content_encoding(response: httpx2.Response) -> str:
+    """Return the `Content-Encoding` of a body, in lower case; empty if the body has none."""
+    value: str = response.headers.get("content-encoding", "")
+    encoding = value.strip().lower()
+    return "" if encoding == "identity" else encoding
 
 
 def is_event_stream(response: httpx2.Response) -> bool:
@@ -443,6 +473,7 @@ class EventStream:
     async def read(self, response: httpx2.Response) -> None:
         """Receive the events of one connection until it ends or breaks."""
         self.end_reason = "the stream ended"
+        self.link.check_not_encoded(response)
         started_at = trio.current_time()
         has_events = False
         parser = EventParser(data_bytes_max=self.link.limits.messages.bytes_max)
@@ -569,6 +600,7 @@ class HttpSseStream:
         async with self.link.get_stream() as response:
             await self.link.check_success(response)
             check_event_stream(response)
+            self.link.check_not_encoded(response)
             async with body_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):

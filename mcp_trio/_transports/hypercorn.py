@@ -21,6 +21,7 @@ from mcp_trio._protocol.http_requests import RETRY_SECONDS
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._transports.asgi import AnswerBrokenOff, Application, Receive, Scope, Send
 from mcp_trio._transports.concurrency import call_when_cancelled
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import WITH_ADDRESSES
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -83,6 +84,7 @@ class _Host:
     places: Shares
     is_stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     async def serve(
         self, config: Config, task_status: trio.TaskStatus[Sequence[trio.SocketListener]]
@@ -125,7 +127,9 @@ class _Host:
         network = network_of(client[0] if client else None)
         exceeded = self.places.exceeded(network)
         if exceeded is not None:  # hypercorn does not limit its connections
-            await _reject(scope, receive, send, f"there are too many requests{exceeded}")
+            reason = f"there are too many requests{exceeded}"
+            self._log.report("too many", f"a request was rejected: {reason}")
+            await _reject(scope, receive, send, reason)
             return
         with trio.CancelScope() as call:
             self._calls.add(call)
@@ -144,7 +148,6 @@ class _Host:
 
 
 async def _reject(scope: Scope, receive: Receive, send: Send, reason: str) -> None:
-    logger.warning("a request was rejected: %s", reason)
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close"})

@@ -26,6 +26,7 @@ from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_path
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import SocketEnds, client_of
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -304,6 +305,7 @@ class SocketHost:
     handle: Handle
     limits: Limits
     _places: Shares = attrs.field(init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
@@ -313,7 +315,7 @@ class SocketHost:
         network = network_of(client_of(stream))
         exceeded = self._places.exceeded(network)
         if exceeded is not None:
-            logger.warning("connection rejected: too many connections%s", exceeded)
+            self._log.report("too many", f"connection rejected: too many connections{exceeded}")
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
@@ -322,8 +324,8 @@ class SocketHost:
         try:
             if await self._is_authorized(channel):
                 await self.handle(channel)
-        except Exception:
-            logger.exception("a connection failed")
+        except Exception as error:
+            self._log.report("failed", "a connection failed", level=logging.ERROR, error=error)
         finally:
             self._places.give_back(network)
             await channel.aclose()
@@ -333,7 +335,7 @@ class SocketHost:
             return True
         channel.principal = await self.authorize(channel.peer)
         if channel.principal is None:
-            logger.warning("connection rejected by authorize=: %s", channel.peer)
+            self._log.report("rejected", f"connection rejected by authorize=: {channel.peer}")
         return channel.principal is not None
 
 

@@ -19,6 +19,7 @@ from mcp_trio._transports.http1 import (
     headers_length,
     parse_request,
 )
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import client_of
 from mcp_trio._transports.trio_websocket import (
     HandshakeFailed,
@@ -122,6 +123,7 @@ class WebSocketHost:
     limits: Limits
     _count: int = attrs.field(default=0, init=False)
     _places: Shares = attrs.field(init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -144,8 +146,9 @@ class WebSocketHost:
                 await answer_last(stream, encoded_rejection(rejected), self.limits)
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection
-        except Exception:
-            logger.exception("a WebSocket connection failed")
+        except Exception as error:
+            text = "a WebSocket connection failed"
+            self._log.report("failed", text, level=logging.ERROR, error=error)
         finally:
             self._count -= 1
             if exceeded is None:

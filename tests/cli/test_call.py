@@ -841,3 +841,40 @@ def test_replay_of_handlers_takes_no_protocol_version(recorded, invoke):
     rejected = invoke("replay", recorded, SOME, "--protocol-version", "2025-06-18")
     assert rejected.exit_code == 2
     assert "--channel and --protocol-version need --inputs" in rejected.stderr
+
+
+# Texts that contain control sequences, on a terminal.
+
+ESCAPING = Path(__file__).with_name("escaping_server.py")
+
+
+def _is_safe(shown):
+    """Ignore the line ends of the terminal, and what rich draws."""
+    text = shown.replace("\r\n", "\n").replace("\x1b[1m", "").replace("\x1b[0m", "")
+    return all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("call", "tell"), ("call", "tell", "--json"), ("call", "nothing", "b=1")),
+        *(("list",), ("list", "--json"), ("read", "a://b")),
+    ],
+    ids=" ".join,
+)
+def test_text_of_a_server_cannot_control_a_terminal(on_a_screen, arguments):
+    command, *rest = arguments
+    options = ["--log-level", "debug", "--protocol-version", "2025-11-25"]
+    shown = on_a_screen(command, *rest, *options, "--", sys.executable, ESCAPING)
+    assert shown
+    assert _is_safe(shown), repr(shown)
+
+
+def test_json_on_a_terminal_is_escaped_and_equal(on_a_screen, mcp_trio):
+    command = ["call", "tell", "--json", "--protocol-version", "2025-11-25", "--"]
+    command += [sys.executable, ESCAPING]
+    *_, shown = on_a_screen(*command).splitlines()
+    unescaped = mcp_trio(*command).stdout
+    assert "\\u009b31m\\u007f\\u202e\\udb40\\udc41" in shown
+    assert "\x9b31m\x7f\u202e\U000e0041" in unescaped
+    assert json.loads(shown) == json.loads(unescaped)

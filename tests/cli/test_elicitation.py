@@ -200,6 +200,17 @@ def test_a_user_at_a_terminal_fills_in_a_form(protocol_version):
     assert "the server asks: Where to?" in done.stderr
 
 
+def test_a_default_value_cannot_control_the_terminal(monkeypatch, capsys):
+    bad = "\x1b]0;title\x07\x9b31m\u202e"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ny\n"))
+    schema = {"properties": {bad: {"type": "string", "default": bad, "description": bad}}}
+    result = ask(ElicitParams(message=bad, requested_schema=schema))
+    assert result.content == {bad: bad}
+    shown = capsys.readouterr().err
+    assert shown.count("\\x1b]0;title\\x07\\x9b31m\\u202e") == 4
+    assert shown.replace("\n", "").isprintable()
+
+
 # The answers.
 
 

@@ -1,5 +1,6 @@
 """Files of recordings: creation, segments, compression and locks."""
 
+import contextlib
 import errno
 import fcntl
 import io
@@ -655,6 +656,20 @@ def test_a_failed_write_raises_an_error():
         CompressedSink(MemoryFile({1})).write(b"x")
 
 
+def test_an_empty_write_after_a_failed_one_leaves_a_compressed_file_readable(tmp_path):
+    """When the disk is full, the last write of a recorder is an empty one, before `close`."""
+    for rejected in (set(), {1}, {2}, {2, 3}):
+        file = MemoryFile(rejected)
+        sink = CompressedSink(file)
+        for data in (b"one\n", b"two\n", b""):
+            with contextlib.suppress(OSError):
+                sink.write(data)
+        sink.close()
+        path = tmp_path / "x.zst"
+        path.write_bytes(file.data)
+        assert len(list(open_recording(path))) == 2 - len(rejected & {1, 2})
+
+
 # Files of recordings: private, whole, readable.
 
 
@@ -686,6 +701,77 @@ def test_a_file_that_was_there_is_emptied_and_made_private(tmp_path):
     sink.write(b"new")
     sink.close()
     assert (path.read_bytes(), mode_of(path)) == (b"new", 0o600)
+
+
+# Shared folders, in which others may create files.
+
+
+async def test_a_link_in_a_folder_is_not_followed(tmp_path, monkeypatch):
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    folder.mkdir()
+    monkeypatch.setattr(writer, "_session_numbers", iter((1, 2, 1, 3)))
+    is_planted = False
+
+    def lexists(path):
+        nonlocal is_planted
+        there = path.is_symlink() or path.exists()
+        if not is_planted:
+            is_planted = True
+            path.symlink_to(outside)  # right after the check
+        return there
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer.os.path, "lexists", lexists)
+        with pytest.raises(RecordingError, match="the file exists"):
+            begin_session(folder, **FACTS)
+    begin_session(folder, **FACTS)[0].close({})  # the number 2
+    begin_session(folder, **FACTS)[0].close({})  # the number 1 is a link
+    assert not outside.exists()
+    assert len(list(folder.iterdir())) == 3
+
+
+async def test_a_later_segment_is_not_written_through_a_link(tmp_path):
+    path, outside = tmp_path / "one.mcprec.jsonl", tmp_path / "outside"
+    recorder, _ = begin_session(RecordOptions(path, segment_bytes_max=1), **FACTS)
+    (tmp_path / "one.2.mcprec.jsonl").symlink_to(outside)
+    recorder.record("mark", b'{"name":"x"}')
+    recorder.close({})
+    assert not outside.exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"segment_bytes_max": 1}])
+async def test_a_fifo_without_a_reader_is_an_error_and_does_not_block(tmp_path, options):
+    path = tmp_path / "one.mcprec.jsonl"
+    os.mkfifo(path)
+    text = "not a regular file" if options else "no program reads this FIFO"
+    with pytest.raises(RecordingError, match=text):
+        begin_session(RecordOptions(path, **options), **FACTS)
+
+
+async def test_a_fifo_with_a_reader_gets_the_recording(tmp_path):
+    path = tmp_path / "one.mcprec.jsonl"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    recorder, _ = begin_session(path, **FACTS)
+    recorder.close({})
+    assert os.read(reader, 65536).count(b"\n") == 2
+    os.close(reader)
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+async def test_a_fifo_with_the_name_of_a_later_segment_is_neither_written_nor_read(
+    tmp_path, has_reader
+):
+    path, fifo = tmp_path / "one.mcprec.jsonl", tmp_path / "one.2.mcprec.jsonl"
+    recorder, _ = begin_session(RecordOptions(path, segment_bytes_max=1), **FACTS)
+    os.mkfifo(fifo)
+    readers = [os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)] if has_reader else []
+    recorder.record("mark", b'{"name":"x"}')
+    recorder.close({})
+    for reader in readers:
+        assert os.read(reader, 100) == b""
+        os.close(reader)
+    assert check(open_recording(path)).kinds["open"] == 1
 
 
 def test_the_folder_must_exist(tmp_path):

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import gzip
 import json
+import tracemalloc
 
 import attrs
 import httpx
@@ -17,7 +18,7 @@ from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._server.sessions import HandlerHttpClient
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
-from mcp_trio.limits import RequestLimits
+from mcp_trio.limits import MIB, RequestLimits
 from tests.server.conftest import played_again
 
 
@@ -185,6 +186,98 @@ async def test_a_compressed_body_is_recorded_decoded(server, web, fetching, reco
     asker, told = await record(server)
     assert await fetched(asker) == (200, {"content-length": "5"}, b"ahoy!")
     assert told()[1][1]["body"] == "ahoy!"
+
+
+async def test_a_handler_asks_for_gzip_only_and_for_nothing_if_its_client_does_not(
+    server, web, fetching, serve
+):
+    asked = [
+        ("br, GZIP;q=0.5", b"gzip"),
+        ("deflate, br, zstd", b"identity"),
+        ("identity", b"identity"),
+    ]
+
+    @server.tool
+    async def fetch(ctx: Context) -> str:
+        await ctx.http.get(web.url)
+        for accepted, _ in asked:
+            await ctx.http.get(web.url, headers={"Accept-Encoding": accepted})
+        return "done"
+
+    await (await serve(server)).call("fetch")
+    sent = b"".join(web.requests).lower().split(b"\r\n")
+    found = [line for line in sent if line.startswith(b"accept-encoding:")]
+    assert found == [b"accept-encoding: " + value for value in (b"gzip", *dict(asked).values())]
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "deflate", "br", "zstd", "unknown"])
+async def test_a_body_with_another_encoding_is_an_error_that_names_it(
+    server, web, fetching, serve, encoding
+):
+    web.answer = response(gzip.compress(gzip.compress(b"ahoy!")), f"content-encoding: {encoding}")
+    fetching()
+    name, text = json.loads(await (await serve(server)).call("fetch"))
+    assert name == "DecodingError"
+    assert text == f"the response has Content-Encoding '{encoding}'; handlers decode only gzip"
+
+
+async def test_a_body_that_is_no_gzip_is_an_error(server, web, fetching, record):
+    web.answer = response(b"ahoy!", "content-encoding: gzip")
+    fetching()
+    asker, told = await record(server)
+    name, text = json.loads(await asker.call("fetch"))
+    assert name == "DecodingError"
+    assert text.startswith("the response cannot be decoded: ")
+    await played_again(asker, told, server)
+
+
+async def test_a_compressed_body_is_decoded_only_up_to_the_limit(
+    server, serve, library, inner_library
+):
+    body = gzip.compress(bytes(64 * MIB))
+
+    class Stream(inner_library.AsyncByteStream):
+        async def __aiter__(self):
+            yield body
+
+    class Inner(inner_library.AsyncBaseTransport):
+        async def handle_async_request(self, _):
+            headers = {"content-encoding": "gzip"}
+            return inner_library.Response(200, headers=headers, stream=Stream())
+
+    @server.tool
+    async def fetch() -> str:
+        async with library.AsyncClient(transport=EffectTransport(Inner())) as client:
+            try:
+                return (await client.get("http://nowhere")).text
+            except library.ReadError as error:
+                return str(error)
+
+    asker = await serve(server)
+    tracemalloc.start()
+    try:
+        text = await asker.call("fetch")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "limits.requests.http_effect_bytes_max" in text
+    assert peak < 4 * MIB
+
+
+@pytest.mark.parametrize("size", [3 * MIB, 3 * MIB + 1])
+async def test_a_large_compressed_body_is_decoded_completely(web, serve, size):
+    server = Server("sea", limits=Limits(requests=RequestLimits(http_effect_bytes_max=3 * MIB)))
+    web.answer = response(gzip.compress(bytes(size)), "content-encoding: gzip")
+
+    @server.tool
+    async def fetch(ctx: Context) -> int | str:
+        try:
+            return len((await ctx.http.get(web.url)).content)
+        except httpx2.ReadError as error:
+            return str(error)
+
+    text = await (await serve(server)).call("fetch")
+    assert text == str(size) if size == 3 * MIB else "http_effect_bytes_max" in text
 
 
 async def test_repeated_headers_are_all_kept(server, web, record):

@@ -178,7 +178,26 @@ async def test_l10_invalid_messages_are_counted_logged_and_answered_if_they_have
     assert one_error(answers[8])["code"] == -32700
     assert text_of(answers[9]) == "echo"
     assert session.connection.counts["malformed"] == 3
-    assert len(logged()) == 3
+    assert len(logged()) == 1
+    session.shut("closed")
+    await session.ended.wait()
+    assert logged()[1].endswith("(2 more lines like this were left out)")
+
+
+async def test_a_flood_of_faults_is_one_line_a_second_for_each_kind(
+    serve, echo, logged, autojump_clock
+):
+    session, peer = await serve({"echo": echo})
+    unknown = [b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number for number in range(1000)]
+    for _ in range(3):
+        await peer.send(*unknown, *[b"junk"] * 1000, *[b'{"id": 7}'] * 100)
+        await peer.receive_many(100)
+        await trio.sleep(1)
+    assert session.connection.counts["unknown answer"] == 3000
+    lines = logged()
+    assert len(lines) == 6
+    assert sum("(999 more lines like this were left out before)" in line for line in lines) == 2
+    assert sum("(1099 more lines like this were left out before)" in line for line in lines) == 2
 
 
 @pytest.mark.requirement("BASE-14")

@@ -304,11 +304,11 @@ async def test_a_callback_that_fails_is_logged_and_the_next_one_runs(serve, logg
         raise ValueError("a bug")
 
     _, peer = await serve({"notifications/roots/list_changed": fails})
-    for _ in range(2):
+    for _ in range(100):
         await peer.send_notification("notifications/roots/list_changed")
     await trio.testing.wait_all_tasks_blocked()
-    assert len(heard) == 2
-    assert logged(logging.ERROR) == ["the callback for notifications/roots/list_changed failed"] * 2
+    assert len(heard) == 100
+    assert logged(logging.ERROR) == ["the callback for notifications/roots/list_changed failed"]
 
 
 async def test_notifications_dropped_because_of_slow_callbacks_are_counted(serve, small, logged):

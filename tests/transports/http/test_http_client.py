@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import gzip
 import json
 import logging
 import signal
@@ -29,6 +30,7 @@ from tests.transports.http.scripted_server import (
     EVENTS,
     INITIALIZE,
     INITIALIZED,
+    JSON,
     STATELESS,
     URL,
     Legacy,
@@ -534,6 +536,76 @@ async def test_headers_and_cookies_of_a_given_client_are_sent_with_every_request
     assert methods.count("GET") == 2
     for seen in script.seen:
         assert (seen.headers["x-mine"], seen.headers["cookie"]) == ("1", "me=1")
+
+
+# Compression
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br, GZIP", "zstd"])
+@pytest.mark.parametrize("media_type", [JSON, EVENTS], ids=["json", "events"])
+async def test_an_encoded_body_is_rejected_before_it_is_read(
+    autojump_clock, library, media_type, encoding
+):
+    """Decoders of HTTP libraries have no limit; a few kilobytes may become gigabytes."""
+
+    async def compressed(_seen):
+        async def body():
+            pytest.fail("the body was read")
+            yield b""
+
+        return Reply(200, media_type | {"content-encoding": encoding}, body())
+
+    script = Script(Legacy(answers={"tools/call": compressed}))
+    headers = {"accept-encoding": "gzip, br"}
+    async with (
+        library.AsyncClient(transport=script, headers=headers) as http,
+        Client(URL, http=http, headers=headers, protocol_versions=ONE_LEGACY_VERSION) as client,
+    ):
+        with pytest.raises(OutcomeUnknown) as caught:
+            await client.call_tool("add")
+    assert caught.value.reason == (
+        f"http://mcp.test/mcp answered with Content-Encoding '{encoding.lower()}', although the"
+        " request has Accept-Encoding: identity; turn compression off there, or in a proxy before"
+        " it"
+    )
+    assert {seen.headers["accept-encoding"] for seen in script.seen} == {"identity"}
+
+
+async def test_an_encoded_stream_of_http_sse_is_rejected(library):
+    async def answer(seen):
+        compressed = EVENTS | {"content-encoding": "gzip"}
+        return Reply(200, compressed, gzip.compress(b"")) if seen.method == "GET" else Reply(405)
+
+    with pytest.raises(ConnectionLost, match=r"as for HTTP\+SSE: .* with Content-Encoding 'gzip'"):
+        async with (
+            library.AsyncClient(transport=Script(answer)) as http,
+            Client(URL, http=http, protocol_versions=ONE_LEGACY_VERSION),
+        ):
+            pass
+
+
+async def test_the_status_counts_although_the_body_of_a_rejection_is_encoded(library):
+    async def answer(seen):
+        return Reply(503, {"content-encoding": "gzip"}, gzip.compress(b"later"))
+
+    with pytest.raises(ConnectionLost) as caught:
+        async with (
+            library.AsyncClient(transport=Script(answer)) as http,
+            Client(URL, http=http, protocol_versions=ONE_LEGACY_VERSION),
+        ):
+            pass
+    assert caught.value.http_status == 503
+
+
+async def test_identity_counts_as_no_encoding(library):
+    async def plain(seen):
+        reply = result(seen, content=[])
+        reply.headers |= {"content-encoding": "identity"}
+        return reply
+
+    script = Script(Legacy(answers={"tools/call": plain}))
+    async with library.AsyncClient(transport=script) as http:
+        await send_all_requests(http)
 
 
 # Authorization

@@ -1,0 +1,70 @@
+"""Log lines that peers cause, at a limited rate."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import trio
+
+PERIOD_SECONDS: Final = 1.0
+"""The time that has to pass between two lines of one kind."""
+
+logger = logging.getLogger("mcp_trio")
+
+
+@attrs.define
+class _Kind:
+    """The state of one kind of line: when the next one may be logged, and the last one left out."""
+
+    next_at: float
+    level: int
+    text: str = ""
+    left_out: int = 0
+
+
+@attrs.define(eq=False)
+class PeerLog:
+    """A log of one peer's faults: at most one line a second for each kind, with a count.
+
+    Without it, a peer that sends nothing but faulty messages would fill the disk of the log. Each
+    session has one for its peer. Faults before there is a session share one for each listener.
+
+    Attributes:
+        now: Return the time in seconds.
+    """
+
+    now: Callable[[], float] = trio.current_time
+    _kinds: dict[str, _Kind] = attrs.field(factory=dict[str, _Kind], init=False)
+
+    def report(
+        self, kind: str, text: str, *, level: int = logging.WARNING, error: object = None
+    ) -> None:
+        """Log a line, unless the last one of the same kind is less than a second old.
+
+        Args:
+            kind: The kind of fault, a constant: a peer must not be able to invent kinds.
+            text: The line. The number of lines left out before it is appended.
+            level: The level of the line.
+            error: An exception whose traceback is logged, too.
+        """
+        if not logger.isEnabledFor(level):
+            return
+        now = self.now()
+        state = self._kinds.get(kind)
+        if state is not None and now < state.next_at:
+            state.left_out += 1
+            state.text = text
+            return
+        left_out = 0 if state is None else state.left_out
+        self._kinds[kind] = _Kind(now + PERIOD_SECONDS, level)
+        more = f" ({left_out} more lines like this were left out before)" if left_out else ""
+        logger.log(level, "%s%s", text, more, exc_info=error, stacklevel=2)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Log how many lines were left out since the last one of each kind."""
+        for state in self._kinds.values():
+            if state.left_out:
+                more = f"{state.left_out} more lines like this were left out"
+                logger.log(state.level, "%s (%s)", state.text, more, stacklevel=2)
+        self._kinds.clear()

@@ -1,0 +1,80 @@
+"""The log of a peer's faults, under a clock of the test."""
+
+import logging
+
+import pytest
+
+from mcp_trio._transports.peer_log import PeerLog
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def log(clock):
+    return PeerLog(clock)
+
+
+def test_one_line_a_second_is_logged_with_the_number_of_those_left_out(log, clock, caplog):
+    for number in range(1000):
+        log.report("junk", f"line {number}")
+    clock.seconds += 0.99
+    log.report("junk", "line 1000")
+    clock.seconds += 0.01
+    log.report("junk", "line 1001")
+    clock.seconds += 1
+    log.report("junk", "line 1002")
+    assert caplog.messages == [
+        "line 0",
+        "line 1001 (1000 more lines like this were left out before)",
+        "line 1002",
+    ]
+
+
+def test_kinds_and_peers_do_not_count_for_each_other(log, clock, caplog):
+    other = PeerLog(clock)
+    for each in (log, other):
+        for kind in ("a", "b", "a"):
+            each.report(kind, kind)
+    assert caplog.messages == ["a", "b", "a", "b"]
+
+
+def test_the_rest_is_counted_at_the_end(log, caplog):
+    for number in range(3):
+        log.report("junk", f"line {number}", level=logging.ERROR)
+    log.report("other", "one line")
+    log.close()
+    log.close()
+    assert caplog.messages == [
+        "line 0",
+        "one line",
+        "line 2 (2 more lines like this were left out)",
+    ]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "ERROR"]
+
+
+def test_lines_below_the_level_of_the_logger_are_not_counted(log, caplog):
+    caplog.set_level(logging.WARNING, "mcp_trio")
+    log.report("junk", "not seen", level=logging.DEBUG)
+    log.report("junk", "seen")
+    assert caplog.messages == ["seen"]
+
+
+def test_a_line_names_its_origin_and_has_the_traceback(log, caplog):
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        log.report("failed", "it failed", error=error)
+    (record,) = caplog.records
+    assert record.filename == "test_peer_log.py"
+    assert record.exc_info[0] is ValueError
