@@ -777,7 +777,7 @@ async def record_session(to, protocol_version):
 
 
 def states_in(path):
-    """What the server gave to its client, and what came back."""
+    """The state that the server gave to its client, and the state that came back."""
     frames = [json.loads(line).get("f", {}) for line in open_recording(path)]
     given = [each["result"].get("requestState") for each in frames if "result" in each]
     came = [each.get("params", {}).get("requestState") for each in frames if "method" in each]
