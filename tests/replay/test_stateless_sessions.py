@@ -278,7 +278,7 @@ def recorded(world, tmp_path):
 
 
 def told(world, path):
-    """What was told by subscriptions: each notification with its lane."""
+    """Return the notifications of subscriptions, each with its lane."""
     return [
         (record["l"], record["f"]["method"])
         for record in world.records(path)
