@@ -750,7 +750,7 @@ def protocol_version(request):
 
 @pytest.fixture(params=["client", "server"])
 async def recorded_every_protocol_version(request, protocol_version, tmp_path):
-    """A recording by that side with that protocol version, and the values that the client received."""
+    """A recording by that side with that protocol version, and the client's values."""
     path = tmp_path / "a.mcprec.jsonl"
     ours, theirs = memory_pair()
     serve, record = make_server_every_protocol_version().serve, {"record": path}

@@ -448,7 +448,7 @@ async def test_a_client_of_a_url_opens_a_new_session_without_the_old_id():
         server.session = "s-2"
         with contextlib.suppress(
             ConnectionLost
-        ):  # by which the client reports the end of the session
+        ):  # reports the end of the session
             await client.call_tool("add")
         await client.call_tool("add")
 
