@@ -11,7 +11,8 @@ seeds. Every replay is compared with the file, by the replayer and by a noting s
 order, and the final state of the server's memory. The control replays without the sequencer, and
 has to differ. With `--raw`, handlers also wait in ways that are not recorded: such a replay may
 diverge, but never differ silently. `--keep FOLDER` keeps failed recordings, and the last form
-replays one of them. Exits with 1 if a replay differs that may not, or if the sequencer makes no difference.
+replays one of them. Exits with 1 if a replay differs that may not, or if the sequencer makes no
+difference.
 """
 
 import argparse
