@@ -1,4 +1,4 @@
-"""What has happened, and who waits for it."""
+"""A list of events, and the tasks that wait for them."""
 
 import trio
 

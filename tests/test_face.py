@@ -102,6 +102,10 @@ def test_a_server_loads_no_client_and_a_client_no_server():
     assert not any("._server" in name for name in loaded_by("from mcp_trio import Client"))
 
 
+def test_a_server_that_records_loads_no_pytest():
+    assert "pytest" not in loaded_by("import mcp_trio._server.server, mcp_trio._recorder.writer")
+
+
 @pytest.mark.parametrize("name", [*FACES, *DEFINING])
 def test_a_public_module_has_a_docstring_and_the_names_that_it_lists(name):
     module = importlib.import_module(f"mcp_trio.{name}")

@@ -1,4 +1,4 @@
-"""What type checkers must see: mypy and pyright read this file, nobody runs it."""
+"""Code for type checkers: mypy and pyright read this file; it is never run."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -239,7 +239,7 @@ def roots_of(name: str) -> list[Path | str | Root]:
 
 
 async def log_of(name: str, params: LoggingMessageParams) -> None:
-    """Hear what one of a group's servers logs."""
+    """Receive a log message of one of a group's servers."""
     assert_type(params.logger, str | None)
 
 

@@ -17,7 +17,7 @@ WAYS = (*CONNECTIONS, BESIDE_HTTP)
 
 
 def serving(what, way, folder=None, *, port=0, **options):
-    """What serves a server, or a mock, when it is called; a socket file is in the folder."""
+    """Return a function that serves a server, or a mock; a socket file is in the folder."""
     if way == "unix":
         return functools.partial(what.serve_unix, os.fspath(folder / "socket"), **options)
     serve = getattr(what, "serve_http" if way == BESIDE_HTTP else f"serve_{way}")

@@ -21,7 +21,7 @@ Role = Literal["server", "client", "proxy"]
 STRICTLY: Final = "strictly"
 OTHER_ROLE: Final = "strict replay runs the handlers of a server"
 
-# What the secret of the redacted recording was hidden with.
+# The key with which the secret of the redacted recording was replaced.
 KEY: Final = b"the key of the golden recordings"
 
 
@@ -30,7 +30,7 @@ class Golden:
     """A recording, and how it is held.
 
     Attributes:
-        replays: `STRICTLY`, or what replay has to say when it refuses.
+        replays: `STRICTLY`, or the text of the error with which replay rejects it.
         server: The one that replay is given; any where the role is another.
         recorded: The one that was recorded, if it was another.
         needs_peers: Made by `golden_sessions.py`, not scripted in `make_recordings.py`.

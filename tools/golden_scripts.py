@@ -34,7 +34,7 @@ CAPABILITIES: Final[Message] = {
 }
 TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-# What a user fills in, by the question, which goes up to its mark; to others the answer is no.
+# The answers of the user, by the question up to its mark; other questions are declined.
 FILLED: Final[Mapping[str, Message]] = {
     "For how long does Argo stay": {"nights": 3, "with_water": True},
     "For how long does Fram stay": {"nights": 1},
@@ -72,7 +72,7 @@ def listen(request_id: int, **wishes: Any) -> Message:
 class Speaker:
     """A client that answers.
 
-    `ways` says how it comes back to which request, time after time, and then at once: see `_WAYS`.
+    `ways` are the retries of each request, one after the other, and then at once, by `_WAYS`.
     """
 
     peer: WirePeer

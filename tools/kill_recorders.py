@@ -211,7 +211,7 @@ class Trial(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether the trial is worth something; see the module."""
+        """Return whether the trial counts, as the module explains."""
         return self.in_flight >= IN_FLIGHT_MIN and not self.has_gap
 
 

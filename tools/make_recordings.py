@@ -286,7 +286,7 @@ SCRIPTS_OF_SHARED: Final = tuple(
     for first, pause in ((10, 20), (100, 30))
 )
 
-# How sessions are recorded otherwise than by a bare path.
+# Options of sessions that are not recorded by a bare path.
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "rotated": {"segment_bytes_max": 2_200},
     "redacted": {"redaction": Redaction(keys={"passphrase"}, key=KEY)},

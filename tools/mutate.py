@@ -1,11 +1,11 @@
-"""Switch rules off, one at a time, and see their tests go red: `python tools/mutate.py [--ids …]`.
+"""Turn rules off one by one, and check that their tests fail: `python tools/mutate.py [--ids …]`.
 
-`tests/mutations.tsv` says for each requirement which text of the package holds its rule, what
-stands there when the rule is off, and which test must notice; a backslash and an n stand for the
-end of a line. Package and tests are copied to a temporary folder, so the working tree stays as it
-is. The tests are run once as they are, since a test that is red anyway proves nothing. Prints id,
-test and red or green; exits 1 when any test stays green, cannot run at all, or a text is not found
-exactly once.
+`tests/mutations.tsv` has for each requirement the text of the package that holds its rule, the text
+that replaces it to turn the rule off, and the test that must fail; a backslash and an n are the end
+of a line. Package and tests are copied to a temporary folder, so the working tree is not changed.
+The tests are first run unchanged, as a test that always fails proves nothing. Prints id, test and
+red or green; exits 1 when any test stays green, cannot run at all, or a text is not found exactly
+once.
 """
 
 import argparse

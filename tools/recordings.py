@@ -3,9 +3,9 @@
 Every recording that replays strictly is replayed 20 times, under different scheduler seeds, in
 processes with different hash seeds. Then it is changed, in each way that is known to matter, and
 has to diverge where that matters, and in the right way. The others are checked, and replay has to
-refuse them for the reason that the table gives. What two sides recorded of one session has to be
-the same. Bad ones have to be refused, all have to be small and without secrets. Prints tables, and
-everything that went wrong; exits 1 if anything did.
+reject them for the reason that the table gives. The recordings of two sides of one session have to
+be the same. Bad ones have to be rejected, all have to be small and without secrets. Prints tables
+and all failures; exits 1 if there is one.
 """
 
 import argparse

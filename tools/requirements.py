@@ -197,7 +197,7 @@ def bad_marks(marks: Iterable[MarkedId], known: set[str]) -> Iterator[str]:
 def uncovered_requirements(
     requirements: list[Requirement], covered: set[str], exceptions: list[Untested]
 ) -> Iterator[str]:
-    """Yield requirements of gated areas that no test covers, and too many exceptions."""
+    """Yield requirements of the required areas that no test covers, and too many exceptions."""
     excepted = {exception.id for exception in exceptions}
     for protocol_version, areas in GATES.items():
         duties = {
@@ -216,7 +216,7 @@ def uncovered_requirements(
 
 
 def uncovered_traps(traps: Iterable[Trap], covered: set[str]) -> Iterator[str]:
-    """Yield traps of gated areas without a test."""
+    """Yield traps of the required areas without a test."""
     for trap in traps:
         if trap.id not in covered | TRAPS_LATER:
             yield f"{trap.id}: a trap without a test: {trap.trap}"

@@ -62,7 +62,7 @@ from mcp_trio._client.connect import (
     url_of,
     version_memory_of_this_run,
 )
-from mcp_trio._client.input_required import Rounds
+from mcp_trio._client.input_required import RequestRetries
 from mcp_trio._client.results import (
     OutputSchemas,
     call_tool_params,
@@ -540,7 +540,7 @@ class Client:
         result = await send(params, total_seconds)
         if not (rounds and isinstance(result, types.InputRequiredResult)):
             return result
-        more_rounds = Rounds(
+        retries = RequestRetries(
             method=method,
             send=send,
             answer=self._application.answer,
@@ -549,7 +549,7 @@ class Client:
             limits=self.limits,
             total_seconds=total_seconds,
         )
-        return await more_rounds.run(params, result, taken_seconds=trio.current_time() - started)
+        return await retries.run(params, result, taken_seconds=trio.current_time() - started)
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification to the server.

@@ -31,8 +31,8 @@ _INPUT_METHODS: Final = frozenset({"elicitation/create", "sampling/createMessage
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Rounds:
-    """The rounds of one request, from its first `InputRequiredResult` to its complete result."""
+class RequestRetries:
+    """The retries of one request, from its first `InputRequiredResult` to its complete result."""
 
     method: str
     send: Send

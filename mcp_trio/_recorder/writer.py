@@ -21,6 +21,7 @@ import os
 import platform
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -44,7 +45,6 @@ from typing import (
 import attrs
 import msgspec
 import trio
-import trio.testing
 
 from mcp_trio._journal.records import (
     BEGINS_STEP,
@@ -861,7 +861,11 @@ def _clock() -> tuple[str, int, Callable[[], int]]:
         return round(clock.current_time() * NS_PER_SECOND)
 
     begin_ns = now_ns()
-    is_virtual = isinstance(clock, trio.testing.MockClock) and not clock.rate
+    # Importing `trio.testing` imports pytest where that is installed, which takes as long as all
+    # other imports of a recorder. There is no `MockClock` before that import.
+    testing = sys.modules.get("trio.testing")
+    is_mock = testing is not None and isinstance(clock, testing.MockClock)
+    is_virtual = is_mock and not getattr(clock, "rate", 0)
     return "virtual" if is_virtual else "foreign", begin_ns, lambda: now_ns() - begin_ns
 
 

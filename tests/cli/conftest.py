@@ -29,7 +29,7 @@ OPEN = {
     "started": "2026-11-21T00:00:00+00:00",
 }
 
-# What a host begins with, and what goes along with it over HTTP.
+# The first request of a host, and the headers of its requests over HTTP.
 HELLO = {
     "jsonrpc": "2.0",
     "id": 0,

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -235,23 +236,41 @@ async def shuffled() -> str:
 """
 
 
-@pytest.fixture
-def counting(tmp_path):
-    """A function that records a call of a tool in a process of its own."""
-    (tmp_path / "letters.py").write_text("used = []\n")
-    (tmp_path / "counting.py").write_text(COUNTING)
+def write_counting_server(folder):
+    (folder / "letters.py").write_text("used = []\n")
+    (folder / "counting.py").write_text(COUNTING)
+    return folder / "counting.py"
 
-    def record(tool, name):
+
+@pytest.fixture(scope="module")
+def counting_recordings(tmp_path_factory):
+    """Two recordings of the server, each of one tool that was called in a process of its own."""
+    folder = tmp_path_factory.mktemp("counting")
+    target = write_counting_server(folder)
+
+    async def record(tool):
+        path = folder / f"{tool}.mcprec.jsonl"
+        command = [sys.executable, "-m", "mcp_trio", "run", str(target), "--record", str(path)]
+        environment = {"PYTHONHASHSEED": "77"}
+        async with Client(command, env=environment, inherit_env=True) as client:
+            await client.call_tool(tool)
+
+    for tool in ("count", "shuffled"):
+        trio.run(record, tool)
+    return folder
+
+
+@pytest.fixture
+def counting(tmp_path, counting_recordings):
+    """A function that puts a recording of a tool beside the server."""
+    write_counting_server(tmp_path)
+
+    def copy_recording(tool, name):
         path = tmp_path / "recordings" / name
         path.parent.mkdir(exist_ok=True)
-        run = [sys.executable, "-m", "mcp_trio"]
-        server = [*run, "run", tmp_path / "counting.py", "--record", path]
-        command = [*run, "call", tool, "--", *server]
-        environment = {**os.environ, "PYTHONHASHSEED": "77"}
-        subprocess.run(list(map(str, command)), check=True, timeout=60, env=environment)
-        return path
+        return shutil.copy(counting_recordings / f"{tool}.mcprec.jsonl", path)
 
-    return record
+    return copy_recording
 
 
 def test_each_replay_gets_a_server_that_is_imported_anew(invoke, counting, tmp_path):
@@ -348,7 +367,8 @@ def test_contradictory_options_of_a_sweep_are_rejected(invoke, given, text):
 def test_a_schedule_that_cannot_be_written_is_an_error(invoke, tmp_path):
     recording = RECORDINGS / "counter.mcprec.jsonl"
     target = f"{RECORDINGS / 'servers.py'}:counter"
-    shown = invoke("sweep", recording, target, "--output", tmp_path / "none" / "a.json")
+    file = tmp_path / "none" / "a.json"
+    shown = invoke("sweep", recording, target, "--schedules", "4", "--output", file)
     assert shown.exit_code == 2
     assert "cannot write the schedule: " in shown.stderr
 

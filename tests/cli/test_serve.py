@@ -47,7 +47,7 @@ def server_folder(tmp_path, monkeypatch):
 
 
 def look(url):
-    """How it is there, and the status for who would begin a stream of a session."""
+    """Return the health report, and the status of a GET without a session."""
     assert url.startswith("http://127.0.0.1:")
     health = httpx2.get(url.replace("/mcp", "/health"))
     return health.json(), httpx2.get(url).status_code
@@ -331,7 +331,7 @@ ANSWERS = {
 
 
 def preflight(url):
-    """What a browser asks before it lets a page send something."""
+    """Send the preflight request of a browser."""
     return httpx2.options(url, headers=ASKS)
 
 

@@ -268,7 +268,7 @@ def open_descriptors():
 
 
 def running_tasks():
-    """How many tasks of this Trio run exist."""
+    """Return the number of tasks in this Trio run."""
 
     def count(task):
         return 1 + sum(

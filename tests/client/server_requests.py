@@ -10,7 +10,7 @@ from tests.client.stateless import STATELESS, legacy_client, stateless_client
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What came of a question: a result, the code of an error, or what the caller raised."""
+    """The outcome of a request: a result, an error code, or the exception of the caller."""
 
     announced: dict
     result: dict | None = None
@@ -66,7 +66,7 @@ async def asked(nursery, protocol_version, method, params=None, **options):
 
 
 def check_rejected(answer, protocol_version, code, raised=RemoteProtocolError):
-    """A legacy server hears of an error; a stateless one of nothing, but the caller does."""
+    """A legacy server receives an error; with a stateless one, only the caller does."""
     assert answer.is_rejected
     if protocol_version == STATELESS:
         assert isinstance(answer.raised, raised)

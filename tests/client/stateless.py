@@ -96,7 +96,7 @@ class Played:
         ]
 
     def metadata(self, method):
-        """What the last request for a method said in its `_meta`."""
+        """Return the `_meta` of the last request for a method."""
         return [it for it in self.requests if it.get("method") == method][-1]["params"]["_meta"]
 
 

@@ -156,7 +156,7 @@ def curious(bench):
 
 
 async def answer_to_roots(client):
-    """What the server is told when it asks for the roots."""
+    """Return the client's response to a request for the roots."""
     return text_of_result(await client.call_tool("ask_roots"))
 
 

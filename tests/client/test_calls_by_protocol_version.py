@@ -261,7 +261,7 @@ async def test_tool_hints_are_reported_as_the_server_sent_them(connect, protocol
     assert (tool_hints(safe).read_only, tool_hints(usual).read_only) == (True, False)
     assert tool_hints(usual).destructive
     assert (display_name(safe), display_name(usual)) == ("Safe", "flood")
-    for _ in range(2):  # nothing is kept, left out or done twice because it is said to be harmless
+    for _ in range(2):  # no call is cached, left out or repeated because of an annotation
         await client.call_tool("tide")
     assert len(server.asked("tools/call")) == 2
     await client.aclose()

@@ -664,7 +664,7 @@ async def empty_result(seen):
 
 @contextlib.asynccontextmanager
 async def asked(answer, **options):
-    """A client of a scripted server, not yet connected, and what it was told of its connection."""
+    """A client of a scripted server, not yet connected, and the states that it reported."""
     told = []
     async with httpx2.AsyncClient(transport=Script(answer)) as http:
         note = lambda *news: told.append(news)  # noqa: E731
@@ -780,7 +780,7 @@ async def test_a_client_that_could_not_connect_has_a_state_reason():
 
 
 @pytest.mark.parametrize("url", ["ws://127.0.0.1:1/ws", "tcp://127.0.0.1:1", "http://127.0.0.1:1/"])
-async def test_the_error_says_why_a_target_cannot_be_reached(url):
+async def test_the_error_explains_why_a_target_cannot_be_reached(url):
     with pytest.raises(ConnectionLost, match="refused"):
         async with Client(url):
             pass
@@ -824,7 +824,7 @@ async def served(record=None, **options):
             URL, http=http, protocol_versions=PROTOCOL_VERSIONS, roots=[], record=record
         ) as client,
     ):
-        await trio.testing.wait_all_tasks_blocked()  # it has said that it is there, and listens
+        await trio.testing.wait_all_tasks_blocked()  # it has sent `initialized`, and listens
         yield server, client, script
 
 
@@ -860,7 +860,7 @@ async def test_all_calls_in_flight_are_repeated_in_the_new_session(autojump_cloc
     async with served() as (server, client, script):
 
         async def late(seen):
-            await trio.sleep(len(script.seen) / 10)  # the refusals come one after the other
+            await trio.sleep(len(script.seen) / 10)  # the rejections come one after the other
             return await server(seen)
 
         script.answer = late

@@ -519,10 +519,10 @@ PROBE = "server/discover"
 
 
 class Changing(Script):
-    """A server that may become another one: it answers as `answer` says at that time."""
+    """A server that may become another one: it answers by the current `answer`."""
 
     def began(self):
-        """What came first for each connection that was begun since the last look."""
+        """Return the first message of each connection that was opened since the last call."""
         firsts = [name for name in self.methods if name in {PROBE, "initialize", "GET"}]
         self.seen.clear()
         return firsts

@@ -128,7 +128,7 @@ def test_open_streams_do_not_keep_a_server_from_stopping(process):
 
 @pytest.fixture(params=HOSTS)
 async def base(nursery, request):
-    """Where a server is that says, and hears, half of an emoji."""
+    """Serve tools that send and receive half of an emoji, and return the URL."""
     server = Server("probed")
 
     @server.tool

@@ -337,7 +337,7 @@ async def test_calls_in_flight_are_lost_and_later_ones_reach_the_new_server():
                     assert await client.call_tool("pid", result_type=int) == another.pid, (
                         protocol_version
                     )
-                await changed.wait()  # the stateless one hears that something may be missed
+                await changed.wait()  # the stateless one learns that it may have missed changes
 
 
 # Servers that the next call restarts.
@@ -345,7 +345,7 @@ async def test_calls_in_flight_are_lost_and_later_ones_reach_the_new_server():
 
 @attrs.define(eq=False)
 class Mortal:
-    """A server object whose sessions end when a test says so."""
+    """A server object whose sessions end when a test sets an event."""
 
     protocol_versions: list = ALL_PROTOCOL_VERSIONS
     lives: list = attrs.field(factory=list)
@@ -580,7 +580,7 @@ async def test_one_recording_file_holds_all_restarts(tmp_path):
 
 @attrs.define(eq=False)
 class Mute:
-    """A server object that never says anything, and goes at once or never."""
+    """A server object that sends nothing, and ends at once or never."""
 
     stays: bool
 

@@ -381,7 +381,7 @@ async def test_the_state_of_the_connection_is_reported(nursery):
 
 
 def make_server_stale_headers(*rejections):
-    """A server that refuses the first calls so; `asked` tells in which order it was asked."""
+    """A server that rejects the first calls like this; `asked` has its requests in order."""
     server = Server("strict", list_ttl_seconds=60)
     asked, left = [], list(rejections)
 

@@ -796,7 +796,7 @@ URI = "tide://bergen"
 
 @attrs.define(eq=False)
 class Mortal:
-    """A server object whose sessions end when a test says so."""
+    """A server object whose sessions end when a test sets an event."""
 
     lives: list = attrs.field(factory=list)
     servers: list = attrs.field(factory=list)

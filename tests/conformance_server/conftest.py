@@ -18,7 +18,7 @@ SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"
 
 @attrs.define(eq=False)
 class Tap:
-    """A channel of the server that keeps a copy of all messages that pass, with who sent them."""
+    """A channel of the server that keeps a copy of all messages, each with its sender."""
 
     inner: object
     messages: list
@@ -50,7 +50,7 @@ class Tapped:
 
 
 class Published:
-    """The published schema of a revision: what a message has to look like."""
+    """The published schema of a protocol version, which messages have to match."""
 
     def __init__(self, path):
         document = json.loads(path.read_text("utf-8"))
@@ -117,7 +117,7 @@ def load(monkeypatch):
 
 @pytest.fixture
 def serve(published, load):
-    """The server in memory; at the end all messages are held to the schema of a revision."""
+    """The server in memory; at the end all messages are checked by the published schema."""
     tapped, wanted = Tapped(load()), []
 
     def serve(protocol_version, *, record=None):
@@ -133,7 +133,7 @@ def serve(published, load):
 
 @pytest.fixture
 def connect(serve):
-    """A client of the server at the oldest revision."""
+    """A client of the server with the oldest protocol version."""
 
     def connect(*, record=None, **options):
         return Client(serve(OLDEST, record=record), protocol_versions=[OLDEST], **options)

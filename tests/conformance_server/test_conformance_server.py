@@ -106,7 +106,7 @@ async def call(client, tool, /, **arguments):
 
 
 async def filled(told, count):
-    """Wait until so much was told; callbacks run beside the calls."""
+    """Wait for this number of notifications; callbacks run concurrently with the calls."""
     with trio.fail_after(10):
         while len(told) < count:
             await trio.sleep(0)
@@ -253,7 +253,7 @@ async def test_a_user_may_reject(connect):
             await call(client, "test_sampling", prompt="Why?")
 
 
-async def test_a_question_can_be_given_up_and_the_client_hears_of_it(connect):
+async def test_a_request_of_the_server_can_be_cancelled_and_the_client_is_notified(connect):
     ended = trio.Event()
 
     async def endless(_):
@@ -457,7 +457,7 @@ async def test_ids_are_completed_and_the_rest_is_counted(connect):
 
 @pytest.fixture
 async def tell_story(serve, autojump_clock):
-    """Tells the whole scenario at a revision, as it is told to the SDKs' servers."""
+    """Run the whole scenario with a protocol version, as with the servers of the SDKs."""
 
     async def tell_story(protocol_version, record):
         host = Host()
@@ -470,7 +470,7 @@ async def tell_story(serve, autojump_clock):
 
 
 @pytest.mark.parametrize("protocol_version", FACTS.protocol_versions)
-async def test_the_whole_story_is_as_published_and_replays(
+async def test_the_whole_scenario_matches_the_published_schema_and_replays(
     tell_story, load, tmp_path, protocol_version
 ):
     record = tmp_path / "story.mcprec.jsonl"
@@ -512,7 +512,7 @@ def user(params):
 
 @pytest.fixture(params=ERAS)
 def client_round_tools(request, serve):
-    """Makes a client of each era."""
+    """Make a client of each kind, legacy and stateless."""
 
     def client(**options):
         return Client(serve(request.param), protocol_versions=[request.param], **options)

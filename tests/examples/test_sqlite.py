@@ -33,7 +33,7 @@ ENDLESS = """
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Set what the explorer is told, and nothing else."""
+    """Set the settings of the explorer, and no others."""
     for name in [name for name in os.environ if name.startswith("SQLITE_EXPLORER_")]:
         monkeypatch.delenv(name)
 
@@ -88,7 +88,7 @@ async def test_values_are_passed_apart_from_the_statement(parameters):
 
 
 @pytest.mark.usefixtures("environment")
-async def test_the_database_is_only_read_unless_the_environment_says_otherwise(
+async def test_the_database_is_only_read_unless_the_environment_allows_writing(
     tmp_path, environment
 ):
     path = make_sample(tmp_path / "mine.db")

@@ -19,7 +19,7 @@ OUT = {"client": "in", "server": "out", "proxy": "out"}
 
 
 def recorded(*said, role="server", whole=True):
-    """Records of what was said: ("C", message) by the client, ("S", message[, lane]) by the server."""
+    """Records of messages: ("C", message) by the client, ("S", message[, lane]) by the server."""
     encoder = RecordEncoder()
     records = [encoder.record("open", encode_body(OPEN | {"role": role}), 0)]
     for who, message, *lane in said:
@@ -202,7 +202,7 @@ def test_notifications_of_a_subscription_belong_to_its_request():
         )
     )
     assert [each.request_index for each in told.messages] == [None, None, 0, 0, None, 1, 0, 0]
-    # What is told, and the end, are due to the call: asked for long ago, they come with it.
+    # Notifications, and the end, belong to the call: requested long ago, they come with it.
     assert [each.cause_index for each in told.messages[2:]] == [0, 1, 1, 1, 1, 1]
 
 

@@ -38,7 +38,7 @@ def chunked(stream, cuts):
 
 
 def defined(stream, message_bytes_max=8):
-    """What the rules say, over the whole stream at once."""
+    """Apply the rules to the whole stream at once."""
     lines = stream.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     found = []
     for line in (line.removesuffix(b"\r") for line in lines):
@@ -198,7 +198,7 @@ def bytewise(stream):
 
 
 def parsed_by_the_standard(stream, data_bytes_max=8):
-    """What the rules say, over the whole stream at once."""
+    """Apply the rules to the whole stream at once."""
     *lines, _ = re.split(rb"\r\n|\r|\n", stream)
     long = [len(line) > data_bytes_max + len(BOM + b"data: ") for line in lines]
     lines[:1] = [line.removeprefix(BOM) for line in lines[:1]]

@@ -158,7 +158,7 @@ def test_params_and_result_stay_as_they_stood_on_the_wire():
 
 ENVELOPE = '"jsonrpc":"2.0",'
 MALFORMED = [
-    # frame, code, what the text says, id, is_request
+    # message, code, part of the text, id, is_request
     ("{", -32700, "incomplete text", None, True),
     ("", -32700, "incomplete text", None, True),
     ("hello", -32700, "not JSON", None, True),
@@ -506,7 +506,7 @@ def test_recovery_never_raises(text):
     recover(b'{"id":' + text)
 
 
-def test_recovery_gives_up_on_endless_tokens_in_good_time():
+def test_recovery_gives_up_on_endless_tokens_within_seconds():
     begin = time.process_time()
     seen = recover(b'{"params":' + b"[]," * 2_000_000 + b'"id":1}')
     assert seen.id is None

@@ -311,7 +311,7 @@ def test_what_was_withstood_is_no_complaint(capsys):
         ({"calls": []}, "the other client was answered after 0.0 s x1"),
     ],
 )
-def test_what_must_not_be_is_told(what, problem, capsys):
+def test_an_unexpected_outcome_is_printed(what, problem, capsys):
     cost = attrs.evolve(WELL.cost, **{key: what[key] for key in what if key != "violations"})
     result = attrs.evolve(WELL, cost=cost, violations=what.get("violations", []))
     assert not measurements.report([result], "attacks", 1.0)

@@ -50,7 +50,7 @@ def planned(visits, visiting):
 # The planned visits.
 
 
-def test_every_page_tries_every_transport_in_every_era_at_every_host(visits, planned):
+def test_every_page_tries_every_transport_and_protocol_version_at_every_host(visits, planned):
     tried = {
         (visit.attempt.page, visit.attempt.transport, visit.attempt.mode, visit.host)
         for visit in planned

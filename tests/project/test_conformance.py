@@ -1,4 +1,4 @@
-"""How the official suite is scored: more strictly than it scores itself."""
+"""The official suite is scored more strictly than it scores itself."""
 
 import importlib
 import json

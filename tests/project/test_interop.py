@@ -34,7 +34,7 @@ WITHOUT_SOCKETS = ("stdio", "http", "sse")
 
 @pytest.fixture
 async def recording(tmp_path):
-    """A session with two calls that are answered, one that is refused, and one that is cancelled."""
+    """A session with two calls that are answered, one that is rejected, and one that is cancelled."""
     path = tmp_path / "session.mcprec.jsonl"
     server = Server("counted")
 
@@ -134,7 +134,7 @@ async def test_a_recording_without_an_end_is_a_failure(recording):
 
 @pytest.fixture
 async def rounds(tmp_path):
-    """A session without a session, in which a question is answered and another refused."""
+    """A stateless session, in which one input request is answered and another declined."""
     path = tmp_path / "rounds.mcprec.jsonl"
     server = Server("asking")
 
@@ -406,7 +406,7 @@ async def test_the_scenario_fails_with_a_server_without_capabilities(tmp_path):
         await our_client.main(command, str(tmp_path / "r.mcprec.jsonl"), OLDEST)
 
 
-def test_a_client_of_each_era_meets_a_server_of_each():
+def test_legacy_and_stateless_clients_call_legacy_and_stateless_servers():
     assert set(protocol_versions.EXPECTED) == {
         (client, server)
         for client in protocol_versions.VERSION_MODES

@@ -140,7 +140,7 @@ def test_the_host_answers_whatever_a_server_may_ask():
 
 @pytest.fixture
 async def recorded(tmp_path):
-    """A call with progress and a question, and one that is refused."""
+    """A call with progress and an input request, and one that is rejected."""
     path = tmp_path / "session.mcprec.jsonl"
     server = Server("received")
 

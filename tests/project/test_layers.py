@@ -141,7 +141,7 @@ SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "webbrowser.open", "o
 
 
 def calls_of_shells(source):
-    """The calls in a file that give words to a shell, or to who opens URLs."""
+    """Return the calls in a file that pass text to a shell, or open URLs."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)

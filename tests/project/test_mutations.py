@@ -24,7 +24,7 @@ def ids_ticked_in(path):
 
 
 def complaints(mutation):
-    """What does not hold of a row."""
+    """Return the conditions that a row does not meet."""
     path, _, name = mutation.test.partition("::")
     held = {
         "its text is found once": text_of(mutation.file).count(mutation.source) == 1,

@@ -118,7 +118,7 @@ def test_an_exception_needs_an_unticked_id_and_a_reason_from_the_list(exception,
     assert said in problem
 
 
-def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
+def test_the_coverage_check_requires_a_test_of_each_duty_of_its_areas_and_of_no_other():
     rows = [
         ROW,
         ROW._replace(id="BASE-02", level="SHOULD"),
@@ -134,7 +134,7 @@ def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
     ]
 
 
-def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
+def test_the_coverage_check_requires_a_test_of_each_trap_that_is_not_for_later():
     traps = [Trap(f"TRAP-{number:02}", "gap", "It looks easy.", "x", "y") for number in (1, 3, 109)]
     gaps = list(requirements.uncovered_traps(traps, {"TRAP-01"}))
     assert gaps == ["TRAP-03: a trap without a test: It looks easy."]
@@ -142,7 +142,7 @@ def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
 
 
 @pytest.mark.parametrize(("count", "is_rejected"), [(1, False), (2, True)])
-def test_the_gate_allows_exceptions_for_five_per_cent_of_the_duties(count, is_rejected):
+def test_the_coverage_check_allows_exceptions_for_five_per_cent_of_the_duties(count, is_rejected):
     rows = [ROW._replace(id=f"BASE-{number:02}") for number in range(20)]
     exceptions = [Untested(row.id, "later issue", "") for row in rows[:count]]
     gaps = list(requirements.uncovered_requirements(rows, {row.id for row in rows[2:]}, exceptions))
@@ -196,7 +196,7 @@ def test_an_unknown_id_fails_the_check(capsys, tmp_path):
     assert "area" not in out.splitlines()[0]
 
 
-def test_the_gate_fails_while_duties_are_not_ticked(capsys, tmp_path):
+def test_the_coverage_check_fails_while_duties_have_no_test(capsys, tmp_path):
     status, out = run(capsys, "--tests", tmp_path, "--gate")
     assert status == 1
     assert "PING-01: MUST, 2024-11-05, not covered: " in out

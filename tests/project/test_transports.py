@@ -24,7 +24,7 @@ def test_over_all_transports_the_same_is_recorded_but_for_the_envelope(capsys, p
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("field", ["shut $.cause", "open $.transport"])
-def test_anything_else_that_differs_is_told_and_is_a_status(monkeypatch, capsys, field):
+def test_any_other_difference_is_printed_and_fails(monkeypatch, capsys, field):
     monkeypatch.setattr(
         transports, "TRANSPORTS", {name: TRANSPORTS[name] for name in ("memory", "HTTP")}
     )
@@ -35,7 +35,7 @@ def test_anything_else_that_differs_is_told_and_is_a_status(monkeypatch, capsys,
     assert f"WRONG {field}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_may_differ_and_never_does_is_told(monkeypatch):
+def test_an_allowed_difference_that_never_occurs_is_printed(monkeypatch):
     row = transports.Row("TCP", 1, tuple(ENVELOPE), "yes")
     assert transports.unused_fields([row]) == []
     monkeypatch.setattr(transports, "ENVELOPE", {**ENVELOPE, "out $.result": ("x", "y")})
@@ -53,7 +53,7 @@ def test_every_kind_of_difference_has_its_name(tmp_path):
     assert {"in became out", "out became in"} <= found
 
 
-def test_a_replay_that_differs_is_told(tmp_path):
+def test_a_replay_that_differs_is_printed(tmp_path):
     protocol_version = "2025-11-25"
     path = trio.run(record, TRANSPORTS["memory"], protocol_version, tmp_path)
     path.write_bytes(path.read_bytes().replace(b"gauge 2", b"gauge 3"))

@@ -15,7 +15,7 @@ from mcp_trio.recording import body_bytes, open_recording, read_recording, repla
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
-# A cancelled handler ends without an answer: nobody waits for it longer.
+# A cancelled handler ends without a response; the client does not wait for one.
 SILENCE_SECONDS = 5.0
 
 

@@ -44,7 +44,7 @@ forked_programs = st.lists(simple | forks, max_size=4)
 
 @attrs.define
 class Story:
-    """What happens outside of a handler, and what it read at each place of its program."""
+    """The events outside of a handler, and the values that it read at each step."""
 
     done: list = attrs.field(factory=list)
     asked: list = attrs.field(factory=list)
@@ -143,7 +143,7 @@ def answer_to(request, story):
 
 
 def suspended(stage, program, seed):
-    """The answer for a legacy client, and the story."""
+    """Return the answer for a legacy client, and the events."""
     story, answers = Story(), []
 
     async def talk(peer, _session):
@@ -174,7 +174,7 @@ def once(stage, program, story, seed, **members):
 
 
 def resumed(stage, program, seed):
-    """The last answer of a chain of rounds, the story, and the states."""
+    """Return the last answer of a chain of rounds, the events, and the states."""
     story, states = Story(), []
     result = once(stage, program, story, seed)["result"]
     while result["resultType"] == "input_required":

@@ -16,7 +16,7 @@ from mcp_trio._session.lanes import Lane
 
 pytestmark = pytest.mark.slow
 
-# A tree of tasks: each node says something, then starts its children, then says something again.
+# A tree of tasks: each node sends a message, starts its children, and sends another message.
 trees = st.recursive(st.just([]), lambda nodes: st.lists(nodes, max_size=3), max_leaves=6)
 some = settings(max_examples=settings().max_examples // 3, suppress_health_check=list(HealthCheck))
 

@@ -150,7 +150,7 @@ POINTS = (
 
 @attrs.define
 class Trip:
-    """What a handler saw; `reached` is set when it comes to the point that is cancelled."""
+    """The events that a handler saw; `reached` is set at the point that is cancelled."""
 
     cause: object
     point: object
@@ -178,14 +178,14 @@ class Trip:
             with trio.CancelScope(shield=True):
                 try:
                     await ctx.info(f"left {name}")
-                except MCPError as error:  # nobody can be told any more
+                except MCPError as error:  # no notification can be sent any more
                     self.seen.append(type(error).__name__)
                 self.seen.append(f"cleaned up behind {name}")
 
 
 @attrs.frozen
 class Cause:
-    """Where a cancellation comes from: from around the point, or from outside of the handler."""
+    """The origin of a cancellation: a scope around the point, or outside of the handler."""
 
     name: str
     around: object
@@ -271,7 +271,7 @@ def recorded(stage, trip, path):
 
 @pytest.fixture(scope="module")
 def taken(stage, tmp_path_factory):
-    """A trip, taken and recorded once for all who look at it, and its recording."""
+    """A trip and its recording, made once for all tests that use them."""
     folder = tmp_path_factory.mktemp("trips")
 
     @functools.cache

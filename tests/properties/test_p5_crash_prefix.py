@@ -55,7 +55,7 @@ def recorded(stage, tmp_path):
 
 
 def cuts(data, step_bytes):
-    """Where to cut: every so many bytes, and at the ends of lines."""
+    """Return the offsets to cut at: every few bytes, and at the ends of lines."""
     ends = [place for place, byte in enumerate(data) if byte == ord("\n")]
     near_ends = {place + shift for place in ends for shift in (0, 1, 2)}
     return sorted({*range(1, len(data), step_bytes), *near_ends} - {0, len(data), len(data) + 1})

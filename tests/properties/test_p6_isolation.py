@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def witnessed(folder, tool):
-    """What was touched from a lane, by a process that watches itself."""
+    """Return what a lane touched, found by a process that watches itself."""
     command = [sys.executable, str(WITNESS), str(folder), tool]
     done = subprocess.run(command, capture_output=True, check=True)
     return {what: set(seen) for what, seen in json.loads(done.stdout).items()}

@@ -24,7 +24,7 @@ from mcp_trio.transports import open_stdio_channel
 
 pytestmark = pytest.mark.slow
 
-# Three secrets: known by their names, a number, and one that is told before anything is recorded.
+# Three secrets: known by their names, a number, and one that is given before anything is recorded.
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ def disguises(secret):
 
 
 def _in_base64(data, offset):
-    """What base64 shows of data whatever stands before and behind it."""
+    """Return the part of the data's base64 that does not depend on the bytes around it."""
     coded = base64.b64encode(bytes(offset) + data)
     return coded[4:-4] if offset else coded[:-4]
 
@@ -90,7 +90,7 @@ def _bytes_of(file):
 
 LIMITS = Limits(messages=MessageLimits(bytes_max=8_000), shutdown=ShutdownLimits(drain_seconds=0.5))
 
-# A server that tells its secrets to everybody, in every way.
+# A server that sends its secrets to every client, in every way.
 
 
 @effect

@@ -57,7 +57,7 @@ def test_a_changed_golden_recording_does_not_replay(stage, tmp_path, count):
 
 
 def with_unknowns(lines):
-    """The same recording, with a record of an unknown kind in it, and keys that nobody knows."""
+    """The same recording, with a record of an unknown kind in it, and unknown keys."""
     *lines, last = (re.sub(rb',"h":"\w+"', b"", line) for line in lines)
     for number, line in enumerate(lines):
         yield line.replace(b',"t":', b',"later":true,"t":', 1) if number % 3 == 1 else line

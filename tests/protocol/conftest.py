@@ -26,7 +26,7 @@ CAPABILITIES = {
     ),
 }
 
-# Params that are valid for each method, so that only the rule under test can refuse them.
+# Params that are valid for each method, so that only the rule under test can reject them.
 PARAMS = {
     "initialize": s.InitializeParams(
         protocol_version="2024-11-05",
@@ -91,7 +91,7 @@ def _shake_hands(client, server):
 
 @pytest.fixture(scope="session")
 def connect():
-    """Make a connection of a role; with all capabilities, unless told otherwise."""
+    """Make a connection of a role; with all capabilities by default."""
     return _connect
 
 

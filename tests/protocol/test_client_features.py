@@ -19,7 +19,7 @@ def form(**members):
 
 
 def mistake(member, value):
-    """What is wrong with a value of a form's only member; None if nothing is."""
+    """Return the error of a value of a form's only member, or None."""
     lines = form_errors({"it": value}, form(it=member))
     assert len(lines) <= 1
     return lines[0].removeprefix("it: ") if lines else None

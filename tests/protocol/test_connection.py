@@ -910,7 +910,7 @@ def error_code_for(event):
 
 @pytest.fixture
 def shaken(connect, frame):
-    """A server behind the handshake of a revision, or one that a stateless client meets."""
+    """A server after the handshake with a protocol version, or with a stateless client."""
 
     def shaken(protocol_version):
         capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), logging={})
@@ -1077,7 +1077,7 @@ def batch(*messages):
 
 
 def settled(connect, role, protocol_version):
-    """A connection whose handshake has come to a revision; a stateless one has none."""
+    """A connection after its handshake; a stateless one has none."""
     connection = connect(role)
     if PROTOCOL_VERSIONS[protocol_version].has_handshake:
         capabilities = {

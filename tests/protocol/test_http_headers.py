@@ -451,7 +451,7 @@ def test_without_a_known_schema_no_argument_is_sent_in_a_header():
 
 @pytest.mark.requirement("HDR-14")
 @pytest.mark.parametrize("number", [2**53, -(2**53), 2.0**53, pytest.param(10**5000, id="huge")])
-def test_an_integer_that_not_everybody_reads_exactly_is_not_sent_in_a_header(number):
+def test_an_integer_beyond_double_precision_is_not_sent_in_a_header(number):
     params = call(page={"limit": number})
     with pytest.raises(HeaderMismatchError, match="Mcp-Param-Limit"):
         sent(params=params, paths=PATHS)

@@ -251,7 +251,7 @@ def test_an_unsupported_version_is_a_bad_request(at, method, version, is_fine):
     if is_fine:
         assert not isinstance(routing_result, Rejection)
     else:
-        # Not as a stateless error: who reads one takes this server for a stateless one (TRAP-23).
+        # Not as a stateless error: a client that reads one takes this server for stateless (TRAP-23).
         rejected(routing_result, 400, id=1 if method == "POST" else None)
 
 

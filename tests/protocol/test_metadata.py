@@ -64,7 +64,7 @@ RESERVED_BY_THE_LAST_BUT_ONE = [
 
 
 def rejected(key):
-    """What people hear who use a key, wherever they can."""
+    """Check that a key is rejected wherever it can be used, and return the error."""
     with pytest.raises(ValueError, match="_meta") as caught:
         check_keys([key])
     with pytest.raises(ValueError, match="_meta"):
@@ -133,7 +133,7 @@ STATELESS = "2026-07-28"
 META = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: {}}
 SAID = json.dumps(META, separators=(",", ":"))
 
-# Members of params, as text: some look like metadata, or break the quotes of those who only search.
+# Members of params, as text: some look like metadata, or break the quotes of parsers that only search.
 VALUES = st.sampled_from(
     [SAID, "{}", "7", '""', '"\\""', r'",\"_meta\":{}"', f'{{"_meta":{SAID}}}']
 )
@@ -204,7 +204,7 @@ def test_a_token_is_found_whether_the_metadata_are_cut_out_or_not(take, token):
 @pytest.mark.parametrize("token", [1.0, True, [], {}], ids=repr)
 def test_a_token_of_another_type_is_rejected_in_a_stateless_request(take, token):
     said = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
-    for _ in range(2):  # nor when the same was refused before
+    for _ in range(2):  # nor when the same was rejected before
         event = take(f'{{"name":"tide","_meta":{said}}}')
         assert isinstance(event, Reply)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS

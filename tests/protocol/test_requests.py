@@ -33,7 +33,7 @@ from mcp_trio.limits import RequestLimits
 
 # Every cell of the three state tables, against a copy written by hand.
 
-# Where both roles stand in one row, the row holds for either sender.
+# A row with both roles holds for either sender.
 SESSION_COPY = """
 FRESH        client        INITIALIZE         INITIALIZING
 FRESH        client+server PING               FRESH

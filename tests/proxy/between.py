@@ -48,7 +48,7 @@ class Between:
     nursery: trio.Nursery
 
     def exchange(self, message=None, method="POST", *, target="/mcp", **headers):
-        """An exchange that nobody passes yet; headers by names with `_` for `-`."""
+        """An exchange that is not forwarded yet; headers by names with `_` for `-`."""
         fields = {"Accept": BOTH, **{name.replace("_", "-"): it for name, it in headers.items()}}
         body = b""
         if message is not None:

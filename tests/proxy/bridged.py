@@ -26,7 +26,7 @@ def source(direction, folder):
 
 @asynccontextmanager
 async def bridged(direction, target, folder, *, record, **limits):
-    """Where it listens; what passes is recorded."""
+    """Return the URL of a bridge that records."""
     limits = Limits(**limits)
     downstream, upstream = parse_downstream(source(direction, folder)), Upstream(target=target)
     with recording_for_sessions(options_of(record)) as recording:

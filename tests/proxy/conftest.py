@@ -23,7 +23,7 @@ PYTHON = [sys.executable, "-S", "-E", "-c"]
 
 @attrs.define(kw_only=True)
 class Recorded:
-    """What stands in a recording."""
+    """The contents of a recording."""
 
     records: list[Record]
 
@@ -60,7 +60,7 @@ class Recorded:
 
 @pytest.fixture(scope="session")
 def recorded():
-    """Reads a recording that has no flaw."""
+    """Read a recording without damage."""
 
     def read(path):
         items = list(read_recording(open_recording(path)))

@@ -83,7 +83,7 @@ def recordings(tmp_path, all_in):
     said = [body for each in sessions for body in each.bodies("in")]
     called = [each["params"]["name"] for each in said if each.get("method") == "tools/call"]
     assert called.count("wait") == 2
-    assert called.count("tide") >= 2  # in the stateless era the answer to a question is asked with
+    assert called.count("tide") >= 2  # a stateless client answers an input request by a call
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def server_at(tmp_path, notes):
 
 @pytest.fixture
 def bridge(tmp_path, recordings):
-    """What a client has to be given to come through a bridge, in a process of its own, to a server."""
+    """Return the target with which a client reaches a server through a bridge process."""
     options = ("--record", os.fspath(recordings))
 
     @asynccontextmanager
@@ -130,7 +130,7 @@ def bridge(tmp_path, recordings):
 
 
 def takes_a_process(direction, to):
-    """Whether a bridge has stdin, processes that are to end with it, or a proxy of its own."""
+    """Return whether a bridge has stdin, processes that end with it, or a proxy of its own."""
     return direction == "stdio" or to == "command" or direction == to == "http"
 
 

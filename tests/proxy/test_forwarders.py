@@ -343,7 +343,7 @@ time.sleep(60)
 """
 
 
-# How it ends: what it ignores, and how many rungs later that is.
+# How it ends: the signals that it ignores, and the steps of the shutdown that follow.
 STUBBORN_UNTIL = {
     "SIGINT": ([], 0),
     "SIGTERM": ([signal.SIGINT], 1),
@@ -445,7 +445,7 @@ def telling(method, **params):
 
 @attrs.define
 class Breaking:
-    """A channel that says why it ended."""
+    """A channel that has a reason for its end."""
 
     channel: object
     words: str
@@ -753,7 +753,7 @@ def response_message(number, **members):
 
 @attrs.define
 class Process:
-    """As a server's: it never says that it has ended, but why."""
+    """Like that of a server: it has a reason for its end, but never reports the end."""
 
     channel: object
 
@@ -780,7 +780,7 @@ class Scene:
     heard: list = attrs.field(factory=list)
 
     def ask(self, message):
-        """What a client posts; returns the stream of its answer."""
+        """Post a message of a client; returns the stream of its answer."""
         if isinstance(self.clients, StatelessChannel):
             return self.clients.deliver(decoder.decode(json.dumps(message).encode())).stream
         return self.post(json.dumps(message).encode())
@@ -791,7 +791,7 @@ class Scene:
         return self.clients.deliver(body, decoded, awaited)
 
     async def said_to(self, stream):
-        """What is on its way on a stream by now."""
+        """Return the messages that were sent on a stream so far."""
         await trio.testing.wait_all_tasks_blocked()
         return [json.loads(sent.frame) for sent in stream.take()]
 

@@ -273,7 +273,9 @@ async def test_a_stream_passes_piece_by_piece_with_ids_and_comments(between, tmp
     assert session.kinds() == ["open", "in", "out", "out", "shut", "end"]
 
 
-async def test_a_stream_over_the_limit_passes_and_says_what_is_missing(between, tmp_path, files):
+async def test_a_stream_over_the_limit_passes_and_its_record_counts_the_missing_bytes(
+    between, tmp_path, files
+):
     large = event({"jsonrpc": "2.0", "id": 1, "result": {"text": "x" * 300}})
 
     async def answer(seen):

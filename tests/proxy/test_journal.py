@@ -190,7 +190,7 @@ class FullDisk:
         pass
 
 
-async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
+async def test_a_full_disk_leaves_a_gap_that_counts_the_missing_records(path):
     disk = FullDisk()
     limits = Limits(recording=RecordingLimits(retry_seconds=0))
     body = OpenBody(transport="stdio", role="proxy", name="n", version="", started="s")
@@ -256,7 +256,7 @@ KILLS = 8
 SECONDS_MAX = 30
 
 
-# Answers each line, keeps what it read, and says in the end that it has.
+# Answers each line, keeps what it read, and prints at the end that it has.
 SERVER = """
 import os, sys
 kept = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)

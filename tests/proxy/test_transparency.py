@@ -18,7 +18,7 @@ CHUNK_BYTES = 65_536
 
 pytestmark = pytest.mark.slow
 
-# What a server does; what it reads goes to the file that its first argument names.
+# The server; it writes the lines that it reads to the file of its first argument.
 KEEPS_STDIN = """
 import os, signal, sys, time
 kept = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
@@ -50,7 +50,7 @@ SERVERS = {
     "writes byte by byte": "while data := read():\n  for byte in data: write(bytes([byte]))",
 }
 
-# What a host says.
+# The messages of a host.
 HOSTS = {
     "a message": b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n',
     "odd bytes": b"\n\r\n \n\0\xff\xfe{]\n\xef\xbb\xbf{}\r\nhalf a line",
@@ -64,7 +64,7 @@ HEAVY_HOSTS = {
 
 @attrs.frozen
 class Seen:
-    """What a session comes down to, for its host and for its server."""
+    """The messages of a session, at its host and at its server."""
 
     status: int
     stdout: bytes
@@ -98,7 +98,7 @@ def through(path):
 
 @pytest.fixture
 def check(talk, through, recorded, path):
-    """Nobody sees a difference, and the recording has it all."""
+    """Neither side sees a difference, and the recording has all messages."""
 
     def check(code, said):
         direct = talk(code, said)

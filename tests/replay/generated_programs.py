@@ -74,7 +74,7 @@ async def finish_shielded(number: int) -> float:
 
 @attrs.define
 class Parts:
-    """What a block is made of."""
+    """The parts of a block."""
 
     inner: Sequence[Block]
     pause: float

@@ -2,7 +2,7 @@
 
 Tables hold functions that get a folder with files. `CAPTURED` are calls whose values a replay
 returns from the recording; those in `NAMED` it repeats and lists, each with the path or name; those
-in `BLOCKED` it refuses before they happen. `folder_with_files` makes what they use, and `snapshot`
+in `BLOCKED` it blocks before they happen. `folder_with_files` makes what they use, and `snapshot`
 returns what they would change.
 """
 
@@ -102,7 +102,7 @@ def close_files() -> None:
 
 
 def snapshot(folder: Path) -> object:
-    """What a side effect of the sources would change."""
+    """Return the state that a side effect of the sources would change."""
     OPENED["file"].flush()
     OPENED["binary"].flush()
     files = {
@@ -414,7 +414,7 @@ UNSEEN = {
     "repr of a function": (lambda _: str(identity), "address of an object"),
 }
 
-# Blocked: done live, and refused in a replay before it happens.
+# Blocked: done live, and blocked in a replay before it happens.
 BLOCKED = {
     "write_text": lambda d: (d / "a").write_text("x"),
     "append": lambda d: (d / "a").open("a").close(),

@@ -322,7 +322,7 @@ def test_a_wait_that_was_removed_or_added_is_a_divergence(record, wait, then):
         path.unlink()
 
 
-def test_a_divergence_by_a_removed_wait_says_so(record):
+def test_a_divergence_by_a_removed_wait_names_it_as_the_cause(record):
     path = record(make_waiting(take_free_lock, then="result")(), call_once)
     with pytest.raises(ReplayDivergence, match="the code no longer waits") as caught:
         replay(path, make_waiting(wait_not, then="result")())

@@ -383,7 +383,7 @@ def test_a_deadline_may_be_a_little_later_than_its_record(desk, world, path):
 
 
 def test_a_deadline_before_a_record_wakes_its_task_before(world, tmp_path):
-    """A pause of the machine between two sends: a neighbour's two sleeps go on meanwhile."""
+    """A pause of the machine between two sends: two sleeps of another task go on meanwhile."""
     server = Server("pausing")
 
     @server.tool

@@ -531,7 +531,7 @@ def look_outbound(key: str) -> str:
 
 
 async def count(state, key="a"):
-    """What many handlers begin with: a shared total, and an effect that it must outlast."""
+    """Read a shared total, wait for an effect, and write the total."""
     before = state["total"]
     value = await fetch_outbound(key)
     state["total"] = before + 1

@@ -126,7 +126,7 @@ def test_another_divergence_of_the_request_names_what_changed(recorded):
     )
 
 
-def test_a_divergence_of_a_later_session_of_a_process_says_so(recorded):
+def test_a_divergence_names_the_earlier_sessions_of_the_process(recorded):
     server = make_server()
     path = recorded(USES["tool"], server=server)
     assert "ended before this one began" not in str(diverged(path, make_server(word="x")))

@@ -286,7 +286,7 @@ async def test_an_answer_to_a_cancelled_request_is_awaited_briefly(
     assert trio.current_time() == pytest.approx(LIMITS.replay.unrequested_seconds)
 
 
-# What comes of servers.
+# Servers that disconnect, fail or are late.
 
 
 async def test_a_server_that_disconnects_is_one_difference(spoken, scripted):
@@ -555,7 +555,7 @@ def test_a_result_with_the_same_keys_is_unchanged():
     assert with_recorded_keys(live, Raw(b"{}")) is live
 
 
-# Who the server is, and how one waits for the end.
+# The name of the server, and waiting for the end.
 
 
 async def test_another_version_of_the_server_is_one_difference(spoken, scripted):
@@ -814,7 +814,7 @@ async def test_a_protocol_version_of_another_kind_is_rejected(
 
 
 class _Talk:
-    """Says at random what a client and a server may say."""
+    """Draw random messages of a client and a server."""
 
     def __init__(self, seed):
         self.said = []
@@ -971,12 +971,12 @@ async def test_headers_are_sent_with_each_request(spoken):
     assert set(heard) == {"k"}
 
 
-# What becomes of servers.
+# Connections that are lost, or never opened.
 
 
 @attrs.define
 class Scripted:
-    """A channel over which each answer is what the next row says; a request takes it at once."""
+    """A channel on which the next row answers each request, at once."""
 
     rows: list
     _frames: list = attrs.field(factory=list, init=False)

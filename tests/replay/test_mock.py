@@ -320,7 +320,7 @@ async def test_queued_messages_are_sent_after_the_client_has_closed_its_side(
 
 
 class _Said:
-    """A channel whose client says one thing and then nothing more, but listens."""
+    """A channel whose client sends one message, and then only listens."""
 
     def __init__(self, frame, written):
         self._frames = [[], [frame]]
@@ -571,7 +571,7 @@ async def test_a_cancelled_subscription_gets_no_notifications(spoken, connect, c
     assert await say(peer, stateless_call(6, "grow")) == [result(6)]
 
 
-# The other era.
+# Stateless and legacy clients at mocks of the other kind.
 
 
 LISTED = (("C", stateless_request(1, "tools/list")), ("S", result(1, tools=[])))

@@ -19,17 +19,17 @@ from mcp_trio.http import EffectTransport
 from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import replay
 
-# What httpx2 leaves open of a response when it is cancelled is no affair of ours.
+# httpx2 leaves a response open when it is cancelled, which is not tested here.
 
 EVENTS = range(3)
 KINDS = ("tools", "prompts")
 
-# What handlers do. Shared memory is touched only between two calls of the context.
+# Steps of handlers. Shared memory is touched only between two calls of the context.
 
 
 @attrs.define
 class World:
-    """What the handlers of one server share; each of `locked` only under its lock."""
+    """The memory that the handlers of one server share; each of `locked` only under its lock."""
 
     total: int = 0
     locked: list = attrs.field(factory=lambda: [0, 0])
@@ -94,7 +94,7 @@ async def nothing():
 
 
 async def sample(world, ctx, seen, amount):
-    """The client reports before it answers; what hears of it acts as well."""
+    """The client reports progress before it answers; the progress callback acts as well."""
 
     async def report(params):
         await trio.sleep(amount / 4000)
@@ -161,7 +161,7 @@ async def nest(world, ctx, seen, amount):
             nursery.start_soon(child, number)
 
 
-# What reaches the outside, by effects; what is shared with threads, behind a lock.
+# External calls, by effects; memory that is shared with threads, behind a lock.
 
 
 @effect
@@ -280,7 +280,7 @@ def server_of(scripts):
     return server
 
 
-# What clients do.
+# Steps of clients.
 
 
 @attrs.define
@@ -365,7 +365,7 @@ def test_handlers_send_the_same_bytes_in_the_same_order_whatever_the_schedule(
     world.assert_same_whatever_the_schedule(lambda: server_of(scripts), client, number=number)
 
 
-# What is not promised is loud.
+# Outside the guarantees of replay, no difference is silent.
 
 
 async def race_raw(world, ctx, seen, amount):
@@ -401,7 +401,7 @@ def test_a_race_that_the_journal_cannot_know_is_replayed_or_reported_but_never_s
                 assert heard.sent_messages == world.sent_frames(path)
 
 
-# The control: without the gate the schedule decides.
+# The control: without the sequencer, the scheduler decides the order.
 
 
 class Eager:
@@ -474,7 +474,7 @@ METADATA = {
     "io.modelcontextprotocol/logLevel": "debug",
 }
 
-# What handlers do.
+# Steps of handlers.
 
 
 async def ask_multi_round_trip_programs(ctx, seen, amount):
@@ -583,7 +583,7 @@ def server_of_multi_round_trip_programs(scripts):
     return server
 
 
-# What clients do.
+# Steps of clients.
 
 
 @attrs.define

@@ -99,7 +99,7 @@ def test_records_after_a_cut_are_no_divergence(desk, world, path, tmp_path):
     replay(cut, desk.make_server(forever=another))
 
 
-# Recordings that are refused.
+# Recordings that are rejected.
 
 
 def change_open(**changes):
@@ -295,7 +295,7 @@ def test_a_server_with_only_low_level_methods_replays(world, tmp_path):
         assert methods.count("notifications/progress") == 4
 
 
-# When a notification is looked at.
+# The step at which a notification is handled.
 
 
 def make_counter(*, moors=True, seconds=0.0, step=1):
@@ -330,7 +330,7 @@ async def moor_and_count(peer, session):
 
 
 def told(world, path):
-    """What the records of notifications say, beside the frame itself."""
+    """Return the members of the records of notifications, without the message."""
     return [(r["k"], r["o"]) for r in world.records(path) if r.get("l", "").startswith("n")]
 
 
@@ -713,7 +713,7 @@ def filled_in(params):
 
 
 async def talk_every_protocol_version(client):
-    """What the client does; returns what it is told."""
+    """Run the client, and return the values that it received."""
     told = [len(await client.list_tools()), await text_of(client, "echo", text="a")]
     if client.protocol_version in WITH_FORMS:
         told += [await text_of(client, "plan", name="Ann"), await text_of(client, "both")]
@@ -750,7 +750,7 @@ def protocol_version(request):
 
 @pytest.fixture(params=["client", "server"])
 async def recorded_every_protocol_version(request, protocol_version, tmp_path):
-    """A recording by that side at that revision, and what the client was told."""
+    """A recording by that side with that protocol version, and the client's values."""
     path = tmp_path / "a.mcprec.jsonl"
     ours, theirs = memory_pair()
     serve, record = make_server_every_protocol_version().serve, {"record": path}
@@ -800,7 +800,7 @@ async def test_a_recorded_client_at_its_own_mock_finds_no_difference(
     assert report.is_same, str(report)
 
 
-# A client that says something else.
+# A client that sends other messages.
 
 
 async def answers_at(path, answer, protocol_version):

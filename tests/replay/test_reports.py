@@ -87,7 +87,7 @@ def rows(error, label):
     return [line[13:] for line in str(error).splitlines() if line.startswith(f"  {label}:")]
 
 
-# What was recorded, and what happened.
+# Reports of recorded and replayed messages.
 
 
 async def fetching(ctx, number):

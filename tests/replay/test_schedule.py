@@ -482,7 +482,7 @@ def test_two_sleeps_in_a_row_both_end_in_time(world, tmp_path):
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
-    """The recording machine paused between two tasks: the one slept already, the other told."""
+    """The recording machine paused between two tasks: one slept already, one was notified."""
 
     async def sleep_and_tell(ctx):
         await trio.sleep(0.009)

@@ -164,15 +164,21 @@ def test_a_round_without_an_input_request_diverges_at_the_response(
     assert caught.value.lane == "r1.ask"
 
 
-def test_a_sweep_runs_the_rounds_of_a_suspended_handler(path_multi_round_trip_requests):
+@pytest.mark.parametrize("schedules", [50, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_sweep_runs_the_rounds_of_a_suspended_handler(path_multi_round_trip_requests, schedules):
     report = sweep(
-        path_multi_round_trip_requests, make_server, schedules=500, strategy="depth-first"
+        path_multi_round_trip_requests, make_server, schedules=schedules, strategy="depth-first"
     )
     assert report.is_clean
     assert report.schedules > 1
+
+
+def test_a_sweep_finds_a_round_without_an_input_request(path_multi_round_trip_requests):
     for changed in (no_question, no_second_question):
         (difference, *_) = sweep(
-            path_multi_round_trip_requests, lambda changed=changed: make_server(changed)
+            path_multi_round_trip_requests,
+            lambda changed=changed: make_server(changed),
+            schedules=5,
         ).differences
         assert difference.schedule == 0
 
@@ -272,7 +278,7 @@ def recorded(world, tmp_path):
 
 
 def told(world, path):
-    """What was told by subscriptions: each notification with its lane."""
+    """Return the notifications of subscriptions, each with its lane."""
     return [
         (record["l"], record["f"]["method"])
         for record in world.records(path)

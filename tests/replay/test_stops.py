@@ -85,7 +85,7 @@ def number(world, path):
 
 
 def stopped_at(path, number, *, server=None, ends=True, seed=0, **options):
-    """Replay to a stop; return what was told there, and the report."""
+    """Replay to a stop; return its reports, and the report of the replay."""
     told = []
 
     def on_stop(stopped):

@@ -69,7 +69,7 @@ def calling(count):
 
 
 async def real_seconds(seconds):
-    """Threads take real time, whatever the clock of the run says."""
+    """Threads take real time, under any clock of the run."""
     await trio.to_thread.run_sync(time.sleep, seconds)
 
 

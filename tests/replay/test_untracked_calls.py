@@ -1,4 +1,4 @@
-"""What a handler does outside its context: captured, named, or blocked; never silent.
+"""Calls of a handler outside its context: captured, named, or blocked; never silent.
 
 A few sources of each table of `sources.py` are recorded and replayed here, and all of
 them, in two processes, by `tools/proof/outside.py`.
@@ -152,7 +152,7 @@ def test_what_changes_the_outside_is_blocked(recorded, name):
 
 
 @pytest.mark.parametrize("source", [NAMED["getpid"][0], BLOCKED["remove"]])
-def test_a_strict_recording_refuses_both_kinds(tmp_path, source):
+def test_a_strict_recording_rejects_both_kinds(tmp_path, source):
     (tmp_path / "a").write_text("a")
     options = RecordOptions(tmp_path / "a.mcprec.jsonl", strict=True)
     assert isinstance(trio.run(record, server_of(source, tmp_path), options), RequestError)

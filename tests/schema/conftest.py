@@ -46,7 +46,7 @@ CIRCLES = {
 
 
 class Published:
-    """The published schema of one revision."""
+    """The published schema of one protocol version."""
 
     def __init__(self, text: str) -> None:
         document = json.loads(text)
@@ -196,7 +196,7 @@ def all_declared_names() -> set[str]:
 
 @pytest.fixture(scope="session")
 def published():
-    """The published schema of a revision, by its name."""
+    """The published schema of a protocol version, by its name."""
     return all_published().__getitem__
 
 
@@ -244,7 +244,7 @@ def published_arrays(published: Published, schema: dict[str, Any]) -> st.SearchS
 
 
 def published_objects(published: Published, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Objects with all required members, some optional ones, and some that nobody declared.
+    """Objects with all required members, some optional ones, and some undeclared ones.
 
     Names that are declared elsewhere are left out: Hypothesis tries words of our source, and
     `_meta`, for instance, is known to us on all parameters, published or not.
@@ -301,7 +301,7 @@ FORMS = st.builds(
 )
 URLS = st.builds(ElicitParams, **QUESTION, mode=st.just("url"), url=TEXT, elicitation_id=TEXT)
 
-# What our types leave open, and the published schemas narrow.
+# Values that our types leave open, and the published schemas narrow.
 ANSWERS = st.just({"q1": raw({"action": "cancel"}), "q2": raw({"roots": []})})
 SCHEMAS = st.builds(
     lambda notes, members: {"type": "object", "properties": members, "x-notes": notes},

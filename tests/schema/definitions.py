@@ -1,6 +1,6 @@
 """The type for each published definition: one row for each name.
 
-A row is the only place that a later revision adds to: a new definition is a new row with `since`,
+A later protocol version changes only rows: a new definition is a new row with `since`,
 a dropped one gets its `until`, a renamed one is both. Rows are kept in alphabetical order, as the
 schemas are published. Definitions of tasks have none: tasks are not spoken yet.
 """
@@ -15,22 +15,22 @@ from mcp_trio import types
 
 FIRST_PROTOCOL_VERSION: Final = "2024-11-05"
 
-# What stays as it came: metadata, and the schemas of the members of forms.
+# Values that are not decoded: metadata, and the schemas of the members of forms.
 _OBJECT: Final = dict[str, Any]
 
 
 @attrs.frozen(kw_only=True)
 class Definition:
-    """How one published definition is represented here; exactly one of the four ways is used.
+    """The representation of one published definition; exactly one of the four ways is used.
 
     - `body`: the type that the JSON value is decoded to.
     - `params`: a request or notification, of which the struct is the parameters only. `method` is
       its name, or None for the published bases that stand for any method.
-    - `members`: a union, by the names of its definitions: those of any revision, each as long as
-      its own row says, or `members_until` says that it left the union earlier.
+    - `members`: a union, by the names of its definitions: those of any version, each as long as
+      its own row has it, or until it left the union, by `members_until`.
     - `envelope`: a JSON-RPC frame, or the error in one, which the wire decodes.
 
-    `since` and `until` are the first and the last revision that publish the definition; None means
+    `since` and `until` are the first and the last version that publish the definition; None means
     that the newest still does.
     """
 

@@ -323,7 +323,7 @@ COMPLETE = [
     ("SubscriptionsAcknowledgedNotification", {"notifications": {}}),
 ]
 
-# Where the required members are the whole of a requirement.
+# Requirements that consist of required members.
 TICKS = {
     "CancelledNotification": pytest.mark.requirement("CANC-05"),
     "ProgressNotification": pytest.mark.requirement("PROG-04"),
@@ -417,7 +417,7 @@ def as_sent(name: str, value: Any, ours: Any) -> Any:
 
 
 def holds(whole: Any, part: Any) -> bool:
-    """Whether everything that `part` says stands in `whole`, too."""
+    """Return whether `whole` has all members of `part`, with their values."""
     if isinstance(part, dict):
         return all(name in whole and holds(whole[name], part[name]) for name in part)
     if isinstance(part, list):
@@ -436,7 +436,7 @@ def assert_survives(schema: Any, name: str, value: Any) -> Any:
 
 
 def is_of_a_task(name: str, value: Any) -> bool:
-    """A cancellation may name no request in the one revision that cancels tasks by it (CANC-05)."""
+    """One protocol version cancels tasks by a cancellation that names no request (CANC-05)."""
     if not name.startswith("CancelledNotification"):
         return False
     return "requestId" not in value.get("params", value)
@@ -554,7 +554,7 @@ def test_a_fraction_that_was_filled_in_is_read_though_no_schema_has_it(published
 
 # Values downgraded to every protocol version are valid there.
 
-# Kept as they come, or made by the wire: there is no struct of ours that says them.
+# Kept undecoded, or made by the wire: no struct of ours encodes them.
 OPEN = {
     name
     for name, row in DEFINITIONS.items()
@@ -562,7 +562,7 @@ OPEN = {
 }
 OURS = sorted(DEFINITIONS.keys() - OPEN)
 
-# What a revision may be unable to say; everything else can always be said.
+# Values that a protocol version may be unable to express; all others are always possible.
 NOT_DOWNGRADED = {
     "CreateMessageRequest",
     "CreateMessageResult",
@@ -604,7 +604,7 @@ def with_required_meta(schema: Any, definition: Any, body: Any) -> Any:
 
 
 def assert_known(schema: Any, name: str, value: Any) -> None:
-    """Nothing is said that the revision does not declare, but for `_meta` of parameters.
+    """No member is sent that the version does not declare, but for `_meta` of parameters.
 
     That is declared for requests and notifications as such, and not always again for each.
     """
@@ -672,7 +672,7 @@ ENCODERS = {
 
 
 def again(value: Any) -> Any:
-    """What we send of a frame that was read; a batch is read, and its messages leave one by one."""
+    """Return the encoded messages of a line that was read; those of a batch one by one."""
     message = Decoder(json_depth_max=64).decode(json.dumps(value).encode())
     if isinstance(message, Batch):
         return [json.loads(ENCODERS[type(each)](each)) for each in message.messages]
@@ -710,7 +710,7 @@ VECTOR_TYPES = [vector for vector in VECTORS if vector not in VECTOR_MESSAGES]
 
 
 def decode_body(definition, message):
-    """What our type describes: the parameters, the result, or the fragment itself."""
+    """Return the part that our type describes: parameters, result, or the fragment itself."""
     if DEFINITIONS[definition].params is not None:
         return message.get("params", {})
     return message.get("result", message)

@@ -22,7 +22,7 @@ State = TypeVar("State")
 
 
 class Context(Generic[State]):
-    """What a handler may ask for beside its arguments."""
+    """The parameters of a handler that are no arguments."""
 
 
 def signature_of(handler, **options):
@@ -44,12 +44,12 @@ def signature(hint, **options):
 
 
 def read(hint, value, **options):
-    """What arrives as `it`, of JSON like `value`."""
+    """Return the argument `it` that a handler receives for a JSON value."""
     return signature(hint, **options).decode(json.dumps({"it": value}).encode()).it
 
 
 def lines_of(handler, arguments, **options):
-    """The mistakes in arguments that are refused."""
+    """Return the validation errors of arguments that are rejected."""
     with pytest.raises(ArgumentsError) as caught:
         signature_of(handler, **options).decode(json.dumps(arguments).encode())
     assert str(caught.value) == "\n".join(caught.value.lines)
@@ -57,7 +57,7 @@ def lines_of(handler, arguments, **options):
 
 
 def lines(hint, value, **options):
-    """The mistakes in a `value` of `it` that is refused."""
+    """Return the validation errors of a `value` of `it` that is rejected."""
     return lines_of(taking(hint), {"it": value}, **options)
 
 
@@ -82,7 +82,7 @@ async def nothing():
 
 @attrs.define(eq=False)
 class Asker:
-    """A client that asks one thing after the other; `told` is what came besides the answers."""
+    """A client that sends one request after the other; `told` has the notifications."""
 
     wire: WirePeer
     hello: dict = attrs.field(factory=dict)

@@ -22,7 +22,7 @@ def text_of(result):
 
 
 def message_of(result, key):
-    """What the user is told with one of the questions of a round."""
+    """Return the message of one of the input requests of a round."""
     return result["inputRequests"][key]["params"]["message"]
 
 

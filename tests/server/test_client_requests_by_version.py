@@ -30,7 +30,7 @@ class Mooring:
 
 @attrs.define(eq=False)
 class Conversation:
-    """One call of a tool whose handler asks, at some revision."""
+    """One call of a tool whose handler sends a request, with some protocol version."""
 
     asker: object
     is_stateless: bool

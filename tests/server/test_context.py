@@ -333,7 +333,7 @@ def text_content(text):
 
 
 def results_of(answer):
-    """What the tools say that the model wants to use."""
+    """Return the results of the tools that the model wants to use."""
     blocks = answer.content if isinstance(answer.content, list) else [answer.content]
     return [
         types.ToolResultContent(tool_use_id=block.id, content=[TEXT], meta=block.meta)
@@ -344,7 +344,7 @@ def results_of(answer):
 
 @pytest.fixture
 def ask_once(server, serve):
-    """Let a handler ask by `ctx.sample`; gives what the client is told, or None with the error."""
+    """Call `ctx.sample` in a handler; returns the client's request, or None with the error."""
 
     async def ask(question, *, protocol_version=D, capabilities=ALL, error=None, **options):
         @server.tool

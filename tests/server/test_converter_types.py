@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class Money:
-    """A class of somebody's library: nothing about it can be looked up."""
+    """A class of another library, of which no fields can be looked up."""
 
     def __init__(self, amount, currency):
         self.amount = amount

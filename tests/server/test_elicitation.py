@@ -460,14 +460,14 @@ SIZES = [{"const": "s", "title": "Small"}, {"const": "xl", "title": "Very large"
 
 
 def member(hint):
-    """What the form says of a value alone."""
+    """Return the schema of the only member of a value's form."""
     schema = form_of(hint).schema
     assert schema["required"] == ["value"]
     return schema["properties"]["value"]
 
 
 def rejected(hint, content):
-    """The mistakes in what was filled in."""
+    """Return the validation errors of the values of a form."""
     with pytest.raises(FormError) as caught:
         form_of(hint).read(content)
     return caught.value.lines

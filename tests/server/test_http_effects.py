@@ -399,7 +399,7 @@ async def test_streams_are_recorded_completely(server, web, record):
 
 
 async def test_a_cancelled_request_is_a_cancelled_effect(server, nursery, record):
-    """Nobody answers; the connection is given up, and the session's client still closes."""
+    """The server does not answer; the connection closes, and so does the session's client."""
     accepted = trio.Event()
 
     async def silent(stream):

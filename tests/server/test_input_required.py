@@ -217,7 +217,7 @@ async def test_the_error_names_the_missing_client_capability(
 
 @pytest.fixture
 def toll(server):
-    """Handlers that let nobody in before they have paid."""
+    """Handlers that require a payment first."""
     paid = []
 
     def check():
@@ -266,7 +266,7 @@ def test_an_empty_list_of_required_urls_is_rejected():
 
 
 @pytest.mark.requirement("ELIC-20", "TRAP-92")
-async def test_a_user_who_declines_a_required_url_receives_an_error(toll, rounds):
+async def test_declining_a_required_url_is_an_error(toll, rounds):
     declined = {"it": {"action": "decline"}}
     _, reply = await rounds("resources/read", {"uri": "harbour://toll"}, declined)
     assert reply["error"] == {

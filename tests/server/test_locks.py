@@ -15,7 +15,7 @@ from mcp_trio.transports import memory_pair
 
 @pytest.fixture
 def locks(server):
-    """The number of locks that somebody holds or waits for."""
+    """Return the number of locks that a task holds or waits for."""
     return lambda: len(server._sessions.locks._locks)
 
 
@@ -200,7 +200,7 @@ async def test_a_lock_is_released_only_when_the_handlers_task_has_been_cancelled
     @server.tool
     async def read(ctx: Context) -> None:
         with trio.CancelScope(shield=True), pytest.raises(RequestAbandoned):
-            await ctx.read_resource("slow://thread")  # the shield lets the thread hear first
+            await ctx.read_resource("slow://thread")  # the shield lets the thread be notified first
         held.append(locks())
         ended.set()
 

@@ -46,7 +46,7 @@ def protocol_version_calls_at_every_version(request):
 
 @pytest.fixture
 def asks(server, serve, protocol_version_calls_at_every_version):
-    """Serve the server at each revision."""
+    """Serve the server with each protocol version."""
 
     async def start(**options):
         return await serve(
@@ -275,7 +275,7 @@ async def test_completions_of_unknown_targets_are_rejected(server, asks, change)
     assert error["code"] == INVALID_PARAMS
 
 
-# What holds for all of them.
+# Rules for all protocol versions.
 
 
 CALLS = [
@@ -378,7 +378,7 @@ def talking(server):
 
 
 async def received_log_params(asker, level, protocol_version):
-    """The params of what is told to a client that wants to hear of a level and above."""
+    """Return the params of the log messages to a client that asked for a level and above."""
     meta = {"_meta": {STATELESS_LEVEL: level}} if protocol_version == E else {}
     if protocol_version != E:
         assert await asker.result("logging/setLevel", {"level": level}) == {}
@@ -717,7 +717,7 @@ SAID_BY_ALL = {
 
 @attrs.define(eq=False)
 class Overheard:
-    """A channel by somebody else: only the three methods, over memory; it keeps what it sends."""
+    """A channel of another library: only the three methods, over memory; it keeps its messages."""
 
     _inner: object
     sent: list = attrs.field(factory=list)
@@ -738,7 +738,7 @@ class Overheard:
 
 
 def kind(message):
-    """What a message is, by its members alone."""
+    """Return the kind of a message, by its members alone."""
     if "method" in message:
         return "request" if "id" in message else "notification"
     return "response"
@@ -766,7 +766,7 @@ def sampled(_params):
 
 @pytest.fixture
 async def sail_and_record(sailing_server, nursery):
-    """Sail once, at a revision; gives what the client sent, and the server."""
+    """Call `sail` with a protocol version; returns the messages of both sides."""
 
     async def sail(protocol_version):
         ours, theirs = map(Overheard, memory_pair())

@@ -571,7 +571,7 @@ async def test_an_invalid_handle_is_an_error_of_the_tool(stateless, stateful_ser
 
 @pytest.mark.requirement("MRTR-21")
 async def test_a_changed_token_of_a_suspended_handler_is_rejected(stateless):
-    """It says nothing, and so has nothing to be kept whole: it only is found, or not."""
+    """It has no content that could be changed: it is only found, or not."""
     asker = await stateless()
     first = (await tool(asker, "sail"))["result"]
     token = first["requestState"]

@@ -404,7 +404,7 @@ def test_a_stand_in_has_a_repr():
 
 @attrs.define(eq=False)
 class Database:
-    """An object that JSON could say, but which is not what it says."""
+    """An object that could be encoded as JSON, but not decoded to itself."""
 
     path: str
     asked: int = 0
@@ -829,7 +829,7 @@ async def test_a_websocket_is_closed_with_the_reason(handshake_timeouts, autojum
     [(text, code)] = channel.failures
     assert "limits.requests.first_request_seconds" in text
     assert code == CloseCode.INTERNAL_ERROR
-    assert not session.shut_by  # it hears of it by its channel
+    assert not session.shut_by  # its channel notifies it
 
 
 async def test_connections_that_have_ended_are_forgotten(handshake_timeouts, autojump_clock):
@@ -898,7 +898,7 @@ async def show(*, ctx: Context) -> str | types.InputRequiredResult:
 
 
 def claims(name):
-    """The metadata of a request that claims to come from somebody."""
+    """The metadata of a request with the name of a client."""
     return {"_meta": {CLIENT_INFO: {"name": name, "version": "1"}, "principal": name}}
 
 

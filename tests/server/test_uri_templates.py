@@ -279,7 +279,7 @@ def test_matching_and_expanding_again_gives_the_same_uri(text, data):
         found = template.match(uri)
     except TraversalError:
         return
-    # Decoded, because a {+path} may have spanned the encoded value of a neighbour.
+    # Decoded, because a {+path} may have spanned the encoded value of another expression.
     assert found is None or unquote(template.expand(found)) == unquote(uri)
 
 
@@ -294,7 +294,7 @@ climbs = st.sampled_from(
 
 
 def is_outside(value):
-    """Whether a careless reader of `value` leaves its place, however often it decodes it."""
+    """Return whether `value` leaves its segment after any number of decodings."""
     for _ in range(2):
         parts = value.replace("\\", "/").split("/")
         if ".." in parts or "\0" in value or value.startswith(("/", "\\")):

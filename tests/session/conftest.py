@@ -110,7 +110,7 @@ def make_connection(role, limits=DEFAULT_LIMITS):
 
 @pytest.fixture
 def make_session():
-    """A session over any channel, that nobody runs yet."""
+    """A session over any channel, that does not run yet."""
 
     def make(channel, tools=None, *, role=Role.SERVER, limits=DEFAULT_LIMITS, sequencer=None):
         return Session(
@@ -192,7 +192,7 @@ class Recorded(Recording):
     """A recording in memory."""
 
     def records(self):
-        """What is written so far."""
+        """Return the records written so far."""
         return self.recorder._sink.records()
 
     def story(self, *, since=0):
@@ -290,7 +290,7 @@ def echo():
 
 @pytest.fixture
 def story(recording):
-    """What handlers did, in order: kind and body of each record of a lane but answers, by lane."""
+    """Return kind and body of each record of a lane, without answers, by lane."""
 
     def tell():
         recording.flush()
@@ -307,7 +307,7 @@ def story(recording):
 
 @pytest.fixture
 def handle(serve, call):
-    """What a handler returned or raised, as the only one of a session."""
+    """Return the result or exception of a handler, as the only one of a session."""
 
     async def run(handler, **options):
         done = []
@@ -339,7 +339,7 @@ METADATA = {
 
 @pytest.fixture
 def dock(serve):
-    """Start a server of named tools; returns it and a peer that has not said anything."""
+    """Start a server of named tools; returns it and a peer that has sent nothing yet."""
     return functools.partial(serve, handshake=False)
 
 
@@ -384,10 +384,10 @@ async def _wanted(peer, request_id):
 
 @pytest.fixture
 def rounds(text_of):
-    """What stateless clients and the tools that ask them say.
+    """The messages of stateless clients and of the tools that ask them.
 
     `call` is the message of a `tools/call`: with a state it is a retry, with answers by key.
-    `accepted` is the answer of a user who has filled in a form. `form` is a question to the user.
+    `accepted` is the answer of a user with a completed form. `form` is a question to the user.
     `asking` is a tool that asks one after the other, and answers with what the forms held. `wanted`
     receives an answer that asks: what it asks by key, and its state. `text_of` is that of a result.
     """

@@ -13,7 +13,7 @@ NAME = ContextVar("name", default="nobody")
 
 
 async def settled():
-    """Everybody waits; twice, as what is ready for a poller is not yet seen by Trio."""
+    """Let all tasks wait; twice, as Trio does not yet see the events that a poller has."""
     for _ in range(2):
         await trio.testing.wait_all_tasks_blocked(0.001)
 

@@ -383,7 +383,7 @@ async def test_the_handshake_sets_version_and_capabilities(dial):
 
 @pytest.mark.requirement("LIFE-16", "LIFE-17", "CANC-03")
 async def test_l12_a_server_that_never_answers_ends_by_a_timeout_of_its_own(autojump_clock, dial):
-    """Elsewhere connecting has no timeout, and the caller's own takes longer than it says."""
+    """Elsewhere connecting has no timeout, and the caller's own takes longer than the limit."""
     session, peer = await dial(handshake=False)
     began = trio.current_time()
     with pytest.raises(RequestTimeout) as caught:
@@ -462,7 +462,7 @@ class Stuck(FakeChannel):
 
 
 class Telling(Stuck):
-    """Says of each request itself what became of it."""
+    """A channel that reports which requests were lost."""
 
     reports_losses = True
 

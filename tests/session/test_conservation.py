@@ -35,7 +35,7 @@ ENDS = ("peer closes", "we close", "lost", "run on")
 
 
 class Behaving:
-    """An application in which every request says by its name how its handler behaves."""
+    """An application in which the name of each request chooses the handler's behaviour."""
 
     def __init__(self):
         self.begun = collections.Counter()

@@ -30,7 +30,7 @@ from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 
 
 class Json:
-    """A codec for what JSON says as it is; what comes back counts how often it was decoded."""
+    """A codec for JSON values; decoded values count how often they were decoded."""
 
     def converted(self, value):
         return value, msgspec.json.encode(value)
@@ -346,7 +346,7 @@ async def test_a_synchronous_effect_runs_without_a_recording(handle):
 
 
 def in_thread(handling, it):
-    """What `perform_in_thread` makes of an effect in a thread of the handler's."""
+    """Return the outcome of an effect by `perform_in_thread` in a thread of the handler."""
 
     def in_loop(function, *args, outlives_request=False):
         return trio.from_thread.run(function, *args)
@@ -421,7 +421,7 @@ async def test_a_replay_does_not_run_the_effect_in_a_thread_either(handle):
 
 
 class Scripted(Unrecorded):
-    """A sequencer that replays: each effect and value ends as given; `told` is what it was told."""
+    """A sequencer that replays: effects and values end as given; `told` has its calls."""
 
     has_lanes = True
     replays = True
@@ -486,7 +486,7 @@ async def test_a_replay_waits_for_the_recorded_cancellation(serve, call):
     assert sequencer.told == [COMMAND, ("cxl", None)]
 
 
-async def test_a_replay_says_of_a_cancelled_handler_that_it_was_cancelled_before(handle):
+async def test_the_replay_of_a_cancelled_handler_reports_that_it_was_cancelled_before(handle):
     async def handler(handling):
         with trio.CancelScope() as scope:
             scope.cancel()

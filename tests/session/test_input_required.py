@@ -318,7 +318,7 @@ async def test_the_same_task_asks_again_after_it_has_left_a_question(dock, round
 
 @pytest.fixture
 def fault(dock, rounds):
-    """What a stateless handler fails with, as the only one of a session."""
+    """Return the exception of a stateless handler, as the only one of a session."""
 
     async def run(handler, *, request=None, methods=None):
         faults = []
@@ -788,7 +788,7 @@ async def test_kept_replies_do_not_delay_the_end(dock, rounds, autojump_clock):
 async def test_a_closing_session_keeps_no_handler_for_a_retry(
     dock, rounds, autojump_clock, small, recording
 ):
-    """A replay does not know how long the end of a session takes: nobody may speak meanwhile."""
+    """A replay does not know the duration of a session's end: no message may be sent in it."""
 
     async def row(_handling):
         with trio.CancelScope(shield=True):

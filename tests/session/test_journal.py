@@ -294,7 +294,7 @@ async def test_a_step_is_recorded_even_if_it_was_the_last_thing_that_happened(
 
 
 class Gating(Unrecorded):
-    """A sequencer that replays: the test says which lane takes its next step."""
+    """A sequencer that replays: the test chooses the lane that takes the next step."""
 
     has_lanes = has_steps = replays = True
 

@@ -42,7 +42,7 @@ from mcp_trio.recording import UntrackedCall
 
 
 class NotDoneError(Exception):
-    """What is raised at an untracked call, so that it does not happen."""
+    """The exception that is raised at an untracked call, so that it does not happen."""
 
 
 def untracked_calls_of(function):
@@ -277,7 +277,7 @@ def test_a_clock_is_read_for_a_handler_by_code_of_users_and_most_libraries(
     assert reads_for_handler(frame_of(place, name)) == is_captured
 
 
-# What a watch watches.
+# Calls that a watch finds.
 
 
 async def in_lane(function, *args):
@@ -339,7 +339,7 @@ async def test_calls_of_the_garbage_collector_are_not_untracked():
     assert gc.callbacks == callbacks
 
 
-# What happens at an untracked call.
+# Actions at an untracked call.
 
 
 def test_an_untracked_call_is_described_in_one_line():
@@ -350,7 +350,7 @@ def test_an_untracked_call_is_described_in_one_line():
     assert "()" in str(UntrackedCall(call="f", location="at a.py:3", lane="r1", instead="g"))
 
 
-async def test_a_watch_that_blocks_refuses_changes_and_reports_readings():
+async def test_a_watch_that_blocks_rejects_changes_and_reports_readings():
     noted = []
 
     async def handler():
@@ -369,7 +369,7 @@ async def test_a_watch_that_blocks_refuses_changes_and_reports_readings():
     ]
 
 
-async def test_of_many_files_that_a_line_reads_some_are_told_apart(tmp_path):
+async def test_of_many_files_that_a_line_reads_some_are_distinguished(tmp_path):
     noted = {}
 
     async def handler():
@@ -413,7 +413,7 @@ async def test_a_recording_notes_the_first_call_in_a_line_and_logs_it(caplog):
     assert "refuses it; use ctx.to_thread()" in caplog.records[1].message
 
 
-async def test_a_strict_recording_refuses_readings_too():
+async def test_a_strict_recording_rejects_readings_too():
     sequencer = Notes()
 
     async def handler():

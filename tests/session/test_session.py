@@ -542,7 +542,7 @@ async def test_the_disconnect_of_a_peer_is_not_logged_as_an_error(serve_fake, me
 
 
 async def test_unsent_messages_are_freed_at_the_end(autojump_clock, serve_fake):
-    """It may be much, and who has ended is only forgotten when somebody collects the garbage."""
+    """It may be large, and ended tasks are only freed by a garbage collection."""
     session, channel = await serve_fake(channel=FakeChannel())
     channel.is_stuck = True
     for _ in range(3):
@@ -759,7 +759,7 @@ async def test_the_initialized_callback_is_cancelled_with_the_session_and_record
 ):
     async def beside(session):
         await session.initialized.wait()
-        while trio.current_effective_deadline() > -math.inf:  # as long as nobody cancels it
+        while trio.current_effective_deadline() > -math.inf:  # until it is cancelled
             await trio.lowlevel.cancel_shielded_checkpoint()
         await session.send_queue.ready(Lane("beside"))
         raise AssertionError

@@ -226,7 +226,7 @@ async def test_idle_tasks_end_after_a_while(warm, autojump_clock):
     for _ in range(10):
         warm.start_job(Job(lambda: trio.sleep(1)), copy_context())
     await trio.sleep(2)
-    assert tasks_living_task_pool() == before + 11  # with who looks after them
+    assert tasks_living_task_pool() == before + 11  # with the task that watches them
     needed = []
     for _ in range(30):
         needed.append(Job(at_once))
@@ -314,7 +314,7 @@ async def kept_nursery(kept):
 
 @pytest.fixture
 def kept():
-    """What a handler leaves behind, which nobody closes before the end."""
+    """The scopes that a handler leaves open until the end of the test."""
     left = []
     yield left
     left.clear()
@@ -398,9 +398,9 @@ async def open_connections(warm):
 
 @pytest.fixture(params=["ours", "none", "full", "blind"])
 def poller(request, monkeypatch):
-    """Whether there is one that can be used.
+    """The conditions of a poller: where one can be used, and where not.
 
-    Not everywhere, not if there are too many descriptors, and not if nobody knows which scopes are
+    Not everywhere, not if there are too many descriptors, and not if it is unknown which scopes are
     open.
     """
 

@@ -1,4 +1,4 @@
-"""What a server that is killed leaves behind; `tools/kill_recorders.py` does the killing, many times."""
+"""Recordings of servers that are killed; `tools/kill_recorders.py` kills them many times."""
 
 import json
 import os
@@ -202,7 +202,7 @@ def stdio_pair():
 
 
 async def bytes_taken(size):
-    """What a tool result of so many bytes takes on its way, both ends together."""
+    """Return the memory that a tool result of this size takes, both ends together."""
     server = Server("large", limits=LIMITS)
 
     @server.tool

@@ -19,7 +19,7 @@ from mcp_trio.limits import DEFAULT_LIMITS
 
 pytestmark = pytest.mark.slow
 
-# What a machine may take longer than it should.
+# The delay that a slow machine may add.
 GRACE_SECONDS = 4.0
 DEADLINE_SECONDS = (
     DEFAULT_LIMITS.shutdown.drain_seconds + DEFAULT_LIMITS.shutdown.close_seconds + GRACE_SECONDS

@@ -130,7 +130,9 @@ async def test_reordering_swaps_adjacent_messages(through, autojump_clock):
 
 
 @BOTH_WAYS
-async def test_a_delay_keeps_the_order_and_lasts_as_long_as_the_event_says(through, autojump_clock):
+async def test_a_delay_keeps_the_order_and_lasts_as_long_as_its_event_reports(
+    through, autojump_clock
+):
     begun = trio.current_time()
     received, events = await through(Faults(delay=0.1, delay_seconds_max=3))
     assert received == FRAMES

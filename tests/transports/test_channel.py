@@ -401,7 +401,7 @@ async def test_a_custom_stream_carries_a_session_one_message_per_line(nursery, p
 
 @attrs.define
 class Scripted:
-    """Both ends of bytes: plays what it is told, keeps what it is given."""
+    """Both ends of a byte stream: sends the given bytes, and keeps those that it receives."""
 
     reads: list = attrs.field(factory=list)
     room: list = attrs.field(factory=list)

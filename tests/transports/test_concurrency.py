@@ -11,7 +11,7 @@ from mcp_trio._transports.concurrency import LightEvent, Wakeup, contained
 
 @pytest.fixture
 def waiters(nursery):
-    """Let so many tasks wait; returns who has been woken."""
+    """Let this number of tasks wait; returns those that were woken."""
 
     async def start(what, count=2):
         woken = []

@@ -228,7 +228,7 @@ def test_a_lock_on_a_removed_file_does_not_count(place, beside, monkeypatch):
     lock, removals = fcntl.flock, [beside]
 
     def lock_late(descriptor, operation):
-        while removals:  # who was before us is done just now
+        while removals:  # the earlier holder has just finished
             removals.pop().unlink()
         lock(descriptor, operation)
 

@@ -198,7 +198,7 @@ async def test_the_credentials_of_a_unix_peer_are_known(unix_site):
 
 @attrs.frozen
 class OnMacos:
-    """What getsockopt(2) tells there, by a credential structure of some version."""
+    """Return the result of getsockopt(2), with a credential structure of some version."""
 
     version: int
 

@@ -824,7 +824,7 @@ async def test_a_pipe_is_reopened_with_its_own_access():
 
 
 async def test_a_pipe_that_cannot_be_reopened_is_polled(tmp_path):
-    """A named pipe without a reader is not opened for writing; the first write says why."""
+    """A named pipe without a reader is not opened for writing; the first write fails."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

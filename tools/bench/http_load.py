@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Self
 
 import attrs
@@ -92,12 +91,7 @@ class HttpServerUnderLoad:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Stop the server, or kill it."""
         with self._process:
             self._process.terminate()

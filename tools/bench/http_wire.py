@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 CHUNK_BYTES: Final = 1 << 16
@@ -89,12 +88,7 @@ class Link:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.socket.close()
 
     def send(self, request: bytes) -> None:

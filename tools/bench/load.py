@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 import attrs
@@ -182,12 +181,7 @@ class ServerUnderLoad:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Stop the server, or kill it."""
         with self._process:
             try:

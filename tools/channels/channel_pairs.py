@@ -68,7 +68,7 @@ Pair: TypeAlias = tuple[Channel, Channel]
 
 @attrs.frozen(kw_only=True)
 class Transport:
-    """How pairs of one transport are made.
+    """The functions that make pairs of one transport.
 
     Attributes:
         begin: Makes what all of its pairs need, in a nursery and an empty folder, and returns what
@@ -272,7 +272,7 @@ async def _websocket(nursery: trio.Nursery, _folder: Path) -> MakePair:
     return _connecting(arrivals, partial(open_websocket_channel, url, limits=LIMITS))
 
 
-# What a server's HTTP application holds -----------------------------------------------------------
+# The parts of a server's HTTP application ---------------------------------------------------------
 
 
 @attrs.define(eq=False)

@@ -1,4 +1,4 @@
-"""What a handler of the "everything" server can do, independent of the SDK.
+"""The actions of a handler of the "everything" server, independent of the SDK.
 
 `ask` requests input from the client. In a session this sends a request; without sessions the
 handler
@@ -39,7 +39,7 @@ class InputRequired(Exception):  # noqa: N818  it is no error
 
 
 class Caller(Protocol):
-    """What an SDK's adapter offers to a handler; cancelling a request cancels it at the client."""
+    """The actions that an SDK's adapter gives a handler; a cancelled request ends at the client."""
 
     protocol_version: str
 

@@ -1,4 +1,4 @@
-"""What every interop command needs: arguments, servers, clients' progress lines and tables."""
+"""The parts of every interop command: arguments, servers, clients' progress lines and tables."""
 
 import argparse
 import re

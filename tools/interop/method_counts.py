@@ -182,7 +182,7 @@ class Row(NamedTuple):
 
 @attrs.define
 class Count:
-    """How many messages were sent, and how many requests among them got a result."""
+    """The number of messages sent, and of requests among them that got a result."""
 
     sent: int = 0
     answered: int = 0

@@ -159,7 +159,7 @@ SCENARIOS: Final[Mapping[str, str]] = {
     "TypeScript 1": "conformance-python-sdk",
 }
 
-# What is changed in an example, and what has to come of it.
+# The changes in examples, and the differences that they have to cause.
 EXAMPLE: Final = HOME / "mcp_trio" / "examples" / "weather.py"
 EXAMPLE_RECORDING: Final = "weather-python-sdk"
 CHANGES: Final[Mapping[str, str]] = {

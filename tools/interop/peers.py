@@ -130,7 +130,7 @@ class Peer:
     scenario succeeds, and prints how many checks it made. With a version mode ("legacy",
     "stateless", "both") it only prints the negotiated version. A server serves over stdio; with the
     argument "http" over the web transports, and prints their URL; with "dial" and a URL it dials
-    there. `sse_roles` are its roles over HTTP+SSE; `dials` says whether it supports servers that
+    there. `sse_roles` are its roles over HTTP+SSE; `dials` is whether it supports servers that
     dial. `client_modes` and `server_modes` are the version modes that can be chosen; a server's by
     arguments.
     """

@@ -57,7 +57,7 @@ class TrackedServer(Server):
 
 
 class Caller(python_server.Caller):
-    """What a handler can do through this SDK; it also cancels requests, as the SDK does not."""
+    """The actions of a handler through this SDK; it also cancels requests, as the SDK does not."""
 
     def __init__(self, server: TrackedServer) -> None:
         context = server.request_context

@@ -60,7 +60,7 @@ BUS: Final = InMemorySubscriptionBus()
 
 
 class Caller(python_server.Caller):
-    """What a handler can do through this SDK in a session."""
+    """The actions of a handler through this SDK in a session."""
 
     async def progress(
         self, progress: float, total: float | None, message: str | None = None
@@ -69,7 +69,7 @@ class Caller(python_server.Caller):
 
 
 class InputRequiredCaller(python_server.Notifier, caller.InputRequiredCaller):
-    """What a handler can do through this SDK without a session."""
+    """The actions of a handler through this SDK without a session."""
 
     def __init__(self, params: Json, *session_facts: Any) -> None:
         python_server.Notifier.__init__(self, *session_facts)

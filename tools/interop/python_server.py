@@ -33,7 +33,7 @@ QUESTIONS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
 
 
 class Notifier:
-    """What a handler can do through the SDK without requests; see `caller.Caller`."""
+    """The actions of a handler through the SDK without requests, for `caller.Caller`."""
 
     def __init__(self, session: Any, protocol_version: str, request_id: types.RequestId) -> None:
         self.session = session
@@ -50,7 +50,7 @@ class Notifier:
 
 
 class Caller(Notifier, SessionCaller):
-    """What a handler can do through the SDK in a session, but for `progress`."""
+    """The actions of a handler through the SDK in a session, without `progress`."""
 
     async def request(self, question: Question, report: Report | None = None) -> Json:
         async def on_progress(progress: float, total: float | None, _message: str | None) -> None:
@@ -67,7 +67,7 @@ class Caller(Notifier, SessionCaller):
         return wire(result)
 
 
-# How it is served.
+# Serving.
 
 
 async def serve_stdio(server: Any, *_: BaseRoute) -> None:

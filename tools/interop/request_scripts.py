@@ -19,7 +19,7 @@ ROOTS_LIST: Final = "roots/list"
 
 @dataclass(frozen=True)
 class Step:
-    """A request; `fails` says that its answer is an error, or the failure of a tool."""
+    """A request; with `fails`, its answer is an error, or the failure of a tool."""
 
     method: str
     params: Json
@@ -66,7 +66,7 @@ class ScriptHost(Host):
         self._roots = roots
 
 
-# How an adapter sends each method.
+# The call of the adapter for each method.
 
 
 async def _call_tool(session: Session, params: Json) -> Json:

@@ -38,7 +38,7 @@ class Rejected(Exception):  # noqa: N818  the specification's word
 class Session(Protocol):
     """The methods that each client adapter has; cancelling a call cancels the request.
 
-    `cancels_callbacks` says whether the server's cancellation of its own request stops the host.
+    `cancels_callbacks` is whether the server's cancellation of its own request stops the host.
     The adapter answers input requests itself: a call returns the final result.
     """
 

@@ -131,7 +131,7 @@ KEEP_INPUT: Final = (
 )
 
 
-# What the host sends.
+# Messages of the host.
 
 
 async def start(name: str, host: ByteHost) -> None:

@@ -44,8 +44,8 @@ CASES: Final = (
     "another connection",
 )
 
-# What hypercorn's WebSocket lacks through its public interface, with the reason. The guide to
-# deploying behind hypercorn names all of it.
+# Features that hypercorn's WebSocket lacks through its public interface, with the reason. The guide
+# "Deploy behind hypercorn" names all of them.
 LACKING: Final[Mapping[tuple[str, str], str]] = {
     ("hypercorn", "no compression"): "hypercorn negotiates compression by itself",
     ("hypercorn", "pings between frames"): "wsproto 205: a ping within a compressed message fails",

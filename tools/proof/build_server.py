@@ -1,6 +1,6 @@
 """A build farm: workers behind memory channels, retries, races, events between requests.
 
-One of the servers whose source `mutated_servers.py` changes. All that is outside is an effect.
+One of the servers whose source `mutated_servers.py` changes. All external calls are effects.
 """
 
 from typing import Literal

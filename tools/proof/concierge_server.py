@@ -1,6 +1,6 @@
 """A concierge: asks the user, the client's model and its roots; some handlers run in threads.
 
-One of the servers whose source `mutated_servers.py` changes. All that is outside is an effect.
+One of the servers whose source `mutated_servers.py` changes. All external calls are effects.
 """
 
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ Message: TypeAlias = dict[str, Any]
 
 LISTEN: Final = "subscriptions/listen"
 ACTIONS: Final = ("accept", "accept", "accept", "decline", "cancel")
-# What a client can be asked, by the method for that.
+# The requests that a client can receive, by method.
 CAPABILITIES: Final[Mapping[str, Message]] = {
     "roots/list": {"roots": {}},
     "sampling/createMessage": {"sampling": {}},

@@ -13,9 +13,9 @@ from thread_steps import RunningThreadHandler
 from mcp_trio import Context, Limits, MCPError, Server, ThreadContext, ToolError
 from mcp_trio.limits import RequestLimits, ShutdownLimits
 
-# Few places, so that requests queue and are refused; a short drain, so that handlers are cut off;
-# little patience with clients that do not come back, but much with handlers that clean up: whose
-# session has given them up is in no recording.
+# Few places, so that requests queue and are rejected; a short drain, so that handlers are cut off;
+# a short wait for clients that do not retry, but a long one for handlers that clean up:
+# no recording tells that the session has given them up.
 LIMITS: Final = Limits(
     requests=RequestLimits(in_flight_max=5, queued_max=3, suspended_max=4, suspended_seconds=0.03),
     shutdown=ShutdownLimits(drain_seconds=0.02, close_seconds=20.0),

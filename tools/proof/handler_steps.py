@@ -55,7 +55,7 @@ class RunningHandler:
 _StepFunction: TypeAlias = Callable[[RunningHandler, Step], Awaitable[None]]
 
 
-# What the session sends and asks.
+# Notifications and requests of the session.
 
 
 @attrs.frozen
@@ -147,7 +147,7 @@ async def change(handler: RunningHandler, step: Step) -> None:
     handler.ctx.server.list_changed("tools" if step.amount % 2 else "prompts")
 
 
-# Clocks and dice.
+# Clocks and random numbers.
 
 
 async def sleep(handler: RunningHandler, step: Step) -> None:

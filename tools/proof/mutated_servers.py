@@ -377,7 +377,7 @@ def answer_to(message: Mapping[str, Any]) -> Params:
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A step, or what a record says without its number and without what a wall clock said."""
+    """A step, or a record without its number and without values of a wall clock."""
 
     kind: str
     lane: str | None

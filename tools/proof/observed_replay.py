@@ -176,7 +176,7 @@ class UngatedSequencer(NotingSequencer):
 
 @attrs.define(eq=False)
 class NotingServer:
-    """A server whose replayed session is noted; with `outcomes`, it has no gate."""
+    """A server whose replayed session is noted; with `outcomes`, no step waits for its turn."""
 
     server: Any
     actions: Actions = attrs.field(factory=Actions)

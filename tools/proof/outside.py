@@ -3,18 +3,18 @@
     python tools/proof/outside.py
     python tools/proof/outside.py --sources remove open time
 
-Each source is the only call of a tool. The recorded session must not refuse it. The process that
+Each source is the only call of a tool. The recorded session must not block it. The process that
 replays has another hash seed and makes the files anew. The outcomes of a replay:
 
 - captured: it sent the recorded bytes, from recorded values or the recorded seed
 - named: it listed the call with its path or name, also in the text of a divergence; for what
   Python does not let it see, the text of the divergence names the likely cause
-- blocked: it refused the call before it happened; files, sockets, signals, variables are unchanged
+- blocked: it stopped the call before it happened; files, sockets, signals, variables are unchanged
 - SILENT: none of these, or something outside has changed
 
 Without a session the source is called once more in that process. Where that has another result, a
 source that was neither captured nor named could not have replayed by chance. Exits with 1 if an
-outcome is not that of the source's table, or if a live session refused a source.
+outcome is not that of the source's table, or if a live session blocked a source.
 """
 
 import argparse
@@ -55,7 +55,7 @@ TABLES: Final[dict[str, dict[str, Any]]] = {
 
 
 class Live(msgspec.Struct):
-    """The result of a source in the recorded session; `error` if the session refused it."""
+    """The result of a source in the recorded session; `error` if the session blocked it."""
 
     text: str
     error: str = ""

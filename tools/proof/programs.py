@@ -31,7 +31,7 @@ class Step:
 
 @attrs.frozen
 class Retry:
-    """How and when a stateless client retries a call that requires input."""
+    """The retries of a call that requires input, by a stateless client."""
 
     way: Way
     delay_ms: int
@@ -74,15 +74,15 @@ class Shape:
 
 
 # Waits that the journal does not know. Whether one of them or a cancellation came first is a race
-# that it cannot decide: whoever writes them gets a replay that says so, and no promise.
+# that it cannot decide: their replay reports that, and guarantees nothing.
 RAW: Final = ("sleep_raw", "wait")
-# Where Trio's own deadline stands in another, and both pass while the machine stands still, the
+# If Trio's own deadline is inside another, and both pass while the machine is stopped, the
 # outer one catches what the inner one caught, or the other way round: a record tells which only of
 # `ctx.timeout`. And none says which came first, a deadline or the end of a nursery in it, which is
 # a raw wait.
 _RAW_DEADLINES: Final = frozenset({"move_on"})
 _NURSERIES: Final = frozenset({"nest", "nest_and_stop"})
-# What ends a handler ends no nursery's child: the group around it would be the answer.
+# No child of a nursery ends its handler: the exception group would be the response.
 _ENDS: Final = frozenset({"fail_out", "refuse"})
 # A lock in a lock may wait for ever, and so may an event under a shield or a lock.
 _WAITS: Final = frozenset({"wait", "locked"})

@@ -8,10 +8,11 @@
 
 The recordings are replayed in many processes with different hash seeds, heap layouts and scheduler
 seeds. Every replay is compared with the file, by the replayer and by a noting sequencer: messages,
-order, and the final state of the server's memory. The control replays without the gate, and has to
-differ. With `--raw`, handlers also wait in ways that are not recorded: such a replay may diverge,
-but never differ silently. `--keep FOLDER` keeps failed recordings, and the last form replays one of
-them. Exits with 1 if a replay differs that may not, or if the gate makes no difference.
+order, and the final state of the server's memory. The control replays without the sequencer, and
+has to differ. With `--raw`, handlers also wait in ways that are not recorded: such a replay may
+diverge, but never differ silently. `--keep FOLDER` keeps failed recordings, and the last form
+replays one of them. Exits with 1 if a replay differs that may not, or if the sequencer makes no
+difference.
 """
 
 import argparse
@@ -248,7 +249,7 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        """Return whether all replays are right, and enough differ without the gate."""
+        """Return whether all replays are right, and enough differ without the sequencer."""
         is_allowed = all(self.proof.raw and failure.is_loud for failure in self.failures)
         return (
             is_allowed and self.differing_without_gate > self.proof.recordings * GATELESS_SHARE_MIN
@@ -268,7 +269,7 @@ class Row:
 
 
 def run_proof(proof: Proof, contents: Contents) -> Row:
-    """Record, replay, and replay without the gate."""
+    """Record, replay, and replay without the sequencer."""
     begun, before = time.perf_counter(), contents.kinds.total()
     proof.record()
     for seed in proof.seeds:

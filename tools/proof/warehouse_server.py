@@ -1,6 +1,6 @@
 """A warehouse: stock behind a lock, docks behind a limiter, orders with timeouts and clean-up.
 
-One of the servers whose source `mutated_servers.py` changes. All that is outside is an effect.
+One of the servers whose source `mutated_servers.py` changes. All external calls are effects.
 """
 
 from typing import Annotated

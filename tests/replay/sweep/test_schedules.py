@@ -50,7 +50,7 @@ def test_a_depth_first_search_runs_every_schedule_once(first, second):
     assert len(ran) == len(set(ran)) == comb(first + second, second)
 
 
-def test_a_depth_first_search_says_what_it_did_not_cover():
+def test_a_depth_first_search_reports_the_decisions_that_it_did_not_cover():
     counts = []
 
     def run_all(orders):

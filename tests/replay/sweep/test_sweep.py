@@ -79,7 +79,7 @@ def test_schedules_differ_also_without_effects(sums, world, tmp_path):
     assert sweep(path, make, schedules=SCHEDULES).outcomes > 8
 
 
-# What else may come of a request.
+# Other outcomes of requests.
 
 
 def test_an_answer_that_never_comes_is_a_difference(sums, path):
@@ -171,7 +171,7 @@ def test_a_direct_reading_is_reported_and_a_direct_socket_ends_the_sweep(sums, p
         sweep(path, lambda: sums.changed_server(total=reaching), schedules=2)
 
 
-# What is shown.
+# Reports.
 
 
 def test_long_values_are_cut(sums, path):

@@ -49,7 +49,7 @@ def call(name, arguments=None, *, id=1, **params):  # noqa: A002 - as on the wir
 class Site:
     """A served application, and clients of it.
 
-    By `tasks` it is served as natively: who answers leads. Without them each answer has one task.
+    By `tasks` it is served as natively, by leader/followers. Without them each answer has one task.
     """
 
     app: HttpApp
@@ -63,7 +63,7 @@ class Site:
     def exchange(
         self, method="POST", message=None, *, path="/mcp", accept=BOTH, client=None, **headers
     ):
-        """An exchange that nobody answers yet; headers by names with `_` for `-`."""
+        """An exchange that is not answered yet; headers by names with `_` for `-`."""
         fields = {"Accept": accept, **{name.replace("_", "-"): it for name, it in headers.items()}}
         body = b""
         if message is not None:
@@ -116,7 +116,7 @@ class Site:
         return client
 
     def stateless(self, message, *, meta=None, name=None, accept=BOTH, **headers):
-        """An exchange as a stateless client makes it, which nobody answers yet."""
+        """An exchange as a stateless client makes it, which is not answered yet."""
         params = dict(message.get("params", {}))
         params["_meta"] = {
             PROTOCOL_VERSION: STATELESS,
@@ -228,13 +228,13 @@ def notes(messages):
 
 @pytest.fixture
 def ended():
-    """How the handlers of `wait` have ended."""
+    """The outcomes of the handlers of `wait`."""
     return []
 
 
 @pytest.fixture
 def leads():
-    """Whether who answers leads; modules that see to both have a fixture of their own."""
+    """Whether leader/followers answer; modules that test both ways have a fixture of their own."""
     return False
 
 

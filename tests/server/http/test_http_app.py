@@ -235,7 +235,7 @@ async def test_two_endpoints_at_one_path_are_rejected(path):
 
 
 @pytest.mark.parametrize("option", ["path", "ws_path"])
-async def test_a_path_without_a_leading_slash_is_rejected(option):
+async def test_a_path_without_a_slash_at_its_start_is_rejected(option):
     with trio.fail_after(5), pytest.raises(ValueError, match="begins with a slash: 'there'"):
         await Server("x").serve_http(port=0, **{option: "there"})
 
@@ -253,7 +253,7 @@ LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 
 @pytest.fixture
 async def site(nursery):
-    """Where Starlette is, with our application under `/deep/down`."""
+    """Serve a Starlette application, with ours under `/deep/down`, and return the URL."""
     server = Server("harbour")
 
     @server.tool
@@ -405,7 +405,7 @@ async def test_each_request_on_a_connection_is_verified_again(nursery, host):
             else:
                 assert answer.status_code == 401
                 assert "result" not in answer.json()
-    assert connections[1] == connections[0]  # which had proved who it was
+    assert connections[1] == connections[0]  # which was authenticated
     nursery.cancel_scope.cancel()
 
 

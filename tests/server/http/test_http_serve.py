@@ -200,7 +200,7 @@ async def test_an_error_of_the_lifespan_is_raised_unchanged(at):
 
 
 async def answered(app, method, path, message=None, headers=(), *, root_path=""):
-    """What an ASGI application answers: status, headers and body."""
+    """Return the response of an ASGI application: status, headers and body."""
     body = b"" if message is None else json.dumps(message).encode()
     fields = {"host": "localhost", "accept": ACCEPT["Accept"], "content-type": "application/json"}
     scope = {
@@ -364,7 +364,7 @@ Server("harbour", lifespan=lifespan).run("http", port=0)
 
 @contextlib.contextmanager
 def running(program):
-    """A process, and the URL that it says."""
+    """A process, and the URL that it prints."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, env=environment
@@ -473,7 +473,7 @@ def firsts(files):
 
 
 def replayed(files):
-    """How many requests are in the recordings, each of which replays alone; the least first."""
+    """Return the number of requests in each recording, each replayed alone; the least first."""
     reports = [replay(file, recorded_server()) for file in firsts(files)]
     assert all(report.is_complete for report in reports)
     return sorted(report.requests for report in reports)
@@ -786,12 +786,12 @@ class Served:
     url: str
 
     def ask(self, message, **meta):
-        """What one of them answers: each request comes on a connection of its own."""
+        """Return the response of one process: each request has a connection of its own."""
         message["params"] = {**message.get("params", {}), "_meta": meta}
         return httpx2.post(self.url, **stateless(message), timeout=SECONDS)
 
     def where(self):
-        """Who has answered."""
+        """Return the id of the process that answered a call."""
         return int(text(self.ask(call("where")).json()))
 
     def pids(self, but=()):
@@ -805,7 +805,7 @@ class Served:
         return seen
 
     def ended(self, *numbers):
-        """The status with which the parent ends after signals, and what it has said."""
+        """Return the status with which the parent ends after signals, and its output."""
         for number in numbers:
             self.parent.send_signal(number)
             time.sleep(0.5 if len(numbers) > 1 else 0)

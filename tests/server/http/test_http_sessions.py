@@ -452,7 +452,7 @@ class EventList:
 
 @attrs.define
 class SessionTable:
-    """Rows of what was said, as a database would have them."""
+    """Rows of messages, as a database would have them."""
 
     rows: list = attrs.field(factory=list)
 

@@ -25,7 +25,7 @@ JSON = "application/json"
 
 @pytest.fixture(params=[False, True], ids=["", "leading"])
 def leads(request):
-    """Both: who answers is a task of its own, or leads."""
+    """Both: each answer has a task of its own, or leader/followers answer."""
     return request.param
 
 
@@ -292,7 +292,7 @@ async def test_a_batch_with_an_invalid_message_is_rejected_completely(opened, au
     assert rejected.status == 400
 
 
-# What belongs to no request.
+# Messages that belong to no request.
 
 
 @pytest.mark.requirement("HTTP-29", "HTTP-30", "HTTP-31", "HTTP-36", "TRAP-41")
@@ -354,7 +354,7 @@ async def test_a_request_of_a_handler_uses_the_stream_of_its_call(opened, autoju
     assert has_received_nothing(listening)
 
 
-# How a session ends.
+# The end of a session.
 
 
 @pytest.mark.requirement("HTTP-50", "HTTP-51", "HTTP-23")

@@ -27,7 +27,7 @@ LOGS = {"io.modelcontextprotocol/logLevel": "debug"}
 
 @pytest.fixture(params=[False, True], ids=["", "leading"])
 def leads(request):
-    """Both: who answers is a task of its own, or leads."""
+    """Both: each answer has a task of its own, or leader/followers answer."""
     return request.param
 
 

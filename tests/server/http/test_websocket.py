@@ -43,7 +43,7 @@ HELLO = (
 
 @attrs.define(eq=False)
 class Socket:
-    """A socket whose peer says hello and then nothing."""
+    """A socket whose peer sends a handshake and then nothing."""
 
     bytes_sent: int = 0
     sent: list = attrs.field(factory=list)

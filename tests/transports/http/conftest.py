@@ -23,7 +23,7 @@ from mcp_trio.limits import ShutdownLimits
 
 @attrs.define
 class Answer:
-    """What came back for one request; `informational` are the statuses before it."""
+    """The response to one request; `informational` are the statuses before it."""
 
     status: int
     headers: dict
@@ -33,7 +33,7 @@ class Answer:
 
 @attrs.define(eq=False)
 class RawClient:
-    """One connection that does what it is told, whether or not that is good manners."""
+    """One connection that sends any bytes, valid or not."""
 
     stream: trio.SocketStream | trio.SSLStream
     http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
@@ -79,7 +79,7 @@ class RawClient:
         return answer
 
     async def body(self):
-        """What is left of an answer's body."""
+        """Return the rest of a response's body."""
         body = b""
         while isinstance(event := await self.event(), h11.Data):
             body += bytes(event.data)

@@ -44,7 +44,7 @@ class ScriptedExchange:
         exchange._reads.set()
         return exchange
 
-    # What the client does.
+    # Actions of the client.
 
     def leave(self):
         self._gone.set()
@@ -56,7 +56,7 @@ class ScriptedExchange:
     def read_on(self):
         self._reads.set()
 
-    # What the application does.
+    # Actions of the application.
 
     async def body(self, bytes_max):
         await self._there()
@@ -114,7 +114,7 @@ class ScriptedExchange:
         async with self._news:
             self._news.notify_all()
 
-    # What a test asks.
+    # Questions of a test.
 
     @contextlib.asynccontextmanager
     async def _in_time(self):

@@ -123,7 +123,7 @@ class Script(httpx2.AsyncBaseTransport):
 
     @property
     def methods(self):
-        """What was asked, in order: the method of the message, or that of HTTP."""
+        """Return the requests, in order: the method of the message, or that of HTTP."""
         return [
             seen.message.get("method", "answer") if seen.method == "POST" else seen.method
             for seen in self.seen

@@ -48,7 +48,7 @@ def scope_of(method="POST", path="/", *, headers=(), **rest):
 
 @attrs.define
 class Server:
-    """Plays messages to an application (a number is a pause), and keeps what it says."""
+    """Sends messages to an application (a number is a pause), and keeps its messages."""
 
     messages: list = attrs.field(factory=list)
     sent: list = attrs.field(factory=list)
@@ -483,7 +483,7 @@ def scope_of_asgi_upgrade(**more):
 
 @attrs.define(eq=False)
 class Scripted:
-    """A server that tells what it is told to tell; `host_check` holds up what is sent to it."""
+    """A server that sends the given messages; `host_check` delays those that it receives."""
 
     sent: list = attrs.field(factory=list)
     host_check: trio.Event = attrs.field(factory=trio.Event)
@@ -724,7 +724,7 @@ async def test_the_handshake_request_is_one_of_http(autojump_clock):
 
 @pytest.fixture
 def on_hypercorn(nursery):
-    """The URL of a host, and the channels of those who come."""
+    """The URL of a host, and the channels of its clients."""
 
     async def on_hypercorn(**options):
         limits = attrs.evolve(LIMITS, **options)

@@ -1,4 +1,4 @@
-"""Clients that mean harm, or behave as if: they cost little, and nobody else notices them.
+"""Hostile and broken clients: they cost little, and do not affect other clients.
 
 Each test leaves a server that answers the next client, over either host.
 """
@@ -78,7 +78,7 @@ async def params_without_meta(client):
 
 
 async def said(client, data):
-    """What comes back, up to the server's close, while as much is sent as the server takes."""
+    """Send until the server stops reading, and return the response up to its close."""
 
     async def put():
         with contextlib.suppress(trio.BrokenResourceError):
@@ -297,7 +297,7 @@ async def test_a_client_that_half_closes_too_early_gets_an_error_or_nothing(atta
 
 
 async def test_a_client_that_reads_while_it_floods_gets_its_rejection(attacked):
-    """The refusal is not lost in the reset of a connection that is closed with unread bytes."""
+    """The rejection is not lost in the reset of a connection that is closed with unread bytes."""
     host = await attacked()
     client = await host.connect()
     request = POST + b"Content-Length: bad\r\n\r\n" + b"x" * 3_000_000

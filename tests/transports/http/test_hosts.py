@@ -23,7 +23,7 @@ from mcp_trio.errors import ConfigError
 from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
 from tests.transports.http.conftest import HOSTS, pouring, say_goodbye, say_hello
 
-# What the application is given
+# Requests as the application receives them
 
 
 async def test_a_request_has_its_headers_as_they_were_sent(opened):
@@ -484,7 +484,7 @@ async def test_a_client_whose_body_is_not_read_yet_is_not_gone(opened):
 
 
 async def test_a_stream_to_a_disconnected_client_fails(opened):
-    """Also where the application never asks whether somebody is there."""
+    """Also where the application never checks whether the client is connected."""
     respond, errors = pouring(1000)
     client = await (await opened(respond)).connect()
     await client.ask()

@@ -448,7 +448,7 @@ async def test_a_client_of_a_url_opens_a_new_session_without_the_old_id():
     ):
         await client.call_tool("add")
         server.session = "s-2"
-        with contextlib.suppress(ConnectionLost):  # what says that the session has ended
+        with contextlib.suppress(ConnectionLost):  # reports the end of the session
             await client.call_tool("add")
         await client.call_tool("add")
 
@@ -1075,7 +1075,7 @@ REACHED = {
     "closed": [("closed", "over")],
 }
 FOLLOWING = [
-    # from, to, whether it becomes that, whether that is told
+    # from, to, whether it becomes that, whether that is reported
     ("connecting", "connecting", False, False),
     ("connecting", "open", True, True),
     ("connecting", "retrying", True, True),
@@ -1379,7 +1379,7 @@ async def test_a_connection_is_kept_after_notifications_and_rejections(nursery):
             await client.call_tool("add")
             await client.notify("notifications/roots/list_changed")
 
-    assert len(server.connections) <= 2  # the GET that was refused has its own
+    assert len(server.connections) <= 2  # the rejected GET has its own
 
 
 @pytest.mark.real_time

@@ -118,7 +118,7 @@ def test_a_session_with_a_single_stream_sends_every_message_on_it():
     send_text(made, "a", 1)
     send_text(made, "b", 1, is_answer=True)
     assert frames(made.unasked) == ["a", "b"]
-    assert made.events is None  # nobody can come back for anything
+    assert made.events is None  # no client can resume a stream
 
 
 def test_messages_related_to_a_json_response_go_to_the_get_stream():
@@ -298,7 +298,7 @@ def nested(depth):
     return Request(1, "ping", msgspec.Raw(b'{"a":' * depth + b"1" + b"}" * depth))
 
 
-async def test_a_request_may_be_nested_as_deep_as_the_limit_says():
+async def test_a_request_may_be_nested_as_deep_as_the_limit():
     made = StatelessChannel(Limits(messages=MessageLimits(json_depth_max=900)))
     made.deliver(nested(700))
     assert len(await made.receive()) == 1

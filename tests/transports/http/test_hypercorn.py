@@ -246,7 +246,7 @@ async def test_http2_in_plain_text_needs_prior_knowledge(connected):
 
 
 async def test_a_request_that_comes_during_the_stop_is_ended_too(opened, certificate):
-    """A connection that goes on until its stream has said goodbye may bring one more."""
+    """A connection that stays open until its stream has ended may carry one more request."""
     is_ending, has_come = trio.Event(), trio.Event()
     ends = []
 

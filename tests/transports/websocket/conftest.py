@@ -28,7 +28,7 @@ async def anybody(head):
 
 
 def handing_over(arrived, limits):
-    """What is done with an upgrade: its channel goes into a queue, and whoever has it closes it."""
+    """Put the channel of an upgrade into a queue, whose reader closes it."""
 
     async def upgraded(upgrade):
         channel = await accept_websocket(upgrade, upgrade.request, limits)
@@ -76,7 +76,7 @@ def make_pair(served):
 
 @attrs.define(eq=False)
 class RawPeer:
-    """A client that sends whatever bytes it is told to, and reads what comes with wsproto."""
+    """A client that sends any bytes, and reads with wsproto."""
 
     stream: trio.abc.Stream
     protocol: wsproto.WSConnection = attrs.field(
@@ -122,7 +122,7 @@ class RawPeer:
 
 
 async def raw_peer(url):
-    """One that is connected and has said nothing."""
+    """A connected client that has sent nothing."""
     port = int(url.rpartition(":")[2].partition("/")[0])
     return RawPeer(await trio.open_tcp_stream("127.0.0.1", port))
 

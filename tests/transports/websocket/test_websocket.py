@@ -171,7 +171,7 @@ async def test_a_channel_shows_no_secrets(served):
 
 @pytest.fixture
 async def nowhere():
-    """A port at which nobody listens."""
+    """A port at which no process listens."""
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
@@ -325,7 +325,7 @@ async def test_the_close_code_and_reason_of_the_peer_are_reported(raw, code):
     with pytest.raises(trio.BrokenResourceError if CLOSES[code] is None else OutcomeUnknown):
         await channel.send([FRAME])
     await channel.aclose()
-    assert await peer.closed() == code  # as the protocol wants it, it is said back
+    assert await peer.closed() == code  # echoed, as the protocol demands
     await peer.stream.aclose()
 
 
@@ -398,7 +398,7 @@ async def test_a_peer_that_is_not_read_from_does_not_count_as_silent(in_memory, 
     await peer.frame(TEXT, large)
     for _ in range(5):
         await peer.frame(TEXT, FRAME)
-    await trio.sleep(1000)  # in which nobody takes them, nor sees what is behind them
+    await trio.sleep(1000)  # in which no task reads them, or the messages after them
     assert await received(channel, 1) == [large]
     assert await received(channel, 5) == [FRAME] * 5
 
@@ -542,7 +542,7 @@ async def test_pings_and_many_messages_do_not_mix(raw):
 
 @pytest.fixture
 def meets(nursery):
-    """A server that does with each connection what it is told."""
+    """A server that handles each connection with the given function."""
 
     async def meets(serve):
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -709,7 +709,7 @@ async def never(_channel):
 
 
 async def answered(request, *, limits=LIMITS, admit=anybody):
-    """What is answered to the bytes of a request: all of it, until the connection is closed."""
+    """Return all bytes of the response to a request, until the connection is closed."""
     ours, theirs = trio.testing.memory_stream_pair()
     host = WebSocketHost(admit=admit, handle=never, limits=limits)
     answer = b""
@@ -912,7 +912,7 @@ async def test_a_server_that_stops_finishes_the_answer_that_is_leaving():
         for message in (HELLO, notification("notifications/initialized"), CALL):
             await peer.frame(0x1, json.dumps({"jsonrpc": "2.0", **message}).encode())
         await peer.event()  # the answer to the first
-        await trio.testing.wait_all_tasks_blocked(0.1)  # it is leaving, and nobody reads it
+        await trio.testing.wait_all_tasks_blocked(0.1)  # the answer is being sent, and is not read
         serving.cancel_scope.cancel()
         with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
             text, event = "", await peer.event()

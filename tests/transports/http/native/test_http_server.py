@@ -462,7 +462,7 @@ async def test_the_listener_survives_a_lack_of_descriptors(caplog, autojump_cloc
     ],
 )
 async def test_a_client_may_have_an_address(nursery, family, error, client):
-    """Over a real socket that says of its peer what the test wants."""
+    """Over a real socket that reports the peer that the test sets."""
 
     @attrs.define
     class Named:
@@ -784,7 +784,7 @@ def test_cached_headers_have_the_address_of_their_client():
 @given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), max_size=4))
 @example([(b"x", b"a\r\ny: b")])
 def test_similar_headers_have_no_meaning(fields):
-    """What is accepted has one line for each field, and no byte that could end one."""
+    """Accepted headers have one line for each field, and no byte that could end one."""
     raw = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
     try:
         head = read(raw).request
