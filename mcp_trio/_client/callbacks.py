@@ -20,6 +20,7 @@ from mcp_trio._protocol.client_features import (
     with_defaults,
 )
 from mcp_trio._protocol.methods import ACKNOWLEDGED, RESOURCE_UPDATED, Method
+from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
 from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected
@@ -244,6 +245,9 @@ class ClientApplication:
             Exception: The callback raised it, or returned a value that is no answer.
         """
         return await _REQUESTS[method](self, params, report)
+
+    def failure_result(self, _request: IncomingRequest, _text: str) -> None:
+        """Return None: the results of a client's methods cannot report a failure."""
 
     def handles_notification(self, method: Method) -> bool:
         """Return whether `notified` handles notifications of this method."""

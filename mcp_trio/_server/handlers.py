@@ -47,7 +47,6 @@ from mcp_trio.errors import (
     RESOURCE_NOT_FOUND,
     SERVER_BUSY,
     URL_ELICITATION_REQUIRED,
-    CapabilityMissing,
     RequestError,
     ResourceNotFound,
     ToolError,
@@ -142,6 +141,10 @@ class ServedSession:
             raise TypeError(f"{method} cannot ask the client by an InputRequiredResult")
         return result
 
+    def failure_result(self, request: IncomingRequest, text: str) -> types.CallToolResult | None:
+        """Return the result with `isError` for a failed call of a tool; None for other methods."""
+        return _tool_failure(self._shortened(text)) if request.method.name == "tools/call" else None
+
     def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
         """Return the entry whose handler a request calls, if it could be resumable."""
         method = request.method.name
@@ -229,7 +232,8 @@ class ServedSession:
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Answer `tools/call`; a `ToolError` becomes a result with `isError`.
 
-        So do invalid arguments and a missing capability, depending on the protocol version.
+        So do invalid arguments, depending on the protocol version. Other exceptions of the handler
+        leave this method, and become such a result by `failure_result`.
         """
         tool = self.registry.tools.get(params.name)
         if tool is None:
@@ -248,8 +252,6 @@ class ServedSession:
         except Exception as error:
             failure = sole_exception(error)
             if isinstance(failure, ToolError):
-                return _tool_failure(str(failure))
-            if isinstance(failure, CapabilityMissing) and not protocol_version.is_stateless:
                 return _tool_failure(str(failure))
             raise
 

@@ -37,6 +37,7 @@ from mcp_trio.types import (
     ResourceContents,
     TextContent,
 )
+from tests.server.conftest import failure_text
 
 tool_result = functools.partial(results.tool_result, writer=JsonWriter())
 resource_result = functools.partial(results.resource_result, writer=JsonWriter())
@@ -173,7 +174,7 @@ async def test_a_generator_is_rejected_by_name(serve, caplog):
         yield 1
 
     asker = await serve(server)
-    assert (await asker.error("tools/call", {"name": "waves"}))["message"] == "internal error"
+    assert await asker.failure("waves") == "internal error in waves"
     assert "the type <class 'generator'> has no JSON form" in caplog.text
 
 
@@ -325,7 +326,11 @@ async def test_the_log_names_the_handler_whose_value_cannot_be_sent(serve, caplo
     for offer in (server.tool, server.prompt, server.resource("odd://one")):
         offer(odd)
     asker = await serve(server)
-    assert (await asker.error(method, params))["message"] == "internal error"
+    answer = await asker.ask(method, params)
+    if method == "tools/call":
+        assert failure_text(answer["result"]) == "internal error in odd"
+    else:
+        assert answer["error"]["message"] == "internal error"
     assert "in what 'odd' returned" in caplog.text
 
 
@@ -628,8 +633,7 @@ async def test_a_result_that_does_not_match_its_schema_is_never_sent(
     serve, protocol_version, server, why, caplog
 ):
     asker = await serve(server, protocol_version=protocol_version)
-    error = await asker.error("tools/call", {"name": "it"})
-    assert error == {"code": -32603, "message": "internal error"}
+    assert await asker.failure("it") == "internal error in it"
     assert why in caplog.text
     assert "in what 'it' returned" in caplog.text
 
