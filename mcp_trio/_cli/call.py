@@ -554,11 +554,13 @@ def _print_call(result: "CallToolResult") -> None:
 
 
 def _has_more_than_texts(result: "CallToolResult") -> bool:
-    """Return whether there is structured content that no text repeats as JSON."""
-    if result.structured_content is msgspec.UNSET:
+    """Return whether there is structured content that no text repeats as JSON, or wrapped."""
+    structured = result.structured_content
+    if structured is msgspec.UNSET:
         return False
-    texts = (part.text for part in result.content if isinstance(part, TextContent))
-    return all(_json_or_text(text) != result.structured_content for text in texts)
+    texts = [part.text for part in result.content if isinstance(part, TextContent)]
+    values = [_json_or_text(text) for text in texts]
+    return structured not in [*values, *({"result": value} for value in (*values, *texts))]
 
 
 def _json_or_text(text: str) -> Any:

@@ -272,6 +272,9 @@ class ClientApplication:
     def on_session_open(self, session: Session) -> None:
         """Do nothing: a client has no tasks of its own in a session."""
 
+    def on_session_restart(self) -> None:
+        """Do nothing: servers do not initialize."""
+
     def on_session_close(self) -> None:
         """Do nothing; see `on_session_open`."""
 

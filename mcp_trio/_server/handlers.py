@@ -115,6 +115,12 @@ class ServedSession:
         self._session = session
         self.announcer.join(session)
 
+    def on_session_restart(self) -> None:
+        """Forget the client's subscriptions and log level, as in a new session."""
+        self.log_level = "debug"
+        self._elicitations = None
+        self.announcer.restart()
+
     def on_session_close(self) -> None:
         """Stop announcing changes; called when the session closes."""
         self.announcer.leave()
@@ -248,12 +254,13 @@ class ServedSession:
             return _tool_failure(error.message)
         try:
             value = await self._call(tool, handling, arguments)
-            return _converted(tool, tool_result, value, self.shared.writer, tool.output)
+            result = _converted(tool, tool_result, value, self.shared.writer, tool.output)
         except Exception as error:
             failure = sole_exception(error)
             if isinstance(failure, ToolError):
                 return _tool_failure(str(failure))
             raise
+        return result if tool.output is None else tool.output.result_for(protocol_version, result)
 
     async def read_resource(
         self, handling: Handling, params: types.ReadResourceParams

@@ -22,6 +22,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.json_schema import SchemaValidator
+from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.introspection import (
     fields_of,
     has_fields,
@@ -336,6 +337,37 @@ class OutputSchema:
 
     schema: dict[str, Any]
     validation_errors: Callable[[bytes], list[str]]
+
+    def is_wrapped_for(self, protocol_version: ProtocolVersion) -> bool:
+        """Return whether a version demands an object, and values of the schema may be others."""
+        return protocol_version.structured_content == "object" and not self._has_objects
+
+    @property
+    def _has_objects(self) -> bool:
+        return self.schema.get("type") == "object"
+
+    def schema_for(self, protocol_version: ProtocolVersion) -> dict[str, Any]:
+        """Return the schema of what is sent: that of an object `{"result": …}` if it is wrapped.
+
+        Both official SDKs wrap such values in the same way.
+        """
+        if not self.is_wrapped_for(protocol_version):
+            return self.schema
+        own = {key: it for key, it in self.schema.items() if key not in ("$defs", "$schema")}
+        shared = {key: it for key, it in self.schema.items() if key not in own}
+        properties = {"result": own}
+        return {"type": "object", "properties": properties, "required": ["result"], **shared}
+
+    def result_for(
+        self, protocol_version: ProtocolVersion, result: CallToolResult | InputRequiredResult
+    ) -> CallToolResult | InputRequiredResult:
+        """Return a result whose structured content is wrapped if the version demands an object."""
+        if not isinstance(result, CallToolResult) or not self.is_wrapped_for(protocol_version):
+            return result
+        if result.is_error or result.structured_content is msgspec.UNSET:
+            return result
+        wrapped = b'{"result":%b}' % bytes(result.structured_content)
+        return msgspec.structs.replace(result, structured_content=msgspec.Raw(wrapped))
 
 
 def tool_result(

@@ -295,6 +295,13 @@ class Application(Protocol):
         """
         ...
 
+    def on_session_restart(self) -> None:
+        """Forget the client's settings: it has sent `initialize` again. Must not raise.
+
+        No request of either side is unfinished then.
+        """
+        ...
+
     def on_session_close(self) -> None:
         """End a session, whose actors are cancelled now. Must not raise."""
         ...

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import attrs
 import hypothesis
+import jsonschema
 import msgspec
 import pytest
 from annotated_types import Ge
@@ -451,7 +452,7 @@ async def test_older_clients_get_the_text_alone(serve, protocol_version):
     ],
 )
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_structured_content_other_than_objects_needs_the_newest_version(
+async def test_structured_content_other_than_an_object_is_wrapped_if_the_version_has_only_objects(
     serve, protocol_version, hint, value, schema
 ):
     asker = await serve(returning(hint, value), protocol_version=protocol_version)
@@ -460,9 +461,31 @@ async def test_structured_content_other_than_objects_needs_the_newest_version(
     if protocol_version == E:
         assert await listed(asker) == schema
         assert result["structuredContent"] == value
+    elif protocol_version in (C, D):
+        assert await listed(asker) == {
+            "type": "object",
+            "properties": {"result": schema},
+            "required": ["result"],
+        }
+        assert result["structuredContent"] == {"result": value}
     else:
         assert await listed(asker) is None
         assert "structuredContent" not in result
+
+
+async def test_the_definitions_of_a_wrapped_schema_stay_at_its_root(serve):
+    asker = await serve(returning(list[Tree], [Tree("a", [Tree("b")])]), protocol_version=D)
+    schema = await listed(asker)
+    assert schema["properties"]["result"] == {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
+    assert list(schema["$defs"]) == ["Tree"]
+    content = (await called(asker))["structuredContent"]
+    jsonschema.validate(content, schema)
+    assert content["result"][0]["name"] == "a"
+
+
+async def test_a_union_with_an_object_is_wrapped_whatever_its_value(serve):
+    asker = await serve(returning(Port | None, Port("Oslo")), protocol_version=D)
+    assert (await called(asker))["structuredContent"] == {"result": {"name": "Oslo", "berths": 1}}
 
 
 @pytest.mark.parametrize(
@@ -595,10 +618,13 @@ async def test_given_schemas_are_listed_as_they_are(serve, protocol_version):
 
 
 @pytest.mark.requirement("TOOL-26", "TOOL-27")
-async def test_a_given_non_object_schema_is_only_for_the_newest_protocol_version(serve):
+async def test_a_given_non_object_schema_is_wrapped_if_the_version_has_only_objects(serve):
     server = returning(list, [1], output_schema={"type": "array"})
     assert await listed(await serve(server, protocol_version=E)) == {"type": "array"}
-    assert await listed(await serve(server, protocol_version=D)) is None
+    asker = await serve(server, protocol_version=D)
+    schema = await listed(asker)
+    assert schema["properties"] == {"result": {"type": "array"}}
+    assert (await called(asker))["structuredContent"] == {"result": [1]}
 
 
 def test_a_given_schema_with_structured_content_disabled_is_rejected():
