@@ -108,19 +108,24 @@ class _Media:
     def __init__(
         self,
         data: bytes | None = None,
+        format: str | None = None,  # noqa: A002 - the name that media libraries use
         *,
         path: str | os.PathLike[str] | None = None,
-        format: str | None = None,  # noqa: A002 - the name that media libraries use
     ) -> None:
         """Take the bytes, or read the file at once.
 
         Raises:
             TypeError: Both `data` and `path` are given, or neither.
+            ValueError: `format` is the MIME type of another kind of media.
             OSError: The file cannot be read.
         """
         if (data is None) is (path is None):
             kind = type(self).__name__
             raise TypeError(f"{kind}() takes either data or path=...")
+        if format is not None and "/" in format:
+            kind, _, format = format.partition("/")  # noqa: A001 - as above
+            if kind != self._kind:
+                raise ValueError(f"{type(self).__name__}() takes {self._kind}/..., not {kind}/...")
         content = pathlib.Path(path).read_bytes() if path is not None else data or b""
         suffix = pathlib.PurePath(path or "").suffix
         object.__setattr__(self, "data", content)
@@ -144,8 +149,8 @@ class Image(_Media):
 
     Attributes:
         data: The bytes of the image.
-        format: The subtype of the MIME type, such as `png`. Unless it is given, it is detected from
-            the first bytes, or else from the suffix of the file; the default is `png`.
+        format: The subtype of the MIME type, such as `png`; given as such or as `image/png`. Else
+            it is detected from the first bytes, or from the suffix of the file, or is `png`.
     """
 
     _kind = "image"
@@ -160,8 +165,8 @@ class Audio(_Media):
 
     Attributes:
         data: The bytes of the audio.
-        format: The subtype of the MIME type, such as `wav`. Unless it is given, it is detected from
-            the first bytes, or else from the suffix of the file; the default is `wav`.
+        format: The subtype of the MIME type, such as `wav`; given as such or as `audio/wav`. Else
+            it is detected from the first bytes, or from the suffix of the file, or is `wav`.
     """
 
     _kind = "audio"

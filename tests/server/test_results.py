@@ -138,6 +138,7 @@ def test_an_image_is_base64_with_its_mime_type():
 def test_the_format_of_an_image_is_detected_from_its_first_bytes(data, expected, tmp_path):
     assert Image(data).format == expected
     assert Image(data, format="jpeg").mime_type == "image/jpeg"
+    assert Image(data, "image/jpeg").mime_type == "image/jpeg"
     file = tmp_path / "image.heic"
     file.write_bytes(data)
     assert Image(path=str(file)).data == data
@@ -151,6 +152,11 @@ def test_the_format_of_an_image_is_detected_from_its_first_bytes(data, expected,
 def test_the_format_of_an_unknown_file_follows_from_its_suffix(name, expected, tmp_path):
     (tmp_path / name).write_bytes(b"odd")
     assert Image(path=tmp_path / name).format == expected
+
+
+def test_an_image_with_the_mime_type_of_audio_is_rejected():
+    with pytest.raises(ValueError, match=r"Image\(\) takes image/\.\.\., not audio/\.\.\."):
+        Image(PIXEL, "audio/wav")
 
 
 @pytest.mark.parametrize("given", [{}, {"data": b"", "path": "x"}])
