@@ -555,11 +555,13 @@ def _print_call(result: "CallToolResult") -> None:
 
 
 def _has_more_than_texts(result: "CallToolResult") -> bool:
-    """Return whether there is structured content that no text repeats as JSON."""
-    if result.structured_content is msgspec.UNSET:
+    """Return whether there is structured content that no text repeats as JSON, or wrapped."""
+    structured = result.structured_content
+    if structured is msgspec.UNSET:
         return False
-    texts = (part.text for part in result.content if isinstance(part, TextContent))
-    return all(_json_or_text(text) != result.structured_content for text in texts)
+    texts = [part.text for part in result.content if isinstance(part, TextContent)]
+    values = [_json_or_text(text) for text in texts]
+    return structured not in [*values, *({"result": value} for value in (*values, *texts))]
 
 
 def _json_or_text(text: str) -> Any:
@@ -650,11 +652,20 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 
-def _known_kinds(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+def _server_and_kinds(
+    server: str | Sequence[str], names: tuple[str, ...]
+) -> tuple[str | Sequence[str], tuple[str, ...]]:
+    """Return SERVER and the KINDs, which may also come first, as before a `-- COMMAND`.
+
+    Raises:
+        click.UsageError: There is no such KIND.
+    """
+    if isinstance(server, str) and server in KINDS and names and names[-1] not in KINDS:
+        server, names = names[-1], (server, *names[:-1])
     for name in names:
         if name not in KINDS:
-            raise click.BadParameter(f"{name!r} is not one of {', '.join(KINDS)}")
-    return names
+            raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}")
+    return server, names
 
 
 @click.command(
@@ -662,7 +673,7 @@ def _known_kinds(_: click.Context, __: click.Parameter, names: tuple[str, ...]) 
     short_help="List what a server offers.",
     epilog=f"""\b
 KIND is tools, resources, templates or prompts; without a KIND, every list that the server offers
-is printed. Arguments in brackets are optional.
+is printed. It may come before SERVER, too. Arguments in brackets are optional.
 
 {SERVER_EPILOG}
 \b
@@ -676,12 +687,13 @@ Examples:
 """,
 )
 @session_parameters
-@click.argument("kinds", metavar="[KIND]...", nargs=-1, callback=_known_kinds)
+@click.argument("kinds", metavar="[KIND]...", nargs=-1)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object, with a list for each KIND."
 )
 def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> None:
     """List the tools, resources, resource templates and prompts of a server."""
+    chosen["server"], kinds = _server_and_kinds(chosen["server"], kinds)
 
     async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
         return await _fetch(client, kinds)

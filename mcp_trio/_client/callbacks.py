@@ -20,6 +20,7 @@ from mcp_trio._protocol.client_features import (
     with_defaults,
 )
 from mcp_trio._protocol.methods import ACKNOWLEDGED, RESOURCE_UPDATED, Method
+from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
 from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected
@@ -245,6 +246,9 @@ class ClientApplication:
         """
         return await _REQUESTS[method](self, params, report)
 
+    def failure_result(self, _request: IncomingRequest, _text: str) -> None:
+        """Return None: the results of a client's methods cannot report a failure."""
+
     def handles_notification(self, method: Method) -> bool:
         """Return whether `notified` handles notifications of this method."""
         return method.name == ACKNOWLEDGED or method.name in _NOTIFICATIONS
@@ -267,6 +271,9 @@ class ClientApplication:
 
     def on_session_open(self, session: Session) -> None:
         """Do nothing: a client has no tasks of its own in a session."""
+
+    def on_session_restart(self) -> None:
+        """Do nothing: servers do not initialize."""
 
     def on_session_close(self) -> None:
         """Do nothing; see `on_session_open`."""

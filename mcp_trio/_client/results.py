@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import attrs
 import msgspec
@@ -194,18 +194,29 @@ class OutputSchemas:
         return self._compiled.get(name)
 
 
+def _converted(content: Any, result_type: type[T]) -> T:
+    """Return structured content, or the value that it wraps, as a value of a type."""
+    try:
+        return msgspec.convert(content, result_type)
+    except msgspec.ValidationError:
+        if not isinstance(content, dict) or [*cast("dict[str, Any]", content)] != ["result"]:
+            raise
+        return msgspec.convert(content["result"], result_type)
+
+
 def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
     """Return the result of the tool `name` as a value of `result_type`.
 
-    The value is the structured content. Servers whose protocol version has no structured content
-    send it as text: that is decoded as JSON, or returned as it is if `result_type` is `str`.
+    The value is the structured content, or its only member `result`: before 2026-07-28 servers wrap
+    values that are not objects. Servers whose protocol version has no structured content send it as
+    text: that is decoded as JSON, or returned as it is if `result_type` is `str`.
 
     Raises:
         RemoteProtocolError: The result cannot be converted to `result_type`.
     """
     try:
         if result.structured_content is not msgspec.UNSET:
-            return msgspec.convert(result.structured_content, result_type)
+            return _converted(result.structured_content, result_type)
         texts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         if len(texts) != 1:
             raise msgspec.ValidationError(

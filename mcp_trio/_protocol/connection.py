@@ -131,6 +131,9 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 #       ▲                               │
 #       └────────server's error─────────┘
 #
+# A client may initialize again while no request is open. That begins a new session on the same
+# connection: proxies such as supergateway give one server process to one client after another.
+#
 # The keys of the table are the *role* of the sender and the kind of message. The table does not
 # depend on which side this connection is, so both ends of a connection use the same one. A missing
 # row means that the message is not allowed; the caller knows which side is then at fault.
@@ -180,6 +183,7 @@ SESSION_TRANSITIONS: Final[
         **_CLOSING,
     },
     _State.ANSWERED: {
+        (_CLIENT, _Trigger.INITIALIZE): _State.INITIALIZING,
         (_CLIENT, _Trigger.INITIALIZED): _State.READY,
         (_CLIENT, _Trigger.REQUEST): _State.ANSWERED,
         (_CLIENT, _Trigger.NOTIFICATION): _State.ANSWERED,
@@ -187,6 +191,7 @@ SESSION_TRANSITIONS: Final[
         **_CLOSING,
     },
     _State.READY: {
+        (_CLIENT, _Trigger.INITIALIZE): _State.INITIALIZING,
         (_CLIENT, _Trigger.REQUEST): _State.READY,
         (_CLIENT, _Trigger.NOTIFICATION): _State.READY,
         (_SERVER, _Trigger.REQUEST): _State.READY,
@@ -331,6 +336,10 @@ class Connection:
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
         """Return the event for one message of a batch; never raises."""
+        if isinstance(message, Request) and message.method == INITIALIZE:
+            # https://modelcontextprotocol.io/specification/2025-03-26/basic/lifecycle#initialization
+            text = "initialize must not be part of a batch"
+            return self._rejection(message.id, INVALID_REQUEST, text, counted="out of order")
         return self._receivers[type(message)](self, message, size_bytes)
 
     def _ignored(self, counted: str, text: str) -> Ignored:
@@ -448,6 +457,7 @@ class Connection:
             return self._accept(row, message, size_bytes, peer)
         except (msgspec.MsgspecError, _Rejected):
             if row.trigger is SessionTrigger.INITIALIZE:
+                self.peer = None
                 self._move(self.our_role, SessionTrigger.INITIALIZE_ERROR)
             raise
 
@@ -499,6 +509,12 @@ class Connection:
         return row
 
     def _check_transition(self, row: Method, trigger: SessionTrigger) -> None:
+        if trigger is SessionTrigger.INITIALIZE and (self.incoming or self.outgoing):
+            text = (
+                "initialize is not allowed now: it would begin a new session, but requests of this"
+                f" one are unfinished ({len(self.incoming)} received, {len(self.outgoing)} sent)"
+            )
+            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
         if not self._move(self.their_role, trigger):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
             raise _Rejected(INVALID_REQUEST, text, counted="out of order")

@@ -319,7 +319,7 @@ def _http_downstream(_: str, parts: SplitResult) -> Downstream:
 
 
 def _websocket_downstream(_: str, parts: SplitResult) -> Downstream:
-    return Downstream(kind="websocket", listen=_listen_options(parts, parts.path or "/ws"))
+    return Downstream(kind="websocket", listen=_listen_options(parts, parts.path or "/"))
 
 
 def _tcp_downstream(_: str, parts: SplitResult) -> Downstream:
@@ -491,7 +491,7 @@ async def _serve_websocket(
         "hosts": listen.hosts,
         "origins": listen.origins,
         "token": listen.token,
-        "path": listen.path or "/ws",
+        "path": listen.path or "/",
     }
     await serve_websocket(
         application, options, host=listen.host, port=listen.port, task_status=task_status

@@ -24,6 +24,7 @@ from mcp_trio._replay.trace import (
     seconds_of,
 )
 from mcp_trio._server.effects import ROOT as LIFESPAN
+from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.nondeterminism import UntrackedCall, calls_at_import
 from mcp_trio._session.recorded_errors import losses
 from mcp_trio.errors import INTERNAL_ERROR, ReplayDivergence
@@ -694,18 +695,33 @@ def _failure_cause(finding: Finding) -> str:
 
 
 def _is_internal_error(body: bytes | None) -> bool:
+    """Return whether an answer reports an exception of the handler, by an error or a result."""
     try:
-        return msgspec.json.decode(body or b"{}", type=_Response).error.code == INTERNAL_ERROR
+        response = msgspec.json.decode(body or b"{}", type=_Response)
     except (ValueError, RecursionError):
         return False
+    if response.error.code == INTERNAL_ERROR:
+        return True
+    texts = [content.text for content in response.result.content]
+    return response.result.is_error and any(text.startswith(CRASH_TEXT) for text in texts)
 
 
 class _Error(msgspec.Struct, frozen=True):
     code: int = 0
 
 
+class _Text(msgspec.Struct, frozen=True):
+    text: str = ""
+
+
+class _Result(msgspec.Struct, frozen=True, rename="camel"):
+    content: list[_Text] = []
+    is_error: bool = False
+
+
 class _Response(msgspec.Struct):
     error: _Error = _Error()
+    result: _Result = _Result()
 
 
 def _lost_exception_cause(finding: Finding) -> str:

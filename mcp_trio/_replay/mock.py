@@ -99,7 +99,7 @@ _CLOSEST_MAX: Final = 3
 _PATHS_MAX: Final = 4
 
 # Requests that clients repeat as they like; each gets the last recorded answer.
-_REPEATABLE: Final = frozenset({PING, DISCOVER, "logging/setLevel"})
+_REPEATABLE: Final = frozenset({PING, DISCOVER, INITIALIZE, "logging/setLevel"})
 _REPEATABLE_SUFFIX: Final = "/list"
 
 _INPUT_RESPONSES_PATH: Final = re.compile(rf"\$\.{INPUT_RESPONSES}([.\[]|$)")

@@ -46,7 +46,6 @@ from mcp_trio.errors import (
     RESOURCE_NOT_FOUND,
     SERVER_BUSY,
     URL_ELICITATION_REQUIRED,
-    CapabilityMissing,
     RequestError,
     ResourceNotFound,
     ToolError,
@@ -115,6 +114,12 @@ class ServedSession:
         self._session = session
         self.announcer.join(session)
 
+    def on_session_restart(self) -> None:
+        """Forget the client's subscriptions and log level, as in a new session."""
+        self.log_level = "debug"
+        self._elicitations = None
+        self.announcer.restart()
+
     def on_session_close(self) -> None:
         """Stop announcing changes; called when the session closes."""
         self.announcer.leave()
@@ -140,6 +145,10 @@ class ServedSession:
             method = handling.request.method.name
             raise TypeError(f"{method} cannot ask the client by an InputRequiredResult")
         return result
+
+    def failure_result(self, request: IncomingRequest, text: str) -> types.CallToolResult | None:
+        """Return the result with `isError` for a failed call of a tool; None for other methods."""
+        return _tool_failure(self._shortened(text)) if request.method.name == "tools/call" else None
 
     def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
         """Return the entry whose handler a request calls, if it could be resumable."""
@@ -228,7 +237,8 @@ class ServedSession:
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Answer `tools/call`; a `ToolError` becomes a result with `isError`.
 
-        So do invalid arguments and a missing capability, depending on the protocol version.
+        So do invalid arguments, depending on the protocol version. Other exceptions of the handler
+        leave this method, and become such a result by `failure_result`.
         """
         tool = self.registry.tools.get(params.name)
         if tool is None:
@@ -243,14 +253,13 @@ class ServedSession:
             return _tool_failure(error.message)
         try:
             value = await self._call(tool, handling, arguments)
-            return _converted(tool, tool_result, value, self.shared.writer, tool.output)
+            result = _converted(tool, tool_result, value, self.shared.writer, tool.output)
         except Exception as error:
             failure = sole_exception(error)
             if isinstance(failure, ToolError):
                 return _tool_failure(str(failure))
-            if isinstance(failure, CapabilityMissing) and not protocol_version.is_stateless:
-                return _tool_failure(str(failure))
             raise
+        return result if tool.output is None else tool.output.result_for(protocol_version, result)
 
     async def read_resource(
         self, handling: Handling, params: types.ReadResourceParams

@@ -564,6 +564,11 @@ class Registry:
             entries = list(LISTS[method].entries(self))
             start = 0 if cursor is None else _start_after(method, cursor, entries)
             page = self._make_page(method, entries, start)
+            if isinstance(page, types.ListToolsResult):
+                for tool in page.tools:
+                    output = self.tools[tool.name].output
+                    if output is not None:
+                        tool.output_schema = output.schema_for(protocol_version)
             cached = msgspec.Raw(_encode(downgraded(page, protocol_version)))
             # Only pages that `next_cursor` leads to are kept, so that cursors which a client
             # computes itself do not use memory.

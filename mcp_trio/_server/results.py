@@ -22,6 +22,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.json_schema import SchemaValidator
+from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.introspection import (
     fields_of,
     has_fields,
@@ -107,19 +108,24 @@ class _Media:
     def __init__(
         self,
         data: bytes | None = None,
+        format: str | None = None,  # noqa: A002 - the name that media libraries use
         *,
         path: str | os.PathLike[str] | None = None,
-        format: str | None = None,  # noqa: A002 - the name that media libraries use
     ) -> None:
         """Take the bytes, or read the file at once.
 
         Raises:
             TypeError: Both `data` and `path` are given, or neither.
+            ValueError: `format` is the MIME type of another kind of media.
             OSError: The file cannot be read.
         """
         if (data is None) is (path is None):
             kind = type(self).__name__
             raise TypeError(f"{kind}() takes either data or path=...")
+        if format is not None and "/" in format:
+            kind, _, format = format.partition("/")  # noqa: A001 - as above
+            if kind != self._kind:
+                raise ValueError(f"{type(self).__name__}() takes {self._kind}/..., not {kind}/...")
         content = pathlib.Path(path).read_bytes() if path is not None else data or b""
         suffix = pathlib.PurePath(path or "").suffix
         object.__setattr__(self, "data", content)
@@ -143,8 +149,8 @@ class Image(_Media):
 
     Attributes:
         data: The bytes of the image.
-        format: The subtype of the MIME type, such as `png`. Unless it is given, it is detected from
-            the first bytes, or else from the suffix of the file; the default is `png`.
+        format: The subtype of the MIME type, such as `png`; given as such or as `image/png`. Else
+            it is detected from the first bytes, or from the suffix of the file, or is `png`.
     """
 
     _kind = "image"
@@ -159,8 +165,8 @@ class Audio(_Media):
 
     Attributes:
         data: The bytes of the audio.
-        format: The subtype of the MIME type, such as `wav`. Unless it is given, it is detected from
-            the first bytes, or else from the suffix of the file; the default is `wav`.
+        format: The subtype of the MIME type, such as `wav`; given as such or as `audio/wav`. Else
+            it is detected from the first bytes, or from the suffix of the file, or is `wav`.
     """
 
     _kind = "audio"
@@ -336,6 +342,37 @@ class OutputSchema:
 
     schema: dict[str, Any]
     validation_errors: Callable[[bytes], list[str]]
+
+    def is_wrapped_for(self, protocol_version: ProtocolVersion) -> bool:
+        """Return whether a version demands an object, and values of the schema may be others."""
+        return protocol_version.structured_content == "object" and not self._has_objects
+
+    @property
+    def _has_objects(self) -> bool:
+        return self.schema.get("type") == "object"
+
+    def schema_for(self, protocol_version: ProtocolVersion) -> dict[str, Any]:
+        """Return the schema of what is sent: that of an object `{"result": …}` if it is wrapped.
+
+        Both official SDKs wrap such values in the same way.
+        """
+        if not self.is_wrapped_for(protocol_version):
+            return self.schema
+        own = {key: it for key, it in self.schema.items() if key not in ("$defs", "$schema")}
+        shared = {key: it for key, it in self.schema.items() if key not in own}
+        properties = {"result": own}
+        return {"type": "object", "properties": properties, "required": ["result"], **shared}
+
+    def result_for(
+        self, protocol_version: ProtocolVersion, result: CallToolResult | InputRequiredResult
+    ) -> CallToolResult | InputRequiredResult:
+        """Return a result whose structured content is wrapped if the version demands an object."""
+        if not isinstance(result, CallToolResult) or not self.is_wrapped_for(protocol_version):
+            return result
+        if result.is_error or result.structured_content is msgspec.UNSET:
+            return result
+        wrapped = b'{"result":%b}' % bytes(result.structured_content)
+        return msgspec.structs.replace(result, structured_content=msgspec.Raw(wrapped))
 
 
 def tool_result(

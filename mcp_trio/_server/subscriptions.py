@@ -219,15 +219,24 @@ class Announcer(ChangeListener):
             self.session.start_actor(send if lane is None else partial(drive_in, lane, send))
 
     async def _send_pending(self) -> None:
-        # A server must not send notifications before the client's `notifications/initialized`.
-        initialized, is_due = self.session.initialized, True
-        if not initialized.is_set():
-            await initialized.wait()
-            is_due = bool(self._pending)
+        is_due = True
         while is_due:
+            # A server must not send notifications before the client's `notifications/initialized`.
+            # The client may initialize again at any time.
+            initialized = self.session.initialized
+            if not initialized.is_set():
+                await initialized.wait()
+                if not self._pending:
+                    break
             await self._send_next(self._lane)
             is_due = bool(self._pending)
         self._is_awake = False
+
+    def restart(self) -> None:
+        """End all subscriptions and forget all changes, because the client begins a new session."""
+        self.subscribed.clear()
+        for change in tuple(self._pending):
+            self.withdraw(change)
 
     def unsubscribe(self, uri: str) -> None:
         """End the client's subscription to a resource."""

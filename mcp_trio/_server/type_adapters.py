@@ -654,11 +654,16 @@ class PydanticReading:
         )
         own = {names.format(model=name): it for name, it in schema.pop("$defs", {}).items()}
         if "title" in schema and isinstance(self.hint, type):
-            name = names.format(model=self.hint.__name__)
+            name = names.format(model=_UNUSUAL_IN_NAMES.sub("_", self.hint.__name__))
             own[name], schema = schema, {"$ref": f"#/$defs/{name}"}
         for definition in own.values():
             definition.pop("title", None)
         return schema, own
+
+
+# Characters of the name of a generic model that a URI fragment such as a `$ref` must not contain;
+# pydantic and msgspec replace them in the same way.
+_UNUSUAL_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
 
 
 @functools.cache
@@ -723,6 +728,10 @@ def json_schema(hint: Any) -> dict[str, Any]:
     """
     found = _Found()
     (schema, *others), definitions = found.all_of(hint)
+    inner_types = [inner for kind in found.stand_ins for inner in kind.reading.inner]
+    orders = _declared_orders([hint, *inner_types])
+    for part in (schema, *others, *definitions.values()):
+        _complete(part, orders)
     for definition in definitions.values():
         definition.pop("title", None)
     replaced: dict[str, Any] = {}
@@ -732,6 +741,72 @@ def json_schema(hint: Any) -> dict[str, Any]:
     complete = schema | {"$defs": definitions} if definitions else schema
     resolved: dict[str, Any] = _resolved(complete, replaced)
     return resolved
+
+
+# The keys of a schema that hold one schema, a list of schemas, or schemas by name.
+_ONE_SCHEMA: Final = ("items", "additionalProperties")
+_SCHEMA_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMAS_BY_NAME: Final = ("properties",)
+
+_JSON_TYPES: Final[dict[type, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
+
+
+def _declared_orders(hints: Iterable[Any]) -> dict[frozenset[Any], list[Any]]:
+    """Return the values of each `Literal` and enum, and the keys of each `TypedDict`, in order."""
+    orders: dict[frozenset[Any], list[Any]] = {}
+    for hint in reachable(hints):
+        if typing.get_origin(hint) is Literal:
+            values = [*typing.get_args(hint)]
+        elif isinstance(hint, enum.EnumType):
+            members = cast("Iterable[enum.Enum]", hint)
+            values = [member.value for member in members]
+        elif typing.is_typeddict(class_of(hint)):
+            values = [field.wire_name for field in fields_of(hint)]
+        else:
+            continue
+        orders[_values_with_types(values)] = values
+    return orders
+
+
+def _values_with_types(values: Iterable[Any]) -> frozenset[Any]:
+    """Return the values as a set in which 1 and True differ."""
+    return frozenset((type(value), value) for value in values)
+
+
+def _complete(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]]) -> None:
+    """Give a schema by msgspec the order of the code, and the keywords that hosts depend on.
+
+    msgspec sorts the values of an `enum` and the keys of a `TypedDict`. It leaves out the `type` of
+    an `enum`, without which Gemini rejects all tools of a request, and the `items` of a list of
+    anything. `"items": false` says the same as `maxItems`, but not every host knows it.
+    """
+    if "enum" in schema:
+        values = orders.get(_values_with_types(schema["enum"]), schema["enum"])
+        names = [*dict.fromkeys(_JSON_TYPES[type(value)] for value in values)]
+        schema["enum"] = values
+        schema.setdefault("type", names[0] if len(names) == 1 else names)
+    if "properties" in schema:
+        properties = schema["properties"]
+        keys = orders.get(_values_with_types(properties), properties)
+        schema["properties"] = {key: properties[key] for key in keys}
+    if schema.get("type") == "array":
+        if "prefixItems" not in schema:
+            schema.setdefault("items", {})
+        elif schema.get("items") is False and schema.get("maxItems") == len(schema["prefixItems"]):
+            del schema["items"]
+    inner = [schema[key] for key in _ONE_SCHEMA if isinstance(schema.get(key), dict)]
+    for key in _SCHEMA_LISTS:
+        inner += schema.get(key, ())
+    for key in _SCHEMAS_BY_NAME:
+        inner += schema.get(key, {}).values()
+    for part in inner:
+        _complete(part, orders)
 
 
 def _mark(number: int) -> str:

@@ -35,7 +35,7 @@ from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, i
 from mcp_trio._session.lanes import Lane
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.tasks import Tasks
-from mcp_trio._transports.concurrency import Wakeup
+from mcp_trio._transports.concurrency import LightEvent, Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
 
 if TYPE_CHECKING:
@@ -399,6 +399,11 @@ class Dispatcher:
             self._note_peer(event.peer)
         self.session.send_queue.post(event.message, about=event.id, is_answer=True)
         if event.negotiated:
+            if self.session.negotiated.is_set():
+                # The client has begun a new session on the same connection.
+                if self.session.initialized.is_set():
+                    self.session.initialized = LightEvent()
+                self.application.on_session_restart()
             self.session.mark_negotiated()
 
     def _ignore(self, event: Ignored, _number: int | str) -> None:

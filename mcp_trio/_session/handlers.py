@@ -43,6 +43,9 @@ logger = logging.getLogger("mcp_trio")
 # A handler that only sends notifications would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
 
+# The text that reports an exception of a user's handler to the peer, without details.
+CRASH_TEXT: Final = "internal error"
+
 # The recorded outcome of a notification that did not have to be sent.
 UNSENT_BODY: Final = b'"unsent"'
 
@@ -311,9 +314,16 @@ class Application(Protocol):
     def handle(self, handling: Handling) -> Awaitable[msgspec.Struct | msgspec.Raw]:
         """Return the result of a request; called in the cancel scope of the request.
 
-        A `RequestError` becomes the error response, a `CapabilityMissing` the error that the
-        protocol version has for it, and a `ToolError` an internal error with its text. Any other
-        exception is logged, and becomes an internal error without details.
+        A `RequestError` becomes the error response, and a `CapabilityMissing` the error that the
+        protocol version has for it. The text of a `ToolError` is sent as `failure_result`, or as an
+        internal error. Any other exception is logged, and sent the same way without details.
+        """
+        ...
+
+    def failure_result(self, request: IncomingRequest, text: str) -> msgspec.Struct | None:
+        """Return the result that reports the failure of a handler to the model.
+
+        None if results of the method cannot do that; the answer is then an internal error.
         """
         ...
 
@@ -333,6 +343,13 @@ class Application(Protocol):
 
         Background tasks of the application start with `Session.start_actor`. The messages that
         such a task sends have to wait for `initialized`, and for the turn of a lane of its own.
+        """
+        ...
+
+    def on_session_restart(self) -> None:
+        """Forget the client's settings: it has sent `initialize` again. Must not raise.
+
+        No request of either side is unfinished then.
         """
         ...
 
@@ -392,13 +409,13 @@ class HandlerJob(msgspec.Struct, eq=False):
         if handling.rounds is not None:
             await handling.rounds.wait_until_open()
         if isinstance(outcome, Exception):
-            self.answer = _error_response(handling, outcome)
+            self.answer = _error_response(handling, self.dispatcher.application, outcome)
         else:
-            self.answer = _response(handling, outcome)
+            self.answer = _response(handling, self.dispatcher.application, outcome)
 
     def fail(self, error: Exception) -> None:
         """Answer with an error."""
-        self.answer = _error_response(self.handling, error)
+        self.answer = _error_response(self.handling, self.dispatcher.application, error)
 
     async def end(self) -> None:
         """Finish the request with the answer."""
@@ -416,32 +433,40 @@ async def _call_handler(
     except BaseExceptionGroup as group:
         errors, rest = split_group(group)
         if errors is not None:
-            _error_response(handling, errors)
+            _error_response(handling, application, errors)
         raise rest from None
 
 
-def _response(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
+def _response(
+    handling: Handling, application: Application, result: msgspec.Struct | msgspec.Raw
+) -> bytes:
     connection = handling.session.connection
     limits = connection.limits
     if isinstance(result, InputRequiredResult) and not handling.request.may_want_input:
-        return _unsendable(handling, "this request cannot have an InputRequiredResult")
+        reason = "this request cannot have an InputRequiredResult"
+        return _unsendable(handling, application, reason)
     try:
         message = connection.response(handling.request, result)
     except (Unencodable, LocalProtocolError) as error:
-        return _unsendable(handling, str(error))
+        return _unsendable(handling, application, str(error))
     if len(message) > limits.messages.bytes_max:
         text = f"{len(message)} bytes exceed limits.messages.bytes_max={limits.messages.bytes_max}"
-        return _unsendable(handling, text)
+        return _unsendable(handling, application, text)
     return message
 
 
-def _unsendable(handling: Handling, reason: str) -> bytes:
-    logger.warning("%s: the result cannot be sent: %s", handling.request.method.name, reason)
+def _unsendable(handling: Handling, application: Application, reason: str) -> bytes:
+    request, connection = handling.request, handling.session.connection
+    logger.warning("%s: the result cannot be sent: %s", request.method.name, reason)
     text = f"the result cannot be sent: {reason}"
-    return handling.session.connection.error(handling.request, INTERNAL_ERROR, text)
+    result = application.failure_result(request, text)
+    if result is not None:
+        return connection.response(request, result)
+    return connection.error(request, INTERNAL_ERROR, text)
 
 
-def _error_response(handling: Handling, error: Exception) -> bytes:
+def _error_response(handling: Handling, application: Application, error: Exception) -> bytes:
+    """Return the encoded answer to a request whose handler raised an exception."""
     request, encode = handling.request, handling.session.connection.error
     if isinstance(error, RequestError):
         try:
@@ -452,9 +477,15 @@ def _error_response(handling: Handling, error: Exception) -> bytes:
     if isinstance(error, CapabilityMissing) and request.peer.protocol_version.is_stateless:
         data = {"requiredCapabilities": error.required}
         return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)
-    if isinstance(error, ToolError | CapabilityMissing):
-        return encode(request, INTERNAL_ERROR, str(error))
     target: object = getattr(request.params, "name", None) or getattr(request.params, "uri", None)
-    call = f"{request.method.name} {target!r}" if target else request.method.name
-    logger.error("the handler of %s failed", call, exc_info=from_users_code(error))
-    return encode(request, INTERNAL_ERROR, "internal error")
+    is_for_client = isinstance(error, ToolError | CapabilityMissing)
+    if not is_for_client:
+        call = f"{request.method.name} {target!r}" if target else request.method.name
+        logger.error("the handler of %s failed", call, exc_info=from_users_code(error))
+    text = str(error) if is_for_client else f"{CRASH_TEXT} in {target}"
+    result = application.failure_result(request, text)
+    if result is not None:
+        return handling.session.connection.response(request, result)
+    if is_for_client:
+        return encode(request, INTERNAL_ERROR, text)
+    return encode(request, INTERNAL_ERROR, CRASH_TEXT)

@@ -464,6 +464,11 @@ def test_a_name_from_a_configuration_file_is_a_server(invoke, config):
     assert "one" in invoke("list", "odd", "tools", "--config", config).output
 
 
+def test_the_kinds_may_come_before_the_server(invoke, config):
+    assert "one" in invoke("list", "tools", "odd", "--config", config).output
+    assert "'odds' is not one of" in invoke("list", "odd", "odds", "--config", config).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

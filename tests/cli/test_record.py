@@ -421,7 +421,7 @@ def test_the_token_is_required_and_not_forwarded_but_headers_are(
 @pytest.mark.parametrize("way", ["http", "ws"])
 def test_a_token_allows_listening_on_other_addresses(while_listening, way):
     post = partial(httpx2.post, json=HELLO)
-    ask, path, status = {"http": (post, "/mcp", 200), "ws": (httpx2.get, "/ws", 101)}[way]
+    ask, path, status = {"http": (post, "/mcp", 200), "ws": (httpx2.get, "/", 101)}[way]
     headers = {**HEADERS, **UPGRADE[way]}
 
     def use(url):

@@ -77,6 +77,12 @@ class Bench:
         answer = self.answers[request.method.name]
         return answer(request.params) if callable(answer) else answer
 
+    def on_session_restart(self):
+        pass
+
+    def failure_result(self, _request, _text):
+        return None
+
     def handles_notification(self, method):  # noqa: ARG002  the interface
         return True
 

@@ -534,6 +534,9 @@ class DictTide(typing.TypedDict):
         (bool, False, False),
         (int, 0, 0),
         (str, "", ""),
+        (list[int], {"result": [1]}, [1]),
+        (str, {"result": "ebb"}, "ebb"),
+        (dict[str, int], {"result": 1}, {"result": 1}),
     ],
 )
 async def test_result_type_converts_the_structured_content(nursery, kind, structured, value):

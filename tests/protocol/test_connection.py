@@ -219,12 +219,36 @@ def test_an_initialize_that_the_server_rejects_may_be_tried_again(connect, frame
     assert client.open_request("initialize", client.initialize_params(), now=1.0).id != opened.id
 
 
+def test_a_second_initialize_begins_a_new_session(ready, frame):
+    server = ready(Role.SERVER)
+    event = initialize(server, frame, clientInfo={"name": "other", "version": "9"})
+    assert event.negotiated
+    assert server.state is SessionState.ANSWERED
+    assert server.peer_info.name == "other"
+    assert server.protocol_version.name == "2024-11-05"
+    server.receive(frame(method="notifications/initialized"))
+    assert server.state is SessionState.READY
+
+
 @pytest.mark.requirement("LIFE-10", "LIFE-01")
-def test_a_second_initialize_is_rejected_and_changes_nothing(pair, frame):
-    event = initialize(pair.server, frame, clientInfo={"name": "other", "version": "9"})
-    assert json.loads(event.message)["error"]["code"] == INVALID_REQUEST
+def test_initialize_while_a_request_is_unfinished_is_rejected_and_changes_nothing(ready, frame):
+    server = ready(Role.SERVER)
+    server.receive(frame(id=2, method="tools/list"))
+    event = initialize(server, frame, clientInfo={"name": "other", "version": "9"})
+    error = json.loads(event.message)["error"]
+    assert error["code"] == INVALID_REQUEST
+    assert "requests of this one are unfinished (1 received, 0 sent)" in error["message"]
     assert event.counted == "out of order"
-    assert pair.server.peer_info.name == "client"
+    assert server.peer_info.name == "client"
+    assert server.state is SessionState.READY
+
+
+def test_a_second_initialize_that_is_invalid_ends_the_session(ready, frame):
+    server = ready(Role.SERVER)
+    event = server.receive(frame(id=1, method="initialize", params={}))
+    assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
+    assert server.state is SessionState.FRESH
+    assert server.peer is None
 
 
 @pytest.mark.requirement("BASE-17", "LIFE-19")

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
+from mcp_trio import Client, ClientGroup, Context, Limits, Server, ToolError
 from mcp_trio._journal.records import (
     BEGINS_STEP,
     HAS_WAITED,
@@ -852,7 +852,7 @@ async def test_a_strict_recording_rejects_calls_that_cannot_be_replayed(tmp_path
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: server.serve(theirs, record=record))
         async with Client(ours) as client:
-            with pytest.raises(RequestError, match="internal error"):
+            with pytest.raises(ToolError, match="internal error in process"):
                 await client.call_tool("process")
             await client.call_tool("open_account", {"owner": "x", "password": "y"})
     assert "os.getpid() at test_writer.py" in caplog.text

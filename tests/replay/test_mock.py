@@ -132,6 +132,15 @@ async def test_any_client_info_matches_initialize(spoken, connect):
     ]
 
 
+async def test_a_second_client_on_one_connection_gets_the_recorded_handshake(spoken, connect):
+    hello = {"id": 1, "method": "initialize", "params": {}}
+    peer = connect(mock_server(spoken(("C", hello), ("S", result(1, protocolVersion="1")))))
+    for number in (0, 1):
+        assert await say(peer, {"id": number, "method": "initialize", "params": {}}) == [
+            result(number, protocolVersion="1")
+        ]
+
+
 async def test_a_method_that_was_not_recorded_is_method_not_found(spoken, connect):
     mock = mock_server(spoken(("C", call(1))))
     peer = connect(mock)

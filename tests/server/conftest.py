@@ -80,6 +80,13 @@ async def nothing():
     pass
 
 
+def failure_text(result):
+    """The only text of a result that reports a failure."""
+    assert result["isError"] is True
+    (content,) = result["content"]
+    return content["text"]
+
+
 @attrs.define(eq=False)
 class Asker:
     """A client that sends one request after the other; `told` has the notifications."""
@@ -124,6 +131,11 @@ class Asker:
         result = await self.result("tools/call", {"name": name, "arguments": arguments})
         assert "isError" not in result
         return result["content"][0]["text"]
+
+    async def failure(self, name, arguments=None, **members):
+        """The text of the result of a call that fails."""
+        params = {"name": name, "arguments": arguments or {}, **members}
+        return failure_text(await self.result("tools/call", params))
 
     async def next_told(self):
         """The next message of the server's own."""
@@ -220,6 +232,10 @@ class Chain:
 
     async def rejected(self, **members):
         return (await self.send(**members))["error"]
+
+    async def failure(self, **members):
+        """The text of the result of a call that fails."""
+        return failure_text((await self.send(**members))["result"])
 
     async def finish(self, answer):
         """The last result, and the questions by key; `answer` gives what each is answered."""

@@ -221,7 +221,7 @@ async def test_logging_at_an_unknown_level_raises_an_error_with_the_known_levels
         await ctx.log("warn", "ahoy")
 
     asker = await serve(server)
-    assert (await asker.error("tools/call", {"name": "shout"}))["code"] == -32603
+    assert await asker.failure("shout") == "internal error in shout"
     assert "unknown level 'warn': choose from debug, info, notice, warning," in caplog.text
 
 
@@ -298,8 +298,7 @@ async def test_the_text_of_an_unexpected_error_is_logged_and_not_sent(server, se
         raise OSError("password=hunter2")
 
     asker = await serve(server)
-    error = await asker.error("tools/call", {"name": "crash"})
-    assert error == {"code": -32603, "message": "internal error"}
+    assert await asker.failure("crash") == "internal error in crash"
     assert asker.told == []
     assert "hunter2" in caplog.text
     assert all(b"hunter2" not in message for message in asker.wire.received)

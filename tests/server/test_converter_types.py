@@ -17,7 +17,7 @@ import pytest
 import trio.testing
 from cattrs import Converter
 
-from mcp_trio import Client, Context, RequestError, Server, ToolError
+from mcp_trio import Client, Context, Server, ToolError
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.signatures import ArgumentsError, Signature
 from mcp_trio.errors import ReplayDivergence
@@ -410,7 +410,7 @@ async def test_a_server_with_a_converter_uses_it_for_arguments_and_results():
 
 async def test_a_result_that_cannot_be_encoded_is_an_internal_error(caplog):
     async with Client(make_server()) as client:
-        with pytest.raises(RequestError, match="internal error"):
+        with pytest.raises(ToolError, match="internal error in spend"):
             await client.call_tool("spend", {"price": "3 NOK"})
     assert "Server(converter=" in caplog.text
 

@@ -903,7 +903,7 @@ async def test_input_required_results_have_no_cache_hints(asking, serve):
 
 async def test_read_resource_rejects_a_resource_that_returns_questions(asking, serve, caplog):
     asker = await serve(asking, protocol_version=E, capabilities={"roots": {}})
-    assert (await asker.error("tools/call", {"name": "sail"}))["code"] == -32603
+    assert await asker.failure("sail") == "internal error in sail"
     assert "'x:1' returned an InputRequiredResult" in caplog.text
 
 

@@ -92,7 +92,7 @@ async def test_a_lock_is_released_when_its_block_raises(server, serve, locks):
             raise ValueError
 
     asker = await serve(server)
-    await asker.error("tools/call", {"name": "fail"})
+    await asker.failure("fail")
     assert locks() == 0
 
 

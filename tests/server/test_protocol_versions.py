@@ -26,11 +26,10 @@ from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, OLDEST, PROTOCOL_
 from mcp_trio.errors import RemoteProtocolError
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.transports import memory_pair
-from tests.server.conftest import nothing
+from tests.server.conftest import failure_text, nothing
 
 A, B, C, D, E = PROTOCOL_VERSIONS
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
-CRASHED = {"code": INTERNAL_ERROR, "message": "internal error"}
 REJECTED = {"code": INVALID_PARAMS, "message": "not for you"}
 PNG = b"\x89PNG\r\n\x1a\n...."
 PICTURE = {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgouLi4u"}
@@ -332,7 +331,11 @@ async def test_an_unexpected_error_is_an_internal_error_without_its_text(
 
     offer(server, sail)
     asker = await asks()
-    assert await asker.error(method, params) == CRASHED
+    answer = await asker.ask(method, params)
+    if method == "tools/call":
+        assert failure_text(answer["result"]) == "internal error in sail"
+    else:
+        assert answer["error"] == {"code": INTERNAL_ERROR, "message": "internal error"}
     assert "hunter2" in caplog.text
     assert all(b"hunter2" not in message for message in asker.wire.received)
 
@@ -463,8 +466,8 @@ async def test_messages_of_the_package_itself_go_to_python_logging_only(
     asker = await asks()
     if protocol_version_calls_at_every_version != E:
         await asker.result("logging/setLevel", {"level": "debug"})
-    params = {"name": "crash", "_meta": {STATELESS_LEVEL: "debug"}}
-    assert await asker.error("tools/call", params) == CRASHED
+    text = await asker.failure("crash", _meta={STATELESS_LEVEL: "debug"})
+    assert text == "internal error in crash"
     assert asker.told == []
     assert "the hull is open" in caplog.text
 

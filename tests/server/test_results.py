@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import attrs
 import hypothesis
+import jsonschema
 import msgspec
 import pytest
 from annotated_types import Ge
@@ -37,6 +38,7 @@ from mcp_trio.types import (
     ResourceContents,
     TextContent,
 )
+from tests.server.conftest import failure_text
 
 tool_result = functools.partial(results.tool_result, writer=JsonWriter())
 resource_result = functools.partial(results.resource_result, writer=JsonWriter())
@@ -136,6 +138,7 @@ def test_an_image_is_base64_with_its_mime_type():
 def test_the_format_of_an_image_is_detected_from_its_first_bytes(data, expected, tmp_path):
     assert Image(data).format == expected
     assert Image(data, format="jpeg").mime_type == "image/jpeg"
+    assert Image(data, "image/jpeg").mime_type == "image/jpeg"
     file = tmp_path / "image.heic"
     file.write_bytes(data)
     assert Image(path=str(file)).data == data
@@ -149,6 +152,11 @@ def test_the_format_of_an_image_is_detected_from_its_first_bytes(data, expected,
 def test_the_format_of_an_unknown_file_follows_from_its_suffix(name, expected, tmp_path):
     (tmp_path / name).write_bytes(b"odd")
     assert Image(path=tmp_path / name).format == expected
+
+
+def test_an_image_with_the_mime_type_of_audio_is_rejected():
+    with pytest.raises(ValueError, match=r"Image\(\) takes image/\.\.\., not audio/\.\.\."):
+        Image(PIXEL, "audio/wav")
 
 
 @pytest.mark.parametrize("given", [{}, {"data": b"", "path": "x"}])
@@ -173,7 +181,7 @@ async def test_a_generator_is_rejected_by_name(serve, caplog):
         yield 1
 
     asker = await serve(server)
-    assert (await asker.error("tools/call", {"name": "waves"}))["message"] == "internal error"
+    assert await asker.failure("waves") == "internal error in waves"
     assert "the type <class 'generator'> has no JSON form" in caplog.text
 
 
@@ -325,7 +333,11 @@ async def test_the_log_names_the_handler_whose_value_cannot_be_sent(serve, caplo
     for offer in (server.tool, server.prompt, server.resource("odd://one")):
         offer(odd)
     asker = await serve(server)
-    assert (await asker.error(method, params))["message"] == "internal error"
+    answer = await asker.ask(method, params)
+    if method == "tools/call":
+        assert failure_text(answer["result"]) == "internal error in odd"
+    else:
+        assert answer["error"]["message"] == "internal error"
     assert "in what 'odd' returned" in caplog.text
 
 
@@ -446,7 +458,7 @@ async def test_older_clients_get_the_text_alone(serve, protocol_version):
     ],
 )
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-async def test_structured_content_other_than_objects_needs_the_newest_version(
+async def test_structured_content_other_than_an_object_is_wrapped_if_the_version_has_only_objects(
     serve, protocol_version, hint, value, schema
 ):
     asker = await serve(returning(hint, value), protocol_version=protocol_version)
@@ -455,9 +467,31 @@ async def test_structured_content_other_than_objects_needs_the_newest_version(
     if protocol_version == E:
         assert await listed(asker) == schema
         assert result["structuredContent"] == value
+    elif protocol_version in (C, D):
+        assert await listed(asker) == {
+            "type": "object",
+            "properties": {"result": schema},
+            "required": ["result"],
+        }
+        assert result["structuredContent"] == {"result": value}
     else:
         assert await listed(asker) is None
         assert "structuredContent" not in result
+
+
+async def test_the_definitions_of_a_wrapped_schema_stay_at_its_root(serve):
+    asker = await serve(returning(list[Tree], [Tree("a", [Tree("b")])]), protocol_version=D)
+    schema = await listed(asker)
+    assert schema["properties"]["result"] == {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
+    assert list(schema["$defs"]) == ["Tree"]
+    content = (await called(asker))["structuredContent"]
+    jsonschema.validate(content, schema)
+    assert content["result"][0]["name"] == "a"
+
+
+async def test_a_union_with_an_object_is_wrapped_whatever_its_value(serve):
+    asker = await serve(returning(Port | None, Port("Oslo")), protocol_version=D)
+    assert (await called(asker))["structuredContent"] == {"result": {"name": "Oslo", "berths": 1}}
 
 
 @pytest.mark.parametrize(
@@ -590,10 +624,13 @@ async def test_given_schemas_are_listed_as_they_are(serve, protocol_version):
 
 
 @pytest.mark.requirement("TOOL-26", "TOOL-27")
-async def test_a_given_non_object_schema_is_only_for_the_newest_protocol_version(serve):
+async def test_a_given_non_object_schema_is_wrapped_if_the_version_has_only_objects(serve):
     server = returning(list, [1], output_schema={"type": "array"})
     assert await listed(await serve(server, protocol_version=E)) == {"type": "array"}
-    assert await listed(await serve(server, protocol_version=D)) is None
+    asker = await serve(server, protocol_version=D)
+    schema = await listed(asker)
+    assert schema["properties"] == {"result": {"type": "array"}}
+    assert (await called(asker))["structuredContent"] == {"result": [1]}
 
 
 def test_a_given_schema_with_structured_content_disabled_is_rejected():
@@ -628,8 +665,7 @@ async def test_a_result_that_does_not_match_its_schema_is_never_sent(
     serve, protocol_version, server, why, caplog
 ):
     asker = await serve(server, protocol_version=protocol_version)
-    error = await asker.error("tools/call", {"name": "it"})
-    assert error == {"code": -32603, "message": "internal error"}
+    assert await asker.failure("it") == "internal error in it"
     assert why in caplog.text
     assert "in what 'it' returned" in caplog.text
 

@@ -969,3 +969,45 @@ def test_both_kinds_of_context_have_the_same_operations():
 
     assert operations(Context) - operations(ThreadContext) == {"http", "timeout", "to_thread"}
     assert operations(ThreadContext) <= operations(Context)
+
+
+# A client that initializes again on the same connection.
+
+
+async def test_a_second_client_on_one_connection_has_a_session_of_its_own(record):
+    server = Server("harbour")
+
+    @server.tool
+    async def hail(*, ctx: Context) -> None:
+        await ctx.info("ahoy")
+
+    @server.resource("harbour://tide")
+    async def tide() -> str:
+        return "high"
+
+    asker, told = await record(server, protocol_version="2025-06-18")
+    await asker.result("logging/setLevel", {"level": "error"})
+    await asker.result("resources/subscribe", {"uri": "harbour://tide"})
+    await asker.result("tools/call", {"name": "hail"})
+    assert asker.told == []
+
+    hello = await asker.wire.handshake(protocol_version="2025-11-25")
+    assert hello["result"]["protocolVersion"] == "2025-11-25"
+    server.resource_updated("harbour://tide")
+    await asker.result("tools/call", {"name": "hail"})
+    assert [message["params"].get("data") for message in asker.told] == ["ahoy"]
+    report = await played_again(asker, told, server)
+    assert report.requests == 4
+
+
+async def test_a_second_client_is_rejected_while_a_request_of_the_first_is_unfinished(serve):
+    server = Server("harbour")
+
+    @server.tool
+    async def wait() -> None:
+        await trio.sleep_forever()
+
+    asker = await serve(server)
+    await asker.begin("tools/call", {"name": "wait"})
+    answer = await asker.wire.handshake()
+    assert "requests of this one are unfinished (1 received, 0 sent)" in answer["error"]["message"]

@@ -104,7 +104,7 @@ def test_the_schema_is_a_closed_object_with_descriptions_and_defaults():
         },
         "required": ["city"],
         "additionalProperties": False,
-        "$defs": {"Colour": {"enum": ["red"]}},
+        "$defs": {"Colour": {"enum": ["red"], "type": "string"}},
     }
     assert signature_of(forecast).docstring.description == "Tell the weather."
 

@@ -254,5 +254,5 @@ async def test_a_def_decorator_around_an_async_def_gets_an_error_that_names_func
 
     server.tool(name="forecast")(decorated(forecast))
     asker = await serve(server)
-    assert (await asker.error("tools/call", {"name": "forecast"}))["message"] == "internal error"
+    assert await asker.failure("forecast") == "internal error in forecast"
     assert "functools.wraps" in caplog.text

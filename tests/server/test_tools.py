@@ -11,6 +11,7 @@ import trio
 from mcp_trio import Context, Limits, RequestError, Server, ThreadContext, ToolError
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import MessageLimits
+from tests.server.conftest import failure_text
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -256,8 +257,7 @@ async def test_several_errors_at_once_are_an_internal_error(server, serve, caplo
         raise ExceptionGroup("two", [ToolError("one"), ToolError("other")])
 
     asker = await serve(server)
-    error = await asker.error("tools/call", {"name": "fail"})
-    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+    assert await asker.failure("fail") == "internal error in fail"
     assert "other" in caplog.text
 
 
@@ -272,7 +272,10 @@ async def test_an_unexpected_error_is_logged_and_its_text_not_sent(server, serve
     assert await asker.ask("tools/call", {"name": "crash"}) == {
         "jsonrpc": "2.0",
         "id": 1,
-        "error": {"code": INTERNAL_ERROR, "message": "internal error"},
+        "result": {
+            "content": [{"type": "text", "text": "internal error in crash"}],
+            "isError": True,
+        },
     }
     assert "RuntimeError: password: tuna" in caplog.text
     assert "in crash" in caplog.text
@@ -301,13 +304,9 @@ async def test_l16_a_lone_surrogate_in_a_result_fails_that_call_alone(server, se
         raise ToolError("no file \udcff")
 
     asker = await serve(server)
-    for name, arguments in [
-        ("names", {"how": "text"}),
-        ("names", {"how": "inside"}),
-        ("fail", {}),
-    ]:
-        error = await asker.error("tools/call", {"name": name, "arguments": arguments})
-        assert error["code"] == INTERNAL_ERROR
+    assert "cannot be sent" in await asker.failure("names", {"how": "text"})
+    assert await asker.failure("names", {"how": "inside"}) == "internal error in names"
+    assert "cannot be sent" in await asker.failure("fail")
     assert await asker.result("ping") == {}
     assert "cannot be sent" in caplog.text
 
@@ -363,8 +362,7 @@ async def test_a_result_without_a_json_form_is_an_internal_error(server, serve, 
         return object()
 
     asker = await serve(server)
-    error = await asker.error("tools/call", {"name": "give"})
-    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+    assert await asker.failure("give") == "internal error in give"
     assert "has no JSON form" in caplog.text
 
 
@@ -454,7 +452,7 @@ async def test_errors_are_logged_by_the_logger_of_the_package(server, serve, cap
         raise RuntimeError
 
     asker = await serve(server)
-    await asker.error("tools/call", {"name": "crash"})
+    await asker.failure("crash")
     (record,) = [item for item in caplog.records if item.levelno >= logging.ERROR]
     assert record.name == "mcp_trio"
 
@@ -706,8 +704,11 @@ async def test_the_text_of_an_unexpected_error_is_not_sent(serve, method, params
     server.tool(crash)
     server.prompt(crash)
     asker = await serve(server)
-    error = await asker.error(method, params)
-    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+    answer = await asker.ask(method, params)
+    if method == "tools/call":
+        assert failure_text(answer["result"]) == "internal error in crash"
+    else:
+        assert answer["error"] == {"code": INTERNAL_ERROR, "message": "internal error"}
 
 
 # Arguments of tools that HTTP requests repeat in headers.

@@ -683,3 +683,64 @@ async def test_a_constraint_that_is_rejected_names_function_and_parameter(serve,
     assert (await asker.error("tools/list"))["code"] == -32603
     assert "sail: parameter 'port': the constraint Ge(ge=1) does not fit str" in caplog.text
     assert json.dumps(await asker.result("ping")) == "{}"
+
+
+# Schemas as hosts need them.
+
+
+class Direction(enum.Enum):
+    UP = "up"
+    DOWN = "down"
+
+
+class Rank(enum.IntEnum):
+    SECOND = 2
+    FIRST = 1
+
+
+class Query(TypedDict):
+    text: str
+    limit: NotRequired[int]
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        (Literal["up", "down"], {"enum": ["up", "down"], "type": "string"}),
+        (Literal[2, 1], {"enum": [2, 1], "type": "integer"}),
+        (Literal["b", 1], {"enum": ["b", 1], "type": ["string", "integer"]}),
+        (Literal[True, 1], {"enum": [True, 1], "type": ["boolean", "integer"]}),
+        (Direction, {"enum": ["up", "down"], "type": "string"}),
+        (Rank, {"enum": [2, 1], "type": "integer"}),
+        (list[Direction], {"type": "array", "items": {"enum": ["up", "down"], "type": "string"}}),
+    ],
+)
+def test_choices_have_a_type_and_the_order_in_which_they_are_declared(hint, expected):
+    assert inlined(hint) == expected
+
+
+def test_the_type_of_a_tagged_struct_has_a_type():
+    one, other = (msgspec.defstruct(name, [], tag=True) for name in ("One", "Other"))
+    schemas = signature(one | other).schema["$defs"]
+    assert schemas["One"]["properties"]["type"] == {"enum": ["One"], "type": "string"}
+
+
+def test_the_keys_of_a_typed_dict_have_the_order_in_which_they_are_declared():
+    assert list(signature(Query).schema["$defs"]["Query"]["properties"]) == ["text", "limit"]
+
+
+def test_arrays_have_items_and_never_a_boolean_in_their_place():
+    assert inlined(list) == {"type": "array", "items": {}}
+    items = inlined(tuple[int, str])
+    assert "items" not in items
+    assert (items["minItems"], items["maxItems"]) == (2, 2)
+
+
+def inlined(hint):
+    """The schema of an argument, with its definition in place of a reference to it."""
+    schema = signature(hint).schema
+    (own,) = schema["properties"].values()
+    text = json.dumps(own)
+    for name, definition in schema.get("$defs", {}).items():
+        text = text.replace(json.dumps({"$ref": f"#/$defs/{name}"}), json.dumps(definition))
+    return json.loads(text)

@@ -60,6 +60,12 @@ class Tools:
             return result
         return s.CallToolResult(content=[s.TextContent(text=str(result))])
 
+    def on_session_restart(self):
+        pass
+
+    def failure_result(self, _request, _text):
+        return None
+
     def handles_notification(self, method):
         return method.name != INITIALIZED
 

@@ -48,6 +48,12 @@ class Behaving:
         await getattr(self, name)(handling)
         return s.CallToolResult(content=[s.TextContent(text=name * (500 if name == "huge" else 1))])
 
+    def on_session_restart(self):
+        pass
+
+    def failure_result(self, _request, _text):
+        return None
+
     def handles_notification(self, method):
         return True
 
