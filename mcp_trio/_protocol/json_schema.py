@@ -5,17 +5,17 @@ every protocol version. A `$ref` must lead to a part of the schema itself, or to
 dialect publishes; a schema with any other `$ref` is rejected.
 
 The work is counted, because a few references, `uniqueItems` or a regular expression can require
-more than any computer can do: `schema_keywords.py` has the keywords, each of which counts its steps.
-Limited are the depth of a schema, its number of objects and arrays, the steps of reading it, the
-steps of checking one value, and the depth to which subschemas apply within one another. The result
-depends on the schema and the value alone, never on time, so that a replay gets the same.
+more than any computer can do: `schema_keywords.py` has the keywords, each of which counts its
+steps. Limited are the depth of a schema, its number of objects and arrays, the steps of reading it,
+the steps of checking one value, and the depth to which subschemas apply within one another. The
+result depends on the schema and the value alone, never on time, so that a replay gets the same.
 
 https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
@@ -103,7 +103,7 @@ class SchemaValidator:
         )
 
     def _lines(self, failures: Sequence[Failure]) -> list[str]:
-        """Return the lines of failures in alphabetical order, of which only the first are needed."""
+        """Return the first lines of failures, in alphabetical order."""
         messages = self.limits.messages
         by_path: dict[str, list[Failure]] = {}
         count = min(len(failures), messages.validation_error_members_max)
@@ -163,11 +163,9 @@ def _copied(given: Mapping[str, Any], run: Run, limits: Limits) -> dict[str, Any
         for key, member in source.items() if is_object else enumerate(source):
             part: Any = member
             if member.__class__ not in _SCALARS:
-                if isinstance(member, Mapping):
-                    part = {}
-                    remaining.append((member, part, depth + 1))
-                elif isinstance(member, list | tuple):
-                    part = []
+                is_container = isinstance(member, Mapping | list | tuple)
+                part = ({} if isinstance(member, Mapping) else []) if is_container else None
+                if is_container:
                     remaining.append((member, part, depth + 1))
                 else:
                     part = _scalar(member)
@@ -203,6 +201,8 @@ def _dialect(named: Any) -> str:
         )
     return dialect
 
+
+_INDEX: Final = re.compile("[0-9]{1,9}")
 
 _IDENTIFIERS: Final = frozenset(
     {"$schema", "id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"}
@@ -256,6 +256,7 @@ class _Reader:
 
     def follow(self, reference: str, subschema: Subschema, keyword: str) -> list[Subschema]:
         """Return a list that has the target of a reference, once all is read."""
+        self._check_length(reference, subschema, keyword)
         target: list[Subschema] = []
         self._references.append((reference, subschema, keyword, target))
         return target
@@ -280,7 +281,7 @@ class _Reader:
 
     def _read(self, subschema: Subschema) -> None:
         source: Any = subschema.source
-        self.run.spend(10 + 5 * len(source))
+        self.run.spend(12 + 5 * len(source))
         if "$ref" in source and "/draft-0" in self.dialect:
             # Until draft 7, all other keywords beside a reference are ignored.
             source = {key: source[key] for key in ("$ref", "definitions") if key in source}
@@ -334,31 +335,35 @@ class _Reader:
             subschema.resource = Resource(uri, subschema)
         self._resources.setdefault(uri, subschema.resource)
 
+    def _check_length(self, reference: str, subschema: Subschema, keyword: str) -> None:
+        most = self.limits.messages.uri_chars_max
+        if len(reference) > most:
+            text = f"a URI longer than limits.messages.uri_chars_max={most}"
+            raise self.invalid(subschema, [keyword], text)
+
     def _split(self, reference: str, subschema: Subschema, keyword: str) -> tuple[str, str]:
         """Return the URI and the fragment of a reference, which may be relative."""
         self.run.spend(50)
-        if len(reference) > self.limits.messages.uri_chars_max:
-            most = self.limits.messages.uri_chars_max
-            text = f"a URI longer than limits.messages.uri_chars_max={most}"
-            raise self.invalid(subschema, [keyword], text)
+        self._check_length(reference, subschema, keyword)
         try:
             uri, fragment = urldefrag(urljoin(subschema.resource.uri, reference))
             urlsplit(uri)  # Checks what the other functions take as it is.
         except ValueError as error:
-            text = f"{reference!r} is not a URI: {error}"
+            text = f"{_brief(reference)} is not a URI: {error}"
             raise self.invalid(subschema, [keyword], text) from None
         return uri, fragment
 
     def _target(self, reference: str, subschema: Subschema, keyword: str) -> Subschema:
         """Return the subschema to which a reference leads."""
         if reference.startswith("#"):
-            resource, fragment = subschema.resource, reference[1:]
+            resource: Resource | None = subschema.resource
+            fragment = reference[1:]
         else:
             uri, fragment = self._split(reference, subschema, keyword)
             resource = self._resources.get(uri) or self._published(uri)
-        root = None if resource is None else resource.root
-        if resource is None or root is None:
+        if resource is None or resource.root is None:
             raise self._dead_end(reference)
+        root = resource.root
         self.run.spend(4 + (len(fragment) >> 3))
         fragment = unquote(fragment)
         if fragment.startswith("/"):
@@ -375,15 +380,9 @@ class _Reader:
         for step in pointer[1:].split("/"):
             self.run.spend(2)
             key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(part, dict) and key in part:
+            if part.__class__ is dict and key in part:
                 part = part[key]
-            elif (
-                isinstance(part, list)
-                and key.isascii()
-                and key.isdecimal()
-                and len(key) < 10
-                and int(key) < len(part)
-            ):
+            elif part.__class__ is list and _INDEX.fullmatch(key) and int(key) < len(part):
                 part = part[int(key)]
             else:
                 raise self._dead_end(reference)

@@ -9,6 +9,7 @@ https://json-schema.org/draft/2020-12/json-schema-validation
 """
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -255,7 +256,9 @@ def _with_integers(run: Run, value: Any) -> Any:
 
 
 _REGEX_BYTES_MAX: Final = 512 * 1024
-_ECMA_ESCAPE: Final = re.compile(r"\\(?:u\{([0-9A-Fa-f]+)\}|u([0-9A-Fa-f]{4})|c([A-Za-z])|.)", re.S)
+_ECMA_ESCAPE: Final = re.compile(
+    r"\\(?:u\{([0-9A-Fa-f]+)\}|u([0-9A-Fa-f]{4})|c([A-Za-z])|.)", re.DOTALL
+)
 
 
 @attrs.frozen(eq=False)
@@ -273,9 +276,10 @@ class Pattern:
     _steps_per_byte: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        import re2
+        import re2 as library  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
-        options: Any = re2.Options()
+        re2: Any = library
+        options = re2.Options()
         options.max_mem = _REGEX_BYTES_MAX
         options.log_errors = False
         try:
@@ -362,18 +366,18 @@ def _argument(argument: Any, chars: int) -> str:
 
 
 def _type(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    names: list[Any] = value if isinstance(value, list) else [value]
+    names: list[Any] = value if value.__class__ is list else [value]
     if not 0 < len(names) <= len(_TYPES):
         raise reader.invalid(subschema, [key], f"{_brief(value)} is not a list of different types")
     for name in names:
         if not isinstance(name, str) or name not in _TYPES:
             raise reader.invalid(subschema, [key], f"{_brief(name)} is not valid: no such type")
     # Draft 4 is the only one for which 1.0 is not an integer.
-    return _type_check(tuple(names), "draft-04" not in reader.dialect)
+    return _type_check(tuple(names), has_integral_floats="draft-04" not in reader.dialect)
 
 
 @functools.lru_cache(maxsize=256)
-def _type_check(names: tuple[str, ...], has_integral_floats: bool) -> Check:
+def _type_check(names: tuple[str, ...], *, has_integral_floats: bool) -> Check:
     classes = frozenset[type]().union(*(_TYPES[name] for name in names))
     is_float_allowed = has_integral_floats and "integer" in names and float not in classes
     text = f"{{}} is not of type {', '.join(map(repr, names))}"
@@ -413,27 +417,11 @@ def _const(reader: Reader, _subschema: Subschema, _key: str, value: Any) -> Chec
 # Keywords for numbers.
 
 
-def _is_below(instance: Any, limit: Any) -> bool:
-    return instance < limit
-
-
-def _is_above(instance: Any, limit: Any) -> bool:
-    return instance > limit
-
-
-def _is_at_most(instance: Any, limit: Any) -> bool:
-    return instance <= limit
-
-
-def _is_at_least(instance: Any, limit: Any) -> bool:
-    return instance >= limit
-
-
-_BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
-    "minimum": (_is_below, "{} is less than the minimum of {}"),
-    "maximum": (_is_above, "{} is greater than the maximum of {}"),
-    "exclusiveMinimum": (_is_at_most, "{} is less than or equal to the minimum of {}"),
-    "exclusiveMaximum": (_is_at_least, "{} is greater than or equal to the maximum of {}"),
+_BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], Any], str]]] = {
+    "minimum": (operator.lt, "{} is less than the minimum of {}"),
+    "maximum": (operator.gt, "{} is greater than the maximum of {}"),
+    "exclusiveMinimum": (operator.le, "{} is less than or equal to the minimum of {}"),
+    "exclusiveMaximum": (operator.ge, "{} is greater than or equal to the maximum of {}"),
 }
 
 
@@ -515,10 +503,9 @@ def _size(reader: Reader, subschema: Subschema, key: str, _value: Any) -> Check 
     def check(_run: Run, instance: Any) -> Failures:
         if instance.__class__ is not kind:
             return None
-        size = len(instance)
-        return (
-            [Failure(text, (instance,))] if (size < value if is_minimum else size > value) else None
-        )
+        size = len(cast("list[Any]", instance))
+        fails = size < value if is_minimum else size > value
+        return [Failure(text, (instance,))] if fails else None
 
     return check
 
@@ -606,12 +593,12 @@ def _items_by_form(reader: Reader, subschema: Subschema, key: str, value: Any) -
 
 
 def _additional_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    items = _source(subschema).get("items")
-    if not isinstance(items, list):
+    items: Any = _source(subschema).get("items")
+    if items.__class__ is not list:
         reader.subschema(value, subschema, key)
         return None
     words = "Additional items are not allowed"
-    return _rest_of_items(reader, subschema, key, value, len(cast("list[Any]", items)), words)
+    return _rest_of_items(reader, subschema, key, value, len(items), words)
 
 
 def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -699,9 +686,10 @@ def _patterns(reader: Reader, subschema: Subschema, source: Any) -> list[tuple[P
     _expect(reader, subschema, key, source, dict)
     # Two keywords use them; they are compiled once.
     if "patterns" not in subschema.parts:
-        patterns = [(_compiled(reader, subschema, [key, name], name), name) for name in source]
-        subschema.add("patterns", patterns)
-    return subschema.parts["patterns"]
+        compiled = [(_compiled(reader, subschema, [key, name], name), name) for name in source]
+        subschema.add("patterns", compiled)
+    patterns: list[tuple[Pattern, str]] = subschema.parts["patterns"]
+    return patterns
 
 
 def _pattern_properties(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -782,13 +770,14 @@ def _property_names(reader: Reader, subschema: Subschema, key: str, value: Any) 
 
 def _names(reader: Reader, subschema: Subschema, steps: Sequence[str], value: Any) -> list[str]:
     """Return the value of a keyword that must be an array of strings."""
-    if not isinstance(value, list):
+    if value.__class__ is not list:
         raise reader.invalid(subschema, steps, f"{_brief(value)} is not of type 'array'")
-    for name in cast("list[Any]", value):
-        if not isinstance(name, str):
+    names: list[str] = value
+    reader.run.spend(len(names))
+    for name in names:
+        if name.__class__ is not str:
             raise reader.invalid(subschema, steps, f"{_brief(name)} is not of type 'string'")
-    reader.run.spend(len(cast("list[Any]", value)))
-    return cast("list[str]", value)
+    return names
 
 
 def _required(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -993,11 +982,14 @@ def _applied(subschema: Subschema, run: Run, instance: Any) -> Iterator[Subschem
             yield part
 
 
+_Own: TypeAlias = Callable[[Subschema, Run, Any], set[Any]]
+
+
 def _evaluated(
     subschema: Subschema,
     run: Run,
     instance: Any,
-    own: Callable[[Subschema, Run, Any], set[Any]],
+    own: _Own,
     skipped: str = "",
 ) -> set[Any]:
     """Return the members or items that a subschema evaluates, itself or by those it applies.
@@ -1042,7 +1034,7 @@ def _own_items(subschema: Subschema, run: Run, instance: Any) -> set[Any]:
     return found
 
 
-_EVALUATE_ALL: Final = {
+_EVALUATE_ALL: Final[Mapping[_Own, Sequence[str]]] = {
     _own_properties: ("additionalProperties", "unevaluatedProperties"),
     _own_items: ("additionalItems", "unevaluatedItems"),
 }
