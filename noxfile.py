@@ -182,9 +182,14 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hostile(session: nox.Session) -> None:
-    """Attack servers at both HTTP hosts, and measure the cost and the delay of other clients."""
+    """Attack servers at both HTTP hosts, and measure the cost and the delay of other clients.
+
+    Then attack a server and a client by JSON Schemas.
+    """
     install(session)
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
+    if not session.posargs:
+        session.run("python", "tools/attacks/schema_attacks.py")
 
 
 @nox.session(default=False)

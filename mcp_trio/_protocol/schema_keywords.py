@@ -227,6 +227,9 @@ def canonical(run: Run, value: Any) -> bytes:
 
     A text, because its hash is random: an attacker cannot find values with the same hash.
     """
+    if value.__class__ is int:
+        run.spend(3 + (value.bit_length() >> 6))
+        return str(value).encode()
     try:
         text = _ENCODER.encode(value)
     except OverflowError:
@@ -235,6 +238,7 @@ def canonical(run: Run, value: Any) -> bytes:
         run.spend(3 + (len(text) >> 5))
         if _MAYBE_INTEGRAL.search(text) is None:
             return text
+    run.spend(4)
     return _ENCODER.encode(_with_integers(run, value))
 
 
@@ -458,7 +462,7 @@ def _multiple_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
             run.spend(instance.bit_length() * value_bits >> 18)
             is_multiple = instance % value == 0
         else:
-            run.spend(100)
+            run.spend(40 + (value_bits >> 8))
             is_multiple = _is_decimal_multiple(instance, value)
         return None if is_multiple else [Failure("{} is not a multiple of {}", (instance, value))]
 
@@ -467,12 +471,23 @@ def _multiple_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
 
 def _is_decimal_multiple(instance: float, value: float) -> bool:
     """Return whether one number is a multiple of another, as both are written."""
-    from fractions import Fraction
-
     try:
-        return (Fraction(repr(instance)) / Fraction(repr(value))).denominator == 1
+        (digits, exponent), (divisor, divisor_exponent) = _decimal(instance), _decimal(value)
     except ValueError:  # An infinite number; JSON has none.
         return False
+    least = min(exponent, divisor_exponent)
+    scaled = digits * 10 ** (exponent - least)
+    is_multiple: bool = scaled % (divisor * 10 ** (divisor_exponent - least)) == 0
+    return is_multiple
+
+
+def _decimal(number: float) -> tuple[int, int]:
+    """Return the digits of a number as an integer, and the exponent of ten."""
+    if isinstance(number, int):
+        return number, 0
+    mantissa, _, exponent = repr(number).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    return int(whole + fraction), int(exponent or 0) - len(fraction)
 
 
 # Keywords for sizes.
@@ -728,7 +743,7 @@ def _additional_properties(
     def check(run: Run, instance: Any) -> Failures:
         if instance.__class__ is not dict or value is True:
             return None
-        run.spend(len(instance) >> 1)
+        run.spend(len(instance))
         extras = [
             name
             for name in instance
@@ -996,7 +1011,7 @@ def _evaluated(
 
     `own` returns those that its own keywords evaluate; one of these is skipped.
     """
-    run.spend(10 + (len(instance) >> 1))
+    run.spend(16 + len(instance))
     if run.depth_left <= 0:
         raise TooDeep
     run.depth_left -= 1
@@ -1050,7 +1065,7 @@ def _unevaluated_properties(
         if instance.__class__ is not dict or value is True:
             return None
         evaluated = _evaluated(subschema, run, instance, _own_properties, key)
-        run.spend(len(instance) >> 1)
+        run.spend(len(instance))
         names = [
             name
             for name in instance
@@ -1080,7 +1095,7 @@ def _unevaluated_items(reader: Reader, subschema: Subschema, key: str, value: An
         if instance.__class__ is not list or value is True:
             return None
         evaluated = _evaluated(subschema, run, instance, _own_items, key)
-        run.spend(len(instance) >> 1)
+        run.spend(len(instance))
         items = [
             item
             for index, item in enumerate(instance)
