@@ -16,7 +16,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import attrs
@@ -163,10 +163,9 @@ def _copied(given: Mapping[str, Any], run: Run, limits: Limits) -> dict[str, Any
         for key, member in source.items() if is_object else enumerate(source):
             part: Any = member
             if member.__class__ not in _SCALARS:
-                is_container = isinstance(member, Mapping | list | tuple)
-                part = ({} if isinstance(member, Mapping) else []) if is_container else None
-                if is_container:
-                    remaining.append((member, part, depth + 1))
+                if isinstance(member, Mapping | list | tuple):
+                    part = {} if isinstance(member, Mapping) else []
+                    remaining.append((cast("Any", member), part, depth + 1))
                 else:
                     part = _scalar(member)
             if not is_object:
