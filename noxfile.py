@@ -183,11 +183,12 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hostile(session: nox.Session) -> None:
-    """Attack servers at both HTTP hosts, and our client; measure the cost and others' delay."""
+    """Attack servers and clients; measure the cost of each attack and the delay of others."""
     install(session)
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
     if not session.posargs:
         session.run("python", "tools/attacks/fairness.py")
+        session.run("python", "tools/attacks/schema_attacks.py")
         session.install("-q", "httpx>=0.28")
         session.run("python", "tools/attacks/client_attacks.py")
 

@@ -28,7 +28,7 @@ HEAVY = {
     "httpx",
     "httpx2",
     "hypercorn",
-    "jsonschema",
+    "re2",
     "rich",
     "trio_websocket",
     "truststore",

@@ -1,42 +1,47 @@
 """Validation by JSON Schema within limits. No document is fetched.
 
 The supported dialects are those of `DIALECTS`. A schema without `$schema` has dialect 2020-12, for
-every protocol version. A `$ref` must lead to a part of the schema itself, or to a document that a
+every protocol version. A `$ref` must lead to a part of the schema itself, or to a document that its
 dialect publishes; a schema with any other `$ref` is rejected.
 
-Three limits hold: the depth of a schema, its number of objects and arrays, and the number of
-keywords that are evaluated for one value. The last is counted by wrapping the library's keywords,
-because a few references can require more work than any computer can do.
+The work is counted, because a few references, `uniqueItems` or a regular expression can require
+more than any computer can do: `schema_keywords.py` has the keywords, each of which counts its
+steps. Limited are the depth of a schema, its number of objects and arrays, the steps of reading it,
+the steps of checking one value, and the depth to which subschemas apply within one another. The
+result depends on the schema and the value alone, never on time, so that a replay gets the same.
 
 https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 """
 
-import copy
-import functools
-import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import attrs
 
+from mcp_trio._protocol.schema_keywords import (
+    KEYWORDS,
+    Check,
+    Failure,
+    Failures,
+    Resource,
+    Run,
+    Subschema,
+    TooDeep,
+    TooManySteps,
+    representation,
+    text_of,
+)
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-# The library's class for each dialect, whose name may end with an empty fragment.
-DIALECTS: Final = {
-    DEFAULT_DIALECT: "Draft202012Validator",
-    "https://json-schema.org/draft/2019-09/schema": "Draft201909Validator",
-    "http://json-schema.org/draft-07/schema": "Draft7Validator",
-    "http://json-schema.org/draft-06/schema": "Draft6Validator",
-    "http://json-schema.org/draft-04/schema": "Draft4Validator",
-}
+DIALECTS: Final = tuple(KEYWORDS)
 
-_REFERENCES: Final = ("$ref", "$dynamicRef")
+_FAILURES_OF_ONE_PATH_MAX: Final = 128
 
 
 @attrs.define(eq=False)
@@ -56,171 +61,354 @@ class SchemaValidator:
     given: Mapping[str, Any]
     of: str = attrs.field(default="value", kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    _validator: Any = attrs.field(init=False)
+    _root: Subschema = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        _check_size(self.given, self.limits)
         try:
-            self._validator = _validator(self.given)
-        except RecursionError:
+            run = self._run()
+            schema = _copied(self.given, run, self.limits)
+            dialect = _dialect(schema.get("$schema", DEFAULT_DIALECT))
+            self._root = _Reader(dialect, run, self.limits).read(schema)
+        except TooDeep:
             raise SchemaError("schema nested too deeply") from None
+        except UnicodeError as error:
+            raise SchemaError(f"invalid schema: {error}") from None
+        except TooManySteps:
+            most = self.limits.messages.schema_steps_max
+            raise SchemaError(
+                f"schema takes too long to read (limits.messages.schema_steps_max={most})"
+            ) from None
 
     def check(self, value: Any) -> list[str]:
         """Return a line of text for each error in a plain JSON value; none if it is valid."""
-        steps = _STEPS_LEFT.set(itertools.count(self.limits.messages.schema_steps_max, -1))
-        errors: Iterator[Any] = self._validator.iter_errors(value)
+        run = self._run()
+        run.scope.append(self._root.resource)
         try:
-            lines = sorted(
-                map(
-                    self._line,
-                    itertools.islice(errors, self.limits.messages.validation_error_members_max),
-                )
-            )
-        except RecursionError:
-            lines = [f"{self.of}: nested too deeply"]
-        except _TooManySteps:
+            failures = self._root.failures(run, value)
+        except (RecursionError, TooDeep):
+            return [f"{self.of}: nested too deeply"]
+        except TooManySteps:
             most = self.limits.messages.schema_steps_max
-            lines = [
-                f"{self.of}: takes too long to check (limits.messages.schema_steps_max={most})"
-            ]
-        finally:
-            _STEPS_LEFT.reset(steps)
-        return shortened(lines, self.limits)
+            return [f"{self.of}: takes too long to check (limits.messages.schema_steps_max={most})"]
+        except UnicodeError as error:
+            return [f"{self.of}: {error}"]
+        return self._lines(failures) if failures else []
 
-    def _line(self, error: Any) -> str:
-        # For example: days[0]: 'x' is not of type 'integer'
-        path = "".join(map(path_step, error.absolute_path)).removeprefix(".") or self.of
-        return " ".join(f"{path}: {error.message}".split())
+    def _run(self) -> Run:
+        messages = self.limits.messages
+        return Run(
+            messages.schema_steps_max,
+            messages.schema_nesting_max,
+            messages.validation_error_members_max,
+        )
+
+    def _lines(self, failures: Sequence[Failure]) -> list[str]:
+        """Return the first lines of failures, in alphabetical order."""
+        messages = self.limits.messages
+        by_path: dict[str, list[Failure]] = {}
+        count = min(len(failures), messages.validation_error_members_max)
+        for failure in failures[:count]:
+            by_path.setdefault(self._path(failure), []).append(failure)
+        lines: list[str] = []
+        for path in sorted(by_path):
+            # For example: days[0]: 'x' is not of type 'integer'
+            texts = (
+                text_of(failure, messages.validation_error_chars_max)
+                for failure in by_path[path][:_FAILURES_OF_ONE_PATH_MAX]
+            )
+            lines += sorted(" ".join((path + text).split()) for text in texts)
+            if len(lines) >= messages.validation_errors_max:
+                break
+        return shortened(lines, self.limits, count)
+
+    def _path(self, failure: Failure) -> str:
+        """Return the first characters of the path of a failure, and a colon."""
+        most = self.limits.messages.validation_error_chars_max
+        path = ""
+        for step in reversed(failure.path):
+            path += path_step(step[:most] if isinstance(step, str) else step)
+            if len(path) > most:
+                break
+        return f"{path.removeprefix('.') or self.of}: "
 
 
 # Reading a schema.
 
 
-def _check_size(schema: Mapping[str, Any], limits: Limits) -> None:
-    """Check the size of a schema, before other code walks through it by recursion."""
-    for count, (_, depth) in enumerate(_containers(schema), 1):
-        if depth > limits.messages.schema_depth_max:
+def _copied(given: Mapping[str, Any], run: Run, limits: Limits) -> dict[str, Any]:
+    """Return a copy that consists of JSON values only, made without recursion.
+
+    Raises:
+        SchemaError: The schema is too large, or has a value that is not a JSON value.
+        TooManySteps: The schema has too many members.
+    """
+    messages = limits.messages
+    schema: dict[str, Any] = {}
+    remaining: list[tuple[Any, Any, int]] = [(given, schema, 1)]
+    objects = 0
+    while remaining:
+        source, copy, depth = remaining.pop()
+        objects += 1
+        run.spend(3 + (len(source) >> 1))
+        if depth > messages.schema_depth_max:
             raise SchemaError(
-                "schema deeper than"
-                f" limits.messages.schema_depth_max={limits.messages.schema_depth_max}"
+                f"schema deeper than limits.messages.schema_depth_max={messages.schema_depth_max}"
             )
-        if count > limits.messages.schema_objects_max:
+        if objects > messages.schema_objects_max:
             raise SchemaError(
                 "schema larger than"
-                f" limits.messages.schema_objects_max={limits.messages.schema_objects_max}"
+                f" limits.messages.schema_objects_max={messages.schema_objects_max}"
             )
+        is_object = copy.__class__ is dict
+        for key, member in source.items() if is_object else enumerate(source):
+            part: Any = member
+            if member.__class__ not in _SCALARS:
+                if isinstance(member, Mapping | list | tuple):
+                    part = {} if isinstance(member, Mapping) else []
+                    remaining.append((cast("Any", member), part, depth + 1))
+                else:
+                    part = _scalar(member)
+            if not is_object:
+                copy.append(part)
+            elif isinstance(key, str):
+                copy[key] = part
+            else:
+                raise SchemaError(f"invalid schema: the key {key!r} is not a string")
+    return schema
 
 
-def _containers(schema: Any) -> Iterator[tuple[Any, int]]:
-    """Yield every object and array with its depth, beginning with the schema itself."""
-    remaining = [(schema, 1)]
-    while remaining:
-        container, depth = remaining.pop()
-        yield container, depth
-        members: Iterable[Any] = container.values() if hasattr(container, "values") else container
-        remaining += [(it, depth + 1) for it in members if isinstance(it, Mapping | list | tuple)]
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def _validator(given: Mapping[str, Any]) -> Any:
-    """Return the library's validator for a copy of the schema."""
-    from referencing.jsonschema import EMPTY_REGISTRY
-
-    dialect = _dialect(given.get("$schema", DEFAULT_DIALECT))
-    kind, schema = _validator_class(dialect), copy.deepcopy(dict(given))
-    _check_valid(kind, schema)
-    validator = kind(schema, registry=EMPTY_REGISTRY)
-    _check_parts(schema, validator, dialect)
-    return validator
+def _scalar(value: Any) -> str | int | float:
+    """Return the plain value of an instance of a subclass, such as an enumeration's member."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    raise SchemaError(f"invalid schema: a value of class {type(value).__name__} is not JSON")
 
 
 def _dialect(named: Any) -> str:
     """Return the key of a dialect in `DIALECTS`."""
     dialect = named.removesuffix("#") if isinstance(named, str) else ""
     if dialect not in DIALECTS:
-        raise SchemaError(f"unknown dialect {named!r}: choose one of {', '.join(DIALECTS)}")
+        raise SchemaError(
+            f"unknown dialect {representation(named, 200)}: choose one of {', '.join(DIALECTS)}"
+        )
     return dialect
 
 
-def _check_valid(kind: Any, schema: dict[str, Any]) -> None:
-    from jsonschema.exceptions import SchemaError as Invalid
+_INDEX: Final = re.compile("[0-9]{1,9}")
 
-    try:
-        kind.check_schema(schema)
-    except Invalid as error:
-        path = "".join(map(path_step, error.absolute_path)).removeprefix(".") or "its root"
-        raise SchemaError(f"invalid schema, at {path}: {error.message}") from error
+_IDENTIFIERS: Final = frozenset(
+    {"$schema", "id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"}
+)
 
 
-def _check_parts(schema: dict[str, Any], validator: Any, dialect: str) -> None:
-    """Visit, once, each part of the schema that a validation can reach; check its references.
-
-    `$schema` is removed from each part, because the library would switch to its own keywords there,
-    which are not counted. References are followed last: looking one up reads all parts.
-
-    Raises:
-        SchemaError: A part has another dialect, or a reference leads nowhere.
-    """
-    from referencing.jsonschema import specification_with
-
-    specification: Any = specification_with(dialect)
-    own = {id(container) for container, _ in _containers(schema)}
-    visited: set[int] = set()
-    parts: list[tuple[Any, Any]] = [(schema, validator._resolver)]  # noqa: SLF001 - no other way
-    references: list[tuple[str, Any]] = []
-    while parts or references:
-        part, resolver = parts.pop() if parts else _resolve(*references.pop())
-        if id(part) not in own or id(part) in visited:
-            continue
-        visited.add(id(part))
-        if _dialect(part.pop("$schema", dialect)) != dialect:
-            raise SchemaError(f"a part of the schema has another dialect than {dialect}")
-        resolver = resolver.in_subresource(specification.create_resource(part))
-        parts += [(inner, resolver) for inner in specification.subresources_of(part)]
-        references += [(part[it], resolver) for it in _REFERENCES if it in part]
+def _is_false(_run: Run, value: Any) -> Failures:
+    return [Failure("False schema does not allow {}", (value,))]
 
 
-def _resolve(reference: str, resolver: Any) -> tuple[Any, Any]:
-    from referencing.exceptions import Unresolvable
+@attrs.define(eq=False)
+class _Reader:
+    """Reads a schema part by part, without recursion, then looks up its references."""
 
-    try:
-        found = resolver.lookup(reference)
-    except Unresolvable:
-        text = f"$ref {reference!r} leads nowhere in the schema, and nothing is fetched"
-        raise SchemaError(text) from None
-    contents: Any = found.contents
-    if not isinstance(contents, dict | bool):
-        raise SchemaError(f"$ref {reference!r} leads to a value that is not a schema")
-    return cast("Any", contents), found.resolver
+    dialect: str
+    run: Run
+    limits: Limits
+    _resources: dict[str, Resource] = attrs.field(factory=dict[str, Resource], init=False)
+    _known: dict[int, Subschema] = attrs.field(factory=dict[int, Subschema], init=False)
+    _unread: list[Subschema] = attrs.field(factory=list[Subschema], init=False)
+    _references: list[tuple[str, Subschema, str, list[Subschema]]] = attrs.field(
+        factory=list[tuple[str, Subschema, str, list[Subschema]]], init=False
+    )
+
+    def read(self, schema: dict[str, Any]) -> Subschema:
+        """Return the root of the schema, with all that it can reach."""
+        root = self._document("", schema)
+        while self._unread or self._references:
+            if self._unread:
+                self._read(self._unread.pop())
+            else:
+                reference, subschema, keyword, target = self._references.pop()
+                target.append(self._target(reference, subschema, keyword))
+        return root
+
+    def subschema(self, part: Any, parent: Subschema, *steps: str | int) -> Subschema:
+        """Return the subschema at these steps below another one."""
+        if part is True or part is False:
+            checks = () if part else (_is_false,)
+            return Subschema(part, parent.resource, parent, steps, checks)
+        if part.__class__ is not dict:
+            raise self.invalid(
+                parent, steps, f"{representation(part, 80)} is not of type 'object', 'boolean'"
+            )
+        found = self._known.get(id(part))
+        if found is None:
+            found = Subschema(part, parent.resource, parent, steps)
+            self._known[id(part)] = found
+            self._unread.append(found)
+        return found
+
+    def follow(self, reference: str, subschema: Subschema, keyword: str) -> list[Subschema]:
+        """Return a list that has the target of a reference, once all is read."""
+        self._check_length(reference, subschema, keyword)
+        target: list[Subschema] = []
+        self._references.append((reference, subschema, keyword, target))
+        return target
+
+    def invalid(self, subschema: Subschema, steps: Iterable[str | int], text: str) -> SchemaError:
+        """Return an error about the schema, to be raised."""
+        parts = [*steps]
+        outer: Subschema | None = subschema
+        while outer is not None:
+            parts = [*outer.steps_below, *parts]
+            outer = outer.parent
+        path = "".join(map(path_step, parts)).removeprefix(".") or "its root"
+        return SchemaError(f"invalid schema, at {path}: {text}")
+
+    def _document(self, uri: str, schema: dict[str, Any]) -> Subschema:
+        resource = Resource(uri)
+        resource.root = Subschema(schema, resource)
+        self._resources[uri] = resource
+        self._known[id(schema)] = resource.root
+        self._unread.append(resource.root)
+        return resource.root
+
+    def _read(self, subschema: Subschema) -> None:
+        source: Any = subschema.source
+        self.run.spend(24 + 8 * len(source))
+        if "$ref" in source and "/draft-0" in self.dialect:
+            # Until draft 7, all other keywords beside a reference are ignored.
+            source = {key: source[key] for key in ("$ref", "definitions") if key in source}
+        elif not _IDENTIFIERS.isdisjoint(source):
+            self._identify(subschema)
+        keywords = KEYWORDS[self.dialect]
+        checks: list[Check] = []
+        for key, value in source.items():
+            if key in keywords:
+                check = keywords[key](self, subschema, key, value)
+                if check is not None:
+                    checks.append(check)
+        subschema.checks = tuple(checks)
+        subschema.steps += len(checks)
+
+    def _identify(self, subschema: Subschema) -> None:
+        """Register the URI and the anchors of a subschema."""
+        source: Any = subschema.source
+        if "$schema" in source and _dialect(source["$schema"]) != self.dialect:
+            raise SchemaError(f"a part of the schema has another dialect than {self.dialect}")
+        key = "id" if "draft-04" in self.dialect else "$id"
+        if key in source:
+            self._identify_by_uri(subschema, key, source[key])
+        resource = subschema.resource
+        for key in ("$anchor", "$dynamicAnchor"):
+            if key in source and "/draft-0" not in self.dialect:
+                if not isinstance(source[key], str):
+                    raise self.invalid(
+                        subschema,
+                        [key],
+                        f"{representation(source[key], 80)} is not of type 'string'",
+                    )
+                resource.anchors[source[key]] = subschema
+                if key == "$dynamicAnchor":
+                    resource.dynamic_anchors[source[key]] = subschema
+        if source.get("$recursiveAnchor") is True and resource.root is subschema:
+            resource.dynamic_anchors[""] = subschema
+
+    def _identify_by_uri(self, subschema: Subschema, key: str, given: Any) -> None:
+        if not isinstance(given, str):
+            raise self.invalid(
+                subschema, [key], f"{representation(given, 80)} is not of type 'string'"
+            )
+        if given.startswith("#"):  # An anchor, until draft 7.
+            subschema.resource.anchors[given[1:]] = subschema
+            return
+        uri, _ = self._split(given, subschema, key)
+        if subschema.resource.root is subschema:
+            subschema.resource.uri = uri
+        else:
+            subschema.resource = Resource(uri, subschema)
+        self._resources.setdefault(uri, subschema.resource)
+
+    def _check_length(self, reference: str, subschema: Subschema, keyword: str) -> None:
+        most = self.limits.messages.uri_chars_max
+        if len(reference) > most:
+            text = f"a URI longer than limits.messages.uri_chars_max={most}"
+            raise self.invalid(subschema, [keyword], text)
+
+    def _split(self, reference: str, subschema: Subschema, keyword: str) -> tuple[str, str]:
+        """Return the URI and the fragment of a reference, which may be relative."""
+        self.run.spend(50)
+        self._check_length(reference, subschema, keyword)
+        try:
+            uri, fragment = urldefrag(urljoin(subschema.resource.uri, reference))
+            urlsplit(uri)  # Checks what the other functions take as it is.
+        except ValueError as error:
+            text = f"{_brief(reference)} is not a URI: {error}"
+            raise self.invalid(subschema, [keyword], text) from None
+        return uri, fragment
+
+    def _target(self, reference: str, subschema: Subschema, keyword: str) -> Subschema:
+        """Return the subschema to which a reference leads."""
+        if reference.startswith("#"):
+            resource: Resource | None = subschema.resource
+            fragment = reference[1:]
+        else:
+            uri, fragment = self._split(reference, subschema, keyword)
+            resource = self._resources.get(uri) or self._published(uri)
+        if resource is None or resource.root is None:
+            raise self._dead_end(reference)
+        root = resource.root
+        self.run.spend(4 + (len(fragment) >> 3))
+        fragment = unquote(fragment)
+        if fragment.startswith("/"):
+            return self._pointed_to(fragment, root, reference)
+        found = resource.anchors.get(fragment) if fragment else root
+        if found is None:
+            raise self._dead_end(reference)
+        return found
+
+    def _pointed_to(self, pointer: str, root: Subschema, reference: str) -> Subschema:
+        """Return the subschema at a JSON Pointer (RFC 6901)."""
+        part: Any = root.source
+        nearest, steps = root, list[str]()
+        for step in pointer[1:].split("/"):
+            self.run.spend(2)
+            key = step.replace("~1", "/").replace("~0", "~")
+            if part.__class__ is dict and key in part:
+                part = part[key]
+            elif part.__class__ is list and _INDEX.fullmatch(key) and int(key) < len(part):
+                part = part[int(key)]
+            else:
+                raise self._dead_end(reference)
+            steps.append(key)
+            known = self._known.get(id(part))
+            if known is not None:
+                nearest, steps = known, []
+        if not isinstance(part, dict | bool):
+            raise SchemaError(f"$ref {_brief(reference)} leads to a value that is not a schema")
+        return nearest if not steps else self.subschema(part, nearest, *steps)
+
+    def _published(self, uri: str) -> Resource | None:
+        """Return a document of the dialect itself."""
+        from mcp_trio._protocol.metaschemas import METASCHEMAS
+
+        text = METASCHEMAS.get(self.dialect, {}).get(uri)
+        return None if text is None else self._document(uri, json.loads(text)).resource
+
+    @staticmethod
+    def _dead_end(reference: str) -> SchemaError:
+        return SchemaError(
+            f"$ref {_brief(reference)} leads nowhere in the schema, and nothing is fetched"
+        )
 
 
-# Counting the evaluated keywords.
-
-
-class _TooManySteps(Exception):  # noqa: N818 - caught in this module
-    """The validation of a value has evaluated `limits.messages.schema_steps_max` keywords."""
-
-
-_STEPS_LEFT: Final[ContextVar[Iterator[int]]] = ContextVar("steps_left")
-
-
-@functools.cache
-def _validator_class(dialect: str) -> Any:
-    """Return the library's class for a dialect, with counted keywords."""
-    from jsonschema import validators
-
-    library: Any = validators
-    kind = getattr(library, DIALECTS[dialect])
-    counted = {name: _with_step_count(keyword) for name, keyword in kind.VALIDATORS.items()}
-    return library.extend(kind, counted)
-
-
-def _with_step_count(keyword: Callable[..., Any]) -> Callable[..., Any]:
-    def count_and_evaluate(*arguments: Any) -> Any:
-        if next(_STEPS_LEFT.get()) <= 0:
-            raise _TooManySteps
-        return keyword(*arguments)
-
-    return count_and_evaluate
+def _brief(text: str) -> str:
+    return repr(text[:200])
 
 
 # Error texts.
@@ -235,17 +423,18 @@ def path_step(key: str | int) -> str:
     return f"[{json.dumps(key)}]" if _UNUSUAL_KEY.search(key) else f".{key}"
 
 
-def shortened(lines: Sequence[str], limits: Limits) -> list[str]:
+def shortened(lines: Sequence[str], limits: Limits, count: int | None = None) -> list[str]:
     """Return as many lines, and as much of each, as `limits` allow, and the number of the others.
 
-    Callers stop searching at `limits.messages.validation_error_members_max` errors, so there may be
-    more than the returned number.
+    There are `count` errors, of which callers may give fewer lines. They stop searching at
+    `limits.messages.validation_error_members_max` errors, so there may be even more.
     """
+    count = len(lines) if count is None else count
     kept = [
         it[: limits.messages.validation_error_chars_max]
         for it in lines[: limits.messages.validation_errors_max]
     ]
-    if len(lines) == len(kept):
+    if count == len(kept):
         return kept
-    least = "at least " if len(lines) >= limits.messages.validation_error_members_max else ""
-    return [*kept, f"and {least}{len(lines) - len(kept)} more"]
+    least = "at least " if count >= limits.messages.validation_error_members_max else ""
+    return [*kept, f"and {least}{count - len(kept)} more"]

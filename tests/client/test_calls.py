@@ -2,8 +2,10 @@
 
 import dataclasses
 import datetime as dt
+import functools
 import os
 import signal
+import time
 import typing
 
 import attrs
@@ -433,6 +435,74 @@ async def test_a_result_is_checked_against_the_listed_schema(nursery, result, fa
     else:
         with pytest.raises(RemoteProtocolError, match=fault):
             await client.call_tool("tide")
+    await client.aclose()
+
+
+NESTED = functools.reduce(
+    lambda it, _: {"anyOf": [it, {"properties": {"a": {}}}], "unevaluatedProperties": {}},
+    range(24),
+    {},
+)
+TOO_LONG = r"result: takes too long to check \(limits\.messages\.schema_steps_max=100000\)"
+
+
+@pytest.mark.requirement("JSCH-09")
+@pytest.mark.parametrize(
+    ("schema", "structured", "fault"),
+    [
+        ({"pattern": "^(a+)+$"}, "a" * 60 + "b", r"does not match '\^\(a\+\)\+\$'"),
+        ({"uniqueItems": True}, [{"a": it} for it in range(6000)], None),
+        ({"uniqueItems": True}, [{"a": it} for it in range(60_000)], TOO_LONG),
+        (
+            {"properties": {f"p{it}": {"unevaluatedProperties": False} for it in range(1000)}},
+            {f"p{it}": {str(its): 1 for its in range(20)} for it in range(1000)},
+            TOO_LONG,
+        ),
+        (NESTED, {str(it): it for it in range(10)}, TOO_LONG),
+        ({"multipleOf": 10**400}, 3, "3 is not a multiple of"),
+    ],
+)
+async def test_a_schema_of_a_hostile_server_does_not_stop_a_client(
+    nursery, schema, structured, fault
+):
+    tool = {**TIDE, "outputSchema": schema}
+    answers = {"tools/list": {"tools": [tool]}, "tools/call": gives(structured)}
+    client, _ = await stateless_client(nursery, answers=answers)
+    await client.list_tools()
+    begin = time.process_time()
+    if fault is None:
+        await client.call_tool("tide")
+    else:
+        with pytest.raises(RemoteProtocolError, match=fault):
+            await client.call_tool("tide")
+    assert time.process_time() - begin < 2
+    await client.aclose()
+
+
+@pytest.mark.requirement("JSCH-06")
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$id": "http://[::1"}, "is not a URI"),
+        ({"$ref": "#/minimum/0", "minimum": 1}, "leads nowhere in the schema"),
+        ({"$ref": "http://127.0.0.1:9/x"}, "nothing is fetched"),
+        ({"pattern": "(?=a)"}, "can be searched in linear time"),
+        ({"pattern": r"(a)\1"}, "can be searched in linear time"),
+        ({"enum": list(range(200_000))}, r"limits.messages.schema_steps_max=100000"),
+        (functools.reduce(lambda it, _: {"not": it}, range(200), {}), "schema_depth_max=64"),
+    ],
+)
+async def test_results_are_not_checked_by_a_schema_that_cannot_be_used(
+    nursery, caplog, schema, reason
+):
+    tool = {**TIDE, "outputSchema": schema}
+    answers = {"tools/list": {"tools": [tool]}, "tools/call": gives({"metres": 1.5})}
+    client, _ = await stateless_client(nursery, answers=answers)
+    await client.list_tools()
+    for _ in range(2):
+        assert (await client.call_tool("tide")).structured_content == {"metres": 1.5}
+    (warning,) = [it.message for it in caplog.records if "are not checked" in it.message]
+    assert reason in warning
     await client.aclose()
 
 

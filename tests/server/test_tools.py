@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import time
 
 import msgspec
 import pytest
@@ -515,6 +516,28 @@ async def test_the_context_stands_anywhere(serve, declared):
         server.tool(name="x", **options)(lambda: "no arguments")
     asker = await serve(server)
     assert await asker.call("x") == {"first": "{}", "last": "{}", "none": "no arguments"}[declared]
+
+
+@pytest.mark.requirement("JSCH-09")
+@pytest.mark.parametrize("items", [1200, 5100, 200_000])
+async def test_arguments_that_cost_an_attacker_little_do_not_stop_a_server(serve, items):
+    server = Server("harbour")
+    schema = {
+        "type": "object",
+        "properties": {
+            "ports": {"type": "array", "uniqueItems": True},
+            "name": {"pattern": "^(a+)+$"},
+        },
+    }
+    server.tool(name="sail", input_schema=schema)(ignore)
+    asker = await serve(server)
+    arguments = {"ports": [{"a": it} for it in range(items)], "name": "a" * 40 + "b"}
+    begin = time.process_time()
+    error = await asker.error("tools/call", {"name": "sail", "arguments": arguments})
+    assert time.process_time() - begin < 2
+    assert error["code"] == -32602
+    text = "does not match" if items < 10_000 else r"limits.messages.schema_steps_max=100000"
+    assert text in error["message"]
 
 
 def _context_first(ctx: ThreadContext, given):

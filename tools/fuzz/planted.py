@@ -29,6 +29,7 @@ _WEBSOCKET: Final = "_transports/trio_websocket.py"
 _READER: Final = "_journal/reader.py"
 _TEMPLATES: Final = "_server/uri_templates.py"
 _SCHEMA: Final = "_protocol/json_schema.py"
+_KEYWORDS: Final = "_protocol/schema_keywords.py"
 _STATE: Final = "_server/sealed_state.py"
 
 PLANTED: Final[Sequence[Planted]] = (
@@ -160,6 +161,18 @@ PLANTED: Final[Sequence[Planted]] = (
         _TEMPLATES,
         "len(values) == len(pairs) and values.keys() <= set(self.names)",
         "len(values) == len(pairs)",
+    ),
+    Planted(
+        "schemas",
+        _SCHEMA,
+        "        except (RecursionError, TooDeep):",
+        "        except RecursionError:",
+    ),
+    Planted(
+        "schemas",
+        _KEYWORDS,
+        "    except OverflowError:\n        text = None",
+        "    except KeyError:\n        text = None",
     ),
     Planted(
         "sealed_states",

@@ -1,7 +1,8 @@
 """Compare the schemas that we generate with those of both official Python SDKs and of pydantic.
 
 `python tools/interop/schemas.py [--sdk-1 PYTHON] [--sdk-2 PYTHON]` prints each difference for about
-50 annotations, with the reason why it stays, and ends with status 1 if a difference has none. A PYTHON
+50 annotations, with the reason why it stays, and ends with status 1 if a difference has none. A
+PYTHON
 has `mcp` 1.x or 2.x; without the options they are the environments of `install.py`.
 """
 

@@ -1,0 +1,1204 @@
+"""The keywords of JSON Schema, each a function that checks one value and counts its own work.
+
+Each entry of a table in `KEYWORDS` reads a keyword of a schema, checks that its value is valid, and
+returns a function that checks values (`Check`), or None if the keyword checks nothing. Every check
+subtracts its work from `Run.steps_left` before it does it, so no schema and no value can require
+more than `limits.messages.schema_steps_max`. The count depends on the schema and the value alone.
+
+https://json-schema.org/draft/2020-12/json-schema-validation
+"""
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias, cast
+
+import attrs
+import msgspec
+
+
+class TooManySteps(Exception):  # noqa: N818 - caught in this package
+    """The check of a value, or the reading of a schema, needs more steps than allowed."""
+
+
+class TooDeep(Exception):  # noqa: N818 - caught in this package
+    """The check of a value needs more subschemas within one another than allowed."""
+
+
+@attrs.define(eq=False)
+class Run:
+    """The check of one value, or the reading of one schema: its remaining work and its position.
+
+    Attributes:
+        steps_left: Steps that remain.
+        depth_left: Subschemas that may still be entered within one another.
+        failures_max: Failures after which a check stops searching for more.
+        scope: The resources of the schema that the evaluation has entered, for `$dynamicRef`.
+    """
+
+    steps_left: int
+    depth_left: int
+    failures_max: int
+    scope: list["Resource"] = attrs.field(factory=list["Resource"])
+
+    def spend(self, steps: int) -> None:
+        """Count so many steps.
+
+        Raises:
+            TooManySteps: Fewer steps remain.
+        """
+        self.steps_left -= steps
+        if self.steps_left < 0:
+            raise TooManySteps
+
+
+@attrs.define(eq=False)
+class Failure:
+    """A keyword that a value does not satisfy.
+
+    Attributes:
+        text: The format of the error text; `{}` stands for the representation of an argument.
+        arguments: The values in the text.
+        path: The path of the failing value, innermost step first.
+    """
+
+    text: str
+    arguments: tuple[Any, ...] = ()
+    path: list[str | int] = attrs.field(factory=list[str | int])
+
+
+@attrs.frozen
+class Listed:
+    """Values that an error text lists one after another, without brackets."""
+
+    values: Sequence[Any]
+
+
+Failures: TypeAlias = "list[Failure] | None"
+Check: TypeAlias = Callable[[Run, Any], Failures]
+
+
+@attrs.define(eq=False)
+class Resource:
+    """A schema with a URI of its own, and the anchors in it."""
+
+    uri: str
+    root: "Subschema | None" = None
+    anchors: dict[str, "Subschema"] = attrs.field(factory=dict[str, "Subschema"])
+    dynamic_anchors: dict[str, "Subschema"] = attrs.field(factory=dict[str, "Subschema"])
+
+
+_NO_PARTS: Final[Mapping[str, Any]] = {}
+
+
+@attrs.define(eq=False)
+class Subschema:
+    """A part of a schema that is a schema itself.
+
+    Attributes:
+        source: The part, as given.
+        resource: The resource to which it belongs.
+        parent: The subschema in which it is, and `steps_below` the path from there.
+        checks: A check for each of its keywords that has one.
+        steps: The steps of entering it.
+        parts: The subschemas of its keywords, by keyword.
+    """
+
+    source: Mapping[str, Any] | bool
+    resource: Resource
+    parent: "Subschema | None" = None
+    steps_below: tuple[str | int, ...] = ()
+    checks: tuple[Check, ...] = ()
+    steps: int = 3
+    parts: Mapping[str, Any] = _NO_PARTS
+
+    def add(self, key: str, part: Any) -> None:
+        """Add what a keyword has in `parts`."""
+        if self.parts is _NO_PARTS:
+            self.parts = {}
+        cast("dict[str, Any]", self.parts)[key] = part
+
+    def failures(self, run: Run, value: Any) -> Failures:
+        """Return the failures of all keywords for a value; None or an empty list if it is valid."""
+        left = run.steps_left - self.steps
+        run.steps_left = left
+        if left < 0:
+            raise TooManySteps
+        if run.depth_left <= 0:
+            raise TooDeep
+        run.depth_left -= 1
+        is_entered = self.resource is not run.scope[-1]
+        if is_entered:
+            run.scope.append(self.resource)
+        found: Failures = None
+        for check in self.checks:
+            more = check(run, value)
+            if more:
+                if found is None:
+                    found = more
+                elif len(found) < run.failures_max:
+                    run.spend(len(more) >> 3)
+                    found += more
+        if is_entered:
+            run.scope.pop()
+        run.depth_left += 1
+        return found
+
+
+class Reader(Protocol):
+    """The part of the reader of schemas that keywords use."""
+
+    run: Run
+    dialect: str
+
+    def subschema(self, part: Any, parent: Subschema, *steps: str | int) -> Subschema:
+        """Return the subschema at these steps below another one."""
+        ...
+
+    def follow(self, reference: str, subschema: Subschema, keyword: str) -> list[Subschema]:
+        """Return a list that has the target of a reference, once all is read."""
+        ...
+
+    def invalid(self, subschema: Subschema, steps: Iterable[str | int], text: str) -> Exception:
+        """Return an error about the schema, to be raised."""
+        ...
+
+
+Keyword: TypeAlias = Callable[[Reader, Subschema, str, Any], Check | None]
+
+_NUMBERS: Final = (int, float)
+
+
+def _source(subschema: Subschema) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", subschema.source)
+
+
+def _expect(reader: Reader, subschema: Subschema, key: str, value: Any, kind: type) -> Any:
+    """Return the value of a keyword, which must be of a class."""
+    if value.__class__ is not kind:
+        name = {dict: "object", list: "array", str: "string", bool: "boolean"}[kind]
+        raise reader.invalid(subschema, [key], f"{_brief(value)} is not of type {name!r}")
+    return value
+
+
+def _brief(value: Any) -> str:
+    return representation(value, 80)
+
+
+def _below(failures: list[Failure], run: Run, key: str | int) -> list[Failure]:
+    """Add a step to the path of each failure."""
+    run.spend(4 * len(failures))
+    for failure in failures:
+        failure.path.append(key)
+    return failures
+
+
+def _check_all(run: Run, pairs: Iterable[tuple[str | int, Any, Subschema]]) -> Failures:
+    """Check members or items by a subschema each."""
+    found: list[Failure] = []
+    for key, value, subschema in pairs:
+        more = subschema.failures(run, value)
+        if more:
+            found += _below(more, run, key)
+            if len(found) >= run.failures_max:
+                break
+    return found
+
+
+# Values: types, equality, regular expressions, representations.
+
+_TYPES: Final[dict[str, frozenset[type]]] = {
+    "null": frozenset({type(None)}),
+    "boolean": frozenset({bool}),
+    "object": frozenset({dict}),
+    "array": frozenset({list}),
+    "number": frozenset({int, float}),
+    "integer": frozenset({int}),
+    "string": frozenset({str}),
+}
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_MAYBE_INTEGRAL: Final = re.compile(rb"[0-9]\.0|[0-9][eE]")
+
+
+def canonical(run: Run, value: Any) -> bytes:
+    """Return a text that is the same for equal JSON values, and for no others.
+
+    A text, because its hash is random: an attacker cannot find values with the same hash.
+    """
+    if value.__class__ is int:
+        run.spend(3 + (value.bit_length() >> 6))
+        return str(value).encode()
+    try:
+        text = _ENCODER.encode(value)
+    except OverflowError:
+        text = None
+    if text is not None:
+        run.spend(3 + (len(text) >> 5))
+        if _MAYBE_INTEGRAL.search(text) is None:
+            return text
+    run.spend(4)
+    return _ENCODER.encode(_with_integers(run, value))
+
+
+def _with_integers(run: Run, value: Any) -> Any:
+    """Return the value with 1 in place of 1.0, and with the text of large integers."""
+    run.spend(4)
+    if run.depth_left <= 0:
+        raise TooDeep
+    run.depth_left -= 1
+    result = value
+    if value.__class__ is int or (value.__class__ is float and value.is_integer()):
+        result = msgspec.Raw(str(int(value)))
+    elif value.__class__ is list:
+        result = [_with_integers(run, item) for item in value]
+    elif value.__class__ is dict:
+        result = {key: _with_integers(run, member) for key, member in value.items()}
+    run.depth_left += 1
+    return result
+
+
+_REGEX_BYTES_MAX: Final = 512 * 1024
+_ECMA_ESCAPE: Final = re.compile(
+    r"\\(?:u\{([0-9A-Fa-f]+)\}|u([0-9A-Fa-f]{4})|c([A-Za-z])|.)", re.DOTALL
+)
+
+
+@attrs.frozen(eq=False)
+class Pattern:
+    """A regular expression whose search takes time in proportion to the text.
+
+    RE2 has neither look-around nor back references, which cannot be searched in linear time.
+
+    Raises:
+        ValueError: RE2 cannot read the regular expression.
+    """
+
+    source: str
+    _compiled: Any = attrs.field(init=False)
+    _steps_per_byte: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        import re2 as library  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+
+        re2: Any = library
+        options = re2.Options()
+        options.max_mem = _REGEX_BYTES_MAX
+        options.log_errors = False
+        try:
+            compiled = re2.compile(_ECMA_ESCAPE.sub(_re2_escape, self.source), options)
+        except re2.error as error:
+            (text,) = error.args
+            reason = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+            raise ValueError(reason) from None
+        object.__setattr__(self, "_compiled", compiled)
+        # Measured: in the worst case, RE2 takes 11 ns for each byte and instruction.
+        object.__setattr__(self, "_steps_per_byte", compiled.programsize / 32)
+
+    @property
+    def reading_steps(self) -> int:
+        """The steps of compiling the pattern."""
+        return 200 + 2 * int(self._compiled.programsize)
+
+    def finds(self, run: Run, text: str) -> bool:
+        """Return whether a part of the text matches."""
+        encoded = text.encode("utf-8", "surrogatepass")
+        run.spend(16 + int(len(encoded) * self._steps_per_byte))
+        return self._compiled.search(encoded) is not None
+
+
+def _re2_escape(found: re.Match[str]) -> str:
+    """Return an escape of ECMA-262 as RE2 writes it."""
+    code = found[1] or found[2]
+    if found[3]:
+        code = f"{ord(found[3]) % 32:x}"
+    return rf"\x{{{code}}}" if code else found[0]
+
+
+def representation(value: Any, chars: int) -> str:
+    """Return the first characters, or a few more, of Python's representation of a JSON value."""
+    return "".join(_pieces(value, [chars], 32))
+
+
+def _pieces(value: Any, room: list[int], depth: int) -> Iterator[str]:
+    """Yield the pieces of a representation, until no room is left."""
+    if value.__class__ is dict or value.__class__ is list:
+        opening, closing = "{}" if value.__class__ is dict else "[]"
+        yield opening
+        for number, member in enumerate(value):
+            room[0] -= 1
+            if room[0] <= 0 or not depth:
+                yield "…"
+                break
+            yield ", " if number else ""
+            yield from _pieces(member, room, depth - 1)
+            if value.__class__ is dict:
+                yield ": "
+                yield from _pieces(value[member], room, depth - 1)
+        yield closing
+        return
+    if isinstance(value, str):
+        text = repr(value[: max(room[0], 1)])
+    elif isinstance(value, int) and value.bit_length() > 4 * max(room[0], 16):
+        text = f"0x{value >> (value.bit_length() - 64):x}…"
+    else:
+        text = repr(value)
+    room[0] -= len(text)
+    yield text
+
+
+def text_of(failure: Failure, chars: int) -> str:
+    """Return the text of a failure; of one that is longer than `chars`, at least so much."""
+    return failure.text.format(*(_argument(argument, chars) for argument in failure.arguments))
+
+
+def _argument(argument: Any, chars: int) -> str:
+    if not isinstance(argument, Listed):
+        return representation(argument, chars)
+    texts: list[str] = []
+    room = chars
+    for value in argument.values:
+        texts.append(representation(value, chars))
+        room -= len(texts[-1])
+        if room <= 0:
+            break
+    return ", ".join(texts)
+
+
+# Keywords for values of every type.
+
+
+def _type(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    names: list[Any] = value if value.__class__ is list else [value]
+    if not 0 < len(names) <= len(_TYPES):
+        raise reader.invalid(subschema, [key], f"{_brief(value)} is not a list of different types")
+    for name in names:
+        if not isinstance(name, str) or name not in _TYPES:
+            raise reader.invalid(subschema, [key], f"{_brief(name)} is not valid: no such type")
+    # Draft 4 is the only one for which 1.0 is not an integer.
+    return _type_check(tuple(names), has_integral_floats="draft-04" not in reader.dialect)
+
+
+@functools.lru_cache(maxsize=256)
+def _type_check(names: tuple[str, ...], *, has_integral_floats: bool) -> Check:
+    classes = frozenset[type]().union(*(_TYPES[name] for name in names))
+    is_float_allowed = has_integral_floats and "integer" in names and float not in classes
+    text = f"{{}} is not of type {', '.join(map(repr, names))}"
+
+    def check(_run: Run, instance: Any) -> Failures:
+        kind = instance.__class__
+        if kind in classes or (is_float_allowed and kind is float and instance.is_integer()):
+            return None
+        return [Failure(text, (instance,))]
+
+    return check
+
+
+def _enum(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    _expect(reader, subschema, key, value, list)
+    allowed = {canonical(reader.run, option) for option in value}
+
+    def check(run: Run, instance: Any) -> Failures:
+        if canonical(run, instance) in allowed:
+            return None
+        return [Failure("{} is not one of {}", (instance, value))]
+
+    return check
+
+
+def _const(reader: Reader, _subschema: Subschema, _key: str, value: Any) -> Check | None:
+    expected = canonical(reader.run, value)
+
+    def check(run: Run, instance: Any) -> Failures:
+        return (
+            None if canonical(run, instance) == expected else [Failure("{} was expected", (value,))]
+        )
+
+    return check
+
+
+# Keywords for numbers.
+
+
+_BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], Any], str]]] = {
+    "minimum": (operator.lt, "{} is less than the minimum of {}"),
+    "maximum": (operator.gt, "{} is greater than the maximum of {}"),
+    "exclusiveMinimum": (operator.le, "{} is less than or equal to the minimum of {}"),
+    "exclusiveMaximum": (operator.ge, "{} is greater than or equal to the maximum of {}"),
+}
+
+
+def _bound(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    if value.__class__ not in _NUMBERS:
+        raise reader.invalid(subschema, [key], f"{_brief(value)} is not of type 'number'")
+    fails, text = _BOUNDS[key]
+
+    def check(_run: Run, instance: Any) -> Failures:
+        if instance.__class__ in _NUMBERS and fails(instance, value):
+            return [Failure(text, (instance, value))]
+        return None
+
+    return check
+
+
+def _bound_draft_4(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read a bound that a second keyword, a boolean, excludes."""
+    exclusive = "exclusive" + key[0].upper() + key[1:]
+    if _source(subschema).get(exclusive, False) is not True:
+        return _bound(reader, subschema, key, value)
+    return _bound(reader, subschema, exclusive, value)
+
+
+def _multiple_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    if value.__class__ not in _NUMBERS or not 0 < value < float("inf"):
+        raise reader.invalid(subschema, [key], f"{_brief(value)} is not a number above 0")
+    value_bits = int(value).bit_length()
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ not in _NUMBERS:
+            return None
+        if instance.__class__ is int and value.__class__ is int:
+            run.spend(instance.bit_length() * value_bits >> 18)
+            is_multiple = instance % value == 0
+        else:
+            run.spend(40 + (value_bits >> 8))
+            is_multiple = _is_decimal_multiple(instance, value)
+        return None if is_multiple else [Failure("{} is not a multiple of {}", (instance, value))]
+
+    return check
+
+
+def _is_decimal_multiple(instance: float, value: float) -> bool:
+    """Return whether one number is a multiple of another, as both are written."""
+    try:
+        (digits, exponent), (divisor, divisor_exponent) = _decimal(instance), _decimal(value)
+    except ValueError:  # An infinite number; JSON has none.
+        return False
+    least = min(exponent, divisor_exponent)
+    scaled = digits * 10 ** (exponent - least)
+    is_multiple: bool = scaled % (divisor * 10 ** (divisor_exponent - least)) == 0
+    return is_multiple
+
+
+def _decimal(number: float) -> tuple[int, int]:
+    """Return the digits of a number as an integer, and the exponent of ten."""
+    if isinstance(number, int):
+        return number, 0
+    mantissa, _, exponent = repr(number).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    return int(whole + fraction), int(exponent or 0) - len(fraction)
+
+
+# Keywords for sizes.
+
+_SIZES: Final[dict[str, tuple[type, bool, str, str, int]]] = {
+    "minLength": (str, True, "is too short", "should be non-empty", 1),
+    "maxLength": (str, False, "is too long", "is expected to be empty", 0),
+    "minItems": (list, True, "is too short", "should be non-empty", 1),
+    "maxItems": (list, False, "is too long", "is expected to be empty", 0),
+    "minProperties": (dict, True, "does not have enough properties", "should be non-empty", 1),
+    "maxProperties": (dict, False, "has too many properties", "is expected to be empty", 0),
+}
+
+
+def _count(reader: Reader, subschema: Subschema, key: str) -> Any:
+    """Return the value of a keyword that must be a count."""
+    value = _source(subschema)[key]
+    if value.__class__ not in _NUMBERS or value != value // 1 or value < 0:
+        raise reader.invalid(subschema, [key], f"{_brief(value)} is not an integer of at least 0")
+    return value
+
+
+def _size(reader: Reader, subschema: Subschema, key: str, _value: Any) -> Check | None:
+    value = _count(reader, subschema, key)
+    kind, is_minimum, usual, special, special_value = _SIZES[key]
+    text = "{} " + (special if value == special_value else usual)
+
+    def check(_run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not kind:
+            return None
+        size = len(cast("list[Any]", instance))
+        fails = size < value if is_minimum else size > value
+        return [Failure(text, (instance,))] if fails else None
+
+    return check
+
+
+# Keywords for strings.
+
+
+def _compiled(reader: Reader, subschema: Subschema, steps: Sequence[str], source: Any) -> Pattern:
+    try:
+        pattern = Pattern(source)
+    except ValueError as error:
+        text = (
+            f"{_brief(source)} is not a regular expression that can be searched in linear time,"
+            f" without look-around and back references: {error}"
+        )
+        raise reader.invalid(subschema, steps, text) from None
+    reader.run.spend(pattern.reading_steps)
+    return pattern
+
+
+def _pattern(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    pattern = _compiled(reader, subschema, [key], _expect(reader, subschema, key, value, str))
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is str and not pattern.finds(run, instance):
+            return [Failure("{} does not match {}", (instance, value))]
+        return None
+
+    return check
+
+
+# Keywords for arrays.
+
+
+def _items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read `items` of 2020-12, for the items after those of `prefixItems`."""
+    prefix = _source(subschema).get("prefixItems", [])
+    return _rest_of_items(reader, subschema, key, value, len(prefix), "Expected at most")
+
+
+def _rest_of_items(
+    reader: Reader, subschema: Subschema, key: str, value: Any, prefix: int, words: str
+) -> Check | None:
+    rest = reader.subschema(value, subschema, key)
+    subschema.add(key, rest)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not list or len(instance) <= prefix:
+            return None
+        if value is False:
+            extra = instance[prefix:]
+            run.spend(len(extra) >> 4)
+            if words != "Expected at most":
+                verb = "was" if len(extra) == 1 else "were"
+                return [Failure(f"{words} ({{}} {verb} unexpected)", (Listed(extra),))]
+            noun = "items" if prefix != 1 else "item"
+            text = f"{words} {prefix} {noun} but found {len(extra)} extra: {{}}"
+            return [Failure(text, (extra if len(extra) != 1 else extra[0],))]
+        return _check_all(
+            run, ((index, instance[index], rest) for index in range(prefix, len(instance)))
+        )
+
+    return check
+
+
+def _prefix_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    _expect(reader, subschema, key, value, list)
+    prefix = [reader.subschema(part, subschema, key, number) for number, part in enumerate(value)]
+    subschema.add(key, prefix)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not list:
+            return None
+        pairs = zip(instance, prefix, strict=False)
+        return _check_all(run, ((index, item, part) for index, (item, part) in enumerate(pairs)))
+
+    return check
+
+
+def _items_by_form(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read `items` of the dialects before 2020-12: a schema for all, or a list of schemas."""
+    if isinstance(value, list):
+        return _prefix_items(reader, subschema, key, value)
+    return _rest_of_items(reader, subschema, key, value, 0, "Expected at most")
+
+
+def _additional_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    items: Any = _source(subschema).get("items")
+    if items.__class__ is not list:
+        reader.subschema(value, subschema, key)
+        return None
+    words = "Additional items are not allowed"
+    return _rest_of_items(reader, subschema, key, value, len(items), words)
+
+
+def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    part = reader.subschema(value, subschema, key)
+    has_counts = "2019-09" in reader.dialect or "2020-12" in reader.dialect
+    if "2020-12" in reader.dialect:
+        subschema.add(key, part)  # Items that match are evaluated.
+    least = most = None
+    if has_counts and "minContains" in _source(subschema):
+        least = _count(reader, subschema, "minContains")
+    if has_counts and "maxContains" in _source(subschema):
+        most = _count(reader, subschema, "maxContains")
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not list:
+            return None
+        matches = 0
+        for item in instance:
+            if not part.failures(run, item):
+                matches += 1
+                if most is not None and matches > most:
+                    text = "Too many items match the given schema (expected at most {})"
+                    return [Failure(text, (most,))]
+        if matches >= (1 if least is None else least):
+            return None
+        if not has_counts:
+            return [Failure("None of {} are valid under the given schema", (instance,))]
+        if not matches:
+            return [Failure("{} does not contain items matching the given schema", (instance,))]
+        text = "Too few items match the given schema (expected at least {} but only {} matched)"
+        return [Failure(text, (least, matches))]
+
+    return check
+
+
+def _unique_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    if not _expect(reader, subschema, key, value, bool):
+        return None
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not list:
+            return None
+        run.spend(len(instance))
+        seen = {canonical(run, item) for item in instance}
+        if len(seen) == len(instance):
+            return None
+        return [Failure("{} has non-unique elements", (instance,))]
+
+    return check
+
+
+# Keywords for objects.
+
+
+def _subschemas(reader: Reader, subschema: Subschema, key: str, value: Any) -> dict[str, Subschema]:
+    """Read a keyword whose value is an object of schemas."""
+    _expect(reader, subschema, key, value, dict)
+    parts = {name: reader.subschema(part, subschema, key, name) for name, part in value.items()}
+    subschema.add(key, parts)
+    return parts
+
+
+def _properties(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    properties = _subschemas(reader, subschema, key, value)
+    subschema.steps += len(properties) >> 3
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not dict:
+            return None
+        found: list[Failure] = []
+        for name, part in properties.items():
+            if name in instance:
+                more = part.failures(run, instance[name])
+                if more:
+                    found += _below(more, run, name)
+                    if len(found) >= run.failures_max:
+                        break
+        return found
+
+    return check
+
+
+def _patterns(reader: Reader, subschema: Subschema, source: Any) -> list[tuple[Pattern, str]]:
+    key = "patternProperties"
+    _expect(reader, subschema, key, source, dict)
+    # Two keywords use them; they are compiled once.
+    if "patterns" not in subschema.parts:
+        compiled = [(_compiled(reader, subschema, [key, name], name), name) for name in source]
+        subschema.add("patterns", compiled)
+    patterns: list[tuple[Pattern, str]] = subschema.parts["patterns"]
+    return patterns
+
+
+def _pattern_properties(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    patterns = _patterns(reader, subschema, value)
+    parts = _subschemas(reader, subschema, key, value)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not dict:
+            return None
+        return _check_all(
+            run,
+            (
+                (name, member, parts[source])
+                for pattern, source in patterns
+                for name, member in instance.items()
+                if pattern.finds(run, name)
+            ),
+        )
+
+    return check
+
+
+def _additional_properties(
+    reader: Reader, subschema: Subschema, key: str, value: Any
+) -> Check | None:
+    part = reader.subschema(value, subschema, key)
+    subschema.add(key, part)
+    source = _source(subschema)
+    known = frozenset[str](
+        _expect(reader, subschema, "properties", source.get("properties", {}), dict)
+    )
+    given = source.get("patternProperties")
+    patterns = [] if given is None else _patterns(reader, subschema, given)
+    sources = sorted(name for _, name in patterns)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not dict or value is True:
+            return None
+        run.spend(len(instance))
+        extras = [
+            name
+            for name in instance
+            if name not in known and not any(pattern.finds(run, name) for pattern, _ in patterns)
+        ]
+        if value is not False:
+            return _check_all(run, ((name, instance[name], part) for name in extras))
+        if not extras:
+            return None
+        run.spend(2 * len(extras))
+        names = Listed(sorted(extras))
+        if patterns:
+            verb = "does" if len(extras) == 1 else "do"
+            text = f"{{}} {verb} not match any of the regexes: {{}}"
+            return [Failure(text, (names, Listed(sources)))]
+        verb = "was" if len(extras) == 1 else "were"
+        return [
+            Failure(f"Additional properties are not allowed ({{}} {verb} unexpected)", (names,))
+        ]
+
+    return check
+
+
+def _property_names(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    part = reader.subschema(value, subschema, key)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not dict:
+            return None
+        found: list[Failure] = []
+        for name in instance:
+            found += part.failures(run, name) or ()
+            if len(found) >= run.failures_max:
+                break
+        return found
+
+    return check
+
+
+def _names(reader: Reader, subschema: Subschema, steps: Sequence[str], value: Any) -> list[str]:
+    """Return the value of a keyword that must be an array of strings."""
+    if value.__class__ is not list:
+        raise reader.invalid(subschema, steps, f"{_brief(value)} is not of type 'array'")
+    names: list[str] = value
+    reader.run.spend(len(names))
+    for name in names:
+        if name.__class__ is not str:
+            raise reader.invalid(subschema, steps, f"{_brief(name)} is not of type 'string'")
+    return names
+
+
+def _required(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    names = _names(reader, subschema, [key], value)
+    subschema.steps += len(names) >> 2
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not dict:
+            return None
+        missing = [name for name in names if name not in instance]
+        run.spend(len(missing))
+        return [
+            Failure("{} is a required property", (name,)) for name in missing[: run.failures_max]
+        ]
+
+    return check
+
+
+def _dependencies(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read what a present property requires: other properties, or that a schema is satisfied."""
+    _expect(reader, subschema, key, value, dict)
+    names: dict[str, list[str]] = {}
+    parts: dict[str, Subschema] = {}
+    for name, needed in value.items():
+        if key == "dependentRequired" or (key == "dependencies" and isinstance(needed, list)):
+            names[name] = _names(reader, subschema, [key, name], needed)
+        else:
+            parts[name] = reader.subschema(needed, subschema, key, name)
+    subschema.add(key, parts)
+    subschema.steps += len(value) >> 2
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not dict:
+            return None
+        found: list[Failure] = []
+        for name, needed in names.items():
+            if name in instance:
+                run.spend(len(needed))
+                found += (
+                    Failure("{} is a dependency of {}", (each, name))
+                    for each in needed
+                    if each not in instance
+                )
+        for name, part in parts.items():
+            if name in instance and len(found) < run.failures_max:
+                found += part.failures(run, instance) or ()
+        return found
+
+    return check
+
+
+# Keywords that apply subschemas to the same value.
+
+
+def _branches(reader: Reader, subschema: Subschema, key: str, value: Any) -> list[Subschema]:
+    _expect(reader, subschema, key, value, list)
+    if not value:
+        raise reader.invalid(subschema, [key], "[] should be non-empty")
+    branches = [reader.subschema(part, subschema, key, number) for number, part in enumerate(value)]
+    subschema.add(key, branches)
+    return branches
+
+
+def _all_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    branches = _branches(reader, subschema, key, value)
+
+    def check(run: Run, instance: Any) -> Failures:
+        found: list[Failure] = []
+        for branch in branches:
+            found += branch.failures(run, instance) or ()
+            if len(found) >= run.failures_max:
+                break
+        return found
+
+    return check
+
+
+def _any_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    branches = _branches(reader, subschema, key, value)
+
+    def check(run: Run, instance: Any) -> Failures:
+        for branch in branches:
+            if not branch.failures(run, instance):
+                return None
+        return [Failure("{} is not valid under any of the given schemas", (instance,))]
+
+    return check
+
+
+def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    branches = _branches(reader, subschema, key, value)
+
+    def check(run: Run, instance: Any) -> Failures:
+        valid = [branch.source for branch in branches if not branch.failures(run, instance)]
+        if len(valid) == 1:
+            return None
+        if not valid:
+            return [Failure("{} is not valid under any of the given schemas", (instance,))]
+        return [Failure("{} is valid under each of {}", (instance, Listed([*valid[1:], valid[0]])))]
+
+    return check
+
+
+def _not(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    part = reader.subschema(value, subschema, key)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if part.failures(run, instance):
+            return None
+        return [Failure("{} should not be valid under {}", (instance, value))]
+
+    return check
+
+
+def _part(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read a schema that another keyword applies, as `if` applies `then` and `else`."""
+    subschema.add(key, reader.subschema(value, subschema, key))
+    return None
+
+
+def _if(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    condition = reader.subschema(value, subschema, key)
+    subschema.add(key, condition)
+    parts = subschema.parts
+
+    def check(run: Run, instance: Any) -> Failures:
+        chosen = parts.get("else" if condition.failures(run, instance) else "then")
+        return None if chosen is None else chosen.failures(run, instance)
+
+    return check
+
+
+def _definitions(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read schemas that apply where they are referred to."""
+    _subschemas(reader, subschema, key, value)
+    return None
+
+
+# References.
+
+
+def _reference(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    target = reader.follow(_expect(reader, subschema, key, value, str), subschema, key)
+    subschema.add(key, target)
+
+    def check(run: Run, instance: Any) -> Failures:
+        return target[0].failures(run, instance)
+
+    return check
+
+
+def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read a reference that the outermost resource with the same dynamic anchor answers.
+
+    https://json-schema.org/draft/2020-12/json-schema-core#name-dynamic-references-with-dyn
+    """
+    target = reader.follow(_expect(reader, subschema, key, value, str), subschema, key)
+    name = "" if key == "$recursiveRef" else value.partition("#")[2]
+
+    def dynamic_target(run: Run) -> Subschema:
+        found = target[0]
+        if found.resource.dynamic_anchors.get(name) is not found:
+            return found
+        run.spend(len(run.scope) >> 2)
+        return next(
+            (it.dynamic_anchors[name] for it in run.scope if name in it.dynamic_anchors), found
+        )
+
+    subschema.add(key, dynamic_target)
+
+    def check(run: Run, instance: Any) -> Failures:
+        return dynamic_target(run).failures(run, instance)
+
+    return check
+
+
+# Keywords for members and items that no other keyword has evaluated.
+
+
+def _applied(subschema: Subschema, run: Run, instance: Any) -> Iterator[Subschema]:
+    """Yield the subschemas that apply to the same value, and that it satisfies."""
+    parts = subschema.parts
+    yield from parts.get("$ref", ())
+    for key in ("$dynamicRef", "$recursiveRef"):
+        if key in parts:
+            yield parts[key](run)
+    yield from parts.get("allOf", ())
+    for key in ("anyOf", "oneOf"):
+        for branch in parts.get(key, ()):
+            if not branch.failures(run, instance):
+                yield branch
+    if "if" in parts:
+        is_satisfied = not parts["if"].failures(run, instance)
+        if is_satisfied:
+            yield parts["if"]
+        chosen = parts.get("then" if is_satisfied else "else")
+        if chosen is not None:
+            yield chosen
+    for name, part in parts.get("dependentSchemas", {}).items():
+        run.spend(1)
+        if name in instance:
+            yield part
+
+
+_Own: TypeAlias = Callable[[Subschema, Run, Any], set[Any]]
+
+
+def _evaluated(
+    subschema: Subschema,
+    run: Run,
+    instance: Any,
+    own: _Own,
+    skipped: str = "",
+) -> set[Any]:
+    """Return the members or items that a subschema evaluates, itself or by those it applies.
+
+    `own` returns those that its own keywords evaluate; one of these is skipped.
+    """
+    run.spend(16 + len(instance))
+    if run.depth_left <= 0:
+        raise TooDeep
+    run.depth_left -= 1
+    parts = subschema.parts
+    if any(key in parts and key != skipped for key in _EVALUATE_ALL[own]):
+        found = set[Any](instance if instance.__class__ is dict else range(len(instance)))
+    else:
+        found = own(subschema, run, instance)
+        for applied in _applied(subschema, run, instance):
+            found |= _evaluated(applied, run, instance, own)
+    run.depth_left += 1
+    return found
+
+
+def _own_properties(subschema: Subschema, run: Run, instance: Any) -> set[Any]:
+    properties = subschema.parts.get("properties", {})
+    patterns = subschema.parts.get("patterns", ())
+    return {
+        name
+        for name in instance
+        if name in properties or any(pattern.finds(run, name) for pattern, _ in patterns)
+    }
+
+
+def _own_items(subschema: Subschema, run: Run, instance: Any) -> set[Any]:
+    parts = subschema.parts
+    items = parts.get("items", ())
+    if isinstance(items, Subschema):
+        return set(range(len(instance)))
+    prefix = parts.get("prefixItems", items)
+    found = set(range(min(len(prefix), len(instance))))
+    if "contains" in parts:
+        contains = parts["contains"]
+        found |= {index for index, it in enumerate(instance) if not contains.failures(run, it)}
+    return found
+
+
+_EVALUATE_ALL: Final[Mapping[_Own, Sequence[str]]] = {
+    _own_properties: ("additionalProperties", "unevaluatedProperties"),
+    _own_items: ("additionalItems", "unevaluatedItems"),
+}
+
+
+def _unevaluated_properties(
+    reader: Reader, subschema: Subschema, key: str, value: Any
+) -> Check | None:
+    part = reader.subschema(value, subschema, key)
+    subschema.add(key, part)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not dict or value is True:
+            return None
+        evaluated = _evaluated(subschema, run, instance, _own_properties, key)
+        run.spend(len(instance))
+        names = [
+            name
+            for name in instance
+            if name not in evaluated and part.failures(run, instance[name])
+        ]
+        if not names:
+            return None
+        verb = "was" if len(names) == 1 else "were"
+        if value is not False:
+            text = (
+                "Unevaluated properties are not valid under the given schema"
+                f" ({{}} {verb} unevaluated and invalid)"
+            )
+            return [Failure(text, (Listed(names),))]
+        run.spend(len(names))
+        text = f"Unevaluated properties are not allowed ({{}} {verb} unexpected)"
+        return [Failure(text, (Listed(sorted(names)),))]
+
+    return check
+
+
+def _unevaluated_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    part = reader.subschema(value, subschema, key)
+    subschema.add(key, part)
+
+    def check(run: Run, instance: Any) -> Failures:
+        if instance.__class__ is not list or value is True:
+            return None
+        evaluated = _evaluated(subschema, run, instance, _own_items, key)
+        run.spend(len(instance))
+        items = [
+            item
+            for index, item in enumerate(instance)
+            if index not in evaluated and part.failures(run, item)
+        ]
+        if not items:
+            return None
+        verb = "was" if len(items) == 1 else "were"
+        text = f"Unevaluated items are not allowed ({{}} {verb} unexpected)"
+        return [Failure(text, (Listed(items),))]
+
+    return check
+
+
+# Keywords that check nothing, whose values are checked.
+
+
+def _text(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    _expect(reader, subschema, key, value, str)
+    return None
+
+
+def _flag(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    _expect(reader, subschema, key, value, bool)
+    return None
+
+
+def _array(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    _expect(reader, subschema, key, value, list)
+    return None
+
+
+# The dialects.
+
+_DRAFT_4: Final[Mapping[str, Keyword]] = {
+    **dict.fromkeys(("$schema", "title", "description", "format"), _text),
+    **dict.fromkeys(_SIZES, _size),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _flag),
+    **dict.fromkeys(("minimum", "maximum"), _bound_draft_4),
+    "$ref": _reference,
+    "definitions": _definitions,
+    "type": _type,
+    "enum": _enum,
+    "multipleOf": _multiple_of,
+    "pattern": _pattern,
+    "items": _items_by_form,
+    "additionalItems": _additional_items,
+    "uniqueItems": _unique_items,
+    "properties": _properties,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "required": _required,
+    "dependencies": _dependencies,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    "not": _not,
+}
+
+_DRAFT_6: Final[Mapping[str, Keyword]] = {
+    **_DRAFT_4,
+    **dict.fromkeys(_BOUNDS, _bound),
+    "examples": _array,
+    "const": _const,
+    "contains": _contains,
+    "propertyNames": _property_names,
+}
+
+_DRAFT_7: Final[Mapping[str, Keyword]] = {
+    **_DRAFT_6,
+    **dict.fromkeys(("$comment", "contentEncoding", "contentMediaType"), _text),
+    **dict.fromkeys(("readOnly", "writeOnly"), _flag),
+    "if": _if,
+    "then": _part,
+    "else": _part,
+}
+
+_DRAFT_2019_09: Final[Mapping[str, Keyword]] = {
+    **{key: keyword for key, keyword in _DRAFT_7.items() if key != "dependencies"},
+    "deprecated": _flag,
+    "$recursiveRef": _dynamic_reference,
+    "$defs": _definitions,
+    "dependentRequired": _dependencies,
+    "dependentSchemas": _dependencies,
+    "contentSchema": _part,
+    "unevaluatedItems": _unevaluated_items,
+    "unevaluatedProperties": _unevaluated_properties,
+}
+
+_NOT_IN_2020_12: Final = ("$recursiveRef", "additionalItems")
+
+_DRAFT_2020_12: Final[Mapping[str, Keyword]] = {
+    **{key: keyword for key, keyword in _DRAFT_2019_09.items() if key not in _NOT_IN_2020_12},
+    "$dynamicRef": _dynamic_reference,
+    "items": _items,
+    "prefixItems": _prefix_items,
+}
+
+KEYWORDS: Final[Mapping[str, Mapping[str, Keyword]]] = {
+    "https://json-schema.org/draft/2020-12/schema": _DRAFT_2020_12,
+    "https://json-schema.org/draft/2019-09/schema": _DRAFT_2019_09,
+    "http://json-schema.org/draft-07/schema": _DRAFT_7,
+    "http://json-schema.org/draft-06/schema": _DRAFT_6,
+    "http://json-schema.org/draft-04/schema": _DRAFT_4,
+}
+"""The keywords of each supported dialect, by its URI."""
