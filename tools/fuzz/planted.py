@@ -171,8 +171,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "schemas",
         _KEYWORDS,
-        "    except OverflowError:\n        text = None",
-        "    except KeyError:\n        text = None",
+        "        except re2.error as error:",
+        "        except KeyError as error:",
     ),
     Planted(
         "sealed_states",
