@@ -446,9 +446,7 @@ async def test_a_client_of_a_url_opens_a_new_session_without_the_old_id():
     ):
         await client.call_tool("add")
         server.session = "s-2"
-        with contextlib.suppress(
-            ConnectionLost
-        ):  # reports the end of the session
+        with contextlib.suppress(ConnectionLost):  # reports the end of the session
             await client.call_tool("add")
         await client.call_tool("add")
 
