@@ -897,7 +897,7 @@ def test_all_divergences_of_several_recordings_are_printed_below_the_table(invok
     assert "2 divergences in 2 requests" in shown.stdout
 
 
-def test_what_handlers_print_is_not_in_the_report(invoke, shop):
+def test_output_of_handlers_is_not_in_the_report(invoke, shop):
     shown = invoke("replay", shop.path, shop.target)
     assert shown.exit_code == 0
     assert shown.stdout.startswith("the same, byte for byte")

@@ -221,7 +221,7 @@ async def test_the_model_of_the_client_is_asked(connect):
         assert await call(client, "test_sampling", prompt="Why?") == "LLM response: Why?"
 
 
-async def test_what_the_client_reports_on_the_way_to_an_answer_is_logged(connect):
+async def test_reports_of_the_client_before_its_answer_are_logged(connect):
     told = []
 
     async def thoughtful(params, report):
@@ -325,7 +325,7 @@ async def test_lists_change_and_change_back(connect, kind):
     assert changed == [kind, kind]
 
 
-async def test_what_was_added_can_be_used(connect):
+async def test_an_added_tool_resource_and_prompt_can_be_used(connect):
     async with connect() as client:
         for kind in ("tool", "resource", "prompt"):
             await call(client, f"test_trigger_{kind}_change")

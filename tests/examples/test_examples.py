@@ -111,7 +111,7 @@ def lines(path):
 
 
 @pytest.mark.usefixtures("only_our_handlers")
-def test_what_is_logged_is_in_the_file_as_json_when_the_block_ends(tmp_path):
+def test_log_records_are_in_the_file_as_json_when_the_block_ends(tmp_path):
     path = tmp_path / "server.log"
     with configure_logging(path):
         logger.info("%d rows of %s", 3, "blåbær\n")

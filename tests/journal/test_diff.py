@@ -173,7 +173,7 @@ def test_the_random_seed_is_ignored():
     assert diff(proxied(*SERVER), proxied(*SERVER, seed=2)) == []
 
 
-def test_a_notification_more_does_not_make_what_follows_differ():
+def test_an_additional_notification_is_the_only_difference():
     (one,) = diff(proxied(*SERVER[:1], *SERVER[2:]), proxied(*SERVER))
     assert (one.what, one.kind, one.right) == ("extra", "out", 2)
 

@@ -209,7 +209,7 @@ def test_descriptors_are_counted():
         os.close(end)
 
 
-def test_what_is_left_is_a_complaint_unless_it_is_nothing_or_less():
+def test_remaining_resources_are_a_problem():
     baseline = Resources(5, 9)
     assert Resources(5, 9).excess_over(baseline).problem() == ""
     assert Resources(4, 8).excess_over(baseline).problem() == ""
@@ -292,7 +292,7 @@ WELL = AttackResult(
 )
 
 
-def test_what_was_withstood_is_no_complaint(capsys):
+def test_an_expected_outcome_is_no_problem(capsys):
     assert measurements.report([WELL, attrs.evolve(WELL, target="hypercorn")], "attacks", 1.0)
     out = capsys.readouterr().out
     assert out.count("400 x2") == 2

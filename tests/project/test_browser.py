@@ -164,7 +164,7 @@ def with_page_report(outcome, **more):
     return attrs.evolve(outcome, page_report={**outcome.page_report, **more})
 
 
-def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, capsys):
+def test_an_expected_outcome_of_a_page_is_no_problem(visiting, answered, rejected, capsys):
     assert [*answered.problems(), *rejected.problems()] == []
     assert visiting.report([answered, rejected], 1.0)
     out = capsys.readouterr().out

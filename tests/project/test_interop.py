@@ -98,7 +98,7 @@ def test_there_is_a_row_for_each_method_and_each_side_that_may_send_it(protocol_
     }
 
 
-async def test_what_passed_is_counted_by_direction(recording):
+async def test_messages_are_counted_by_direction(recording):
     session_counts = count_session(recording)
     assert session_counts.protocol_version == "2024-11-05"
     assert session_counts.failures == []
@@ -167,7 +167,7 @@ async def test_questions_in_results_are_counted_as_the_requests_that_they_stand_
     assert not {"questions by URL", "subscription ids", "audio"} & seen
 
 
-async def test_what_we_say_and_the_protocol_version_does_not_know_is_a_failure(recording):
+async def test_a_message_that_the_protocol_version_lacks_is_a_failure(recording):
     lines = recording.read_text().splitlines(keepends=True)
     answer = next(place for place, line in enumerate(lines) if '"content"' in line)
     lines[answer] = lines[answer].replace('"content"', '"structuredContent":3,"content"', 1)

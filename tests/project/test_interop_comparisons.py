@@ -218,7 +218,7 @@ def test_differences_from_the_recording_are_found(received, found):
     assert difference.startswith(found[0])
 
 
-def test_what_is_not_expected_and_what_does_not_come_is_named():
+def test_unexpected_and_missing_outcomes_are_named():
     assert unexpected(["a", "b"], ["b", "c"]) == ["not expected: a", "missing: c"]
 
 

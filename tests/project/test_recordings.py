@@ -75,7 +75,7 @@ def test_secrets_and_names_are_found(what):
         assert found(f"before {text} after") == [what]
 
 
-def test_what_is_no_secret_is_not_found():
+def test_values_that_are_no_secrets_are_not_found():
     line = '"progressToken":"progress 1","method":"roots/list","uri":"file:///tmp/x" ada@example.org /rootless'
     assert found(line) == []
 

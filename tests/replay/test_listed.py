@@ -84,7 +84,7 @@ def diverged(path, server):
         ("template", "one", 'the resource template "shelf://one/{name}"'),
     ],
 )
-def test_a_request_that_used_what_changed_diverges(recorded, use, change, named):
+def test_a_request_that_used_a_change_diverges(recorded, use, change, named):
     path = recorded(USES["tool"], USES[use])
     assert replay(path, make_server()).list_changes == ()
     server = make_server(changed=[change])
@@ -96,7 +96,7 @@ def test_a_request_that_used_what_changed_diverges(recorded, use, change, named)
     assert replay(path, server, mode="outbound").list_changes == (f"{named} was changed",)
 
 
-def test_what_changed_without_being_used_is_reported(recorded):
+def test_a_change_that_was_not_used_is_reported(recorded):
     path = recorded(USES["tool"])
     report = replay(path, make_server(changed=["other", "all"], adds=True))
     assert report.list_changes == (

@@ -178,7 +178,7 @@ def test_an_unknown_kind_is_skipped_with_a_note(desk, world, path, tmp_path):
     assert "'new'" in report.notes[0]
 
 
-def test_a_gap_ends_what_can_be_replayed(desk, world, path, tmp_path):
+def test_a_replay_ends_at_a_gap(desk, world, path, tmp_path):
     def cut_by_gap(lines):
         gap = b'{"n":20,"k":"gap","t":1,"f":{"reason":"disk full"}}\n'
         return [*lines[:20], gap, *lines[30:]]

@@ -105,7 +105,7 @@ def test_clocks_and_random_numbers_are_captured(recorded):
 
 
 @pytest.mark.parametrize("name", ["open", "environ", "urandom", "platform.node"])
-def test_what_only_reads_is_done_and_named(recorded, name):
+def test_a_call_that_only_reads_is_made_and_named(recorded, name):
     source, target = NAMED[name]
     path, folder, result = recorded(source)
     assert isinstance(result, CallToolResult)
@@ -134,7 +134,7 @@ def test_what_only_reads_is_done_and_named(recorded, name):
         "thread",
     ],
 )
-def test_what_changes_the_outside_is_blocked(recorded, name):
+def test_a_call_that_changes_anything_outside_is_blocked(recorded, name):
     path, folder, result = recorded(BLOCKED[name])
     assert isinstance(result, CallToolResult)
     assert notes_of(path)

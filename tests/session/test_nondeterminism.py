@@ -439,7 +439,7 @@ open("log.txt", "a").close()
 """
 
 
-def test_what_a_module_does_when_it_is_imported_is_noted(tmp_path, monkeypatch):
+def test_calls_at_the_import_of_a_module_are_noted(tmp_path, monkeypatch):
     library = tmp_path / "site-packages"
     library.mkdir()
     (library / "wheel_of_fortune.py").write_text("import os\nPROCESS = os.getpid()\n")

@@ -637,7 +637,7 @@ def test_an_exception_without_a_text_is_recorded_all_the_same():
     assert msgspec.json.decode(recorded(Unsayable()))["text"] == ""
 
 
-def test_what_cannot_be_rebuilt_is_logged_once(caplog, monkeypatch):
+def test_a_value_that_cannot_be_rebuilt_is_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(recorded_errors, "_logged", set())
     with caplog.at_level(logging.WARNING, "mcp_trio"):
         for _ in range(3):

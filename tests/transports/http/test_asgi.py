@@ -695,7 +695,7 @@ async def test_a_disconnected_client_is_neither_accepted_nor_rejected(caplog):
     assert not caplog.records
 
 
-async def test_what_the_application_raises_is_logged(caplog):
+async def test_an_exception_of_the_application_is_logged(caplog):
     async def fail(_upgrade):
         raise ValueError("ouch")
 

@@ -1361,7 +1361,7 @@ async def test_a_rejection_is_the_last_answer_of_its_connection(connect_native_u
 @pytest.mark.parametrize(
     ("error", "is_logged"), [(ValueError, True), (trio.BrokenResourceError, False)]
 )
-async def test_what_the_application_raises_ends_the_connection(
+async def test_an_exception_of_the_application_ends_the_connection(
     connect_native_upgrade, caplog, error, is_logged
 ):
     async def fail(_upgrade):
