@@ -290,13 +290,16 @@ class HttpLimits(_Options):
 
 @attrs.frozen(kw_only=True, repr=False)
 class WebSocketLimits(_Options):
-    """Limits on WebSocket connections whose peer is silent."""
+    """Limits on WebSocket connections, and on a peer that is silent."""
 
     ping_interval_seconds: float = 20.0
     """Seconds without a frame from the peer after which a ping is sent."""
 
     pong_seconds: float = 20.0
     """Seconds in which the pong has to arrive."""
+
+    fragments_max: int = 10_000
+    """Fragments of one message; more close the connection (1009)."""
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -165,7 +165,9 @@ class CloseCode(IntEnum):
     ABNORMAL_CLOSURE = 1006  # never sent: the connection ended without a close frame
     INVALID_PAYLOAD = 1007  # the peer sent text that is not UTF-8
     POLICY_VIOLATION = 1008  # never sent: clients are rejected before the upgrade
-    MESSAGE_TOO_BIG = 1009  # never sent: a message over `limits.messages.bytes_max` is answered
+    MESSAGE_TOO_BIG = (
+        1009  # too many fragments; a message over `limits.messages.bytes_max` is answered
+    )
     INTERNAL_ERROR = 1011  # an error in this package, or a peer that does not respond
     SERVICE_RESTART = 1012  # never sent
     TRY_AGAIN_LATER = 1013  # never sent: clients over a limit are rejected before the upgrade
@@ -192,6 +194,7 @@ _VIOLATIONS: Final[Mapping[int, str]] = {
     CloseCode.PROTOCOL_ERROR: "violated the WebSocket protocol",
     CloseCode.UNSUPPORTED_DATA: "sent a binary message; MCP uses text messages",
     CloseCode.INVALID_PAYLOAD: "sent text that is not UTF-8",
+    CloseCode.MESSAGE_TOO_BIG: "sent a message in too many fragments",
     CloseCode.INTERNAL_ERROR: (
         "did not respond in time"
         " (limits.websocket.ping_interval_seconds, limits.websocket.pong_seconds)"

@@ -275,7 +275,9 @@ class WireStream(trio.abc.HalfCloseableStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return received bytes; empty at end of file."""
         received = self._wire.received
-        if not received:
+        if received:
+            await trio.lowlevel.checkpoint()
+        else:
             await self._wire.receive()
         return self._wire.take(len(received) if max_bytes is None else max_bytes)
 

@@ -60,6 +60,11 @@ _CLOSE_FRAME: Final = b"\x88"
 _ANSWER_BYTES_MAX: Final = MIB
 
 
+# The most that is read between two checkpoints. It may hold a frame in every 6 bytes, each of which
+# takes about 15 microseconds.
+_READ_BYTES_MAX: Final = 16 * 1024
+
+
 @attrs.define(eq=False)
 class WatchedStream(trio.abc.Stream):
     """The stream that trio-websocket uses: it observes both directions of a connection.
@@ -261,17 +266,25 @@ class _Messages:
     """The queue of received messages, in place of trio-websocket's."""
 
     message_bytes_max: int
+    fragments_max: int
     inbox: ReceivedQueue
-    has_binary: bool = attrs.field(default=False, init=False)
+    ending: SocketEnded | None = attrs.field(default=None, init=False)
+    has_flood: bool = attrs.field(default=False, init=False)
     _held: bytearray = attrs.field(factory=bytearray, init=False)
+    _fragments: int = attrs.field(default=0, init=False)
     _is_skipping: bool = attrs.field(default=False, init=False)
 
     async def take(self, event: TextMessage | BytesMessage) -> None:
         """Queue a message, or a piece of one; wait for room before trio-websocket reads on."""
         if isinstance(event, BytesMessage):
-            self.has_binary = True
-            self.inbox.end()
+            self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True))
             return
+        self._fragments = 0 if event.message_finished else self._fragments + 1
+        if self._fragments >= self.fragments_max:
+            reason = f"limits.websocket.fragments_max={self.fragments_max}"
+            self._end(SocketEnded(CloseCode.MESSAGE_TOO_BIG, reason, is_ours=True))
+            self.has_flood = True
+            await trio.sleep_forever()  # `close` cancels the reader, which parses no more of it
         if not self._is_skipping:
             self._held += event.data.encode()
             if event.message_finished or len(self._held) > self.message_bytes_max:
@@ -279,6 +292,10 @@ class _Messages:
         if event.message_finished:
             self._is_skipping = False
         await self.inbox.room()
+
+    def _end(self, ending: SocketEnded) -> None:
+        self.ending = self.ending or ending
+        self.inbox.end()
 
     def _put(self) -> None:
         frame = bounded(bytes(self._held), message_bytes_max=self.message_bytes_max)
@@ -444,8 +461,8 @@ class TrioSocket:
 
         trio-websocket reports a peer's close and a peer's protocol violation in the same way.
         """
-        if self._reader.messages.has_binary:
-            return SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True)
+        if self._reader.messages.ending is not None:
+            return self._reader.messages.ending
         received_close = self._connection.closed
         if received_close is None:
             return SocketEnded(CloseCode.PROTOCOL_ERROR, is_ours=True)
@@ -476,7 +493,8 @@ class TrioSocket:
         inbox = self._reader.messages.inbox
         inbox.end()
         inbox.close()
-        if self._connection.closed is None and self._reader.error is None:
+        is_read = self._reader.error is None and not self._reader.messages.has_flood
+        if self._connection.closed is None and is_read:
             await self._shake_hands(code, reason)
         elif self._ending().is_ours:
             await self._reader.stop()
@@ -552,7 +570,7 @@ async def client_socket(
                 target,
                 subprotocols=subprotocols,
                 extra_headers=list(fields),
-                receive_buffer_size=limits.messages.chunk_bytes,
+                receive_buffer_size=min(limits.messages.chunk_bytes, _READ_BYTES_MAX),
             )
 
         connection = await _before_the_end(reader.stream, handshake)
@@ -598,7 +616,7 @@ async def server_socket(
             asked: WebSocketRequest = await wrap_server_stream(
                 cast("trio.Nursery", reader),
                 reader.stream,
-                receive_buffer_size=limits.messages.chunk_bytes,
+                receive_buffer_size=min(limits.messages.chunk_bytes, _READ_BYTES_MAX),
             )
             return await asked.accept(subprotocol=subprotocol)
 
@@ -618,7 +636,9 @@ async def _reading(
         async with trio.open_nursery() as nursery:
             try:
                 messages = _Messages(
-                    limits.messages.bytes_max, ReceivedQueue(limits.messages.chunk_bytes)
+                    limits.messages.bytes_max,
+                    limits.websocket.fragments_max,
+                    ReceivedQueue(limits.messages.chunk_bytes),
                 )
                 yield _Reader(
                     nursery,

@@ -95,8 +95,9 @@ Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 
 Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 
-# A connection beyond the limits is closed without an answer where the connections of all clients,
-# with those that are being answered, are twice their maximum: answering costs memory, too.
+# Connections beyond the limits get a 503 answer while all connections, with those that are being
+# answered, are up to twice `limits.http.connections_max`. Beyond that they are closed without an
+# answer, since answering them costs memory, too.
 _ANSWERED_FACTOR: Final = 2
 
 
@@ -141,7 +142,7 @@ class WebSocketHost:
         try:
             if exceeded is None:
                 await self._serve(stream, origin)
-            elif self._count <= _ANSWERED_FACTOR * self._places.total_max:
+            elif self._count <= _ANSWERED_FACTOR * self._places.client_max:
                 rejected = Rejected(503, f"there are too many connections{exceeded}")
                 await answer_last(stream, encoded_rejection(rejected), self.limits)
         except trio.BrokenResourceError:

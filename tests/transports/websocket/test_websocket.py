@@ -861,6 +861,25 @@ async def test_the_rejection_of_a_connection_over_the_limit_names_the_setting(se
     await first.aclose()
 
 
+async def test_a_message_in_too_many_fragments_ends_the_connection(served):
+    url, arrivals = await served(limits=Limits(websocket=WebSocketLimits(fragments_max=10)))
+    for count in (9, 10):
+        peer = await raw_peer(url)
+        async with peer.stream:
+            await peer.shake_hands()
+            channel = await arrivals.receive()
+            fragments = [b"\x01\x81\0\0\0\0{"] + [b"\0\x81\0\0\0\0 "] * (count - 1)
+            await peer.stream.send_all(b"".join(fragments))
+            if count < 10:
+                await peer.stream.send_all(b"\x80\x81\0\0\0\0}")
+                assert await channel.receive() == [b"{        }"]
+            else:
+                with pytest.raises(ConnectionLost, match=r"limits\.websocket\.fragments_max=10"):
+                    await channel.receive()
+                await channel.aclose()
+                assert (await peer.event()).code == 1009
+
+
 # The end of a server
 
 
