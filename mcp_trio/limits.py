@@ -356,6 +356,9 @@ class ShutdownLimits(_Options):
     parent_poll_seconds: float = 1.0
     """Seconds between two checks that the parent process of a stdio server still runs."""
 
+    exit_seconds: float = 10.0
+    """Seconds after SIGINT or SIGTERM in which `Server.run` ends; after that, the process exits."""
+
     workers_seconds: float = 15.0
     """Seconds in which the worker processes of an HTTP server have to stop."""
 

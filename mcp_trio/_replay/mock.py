@@ -76,8 +76,9 @@ from mcp_trio._replay.live_messages import (
     recorded_index,
 )
 from mcp_trio._replay.trace import load_conversation
+from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE
 from mcp_trio._server.sessions import OtherSessionSource
-from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
+from mcp_trio._server.stdio import SIGNALS
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_sessions import StatelessChannel

@@ -8,9 +8,9 @@ import inspect
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import CodeType, FrameType, SimpleNamespace, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -22,12 +22,9 @@ from mcp_trio._server.registry import Registered, Registry, target_of
 from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.handlers import Application
-from mcp_trio._session.lanes import drive
+from mcp_trio._session.lanes import DRIVER, await_frames
 from mcp_trio.errors import MCPError
 from mcp_trio.types import CompleteParams
-
-# `types.coroutine` keeps the code object of the function.
-_DRIVER: Final = drive.__code__
 
 # Running code -------------------------------------------------------------------------------------
 
@@ -52,7 +49,7 @@ def task_location(task: trio.lowlevel.Task) -> str:
         return ""
     locations = [
         _location(frame.f_code, line)
-        for frame, line in _await_frames(task)
+        for frame, line in await_frames(task)
         if _is_user_code(frame.f_code)
     ]
     thread = task.context.get(CALLING_THREAD)
@@ -69,7 +66,7 @@ def user_frames(task: trio.lowlevel.Task) -> list[tuple[FrameType, int]]:
     thread = task.context.get(CALLING_THREAD)
     if thread is not None:
         return _cut_to_users(_outer_frames(_frame_of_thread(thread)))
-    return _cut_to_users(_await_frames(task))
+    return _cut_to_users(await_frames(task))
 
 
 def current_user_frames() -> list[tuple[FrameType, int]]:
@@ -83,7 +80,7 @@ def _outer_frames(frame: FrameType | None) -> list[tuple[FrameType, int]]:
     """Return a frame and those that called it, up to the driver or the begin of the task."""
     frames: list[tuple[FrameType, int]] = []
     outermost = getattr(trio.lowlevel.current_task().coro, "cr_frame", None)
-    while frame is not None and frame is not outermost and frame.f_code is not _DRIVER:
+    while frame is not None and frame is not outermost and frame.f_code is not DRIVER:
         frames.append((frame, frame.f_lineno))
         frame = frame.f_back
     return frames[::-1]
@@ -96,19 +93,6 @@ def _cut_to_users(frames: Iterable[tuple[FrameType, int]]) -> list[tuple[FrameTy
         del cut[-1]
     first = next((at for at, (each, _) in enumerate(cut) if _is_user_code(each.f_code)), 0)
     return cut[first:]
-
-
-def _await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames of what a task awaits, also of a coroutine that the task drives by hand."""
-    followed: Any = task
-    while followed is not None:
-        frames = trio.lowlevel.Task.iter_await_frames(followed)
-        followed = None
-        for frame, line in frames:
-            if frame.f_code is _DRIVER:
-                followed = SimpleNamespace(coro=frame.f_locals["running"])
-                break
-            yield frame, line
 
 
 def error_location(error: BaseException) -> str:

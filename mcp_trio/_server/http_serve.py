@@ -39,13 +39,14 @@ from mcp_trio._protocol.security import host_check_for
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
+from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
 from mcp_trio._server.http_sessions import Restarts, Runtime
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.sockets import HandshakeCheck, tls_context, verify_of
-from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
+from mcp_trio._server.stdio import SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import exception_to_raise, sole_exception
 from mcp_trio._transports.concurrency import call_when_cancelled
@@ -481,9 +482,9 @@ def run_http(
 ) -> NoReturn:
     """Call `trio.run` with the server's `serve_http`, until SIGINT or SIGTERM arrives.
 
-    `on_serving` is called with the URL of the MCP endpoint. A second signal exits the process at
-    once. With several `workers`, each is a process with a Trio run of its own, and this is their
-    parent.
+    `on_serving` is called with the URL of the MCP endpoint. The process exits
+    `limits.shutdown.exit_seconds` after a signal, and at once after a second one. With several
+    `workers`, each is a process with a Trio run of its own, and this is their parent.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal; with status 1 and
@@ -492,30 +493,36 @@ def run_http(
         Exception: The error that `serve_http` raised, not in an exception group.
     """
     if workers == 1:
-        run_until_signal(server.serve_http, on_serving=on_serving, **options)
+        exit_seconds = server.limits.shutdown.exit_seconds
+        run_until_signal(
+            server.serve_http, exit_seconds=exit_seconds, on_serving=on_serving, **options
+        )
     bound = {name: options.pop(name) for name in _ADDRESS_OPTIONS if name in options}
     address = Address(http_server=options.pop("server", "native"), **bound)
     rest = cast("HttpOptions", options)
     raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, rest, on_serving, workers))
 
 
-def run_until_signal(serve: _Serve, *, on_serving: OnServing = _log, **options: Any) -> NoReturn:
+def run_until_signal(
+    serve: _Serve, *, exit_seconds: float, on_serving: OnServing = _log, **options: Any
+) -> NoReturn:
     """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
 
-    `on_serving` is called with the URL that `serve` reports. A second signal exits the process at
-    once.
+    `on_serving` is called with the URL that `serve` reports. The process exits `exit_seconds` after
+    a signal, and at once after a second one.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `serve` raised, not in an exception group.
     """
-    run = partial(_run, partial(serve, **options), on_serving)
+    run = partial(_run, partial(serve, **options), on_serving, exit_seconds)
     raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=TickClock()))
 
 
 async def _run(
     serve: _Serve,
     on_serving: OnServing,
+    exit_seconds: float,
     numbers: Collection[int] = SIGNALS,
     until: _Wait = trio.sleep_forever,
 ) -> int:
@@ -524,8 +531,6 @@ async def _run(
 
     async def watch(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
         async for number in signals:
-            if received:
-                os._exit(SIGNAL_STATUS_BASE + number)
             received.append(number)
             serving.cancel()
 
@@ -533,7 +538,10 @@ async def _run(
         await until()
         serving.cancel()
 
-    with trio.open_signal_receiver(*numbers) as signals:
+    with (
+        trio.open_signal_receiver(*numbers) as signals,
+        forced_exit(numbers, seconds=exit_seconds),
+    ):
         try:
             async with trio.open_nursery() as nursery:
                 with trio.CancelScope() as serving:
@@ -572,7 +580,8 @@ def _run_workers(
                 serving()
 
             serve = partial(_serve_on, sockets, server, address, options)
-            trio.run(_run, serve, report_serving, [signal.SIGTERM], wait, clock=TickClock())
+            run = partial(_run, serve, report_serving, server.limits.shutdown.exit_seconds)
+            trio.run(run, [signal.SIGTERM], wait, clock=TickClock())
 
         workers = Workers(
             number=number, work=work, serving=partial(on_serving, url), limits=server.limits

@@ -85,7 +85,7 @@ def _run_until_signal(
 ) -> None:
     from mcp_trio._server.http_serve import run_until_signal
 
-    run_until_signal(serve_of(server), **options)
+    run_until_signal(serve_of(server), exit_seconds=server.limits.shutdown.exit_seconds, **options)
 
 
 RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
@@ -609,7 +609,9 @@ class Server:
         """Serve until the client disconnects or a signal arrives.
 
         Starts a Trio run, and handles SIGINT and SIGTERM. Over stdio, it also ends when the parent
-        process ends. A second signal exits the process at once.
+        process ends. The process exits `limits.shutdown.exit_seconds` after a signal, and prints
+        what held it; it exits at once after a second signal. Neither waits for handlers, or
+        completes recordings.
 
         Args:
             transport: "stdio", "http", "websocket", "unix" or "tcp".

@@ -10,6 +10,7 @@ import trio
 
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from mcp_trio._server.server import Server
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-SIGNAL_STATUS_BASE: Final = 128
 
 
 async def serve_stdio(
@@ -72,7 +72,7 @@ def run_stdio(
 ) -> None:
     """Call `trio.run` with `serve_stdio`, which SIGINT and SIGTERM end as well.
 
-    A second signal exits the process at once.
+    The process exits `limits.shutdown.exit_seconds` after a signal, and at once after a second one.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.
@@ -89,7 +89,11 @@ async def _run(
     descriptors: tuple[int, int] | None,
 ) -> int | None:
     watch = _SignalWatch()
-    with trio.open_signal_receiver(*SIGNALS) as signals:
+    exit_seconds = server.limits.shutdown.exit_seconds
+    with (
+        trio.open_signal_receiver(*SIGNALS) as signals,
+        forced_exit(SIGNALS, seconds=exit_seconds),
+    ):
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch.run, signals)
@@ -105,7 +109,7 @@ async def _run(
 
 @attrs.define(eq=False)
 class _SignalWatch:
-    """A signal handler that closes the session at the first signal, and exits at the second.
+    """A signal handler that closes the session.
 
     A signal that arrives before the session has opened cancels the opening instead.
     """
@@ -120,8 +124,6 @@ class _SignalWatch:
 
     async def run(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
-            if self.received is not None:
-                os._exit(SIGNAL_STATUS_BASE + number)
             self.received = number
             if self.session is None:
                 self.scope.cancel()

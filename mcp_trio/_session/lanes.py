@@ -33,7 +33,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from random import Random
-from types import coroutine
+from types import CodeType, FrameType, SimpleNamespace, coroutine
 from typing import Any, Final
 
 import msgspec
@@ -181,6 +181,24 @@ def drive(
         except BaseException as error:
             advance, value = running.throw, error
         trap = None
+
+
+# `types.coroutine` keeps the code object of the function.
+DRIVER: Final[CodeType] = drive.__code__
+"""The code of `drive`, whose frame stands between a task and the coroutine that it runs."""
+
+
+def await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames of what a task awaits, also of a coroutine that the task drives by hand."""
+    followed: Any = task
+    while followed is not None:
+        frames = trio.lowlevel.Task.iter_await_frames(followed)
+        followed = None
+        for frame, line in frames:
+            if frame.f_code is DRIVER:
+                followed = SimpleNamespace(coro=frame.f_locals["running"])
+                break
+            yield frame, line
 
 
 async def drive_in(lane: Lane, actor: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

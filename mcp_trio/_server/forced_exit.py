@@ -1,0 +1,160 @@
+"""The end of a process that a signal was to end, but that something holds.
+
+A thread waits for the end. So it comes even if a handler blocks the event loop, or is shielded from
+its cancellation.
+"""
+
+import itertools
+import math
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import CodeType, FrameType
+from typing import Final, NoReturn
+
+import trio
+
+from mcp_trio._server.effects import CURRENT_CONTEXT
+from mcp_trio._server.threads import CALLING_THREAD
+from mcp_trio._session.call_sites import owner_of
+from mcp_trio._session.lanes import await_frames
+
+SIGNAL_STATUS_BASE: Final = 128
+"""Added to the number of the signal that ended the process, this is its exit status."""
+
+_LINES_MAX: Final = 20
+_WAIT_SECONDS_MAX: Final = 3600.0
+_RUN: Final[CodeType] = trio.run.__code__
+
+
+@contextmanager
+def forced_exit(numbers: Collection[int], *, seconds: float) -> Generator[None]:
+    """Within this context, exit `seconds` after a signal, and at once after a second signal.
+
+    Has to be entered in a Trio run, within `trio.open_signal_receiver` for the same signals. Before
+    a forced exit, the places in the users' code that held the process are printed to stderr. The
+    exit status is `SIGNAL_STATUS_BASE` plus the number of the signal, no clean-up is run, and
+    recordings end as after a crash.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    # Handlers of signals in Python run when the main thread comes to its next step, which may take
+    # arbitrarily long. The numbers are written to this descriptor at once.
+    trio_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    root = trio.lowlevel.current_root_task()
+    watch = partial(_watch, reader, trio_fd, frozenset(numbers), seconds, root)
+    thread = threading.Thread(target=watch, name="mcp_trio exit", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(trio_fd)
+        os.close(writer)  # ends the thread
+        thread.join()
+        os.close(reader)
+
+
+def _watch(
+    reader: int,
+    trio_fd: int,
+    numbers: frozenset[int],
+    seconds: float,
+    root: trio.lowlevel.Task | None,
+) -> None:
+    first, exit_at = 0, math.inf
+    while True:
+        left_seconds = min(max(0.0, exit_at - time.monotonic()), _WAIT_SECONDS_MAX)
+        ready, _, _ = select.select([reader], [], [], left_seconds)
+        if not ready:
+            if time.monotonic() >= exit_at:
+                _exit(first, _report(first, seconds, root))
+            continue
+        data = os.read(reader, select.PIPE_BUF)
+        if not data:
+            return
+        with suppress(OSError):  # it is full, so that Trio wakes anyway
+            os.write(trio_fd, data)
+        for number in numbers.intersection(data):
+            if first or data.count(number) > 1:
+                _exit(number)
+            first, exit_at = number, time.monotonic() + seconds
+
+
+def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
+    try:
+        text = "".join(f"{line}\n" for line in lines)
+        os.write(2, text.encode(errors="backslashreplace"))
+    finally:
+        os._exit(SIGNAL_STATUS_BASE + number)
+
+
+def _report(number: int, seconds: float, root: trio.lowlevel.Task | None) -> Iterator[str]:
+    yield (
+        f"mcp_trio: the process has not ended within {seconds:g} s after"
+        f" {signal.Signals(number).name} (limits.shutdown.exit_seconds), and is ended now. It was"
+        " held by:"
+    )
+    holders = list(itertools.islice(_holders(root), _LINES_MAX)) or ["nothing in a handler"]
+    yield from (f"  {holder}" for holder in holders)
+
+
+def _holders(root: trio.lowlevel.Task | None) -> Iterator[str]:
+    """Yield a line for each place in users' code that runs, or at which a task waits."""
+    frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  documented
+    blocking = _innermost(frames.get(threading.main_thread().ident or 0))
+    if blocking is not None:
+        yield f"the event loop, which is blocked {_place(blocking, blocking.f_lineno)}"
+    for task in _tasks(root):
+        thread = task.context.get(CALLING_THREAD)
+        if thread is not None and thread in frames:
+            frame = _innermost(frames[thread])
+            place = "" if frame is None else f" {_place(frame, frame.f_lineno)}"
+            yield f"{_request(task)}in a thread{place}"
+            continue
+        try:
+            waiting = [
+                (frame, line)
+                for frame, line in await_frames(task)
+                if owner_of(frame.f_code.co_filename) == "user"
+            ]
+        except Exception:  # noqa: S112  the task goes on meanwhile
+            continue
+        if waiting:
+            yield f"{_request(task)}a task that waits {_place(*waiting[-1])}"
+
+
+def _innermost(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of a user, within `trio.run`."""
+    while frame is not None and frame.f_code is not _RUN:
+        if owner_of(frame.f_code.co_filename) == "user":
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _tasks(root: trio.lowlevel.Task | None) -> Iterator[trio.lowlevel.Task]:
+    pending = [] if root is None else [root]
+    while pending:
+        task = pending.pop()
+        yield task
+        pending += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
+
+
+def _request(task: trio.lowlevel.Task) -> str:
+    """Return the method of the request that a task handles, and the name of its tool or prompt."""
+    context = task.context.get(CURRENT_CONTEXT)
+    if context is None:
+        return ""
+    request = context.handling.request
+    name = getattr(request.params, "name", None)
+    return f"{request.method.name}{f' {name!r}' if isinstance(name, str) else ''}: "
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"at {frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}"

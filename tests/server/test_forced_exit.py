@@ -1,0 +1,149 @@
+"""The end of a process that a handler holds after a signal."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import urllib.request
+
+import pytest
+
+SECONDS = 20
+EXIT_SECONDS = 0.7
+
+SERVER = f"""
+import sys, time
+import trio
+from mcp_trio import Limits, Server
+from mcp_trio.limits import ShutdownLimits
+
+limits = Limits(shutdown=ShutdownLimits(exit_seconds={EXIT_SECONDS}, close_seconds=0.1))
+server = Server("held", limits=limits)
+
+@server.tool
+async def shielded() -> str:
+    print("called", file=sys.stderr, flush=True)
+    with trio.CancelScope(shield=True):
+        await trio.sleep(60)
+
+@server.tool
+async def sleeping() -> str:
+    print("called", file=sys.stderr, flush=True)
+    time.sleep(60)
+
+@server.tool
+async def computing() -> str:
+    print("called", file=sys.stderr, flush=True)
+    while True:
+        pass
+
+@server.tool
+async def patient() -> str:
+    print("called", file=sys.stderr, flush=True)
+    await trio.sleep(60)
+
+def serving(url):
+    print(url, flush=True)
+
+options = {{"on_serving": serving, "port": 0}} if sys.argv[1] == "http" else {{}}
+server.run(sys.argv[1], **options)
+"""
+
+METADATA = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+}
+
+
+def request_for(tool):
+    params = {"name": tool, "arguments": {}, "_meta": METADATA}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+
+
+def post(url, tool):
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": tool,
+    }
+    request = urllib.request.Request(url, request_for(tool).encode(), headers)
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(request).read()
+
+
+@pytest.fixture
+def called(tmp_path):
+    """Start a server in a process that handles a call of a tool."""
+    path = tmp_path / "held.py"
+    path.write_text(textwrap.dedent(SERVER))
+    with contextlib.ExitStack() as stack:
+
+        def call(transport, tool):
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(path), transport],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            if transport == "http":
+                url = process.stdout.readline().strip()
+                threading.Thread(target=post, args=(url, tool), daemon=True).start()
+            else:
+                process.stdin.write(request_for(tool) + "\n")
+                process.stdin.flush()
+            assert process.stderr.readline() == "called\n"
+            return process
+
+        yield call
+
+
+HOLDERS = {
+    "shielded": "tools/call 'shielded': a task that waits at ",
+    "sleeping": "the event loop, which is blocked at ",
+    "computing": "the event loop, which is blocked at ",
+}
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("tool", HOLDERS)
+def test_a_process_that_is_held_ends_and_names_the_line_that_held_it(called, transport, tool):
+    process = called(transport, tool)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    *_, text, line = process.stderr.read().splitlines()
+    assert text == (
+        f"mcp_trio: the process has not ended within {EXIT_SECONDS:g} s after SIGTERM"
+        " (limits.shutdown.exit_seconds), and is ended now. It was held by:"
+    )
+    assert line.strip().startswith(HOLDERS[tool])
+    assert line.endswith(f", in {tool}")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("tool", HOLDERS)
+def test_a_second_signal_ends_the_process_at_once_and_silently(called, tool):
+    process = called("stdio", tool)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(SECONDS) in {128 + signal.SIGTERM, 128 + signal.SIGINT}
+    assert "exit_seconds" not in process.stderr.read()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_process_that_ends_by_itself_says_nothing(called, transport):
+    process = called(transport, "patient")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    assert process.stderr.read() == ""
