@@ -165,6 +165,13 @@ def interop(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def hosts(session: nox.Session) -> None:
+    """Let agent frameworks use our server and a control, and print where the outcomes differ."""
+    install(session, "interop")
+    session.run("python", "tools/hosts/run.py", *session.posargs)
+
+
+@nox.session(default=False)
 def mounts(session: nox.Session) -> None:
     """Use our server at every mount, or the named ones, and pair protocol versions on the web."""
     install(session, "interop")
