@@ -1,4 +1,4 @@
-"""The end of a process that a signal was to end, but that something holds.
+"""The end of a process after a signal or its parent's death, although something holds it.
 
 A thread waits for the end. So it comes even if a handler blocks the event loop, or is shielded from
 its cancellation.
@@ -23,6 +23,7 @@ import trio
 from mcp_trio._server.effects import CURRENT_CONTEXT
 from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import owner_of
+from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import await_frames
 
 SIGNAL_STATUS_BASE: Final = 128
@@ -34,8 +35,13 @@ _RUN: Final[CodeType] = trio.run.__code__
 
 
 @contextmanager
-def forced_exit(numbers: Collection[int], *, seconds: float) -> Generator[None]:
+def forced_exit(
+    numbers: Collection[int], *, seconds: float, parent_pid: int | None = None
+) -> Generator[None]:
     """Within this context, exit `seconds` after a signal, and at once after a second signal.
+
+    With `parent_pid`, also exit `seconds` after the end of the parent process, on Linux; the exit
+    status is then that of SIGHUP.
 
     Has to be entered in a Trio run, within `trio.open_signal_receiver` for the same signals. Before
     a forced exit, the places in the users' code that held the process are printed to stderr. The
@@ -48,7 +54,8 @@ def forced_exit(numbers: Collection[int], *, seconds: float) -> Generator[None]:
     # arbitrarily long. The numbers are written to this descriptor at once.
     trio_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     root = trio.lowlevel.current_root_task()
-    watch = partial(_watch, reader, trio_fd, frozenset(numbers), seconds, root)
+    parent = None if parent_pid is None else _opened(parent_pid)
+    watch = partial(_watch, reader, trio_fd, frozenset(numbers), seconds, parent, root)
     thread = threading.Thread(target=watch, name="mcp_trio exit", daemon=True)
     thread.start()
     try:
@@ -58,6 +65,16 @@ def forced_exit(numbers: Collection[int], *, seconds: float) -> Generator[None]:
         os.close(writer)  # ends the thread
         thread.join()
         os.close(reader)
+        if parent is not None:
+            os.close(parent)
+
+
+def _opened(pid: int) -> int | None:
+    """Return a descriptor that is readable when a process has ended, where the system has this."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def _watch(
@@ -65,15 +82,22 @@ def _watch(
     trio_fd: int,
     numbers: frozenset[int],
     seconds: float,
+    parent: int | None,
     root: trio.lowlevel.Task | None,
 ) -> None:
-    first, exit_at = 0, math.inf
+    first, exit_at, cause = 0, math.inf, ""
+    watched = [reader] if parent is None else [reader, parent]
     while True:
         left_seconds = min(max(0.0, exit_at - time.monotonic()), _WAIT_SECONDS_MAX)
-        ready, _, _ = select.select([reader], [], [], left_seconds)
+        ready, _, _ = select.select(watched, [], [], left_seconds)
         if not ready:
             if time.monotonic() >= exit_at:
-                _exit(first, _report(first, seconds, root))
+                _exit(first or signal.SIGHUP, _report(cause, seconds, root))
+            continue
+        if parent in ready:
+            watched.remove(parent)
+            exit_at, cause = time.monotonic() + seconds, "the end of its parent"
+        if reader not in ready:
             continue
         data = os.read(reader, select.PIPE_BUF)
         if not data:
@@ -84,6 +108,7 @@ def _watch(
             if first or data.count(number) > 1:
                 _exit(number)
             first, exit_at = number, time.monotonic() + seconds
+            cause = signal.Signals(number).name
 
 
 def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
@@ -94,11 +119,10 @@ def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
         os._exit(SIGNAL_STATUS_BASE + number)
 
 
-def _report(number: int, seconds: float, root: trio.lowlevel.Task | None) -> Iterator[str]:
+def _report(cause: str, seconds: float, root: trio.lowlevel.Task | None) -> Iterator[str]:
     yield (
-        f"mcp_trio: the process has not ended within {seconds:g} s after"
-        f" {signal.Signals(number).name} (limits.shutdown.exit_seconds), and is ended now. It was"
-        " held by:"
+        f"mcp_trio: the process has not ended within {seconds:g} s after {cause}"
+        " (limits.shutdown.exit_seconds), and is ended now. It was held by:"
     )
     holders = list(itertools.islice(_holders(root), _LINES_MAX)) or ["nothing in a handler"]
     yield from (f"  {holder}" for holder in holders)
@@ -151,7 +175,9 @@ def _request(task: trio.lowlevel.Task) -> str:
     context = task.context.get(CURRENT_CONTEXT)
     if context is None:
         return ""
-    request = context.handling.request
+    if not isinstance(context.caller, Handling):
+        return "the lifespan: "
+    request = context.caller.request
     name = getattr(request.params, "name", None)
     return f"{request.method.name}{f' {name!r}' if isinstance(name, str) else ''}: "
 

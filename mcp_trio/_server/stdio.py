@@ -72,7 +72,8 @@ def run_stdio(
 ) -> None:
     """Call `trio.run` with `serve_stdio`, which SIGINT and SIGTERM end as well.
 
-    The process exits `limits.shutdown.exit_seconds` after a signal, and at once after a second one.
+    The process exits `limits.shutdown.exit_seconds` after a signal or the end of its parent, and at
+    once after a second signal.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.
@@ -92,7 +93,7 @@ async def _run(
     exit_seconds = server.limits.shutdown.exit_seconds
     with (
         trio.open_signal_receiver(*SIGNALS) as signals,
-        forced_exit(SIGNALS, seconds=exit_seconds),
+        forced_exit(SIGNALS, seconds=exit_seconds, parent_pid=os.getppid()),
     ):
         try:
             async with trio.open_nursery() as nursery:

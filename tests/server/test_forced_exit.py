@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -50,6 +51,16 @@ def serving(url):
 
 options = {{"on_serving": serving, "port": 0}} if sys.argv[1] == "http" else {{}}
 server.run(sys.argv[1], **options)
+"""
+
+# A parent that ends at the end of its stdin; its server keeps the stderr of both.
+PARENT = """
+import subprocess, sys
+path, request = sys.argv[1:]
+server = subprocess.Popen([sys.executable, path, "stdio"], stdin=subprocess.PIPE)
+server.stdin.write(request.encode() + b"\\n")
+server.stdin.flush()
+sys.stdin.read()
 """
 
 METADATA = {
@@ -126,6 +137,27 @@ def test_a_process_that_is_held_ends_and_names_the_line_that_held_it(called, tra
         f"mcp_trio: the process has not ended within {EXIT_SECONDS:g} s after SIGTERM"
         " (limits.shutdown.exit_seconds), and is ended now. It was held by:"
     )
+    assert line.strip().startswith(HOLDERS[tool])
+    assert line.endswith(f", in {tool}")
+
+
+@pytest.mark.real_time
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux notifies of a parent's end")
+@pytest.mark.parametrize("tool", HOLDERS)
+def test_a_process_that_is_held_ends_after_its_parent(tmp_path, tool):
+    path = tmp_path / "held.py"
+    path.write_text(textwrap.dedent(SERVER))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(path), request_for(tool)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stderr.readline() == "called\n"
+        parent.stdin.close()
+        *_, text, line = parent.stderr.read().splitlines()  # which ends with the server
+    assert "after the end of its parent (limits.shutdown.exit_seconds)" in text
     assert line.strip().startswith(HOLDERS[tool])
     assert line.endswith(f", in {tool}")
 
