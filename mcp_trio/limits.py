@@ -40,6 +40,10 @@ class MessageLimits(_Options):
     json_depth_max: int = 512
     """Levels to which the objects and arrays of a message may be nested."""
 
+    long_exponents_max: int = 1000
+    """Numbers of a message whose exponents have three digits or more, such as `1e300`. Reading one
+    may take 20 microseconds."""
+
     batch_size_max: int = 1000
     """Messages in one JSON-RPC batch, which only protocol version 2025-03-26 has."""
 

@@ -297,6 +297,7 @@ class Connection:
         self._decoder = Decoder(
             json_depth_max=self.limits.messages.json_depth_max,
             batch_messages_max=self.limits.messages.batch_size_max,
+            long_exponents_max=self.limits.messages.long_exponents_max,
         )
 
     @property

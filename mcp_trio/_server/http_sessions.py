@@ -336,6 +336,7 @@ class Runtime:
             decoder=Decoder(
                 json_depth_max=limits.messages.json_depth_max,
                 batch_messages_max=limits.messages.batch_size_max,
+                long_exponents_max=limits.messages.long_exponents_max,
             ),
             find=self.sessions.known,
             parameter_paths=self.server.param_header_paths,

@@ -271,6 +271,43 @@ def test_the_nesting_limit_is_exact(depth, is_fine):
     )
 
 
+def numbers(count, number="1e300"):
+    return b'{"jsonrpc":"2.0","id":7,"method":"a","params":{"a":[%b]}}' % (
+        ",".join([number] * count).encode()
+    )
+
+
+@pytest.mark.parametrize("number", ["1e300", "1E+300", "-1.5e-0308", "2e0000000"])
+def test_a_message_with_too_many_numbers_that_take_long_to_read_is_malformed(number):
+    decode = Decoder(json_depth_max=5, long_exponents_max=10).decode
+    assert isinstance(decode(numbers(10, number)), Request)
+    message = decode(numbers(11, number))
+    assert message == Malformed(
+        -32600,
+        "more long exponents than limits.messages.long_exponents_max (10)",
+        7,
+        is_request=True,
+    )
+
+
+def test_a_batch_counts_the_numbers_of_all_its_messages():
+    decode = Decoder(json_depth_max=5, long_exponents_max=10).decode
+    assert isinstance(decode(b"[%b,%b]" % (numbers(5), numbers(5))), Batch)
+    assert isinstance(decode(b"[%b,%b]" % (numbers(5), numbers(6))), Malformed)
+
+
+def test_a_response_with_too_many_long_numbers_is_not_answered():
+    data = numbers(11).replace(b'"method":"a","params"', b'"result"')
+    message = Decoder(json_depth_max=5, long_exponents_max=10).decode(data)
+    assert (message.id, message.is_request) == (7, False)
+
+
+@pytest.mark.parametrize("number", ["1e99", "1.25e-05", "12345678901234567890", '"1e300\\"1e300"'])
+def test_other_numbers_and_texts_are_not_counted(number):
+    decode = Decoder(json_depth_max=5, long_exponents_max=10).decode
+    assert isinstance(decode(numbers(500, number)), Request)
+
+
 def test_brackets_in_strings_and_side_by_side_are_no_nesting():
     tricky = r'{"a":"[[[[[[\"[[[[","b\\":[],"c":[{},{},{}],"d\"{":"{\\\\","e":[[]]}'
     frame = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{tricky}}}'.encode()
