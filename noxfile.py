@@ -186,6 +186,7 @@ def hostile(session: nox.Session) -> None:
     install(session)
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
     session.run("python", "tools/attacks/fairness.py")
+    session.run("python", "tools/attacks/floods.py")
 
 
 @nox.session(default=False)
