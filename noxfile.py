@@ -195,6 +195,7 @@ def hostile(session: nox.Session) -> None:
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
     if not session.posargs:
         session.run("python", "tools/attacks/fairness.py")
+        session.run("python", "tools/attacks/floods.py")
         session.run("python", "tools/attacks/schema_attacks.py")
         session.install("-q", "httpx>=0.28")
         session.run("python", "tools/attacks/client_attacks.py")

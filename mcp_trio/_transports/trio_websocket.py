@@ -61,8 +61,9 @@ _ANSWER_BYTES_MAX: Final = MIB
 
 
 # The most that is read between two checkpoints. It may hold a frame in every 6 bytes, each of which
-# takes about 15 microseconds.
-_READ_BYTES_MAX: Final = 16 * 1024
+# takes about 15 microseconds. A part of a message is one of so many between two checkpoints.
+_READ_BYTES_MAX: Final = 8 * 1024
+_PARTS_PER_CHECKPOINT: Final = 64
 
 
 @attrs.define(eq=False)
@@ -272,6 +273,7 @@ class _Messages:
     has_flood: bool = attrs.field(default=False, init=False)
     _held: bytearray = attrs.field(factory=bytearray, init=False)
     _fragments: int = attrs.field(default=0, init=False)
+    _parts: int = attrs.field(default=0, init=False)
     _is_skipping: bool = attrs.field(default=False, init=False)
 
     async def take(self, event: TextMessage | BytesMessage) -> None:
@@ -291,6 +293,9 @@ class _Messages:
                 self._put()
         if event.message_finished:
             self._is_skipping = False
+        self._parts += 1
+        if self._parts % _PARTS_PER_CHECKPOINT == 0:
+            await trio.lowlevel.checkpoint()
         await self.inbox.room()
 
     def _end(self, ending: SocketEnded) -> None:

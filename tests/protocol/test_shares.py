@@ -299,5 +299,5 @@ class Admitted(RuleBasedStateMachine):
 
 def test_no_client_starves_and_all_bounds_hold():
     run_state_machine_as_test(
-        Admitted, settings=settings(max_examples=200, stateful_step_count=60, deadline=None)
+        Admitted, settings=settings(max_examples=80, stateful_step_count=50, deadline=None)
     )
