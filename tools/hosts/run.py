@@ -33,7 +33,7 @@ FRAMEWORKS: Final[Mapping[str, Sequence[str]]] = {
     "smolagents": ("smolagents[mcp]==1.26.0", "mcp==2.3.0"),
     "strands-agents": ("strands-agents==1.62.0", "mcp==2.1.1"),
     "llama-index-tools-mcp": ("llama-index-tools-mcp==0.6.0", "mcp==2.3.0"),
-    "autogen-ext": ("autogen-ext[mcp]==0.7.5", "autogen-agentchat==0.7.5", "mcp==2.3.0"),
+    "autogen-ext": ("autogen-ext[mcp]==0.7.5", "autogen-agentchat==0.7.5", "mcp==1.30.0"),
     "semantic-kernel": ("semantic-kernel[mcp]==1.45.0", "mcp==1.30.0"),
     "crewai-tools": ("crewai-tools[mcp]==1.15.30", "mcp==1.30.0"),
 }
@@ -43,8 +43,14 @@ TRANSPORTS: Final = ("stdio", "http", "sse")
 TOUR_SECONDS: Final = 300
 START_SECONDS: Final = 30
 
-# Members of schemas and results that carry no meaning for a host, or differ with each call.
-_IGNORED: Final = frozenset({"title", "annotations", "meta", "_meta", "id", "$schema", "$defs"})
+# Members of schemas and results that carry no meaning for a host, or differ with each call; and
+# those of protocol version 2026-07-28, which the control does not speak.
+_IGNORED: Final = frozenset(
+    {
+        *("title", "annotations", "meta", "_meta", "metadata", "id", "$schema", "$defs"),
+        *("cache_scope", "cacheScope", "ttl_ms", "ttlMs", "result_type", "resultType"),
+    }
+)
 
 # The differences that stay, by the step of the tour, each with its reason.
 EXPLAINED: Final[Mapping[str, str]] = {
@@ -146,6 +152,9 @@ def comparable(outcome: Any) -> Any:
 def differences(ours: Mapping[str, Any], control: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each step whose outcomes differ, and the kind of the difference."""
     for name in dict.fromkeys([*control, *ours]):
+        if name == "tour":  # It did not take place, or broke off.
+            yield name, "the tour failed"
+            continue
         mine, theirs = comparable(ours.get(name)), comparable(control.get(name))
         if mine == theirs:
             continue
