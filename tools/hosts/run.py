@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -30,7 +31,7 @@ FRAMEWORKS: Final[Mapping[str, Sequence[str]]] = {
     "langchain-mcp-adapters": ("langchain-mcp-adapters==0.3.2", "mcp==1.30.0"),
     "openai-agents": ("openai-agents==0.24.0", "mcp==2.3.0"),
     "mcp-use": ("mcp-use==1.7.1", "mcp==1.30.0"),
-    "smolagents": ("smolagents[mcp]==1.26.0", "mcp==2.3.0"),
+    "smolagents": ("smolagents[mcp]==1.26.0", "mcp==1.30.0"),
     "strands-agents": ("strands-agents==1.62.0", "mcp==2.1.1"),
     "llama-index-tools-mcp": ("llama-index-tools-mcp==0.6.0", "mcp==2.3.0"),
     "autogen-ext": ("autogen-ext[mcp]==0.7.5", "autogen-agentchat==0.7.5", "mcp==1.30.0"),
@@ -146,7 +147,8 @@ def comparable(outcome: Any) -> Any:
         if members.get("required") == []:
             del members["required"]
         return {key: comparable(it) for key, it in members.items()}
-    return outcome
+    # The text of an object may hold its address.
+    return re.sub("0x[0-9a-f]+", "0x…", outcome) if isinstance(outcome, str) else outcome
 
 
 def differences(ours: Mapping[str, Any], control: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
