@@ -1,12 +1,15 @@
 """The server of the tour, by mcp_trio: `server_ours.py stdio | http | sse [PORT]`."""
 
+import base64
 import sys
 from dataclasses import dataclass
 from typing import Literal
 
 from mcp_trio import Image, Server, ToolError
 
-PIXEL = b"\x89PNG\r\n\x1a\n"
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 server = Server("tour", version="1")
 

@@ -1,5 +1,6 @@
 """The server of the tour, by the official SDK, as a control; called like `server_ours.py`."""
 
+import base64
 import sys
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +8,9 @@ from typing import Literal
 from mcp.server.fastmcp import FastMCP, Image
 from mcp.server.fastmcp.exceptions import ToolError
 
-PIXEL = b"\x89PNG\r\n\x1a\n"
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 server = FastMCP("tour", port=int(sys.argv[2]) if len(sys.argv) > 2 else 8000)
 

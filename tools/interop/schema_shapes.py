@@ -192,7 +192,7 @@ def of_ours(function: Callable[..., Any]) -> Any:
     from mcp_trio import Client
 
     async def listed() -> Any:
-        async with Client(server) as client:
+        async with Client(server, protocol_versions=["2025-11-25"]) as client:
             (found,) = await client.list_tools()
         return {"input": found.input_schema, "output": found.output_schema or None}
 

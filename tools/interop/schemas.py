@@ -1,9 +1,8 @@
 """Compare the schemas that we generate with those of both official Python SDKs and of pydantic.
 
 `python tools/interop/schemas.py [--sdk-1 PYTHON] [--sdk-2 PYTHON]` prints each difference for about
-50 annotations, with the reason why it stays, and ends with status 1 if a difference has none. A
-PYTHON
-has `mcp` 1.x or 2.x; without the options they are the environments of `install.py`.
+50 annotations, with the reason why it stays. Status 1: a difference has no reason. A PYTHON has
+`mcp` 1.x or 2.x; without the options they are the environments of `install.py`.
 """
 
 import argparse
@@ -37,6 +36,15 @@ OUTPUT_REASONS: Final = {
         "the SDKs send such values as text only",
     ),
     **dict.fromkeys(("Decimal", "Path", "NamedTuple"), "the SDKs send such values as text only"),
+    **dict.fromkeys(
+        (
+            *("str", "Optional[str]", "int | str", "int | str | None", "str with a pattern"),
+            *("Literal of str", "Literal | None"),
+        ),
+        "text is sent as text content, and not repeated as structured content",
+    ),
+    "TypedDict": "SDK 1 gives a key that is not required a default of null",
+    "dataclass, recursive": "the root of the schema is written in full, not as a reference",
     "dict": "the SDKs send such a dict as text only; it is an object",
     "dict[int, str]": "the keys are strings in JSON, so it is an object that needs no wrapper",
     "None": "a tool without a result has no content",
