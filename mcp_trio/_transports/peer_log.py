@@ -58,13 +58,13 @@ class PeerLog:
             return
         left_out = 0 if state is None else state.left_out
         self._kinds[kind] = _Kind(now + PERIOD_SECONDS, level)
-        more = f" ({left_out} more lines like this were left out before)" if left_out else ""
+        more = f" (and {left_out} more like this before)" if left_out else ""
         logger.log(level, "%s%s", text, more, exc_info=error, stacklevel=2)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Log how many lines were left out since the last one of each kind."""
         for state in self._kinds.values():
             if state.left_out:
-                more = f"{state.left_out} more lines like this were left out"
+                more = f"and {state.left_out} more like this"
                 logger.log(state.level, "%s (%s)", state.text, more, stacklevel=2)
         self._kinds.clear()

@@ -50,6 +50,7 @@ INITIALIZING client+server REFERENCE          INITIALIZING
 INITIALIZING server        LOG                INITIALIZING
 INITIALIZING client+server STATELESS          INITIALIZING
 INITIALIZING client+server CLOSE              CLOSED
+ANSWERED     client        INITIALIZE         INITIALIZING
 ANSWERED     client        INITIALIZED        READY
 ANSWERED     client+server PING               ANSWERED
 ANSWERED     client+server ANSWER             ANSWERED
@@ -59,6 +60,7 @@ ANSWERED     client        REQUEST            ANSWERED
 ANSWERED     client        NOTIFICATION       ANSWERED
 ANSWERED     client+server STATELESS          ANSWERED
 ANSWERED     client+server CLOSE              CLOSED
+READY        client        INITIALIZE         INITIALIZING
 READY        client+server PING               READY
 READY        client+server ANSWER             READY
 READY        client+server REFERENCE          READY

@@ -181,7 +181,7 @@ async def test_l10_invalid_messages_are_counted_logged_and_answered_if_they_have
     assert len(logged()) == 1
     session.shut("closed")
     await session.ended.wait()
-    assert logged()[1].endswith("(2 more lines like this were left out)")
+    assert logged()[1].endswith("(and 2 more like this)")
 
 
 async def test_a_flood_of_faults_is_one_line_a_second_for_each_kind(
@@ -196,8 +196,8 @@ async def test_a_flood_of_faults_is_one_line_a_second_for_each_kind(
     assert session.connection.counts["unknown answer"] == 3000
     lines = logged()
     assert len(lines) == 6
-    assert sum("(999 more lines like this were left out before)" in line for line in lines) == 2
-    assert sum("(1099 more lines like this were left out before)" in line for line in lines) == 2
+    assert sum("(and 999 more like this before)" in line for line in lines) == 2
+    assert sum("(and 1099 more like this before)" in line for line in lines) == 2
 
 
 @pytest.mark.requirement("BASE-14")

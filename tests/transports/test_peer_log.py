@@ -36,7 +36,7 @@ def test_one_line_a_second_is_logged_with_the_number_of_those_left_out(log, cloc
     log.report("junk", "line 1002")
     assert caplog.messages == [
         "line 0",
-        "line 1001 (1000 more lines like this were left out before)",
+        "line 1001 (and 1000 more like this before)",
         "line 1002",
     ]
 
@@ -58,7 +58,7 @@ def test_the_rest_is_counted_at_the_end(log, caplog):
     assert caplog.messages == [
         "line 0",
         "one line",
-        "line 2 (2 more lines like this were left out)",
+        "line 2 (and 2 more like this)",
     ]
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "ERROR"]
 
