@@ -28,11 +28,13 @@ from measurements import (
     Meter,
     RunningTarget,
     descriptors_of,
-    new_table,
     running_target,
-    show,
 )
 from target import allow_descriptors
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
+
+from interop_command import new_table, show
 
 CLIENTS: Final = 20
 SECONDS: Final = 6.0
@@ -55,7 +57,9 @@ P99_MS_MAX: Final = 500.0
 
 MEMORY_MIB_MAX: Final = 100.0
 
-_ELICITATION: Final = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+_ELICITATION: Final[Mapping[str, Mapping[str, object]]] = {
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}
+}
 
 
 @attrs.frozen
@@ -194,7 +198,7 @@ async def _answer(stream: trio.abc.Stream, request: bytes) -> Response | None:
     try:
         await stream.send_all(request)
         while data := await stream.receive_some(CHUNK_BYTES):
-            response = reader.feed(data)
+            response = reader.feed(bytes(data))
             if response is not None:
                 return response
     except trio.BrokenResourceError:

@@ -27,14 +27,13 @@ from measurements import (
     Meter,
     RunningTarget,
     descriptors_of,
-    new_table,
     running_target,
-    show,
 )
 from target import allow_descriptors
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
 
+from interop_command import new_table, show
 from socket_wires import FIN, PING, TEXT, handshake, masked
 
 FILL_SECONDS_MAX: Final = 40.0
