@@ -168,7 +168,7 @@ def interop(session: nox.Session) -> None:
 def hosts(session: nox.Session) -> None:
     """Let agent frameworks use our server and a control, and print where the outcomes differ."""
     install(session, "interop")
-    session.run("python", "tools/hosts/run.py", *session.posargs)
+    session.run("python", "tools/hosts/run_hosts.py", *session.posargs)
 
 
 @nox.session(default=False)
