@@ -1,6 +1,6 @@
 """Let agent frameworks use our server and a control, and print where the outcomes differ.
 
-`python tools/hosts/run_hosts.py [FRAMEWORK...] [--transport stdio | http | sse] [--environments FOLDER]`.
+`python tools/hosts/run_hosts.py [FRAMEWORK…] [--transport stdio|http|sse] [--environments FOLDER]`.
 Each framework is installed with uv, at its pinned version, into an environment of its own. It takes
 the tour of `tours.py` over each transport: with `server_ours.py`, and with `server_sdk.py`, the
 same server by the official SDK. No model is needed. Status 1: a difference has no explanation.
