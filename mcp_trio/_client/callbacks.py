@@ -248,8 +248,8 @@ class ClientApplication:
 
     def failure_result(
         self,
-        request: IncomingRequest,  # noqa: ARG002  of `Application`
-        text: str,  # noqa: ARG002
+        request: IncomingRequest,
+        text: str,
     ) -> None:
         """Return None: the results of a client's methods cannot report a failure."""
 

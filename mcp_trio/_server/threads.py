@@ -238,11 +238,11 @@ class ClientThreads:
     threads: Threads
     client: str | int
 
-    async def acquire_on_behalf_of(self, _: object) -> None:
+    async def acquire_on_behalf_of(self, borrower: object) -> None:  # noqa: ARG002  of `Limiter`
         """Wait until a thread may start; a cancellation leaves nothing behind."""
         await self.threads.acquire(self.client)
 
-    def release_on_behalf_of(self, _: object) -> None:
+    def release_on_behalf_of(self, borrower: object) -> None:  # noqa: ARG002  of `Limiter`
         """Note that the thread has ended."""
         self.threads.release(self.client)
 
