@@ -31,8 +31,6 @@ from mcp_trio._transports.trio_websocket import (
 from mcp_trio._transports.websocket import WebSocketChannel, accept_websocket
 from mcp_trio.limits import Limits
 
-logger = logging.getLogger("mcp_trio")
-
 
 @attrs.frozen(kw_only=True, eq=False)
 class StreamUpgrade:
