@@ -105,10 +105,11 @@ class RequestLimits(_Options):
     """Handlers of one client that run at the same time in one session; more requests are queued."""
 
     queued_max: int = 1024
-    """Requests of one client in the queue of one session; more are rejected."""
+    """Requests of one client in the queue of one session, with those that repeat a retry and wait
+    for its answer; more are rejected."""
 
     queued_bytes_max: int = 8 * MIB
-    """Bytes of the requests of one client in the queue of one session; more are rejected."""
+    """Bytes of these requests; more are rejected."""
 
     threads_max: int = 40
     """Threads for `def` handlers of one client in one session."""

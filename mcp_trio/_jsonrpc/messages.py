@@ -495,6 +495,7 @@ def _depth_exceeds(depth_max: int, brackets: bytes) -> bool:
 
 _LONG_EXPONENT: Final = b"e000"
 _SIGNS: Final = b"+-"
+_WINDOW_BYTES: Final = 64 * 1024
 _NUMBER_MARKS: Final = bytes.maketrans(
     bytes(range(256)),
     bytes(
@@ -518,7 +519,15 @@ def has_more_long_exponents(count_max: int, text: bytes) -> bool:
     if text.translate(_NUMBER_MARKS, _SIGNS).count(_LONG_EXPONENT) <= count_max:
         return False
     marks = _without_escapes(text).translate(_NUMBER_MARKS, _SIGNS)  # some may be in strings
-    return b"".join(marks.split(b'"')[::2]).count(_LONG_EXPONENT) > count_max
+    count = is_in_string = 0
+    for start in range(0, len(marks), _WINDOW_BYTES):  # pieces of all at once take much memory
+        end = start + _WINDOW_BYTES
+        window = marks[start : end + len(_LONG_EXPONENT) - 1]
+        if _LONG_EXPONENT in window:
+            outside = window.split(b'"')[is_in_string::2]
+            count += b'"'.join(outside).count(_LONG_EXPONENT)
+        is_in_string ^= marks.count(b'"', start, end) & 1
+    return count > count_max
 
 
 # Encoding.

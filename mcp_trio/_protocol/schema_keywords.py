@@ -557,7 +557,8 @@ def _pattern(reader: Reader, subschema: Subschema, key: str, value: Any) -> Chec
 
 def _items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     """Read `items` of 2020-12, for the items after those of `prefixItems`."""
-    prefix = _source(subschema).get("prefixItems", [])
+    source = _source(subschema)
+    prefix = _expect(reader, subschema, "prefixItems", source.get("prefixItems", []), list)
     return _rest_of_items(reader, subschema, key, value, len(prefix), "Expected at most")
 
 

@@ -265,7 +265,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """The number of requests in the queue."""
+        """The number of requests in the queue, and of those that `hold` has counted."""
         return 0 if self._waiting is None else self._waiting.queued.total
 
     def may_start(self, request: IncomingRequest) -> bool:
@@ -299,10 +299,27 @@ class Admission:
 
     def wait(self, request: IncomingRequest) -> None:
         """Add a request to the queue; the caller has checked `rejection`."""
+        self.hold(request)
+        assert self._waiting is not None
+        self._waiting.queue.wait(request.client, request)
+
+    def hold(self, request: IncomingRequest) -> None:
+        """Count a request that waits for the answer to another one, as one of the queue.
+
+        The caller has checked `rejection`, and calls `release` for it.
+        """
         waiting = self._waiting = self._waiting or self._nothing_waiting()
-        waiting.queue.wait(request.client, request)
         waiting.queued.take(request.client)
         waiting.queued_bytes.take(request.client, request.size_bytes)
+
+    def release(self, request: IncomingRequest) -> None:
+        """Count a request no longer that `hold` has counted."""
+        waiting = self._waiting
+        assert waiting is not None
+        waiting.queued.give_back(request.client)
+        waiting.queued_bytes.give_back(request.client, request.size_bytes)
+        if not waiting.queued.total:
+            self._waiting = None
 
     def leave(self, request: IncomingRequest) -> IncomingRequest | None:
         """Give back the place of the handler of a request.
@@ -315,7 +332,7 @@ class Admission:
             return None
         following = self._waiting.queue.leave(request.client)
         if following is not None:
-            self._forget(following, self._waiting)
+            self.release(following)
         return following
 
     def withdraw(self, request: IncomingRequest) -> bool:
@@ -323,16 +340,12 @@ class Admission:
         waiting = self._waiting
         if waiting is None or not waiting.queue.withdraw(request.client, request):
             return False
-        self._forget(request, waiting)
+        self.release(request)
         return True
 
     def withdraw_all(self) -> list[IncomingRequest]:
         """Empty the queue at the end of the session; return the requests, which never run."""
-        waiting, self._waiting = self._waiting, None
-        return [] if waiting is None else waiting.queue.withdraw_all()
-
-    def _forget(self, request: IncomingRequest, waiting: _Waiting) -> None:
-        waiting.queued.give_back(request.client)
-        waiting.queued_bytes.give_back(request.client, request.size_bytes)
-        if not waiting.queued.total:
-            self._waiting = None
+        requests = [] if self._waiting is None else self._waiting.queue.withdraw_all()
+        for request in requests:
+            self.release(request)
+        return requests

@@ -30,6 +30,7 @@ SIGNAL_STATUS_BASE: Final = 128
 """Added to the number of the signal that ended the process, this is its exit status."""
 
 _LINES_MAX: Final = 20
+_PRINT_SECONDS_MAX: Final = 1.0
 _WAIT_SECONDS_MAX: Final = 3600.0
 _RUN: Final[CodeType] = trio.run.__code__
 
@@ -96,7 +97,8 @@ def _watch(
             continue
         if parent in ready:
             watched.remove(parent)
-            exit_at, cause = time.monotonic() + seconds, "the end of its parent"
+            if math.isinf(exit_at):  # no signal has come before
+                exit_at, cause = time.monotonic() + seconds, "the end of its parent"
         if reader not in ready:
             continue
         data = os.read(reader, select.PIPE_BUF)
@@ -112,11 +114,19 @@ def _watch(
 
 
 def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
+    """Print lines, and end the process."""
     try:
-        text = "".join(f"{line}\n" for line in lines)
-        os.write(2, text.encode(errors="backslashreplace"))
+        # If stderr is a full pipe, and the parent does not read it, printing takes for ever.
+        printing = threading.Thread(target=_print, args=(lines,), daemon=True)
+        printing.start()
+        printing.join(_PRINT_SECONDS_MAX)
     finally:
         os._exit(SIGNAL_STATUS_BASE + number)
+
+
+def _print(lines: Iterable[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    os.write(2, text.encode(errors="backslashreplace"))
 
 
 def _report(cause: str, seconds: float, root: trio.lowlevel.Task | None) -> Iterator[str]:

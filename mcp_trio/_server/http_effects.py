@@ -206,46 +206,57 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
         if len(response.content) > bytes_max:
             raise too_large
         return bytes(response.content)
-    decode = _decoder_of(response, library)
+    decompressor = _decompressor_for(response, library)
     body = bytearray()
+    is_over = False
     fault: Exception | None = None
     try:
         async for piece in response.aiter_raw():
-            if fault is not None:
+            if is_over:
                 break  # the stream goes on although it was closed
-            rest = piece
             try:
-                while rest and len(body) <= bytes_max:
-                    decoded, rest = decode(rest)
-                    body += decoded
-                    if rest:
-                        await trio.lowlevel.checkpoint()
+                if decompressor is None:
+                    body += piece
+                else:
+                    await _decompress(decompressor, piece, body, bytes_max)
             except zlib.error as error:
                 fault = library.DecodingError(f"the response cannot be decoded: {error}")
             if len(body) > bytes_max:
                 fault = too_large
-            if fault is not None:
+            # The decompressor would keep all that follows the end of the compressed data.
+            has_trailing = decompressor is not None and bool(decompressor.unused_data)
+            is_over = fault is not None or has_trailing
+            if is_over:
                 # The loop goes on until the closed stream ends by itself. Python warns of an async
                 # generator that is left earlier.
                 await response.aclose()
     except library.TransportError:
-        if fault is None:
+        if not is_over:
             raise
     if fault is not None:
         raise fault
     return bytes(body)
 
 
-def _decoder_of(response: Any, library: Any) -> Callable[[bytes], tuple[bytes, bytes]]:
-    """Return a function that decodes at least the beginning of a piece, and returns the rest."""
+def _decompressor_for(response: Any, library: Any) -> Any:
+    """Return the decompressor for a body; None if it is not encoded."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
-        return lambda piece: (piece, b"")
+        return None
     if encoding != "gzip":
         text = f"the response has Content-Encoding {encoding!r}; handlers decode only gzip"
         raise library.DecodingError(text)
-    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    return lambda piece: (decompressor.decompress(piece, MIB), decompressor.unconsumed_tail)
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+
+
+async def _decompress(decompressor: Any, piece: bytes, body: bytearray, bytes_max: int) -> None:
+    """Append what a piece is decompressed to, until the body is longer than `bytes_max`."""
+    rest = piece
+    while rest and len(body) <= bytes_max:
+        body += decompressor.decompress(rest, MIB)
+        rest = decompressor.unconsumed_tail
+        if rest:
+            await trio.lowlevel.checkpoint()
 
 
 def _allowed(headers: Any, names: Container[str]) -> list[tuple[str, str]]:

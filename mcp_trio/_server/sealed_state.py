@@ -341,10 +341,14 @@ class MemoryStore:
         return True
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep the result of the retry that used a state, if there is room for it."""
+        """Keep the result of the retry that used a state, if there is room for it.
+
+        The result for a state that has expired, and was removed, is not kept.
+        """
         used = self._used.get(key)
-        client = 0 if used is None else used.client  # None: it has expired
-        size_bytes = len(reply)
+        if used is None:
+            return
+        client, size_bytes = used.client, len(reply)
         if not self._reply_bytes.may_take(client, size_bytes):
             self._remove_expired()
         if self._reply_bytes.may_take(client, size_bytes):

@@ -327,7 +327,7 @@ class _RecordedThread(Generic[Result]):
     bridge: ThreadBridge
     lane: Lane | None
     limiter: Limiter | None
-    token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
+    _has_started: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _is_left: bool = attrs.field(default=False, init=False)
     _has_reported: bool = attrs.field(default=False, init=False)
@@ -349,11 +349,11 @@ class _RecordedThread(Generic[Result]):
     async def run_sync(self) -> Result:
         """Run the thread, and return the handler's result."""
         sequencer, lane = self.bridge.sequencer, self.lane
-        starts: Any = _FreeStart() if self.limiter is not None else self
+        limiter: Any = self
         try:
             with operation(lane):
                 result = await trio.to_thread.run_sync(
-                    self._run, abandon_on_cancel=True, limiter=starts, thread_name=self.bridge.name
+                    self._run, abandon_on_cancel=True, limiter=limiter, thread_name=self.bridge.name
                 )
             self._report_end()
             if lane is not None:
@@ -362,6 +362,8 @@ class _RecordedThread(Generic[Result]):
         except trio.Cancelled:
             self._is_left = True
             self._report_end()
+            if not self._has_started:
+                self.release_on_behalf_of(self)
             if lane is not None:
                 with suppress(trio.Cancelled):
                     await sequencer.turn(lane)
@@ -374,37 +376,26 @@ class _RecordedThread(Generic[Result]):
     def _run(self) -> outcome.Outcome[Result]:
         result = outcome.capture(self.call)
         self._has_ended = True
-        with suppress(trio.RunFinishedError):
-            self.token.run_sync_soon(self._end)
         return result
-
-    def _end(self) -> None:
-        if self.limiter is not None:
-            self.limiter.release_on_behalf_of(self)
-        elif self._is_left:
-            self._report_end()
 
     def _report_end(self) -> None:
         if self.limiter is None and self._has_ended and not self._has_reported:
             self._has_reported = True
             self.bridge.sequencer.thread_waits()
 
-    # The interface of a limiter, for a replay: a thread starts when the sequencer lets it run.
+    # The limiter of Trio's thread. The thread has been counted by `limiter` before; in a replay it
+    # starts when the sequencer lets it run.
 
     async def acquire_on_behalf_of(self, _: object) -> None:
-        """Wait until the sequencer lets the thread run, after the step that any limiter takes."""
+        """Let the thread start after one step; in a replay, when the sequencer lets it run."""
+        self._has_started = True
         await trio.lowlevel.cancel_shielded_checkpoint()
-        await self.bridge.let_run(self.lane)
+        if self.limiter is None:
+            await self.bridge.let_run(self.lane)
 
     def release_on_behalf_of(self, _: object) -> None:
-        """Do nothing: the end of the thread is reported in `_report_end`."""
-
-
-class _FreeStart:
-    """A limiter that lets a thread start in one step, as it has been counted already."""
-
-    async def acquire_on_behalf_of(self, _: object) -> None:
-        await trio.lowlevel.cancel_shielded_checkpoint()
-
-    def release_on_behalf_of(self, _: object) -> None:
-        pass
+        """Note that the thread has ended, or could not start."""
+        if self.limiter is not None:
+            self.limiter.release_on_behalf_of(self)
+        elif self._is_left:
+            self._report_end()

@@ -179,6 +179,7 @@ class Dispatcher:
         rounds = self._rounds_of(handling)
         if rounds is not None and request in rounds.duplicates:
             rounds.duplicates.remove(request)
+            self._admission.release(request)
             self._finish_request(request, None, None)
             return
         self._stop(handling)
@@ -293,19 +294,21 @@ class Dispatcher:
 
     def _queue_duplicate(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Let a repeated retry wait for the answer of the first one."""
-        queued_max = self.session.connection.limits.requests.queued_max
-        if len(rounds.duplicates) >= queued_max:
-            text = f"too many requests wait for one reply (limits.requests.queued_max={queued_max})"
-            raise RequestError(SERVER_BUSY, text)
+        self._check_room(retry)
+        self._admission.hold(retry)
         self._handlings[retry.id] = rounds.handling
         rounds.duplicates.append(retry)
+
+    def _check_room(self, retry: IncomingRequest) -> None:
+        rejection = self._rejection(retry)
+        if rejection is not None:
+            raise RequestError(SERVER_BUSY, rejection)
 
     def _admit_retry(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Let a handler go on with a retry that has all answers, as soon as there is a slot."""
         has_free_slot = self._admission.may_start(retry)
-        rejection = None if has_free_slot else self._rejection(retry)
-        if rejection is not None:
-            raise RequestError(SERVER_BUSY, rejection)
+        if not has_free_slot:
+            self._check_room(retry)
         self._handlings[retry.id] = rounds.handling
         if has_free_slot:
             self._resume(rounds.handling, retry)
@@ -333,6 +336,7 @@ class Dispatcher:
         duplicates, rounds.duplicates = rounds.duplicates, []
         error = invalid_state_error()
         for request in duplicates:
+            self._admission.release(request)
             if reply is None:
                 answer = self.session.connection.error(request, error.code, error.message)
             else:

@@ -31,8 +31,6 @@ from mcp_trio._transports.socket_bytes import SocketEnds, client_of
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-logger = logging.getLogger("mcp_trio")
-
 SocketPath: TypeAlias = str | os.PathLike[str]
 
 _FIRST_BYTES_OF_JSON: Final = b"{[ \t\r\n\xef"  # with white space, or a byte order mark
@@ -322,12 +320,17 @@ class SocketHost:
         channel.has_begun = False
         self._places.take(network)
         try:
+            await self._serve(channel)
+        finally:
+            self._places.give_back(network)
+
+    async def _serve(self, channel: SocketChannel) -> None:
+        try:
             if await self._is_authorized(channel):
                 await self.handle(channel)
         except Exception as error:
             self._log.report("failed", "a connection failed", level=logging.ERROR, error=error)
         finally:
-            self._places.give_back(network)
             await channel.aclose()
 
     async def _is_authorized(self, channel: SocketChannel) -> bool:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, NoReturn, TypeAlias, cast
+from typing import NoReturn, TypeAlias, cast
 
 import attrs
 import trio
@@ -30,8 +30,6 @@ from mcp_trio._transports.trio_websocket import (
 )
 from mcp_trio._transports.websocket import WebSocketChannel, accept_websocket
 from mcp_trio.limits import Limits
-
-logger = logging.getLogger("mcp_trio")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -95,11 +93,6 @@ Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 
 Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 
-# Connections beyond the limits get a 503 answer while all connections, with those that are being
-# answered, are up to twice `limits.http.connections_max`. Beyond that they are closed without an
-# answer, since answering them costs memory, too.
-_ANSWERED_FACTOR: Final = 2
-
 
 @attrs.frozen
 class _Origin:
@@ -122,8 +115,10 @@ class WebSocketHost:
     admit: Admit
     handle: Handle
     limits: Limits
-    _count: int = attrs.field(default=0, init=False)
     _places: Shares = attrs.field(init=False)
+    # The connections beyond the limits that are being answered with 503. They cost memory, too: at
+    # `limits.http.connections_max` of them, further ones are closed without an answer.
+    _rejecting: int = attrs.field(default=0, init=False)
     _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
 
@@ -135,26 +130,32 @@ class WebSocketHost:
         origin = _origin(stream)
         network = network_of(origin.client)
         exceeded = self._places.exceeded(network)
-        if exceeded is None:
-            self._places.take(network)
-        self._count += 1
         stream = over_wire(stream, self.limits)
         try:
-            if exceeded is None:
+            if exceeded is not None:
+                await self._reject(stream, f"there are too many connections{exceeded}")
+                return
+            self._places.take(network)
+            try:
                 await self._serve(stream, origin)
-            elif self._count <= _ANSWERED_FACTOR * self._places.client_max:
-                rejected = Rejected(503, f"there are too many connections{exceeded}")
-                await answer_last(stream, encoded_rejection(rejected), self.limits)
+            finally:
+                self._places.give_back(network)
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection
         except Exception as error:
             text = "a WebSocket connection failed"
             self._log.report("failed", text, level=logging.ERROR, error=error)
         finally:
-            self._count -= 1
-            if exceeded is None:
-                self._places.give_back(network)
             await trio.aclose_forcefully(stream)
+
+    async def _reject(self, stream: trio.abc.Stream, text: str) -> None:
+        if self._rejecting >= self._places.client_max:
+            return
+        self._rejecting += 1
+        try:
+            await answer_last(stream, encoded_rejection(Rejected(503, text)), self.limits)
+        finally:
+            self._rejecting -= 1
 
     async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:
         received = bytearray()

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+import tracemalloc
 from typing import get_args
 
 import msgspec
@@ -28,6 +29,7 @@ from mcp_trio._jsonrpc.messages import (
     encode_notification,
     encode_request,
     encode_response,
+    has_more_long_exponents,
     is_deeper_than,
     recover,
     reencoded_with_id,
@@ -306,6 +308,28 @@ def test_a_response_with_too_many_long_numbers_is_not_answered():
 def test_other_numbers_and_texts_are_not_counted(number):
     decode = Decoder(json_depth_max=5, long_exponents_max=10).decode
     assert isinstance(decode(numbers(500, number)), Request)
+
+
+@pytest.mark.parametrize("number", ["1e300", '"1e300"', '"1e300\\""'])
+@pytest.mark.parametrize("offset", range(12))
+def test_long_exponents_are_counted_wherever_a_large_message_has_them(number, offset):
+    data = numbers(30_000, number).replace(b'"a"', b'"%b"' % (b"a" * (offset + 1)), 1)
+    most = 30_000 if number[0] != '"' else 0
+    assert isinstance(Decoder(json_depth_max=5, long_exponents_max=most).decode(data), Request)
+    if most:
+        decode = Decoder(json_depth_max=5, long_exponents_max=most - 1).decode
+        assert isinstance(decode(data), Malformed)
+
+
+def test_counting_long_exponents_takes_little_memory():
+    text = b'["%b"%b]' % (b"e300" * 1001, b',""' * 300_000)
+    tracemalloc.start()
+    try:
+        assert not has_more_long_exponents(1000, text)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 5 * len(text)
 
 
 def test_brackets_in_strings_and_side_by_side_are_no_nesting():

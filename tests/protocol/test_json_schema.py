@@ -76,6 +76,7 @@ def test_a_part_of_another_dialect_is_rejected():
         ({"properties": {"port": {"pattern": "("}}}, r"at properties\.port\.pattern: '\('"),
         ({"required": "port"}, "at required: 'port' is not of type 'array'"),
         ({"$schema": DRAFT_7, "items": 3}, "at items: 3 is not"),
+        ({"items": {}, "prefixItems": 3}, "at prefixItems: 3 is not of type 'array'"),
     ],
 )
 def test_an_invalid_schema_is_rejected_with_the_path(schema, text):

@@ -46,6 +46,12 @@ async def patient() -> str:
     print("called", file=sys.stderr, flush=True)
     await trio.sleep(60)
 
+@server.tool
+async def printing() -> str:
+    print("called", file=sys.stderr, flush=True)
+    while True:
+        print("fog", file=sys.stderr, flush=True)
+
 def serving(url):
     print(url, flush=True)
 
@@ -139,6 +145,13 @@ def test_a_process_that_is_held_ends_and_names_the_line_that_held_it(called, tra
     )
     assert line.strip().startswith(HOLDERS[tool])
     assert line.endswith(f", in {tool}")
+
+
+@pytest.mark.real_time
+def test_a_process_ends_although_its_stderr_is_full_and_not_read(called):
+    process = called("stdio", "printing")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
 
 
 @pytest.mark.real_time

@@ -18,7 +18,7 @@ from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._server.sessions import HandlerHttpClient
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
-from mcp_trio.limits import MIB, RequestLimits
+from mcp_trio.limits import KIB, MIB, RequestLimits
 from tests.server.conftest import played_again
 
 
@@ -261,6 +261,41 @@ async def test_a_compressed_body_is_decoded_only_up_to_the_limit(
     finally:
         tracemalloc.stop()
     assert "limits.requests.http_effect_bytes_max" in text
+    assert peak < 4 * MIB
+
+
+async def test_bytes_after_the_end_of_a_compressed_body_are_not_kept(
+    server, serve, library, inner_library
+):
+    class Stream(inner_library.AsyncByteStream):
+        pieces_left = 256
+
+        async def __aiter__(self):
+            yield gzip.compress(b"ahoy!")
+            while self.pieces_left:
+                self.pieces_left -= 1
+                yield bytes(64 * KIB)
+
+        async def aclose(self):
+            self.pieces_left = 0
+
+    class Inner(inner_library.AsyncBaseTransport):
+        async def handle_async_request(self, _):
+            headers = {"content-encoding": "gzip"}
+            return inner_library.Response(200, headers=headers, stream=Stream())
+
+    @server.tool
+    async def fetch() -> str:
+        async with library.AsyncClient(transport=EffectTransport(Inner())) as client:
+            return (await client.get("http://nowhere")).text
+
+    asker = await serve(server)
+    tracemalloc.start()
+    try:
+        assert await asker.call("fetch") == "ahoy!"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert peak < 4 * MIB
 
 

@@ -382,8 +382,21 @@ async def test_expired_replies_make_room_in_a_store():
     assert kept == [None, b"1", b"1234567", None]
 
 
+async def test_the_reply_to_a_state_that_was_dropped_is_not_kept_and_takes_no_place():
+    clock = Clock()
+    store = MemoryStore(1, now=clock)
+    await store.take("a", seconds=10, client="anna")
+    clock.now = 10.0
+    await store.take("b", seconds=10, client="anna")  # which drops the expired one
+    await store.keep("a", b"1", seconds=10)
+    assert await store.kept("a") is None
+    for client in (0, 1, "bert"):
+        assert await store.take(f"of {client}", seconds=10, client=client)
+
+
 async def test_a_reply_larger_than_the_store_is_not_kept():
     store = MemoryStore(reply_bytes_max=8, now=Clock())
+    await store.take("a", seconds=10, client="anna")
     await store.keep("a", b"123456789", seconds=10)
     assert await store.kept("a") is None
 
@@ -398,6 +411,7 @@ async def test_keeping_a_reply_costs_the_same_however_many_are_kept():
 
     store = MemoryStore(reply_bytes_max=100, now=Clock())
     for number in range(200):
+        await store.take(str(number), seconds=10, client="anna")
         await store.keep(str(number), Reply(), seconds=10)
     assert len(looked_at) == 200
 

@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, Server, ThreadContext
+from mcp_trio._server.threads import Threads
 from mcp_trio.errors import RequestAbandoned
 from mcp_trio.limits import RequestLimits
 
@@ -256,3 +257,32 @@ async def test_a_def_decorator_around_an_async_def_gets_an_error_that_names_func
     asker = await serve(server)
     assert await asker.failure("forecast") == "internal error in forecast"
     assert "functools.wraps" in caplog.text
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_a_request_that_is_cancelled_as_it_gets_a_thread_gives_it_back(
+    serve, tmp_path, monkeypatch, is_recorded
+):
+    server = Server("harbour", limits=Limits(requests=RequestLimits(threads_max=1)))
+    acquire, to_cancel = Threads.acquire, []
+
+    async def acquire_and_cancel(threads, client):
+        await acquire(threads, client)
+        if to_cancel:
+            with trio.CancelScope(shield=True):
+                await asker.wire.cancel(to_cancel.pop())
+                await trio.testing.wait_all_tasks_blocked()
+
+    monkeypatch.setattr(Threads, "acquire", acquire_and_cancel)
+
+    @server.tool
+    def free() -> str:
+        return "free"
+
+    asker = await serve(server, record=tmp_path / "it.mcprec.jsonl" if is_recorded else None)
+    to_cancel.append(1)
+    assert await asker.begin("tools/call", {"name": "free"}) == 1
+    await trio.testing.wait_all_tasks_blocked()
+    assert not to_cancel
+    with trio.fail_after(5):
+        assert await asker.call("free") == "free"

@@ -10,7 +10,7 @@ from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS, custom_method
-from mcp_trio._protocol.requests import IncomingRequest
+from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.calls import Question
 from mcp_trio._session.handlers import RUNNING_EFFECT, RunningEffect
@@ -661,7 +661,7 @@ async def test_a_waiting_request_gets_the_slot_of_a_suspended_handler(dock, roun
 def full(dock, rounds, small):
     """A session in which another handler has the only place, until `tide`; and one is suspended."""
 
-    async def start(**options):
+    async def start(*, queued_max=1, **options):
         tide = trio.Event()
 
         async def wait(handling):
@@ -669,7 +669,7 @@ def full(dock, rounds, small):
             return "tide"
 
         tools = {"sail": rounds.asking("Which boat?"), "wait": wait}
-        limits = small(requests=RequestLimits(in_flight_max=1, queued_max=1))
+        limits = small(requests=RequestLimits(in_flight_max=1, queued_max=queued_max))
         session, peer = await dock(tools, limits=limits, **options)
         state = await suspended(peer, rounds)
         await peer.send(rounds.call("wait", "wait"))
@@ -692,7 +692,7 @@ async def test_a_retry_rejected_for_lack_of_room_can_be_repeated(full, rounds):
 
 
 async def test_a_retry_that_waits_for_a_slot_can_be_repeated_and_cancelled(full, rounds, recording):
-    _, peer, state, tide = await full(sequencer=recording)
+    _, peer, state, tide = await full(queued_max=2, sequencer=recording)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     await peer.send(rounds.call("sail", 3, state, q1=rounds.accepted()))
     assert await peer.receive_available() == []
@@ -976,6 +976,27 @@ async def test_too_many_repeated_retries_are_rejected_naming_the_setting(sea, sm
     (rejected,) = await sea.retry(2, 3, 4)
     assert (rejected["id"], rejected["error"]["code"]) == (4, -32603)
     assert "limits.requests.queued_max=1" in rejected["error"]["message"]
+
+
+@pytest.mark.parametrize("limit", ["queued_max", "queued_bytes_max"])
+async def test_repeated_retries_of_all_handlers_together_are_limited(sea, small, rounds, limit):
+    retry = rounds.call("sail", 2, SUSPENDED_PREFIX + "s" * 32, q1=rounds.accepted())
+    size_bytes = len(msgspec.json.encode(retry))
+    most = 2 if limit == "queued_max" else 2 * size_bytes + size_bytes // 2
+    await sea.open(limits=small(requests=RequestLimits(**{limit: most})))
+    first, second = sea.state, await suspended_rounds_retries(sea.peer, rounds, "second")
+    assert await sea.retry(2, 3, 4) == []
+    sea.state = second
+    (rejected,) = await sea.retry(5, 6)
+    assert (rejected["id"], rejected["error"]["code"]) == (6, -32603)
+    assert f"limits.requests.{limit}={most}" in rejected["error"]["message"]
+    await sea.peer.cancel(3)
+    assert await sea.retry(7) == []
+    sea.tide.set()
+    answers = await sea.peer.receive_available()
+    assert sorted(answer["id"] for answer in answers) == [2, 4, 5, 7]
+    for sea.state in (first, second):
+        assert rounds.text_of((await sea.retry("again"))[0]) == "there"
 
 
 async def test_cancelling_the_current_request_cancels_the_handler(sea):

@@ -286,6 +286,23 @@ async def test_connections_over_the_limit_are_closed(tcp_site, caplog):
         await channel.aclose()
 
 
+async def test_a_rejected_connection_counts_until_it_is_closed(tcp_site, caplog):
+    peers = []
+
+    async def authorize(peer):
+        peers.append(peer)
+
+    port, _arrivals = await tcp_site(
+        authorize=authorize, limits=Limits(http=HttpLimits(connections_max=1))
+    )
+    async with await trio.open_tcp_stream("127.0.0.1", port) as first:
+        assert await first.receive_some() == b""
+        async with await trio.open_tcp_stream("127.0.0.1", port) as second:
+            assert await second.receive_some() == b""
+    assert len(peers) == 1
+    assert "limits.http.connections_max" in caplog.text
+
+
 async def test_the_error_names_an_unreachable_server(tmp_path):
     with pytest.raises(ConnectionLost, match=r"cannot connect to unix:.*nobody"):
         await open_unix_channel(tmp_path / "nobody")

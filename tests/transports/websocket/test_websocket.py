@@ -962,6 +962,21 @@ async def test_a_server_with_a_certificate_uses_tls(certificate, nursery):
         await open_websocket_channel(url.replace("wss", "ws"))
 
 
+async def test_a_rejection_is_answered_although_the_places_of_all_clients_are_taken(nursery):
+    host = WebSocketHost(
+        admit=anybody, handle=never, limits=Limits(http=HttpLimits(connections_max=1))
+    )
+    listener, *_ = await nursery.start(trio.serve_tcp, host.serve, 0)
+    port = listener.socket.getsockname()[1]
+    streams = []
+    for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+        streams.append(await trio.open_tcp_stream("127.0.0.1", port, local_address=address))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert (await streams[2].receive_some()).startswith(b"HTTP/1.1 503 ")
+    for stream in streams:
+        await stream.aclose()
+
+
 async def test_connections_far_over_the_limit_are_closed_without_a_response():
     limits = Limits(http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3))
     host = WebSocketHost(admit=anybody, handle=never, limits=limits)
