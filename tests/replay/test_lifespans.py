@@ -22,7 +22,7 @@ from mcp_trio._replay.targets import fresh_server
 from mcp_trio._server.sessions import HandlerHttpClient, sessions_of
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
+from mcp_trio.errors import BlockedInReplay, NothingCompared, RecordingError, ReplayDivergence
 from mcp_trio.recording import (
     RecordOptions,
     Redaction,
@@ -766,6 +766,13 @@ def test_a_sweep_leaves_the_lifespan_out(record):
 
     make_server = partial(serving, lifespan, handler)
     assert sweep(record(make_server()), make_server, schedules=3).is_clean
+
+
+def test_a_sweep_of_handlers_that_use_the_lifespan_is_refused(record):
+    with pytest.raises(
+        BlockedInReplay, match=r"a sweep does not run .*: ctx\.lifespan was used at"
+    ):
+        sweep(record(make_exchange()), make_exchange, schedules=3)
 
 
 def test_passwords_of_a_tool_that_the_lifespan_registers_are_redacted(world, record):
