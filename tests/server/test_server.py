@@ -132,6 +132,23 @@ async def test_an_error_after_the_lifespans_yield_is_raised_after_the_session():
         await Server("harbour", lifespan=lifespan).serve(theirs)
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_an_error_of_a_lifespan_that_is_cancelled_is_raised(nursery, tmp_path, is_recorded):
+    @contextlib.asynccontextmanager
+    async def lifespan(server):
+        try:
+            yield
+        finally:
+            raise RuntimeError("drained")
+
+    server, (_, theirs) = Server("harbour", lifespan=lifespan), memory_pair()
+    record = tmp_path / "x.mcprec.jsonl" if is_recorded else None
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="drained")):
+        async with trio.open_nursery() as serving:
+            await serving.start(functools.partial(server.serve, theirs, record=record))
+            serving.cancel_scope.cancel()
+
+
 async def test_a_lifespan_whose_nursery_fails_ends_the_session():
     @contextlib.asynccontextmanager
     async def lifespan(server):
