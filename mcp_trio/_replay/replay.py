@@ -138,7 +138,7 @@ def replay(
             performed in another order, or no longer, and are matched by their names.
         lifespan: A function that returns the lifespan for the handlers, in place of the recorded
             one. Without it, the lifespan of the server runs again if the recording holds it and it
-            opened nothing by itself; otherwise `ctx.lifespan` is a placeholder, which can only be
+            opened nothing by itself; otherwise `ctx.lifespan` is a stand-in, which can only be
             passed to effects.
         key: The key with which the recording was redacted. Without it, the replay replaces values
             that the server itself redacts by other tokens than those in the recording.
