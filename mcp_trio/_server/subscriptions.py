@@ -167,12 +167,16 @@ class ChangeListener(ABC):
     def _wake(self) -> None:
         self._wakeup.wake()
 
+    def _may_send(self) -> bool:
+        """Return whether the client may be notified now."""
+        return True
+
     def _choose(self, lane: Lane | None) -> Any:
         """Return what to send: [method, URI, count], `END`, or None if the change was withdrawn.
 
         A replay follows the recording, except that it never ends before its own changes are sent.
         """
-        change = next(iter(self._pending), None)
+        change = next(iter(self._pending), None) if self._may_send() else None
         choice: Any = END if self.is_over else None
         if change is not None:
             choice = [*change, self._counts[change]]
@@ -222,7 +226,6 @@ class Announcer(ChangeListener):
         is_due = True
         while is_due:
             # A server must not send notifications before the client's `notifications/initialized`.
-            # The client may initialize again at any time.
             initialized = self.session.initialized
             if not initialized.is_set():
                 await initialized.wait()
@@ -231,6 +234,10 @@ class Announcer(ChangeListener):
             await self._send_next(self._lane)
             is_due = bool(self._pending)
         self._is_awake = False
+
+    def _may_send(self) -> bool:
+        # The client may have initialized again while the change waited for room.
+        return self.session.initialized.is_set()
 
     def restart(self) -> None:
         """End all subscriptions and forget all changes, because the client begins a new session."""

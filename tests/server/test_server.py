@@ -28,7 +28,7 @@ from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import HandshakeTimeouts, SessionCounter
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.errors import BlockedInReplay, LocalProtocolError, RecordingError, ReplayDivergence
-from mcp_trio.limits import RequestLimits
+from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.recording import SharedRecording
 from mcp_trio.transports import memory_pair
 from tests.server.conftest import played_again
@@ -130,6 +130,23 @@ async def test_an_error_after_the_lifespans_yield_is_raised_after_the_session():
     await ours.aclose()
     with pytest.raises(OSError, match="no way out"):
         await Server("harbour", lifespan=lifespan).serve(theirs)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_an_error_of_a_lifespan_that_is_cancelled_is_raised(nursery, tmp_path, is_recorded):
+    @contextlib.asynccontextmanager
+    async def lifespan(server):
+        try:
+            yield
+        finally:
+            raise RuntimeError("drained")
+
+    server, (_, theirs) = Server("harbour", lifespan=lifespan), memory_pair()
+    record = tmp_path / "x.mcprec.jsonl" if is_recorded else None
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="drained")):
+        async with trio.open_nursery() as serving:
+            await serving.start(functools.partial(server.serve, theirs, record=record))
+            serving.cancel_scope.cancel()
 
 
 async def test_a_lifespan_whose_nursery_fails_ends_the_session():
@@ -1011,3 +1028,38 @@ async def test_a_second_client_is_rejected_while_a_request_of_the_first_is_unfin
     await asker.begin("tools/call", {"name": "wait"})
     answer = await asker.wire.handshake()
     assert "requests of this one are unfinished (1 received, 0 sent)" in answer["error"]["message"]
+
+
+async def test_a_change_that_waited_for_room_is_sent_when_the_second_client_has_initialized(serve):
+    server = Server("harbour", limits=Limits(messages=MessageLimits(send_queue_bytes_max=70_000)))
+
+    @server.tool
+    async def hail(*, ctx: Context) -> None:
+        while True:
+            await ctx.info("ahoy" * 1000)
+
+    @server.resource("harbour://tide")
+    async def tide() -> str:
+        return "high"
+
+    asker = await serve(server, protocol_version="2025-06-18")
+    await asker.result("resources/subscribe", {"uri": "harbour://tide"})
+    call = await asker.begin("tools/call", {"name": "hail"})
+    await trio.testing.wait_all_tasks_blocked()  # The client does not read.
+    server.resource_updated("harbour://tide")
+    await trio.testing.wait_all_tasks_blocked()
+    await asker.wire.cancel(call)
+    await trio.testing.wait_all_tasks_blocked()
+
+    info = {"name": "other", "version": "9"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
+    initialize = await asker.begin("initialize", hello)
+    subscribe = await asker.begin("resources/subscribe", {"uri": "harbour://tide"})
+    await trio.testing.wait_all_tasks_blocked()
+    server.resource_updated("harbour://tide")
+    await asker.end(initialize)
+    await asker.end(subscribe)
+    await trio.testing.wait_all_tasks_blocked()
+    assert {message["method"] for message in asker.told} == {"notifications/message"}
+    await asker.wire.send_notification("notifications/initialized")
+    assert (await asker.wire.receive())["method"] == "notifications/resources/updated"
