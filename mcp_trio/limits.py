@@ -217,8 +217,11 @@ class HttpLimits(_Options):
     """Open connections of one client address to a listener, also for WebSocket, Unix and TCP."""
 
     all_clients_factor: int = attrs.field(default=2, validator=attrs.validators.ge(2))
-    """All clients together may have this multiple of `connections_max` and `sessions_max`. A client
-    takes a place only while it has fewer than are free."""
+    """All clients together may have this multiple of `connections_max`, `handshakes_max` and
+    `sessions_max`. A client takes a place only while it has fewer than are free."""
+
+    handshakes_max: int = 256
+    """TLS handshakes of one client address that a listener does at the same time; more wait."""
 
     headers_bytes_max: int = 32 * KIB
     """Bytes of a request line and its headers."""

@@ -19,6 +19,7 @@ import trio
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._protocol.websocket import is_websocket_upgrade
+from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
@@ -466,9 +467,11 @@ class NativeHost:
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
     _places: Shares = attrs.field(init=False)
+    _handshakes: FairSemaphore = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
+        self._handshakes = FairSemaphore(http_shares("handshakes_max", self.limits))
 
     async def serve(
         self, ends: SocketEnds, *, client: str | None = None, may_lead: bool = False
@@ -497,7 +500,7 @@ class NativeHost:
                 return
             self._places.take(network)
             self._connections.add(connection)
-            if isinstance(wire, TlsWire) and not await wire.shake_hands():
+            if isinstance(wire, TlsWire) and not await wire.shake_hands(self._handshakes):
                 await wire.linger()
                 return
             await connection.serve()

@@ -187,7 +187,7 @@ STORMS: Final = (
     Storm(
         name="TLS: half handshakes",
         host="native",
-        count=500,
+        count=4000,
         attack=sending(bytes.fromhex("16030100c8010000c40303")),
         has_tls=True,
     ),
