@@ -29,9 +29,15 @@ import trio
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, decoded_headers, encoded
 from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
-from mcp_trio._transports.http_response import BodyTooLargeError, Responder
+from mcp_trio._transports.http_response import (
+    BodyTooLargeError,
+    Responder,
+    UnfinishedBody,
+    shares_of_bodies,
+)
 from mcp_trio._transports.websocket import SocketEnded, Upgrade, Upgraded
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -329,6 +335,11 @@ class AsgiHost:
         default=_nothing, kw_only=True, alias="ended"
     )
     _upgraded: Upgraded | None = attrs.field(default=None, kw_only=True, alias="upgraded")
+    _bodies: Shares = attrs.field(init=False)
+
+    @_bodies.default
+    def _bodies_default(self) -> Shares:
+        return shares_of_bodies(self._limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope: a request, a WebSocket, or the lifespan.
@@ -351,7 +362,7 @@ class AsgiHost:
                 raise NotImplementedError(f"ASGI scope {unknown!r}")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = AsgiExchange(scope, receive, send, limits=self._limits)
+        exchange = AsgiExchange(scope, receive, send, self._bodies, limits=self._limits)
         try:
             if self._is_long(scope):
                 exchange.reject(_LONG, self._long_text)
@@ -462,6 +473,7 @@ class AsgiExchange:
     _scope: Scope
     _receive: Receive
     _send: Send
+    _bodies: Shares
     _limits: Limits = attrs.field(kw_only=True, alias="limits")
     may_lead: bool = attrs.field(default=False, init=False)
     request: HttpRequest = attrs.field(init=False)
@@ -518,10 +530,18 @@ class AsgiExchange:
     async def _take_rest(self, body: bytearray, bytes_max: int, timeout: trio.CancelScope) -> None:
         """Read the rest; the deadline moves with each `limits.messages.chunk_bytes`."""
         mark = len(body) + self._limits.messages.chunk_bytes
-        while not await self._has_taken_last(body, bytes_max):
-            if len(body) >= mark:
-                mark = len(body) + self._limits.messages.chunk_bytes
-                timeout.deadline = trio.current_time() + self._limits.http.body_seconds
+        unfinished = UnfinishedBody(self._bodies, network_of(self.request.client))
+        try:
+            while not await self._has_taken_last(body, bytes_max):
+                unfinished.count(len(body))
+                if len(body) >= mark:
+                    mark = len(body) + self._limits.messages.chunk_bytes
+                    timeout.deadline = trio.current_time() + self._limits.http.body_seconds
+        except BaseException:
+            body.clear()  # the exception would keep it until the request is answered
+            raise
+        finally:
+            unfinished.release()
 
     async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
         """Read a piece; return whether it is the last one.

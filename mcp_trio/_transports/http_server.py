@@ -32,7 +32,13 @@ from mcp_trio._transports.http1 import (
     is_cacheable,
     parse_request,
 )
-from mcp_trio._transports.http_response import BodyTooLargeError, Responder
+from mcp_trio._transports.http_response import (
+    BodyTooLargeError,
+    Responder,
+    TooManyBodiesError,
+    UnfinishedBody,
+    shares_of_bodies,
+)
 from mcp_trio._transports.socket_bytes import SocketEnds, TlsWire, Wire, client_of
 from mcp_trio._transports.websocket import Upgraded
 from mcp_trio._transports.websocket_server import StreamUpgrade
@@ -86,6 +92,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     Attributes:
         parsed: The parsed request line and headers.
         wire: The connection.
+        bodies: The bytes of the unfinished bodies of all clients.
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
         answered: The progress of the answer.
@@ -95,6 +102,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     parsed: ParsedRequest
     wire: Wire
+    bodies: Shares
     request: HttpRequest
     may_lead: bool = False
     answered: Answer = Answer.NONE
@@ -107,11 +115,14 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     _has_chunks: bool = False
 
     @classmethod
-    def of(cls, parsed: ParsedRequest, wire: Wire, *, may_lead: bool = False) -> Self:
+    def of(
+        cls, parsed: ParsedRequest, wire: Wire, bodies: Shares, *, may_lead: bool = False
+    ) -> Self:
         """Return the exchange of a request whose headers were read."""
         return cls(
             parsed=parsed,
             wire=wire,
+            bodies=bodies,
             request=parsed.request,
             may_lead=may_lead,
             is_last=parsed.is_last,
@@ -139,7 +150,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if length > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         if length > len(received):
-            await self._wait_until(lambda: len(received) >= length)
+            await self._wait_until(lambda: len(received) >= length, received)
         return self.wire.take(length)
 
     async def _read_chunks(self, bytes_max: int) -> bytes:
@@ -150,17 +161,31 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         self._has_chunks_begun = True
         framing_bytes_max = self.wire.limits.http.headers_bytes_max
         chunks = ChunkedBody(bytes_max=bytes_max, framing_bytes_max=framing_bytes_max)
-        await self._wait_until(lambda: chunks.take(self.wire.received))
+        await self._wait_until(lambda: chunks.take(self.wire.received), chunks.data)
         return bytes(chunks.data)
 
-    async def _wait_until(self, is_complete: Callable[[], bool]) -> None:
+    async def _wait_until(self, is_complete: Callable[[], bool], data: bytearray) -> None:
+        """Receive until the body is complete; `data` are its bytes so far."""
+        unfinished = UnfinishedBody(self.bodies, network_of(self.request.client))
+
+        def is_over() -> bool:
+            if is_complete():
+                return True
+            unfinished.count(len(data))
+            return False
+
         if self.parsed.awaits_continue and not self.wire.received:
             await self.wire.write(CONTINUE)
         seconds = self.wire.limits.http.body_seconds
         try:
-            is_there = await self.wire.receive_until(is_complete, seconds=seconds)
+            is_there = await self.wire.receive_until(is_over, seconds=seconds)
         except trio.BrokenResourceError as error:  # a half-closed client can read the answer
             raise Rejected(400, "the body ended too early") from error
+        except TooManyBodiesError:
+            data.clear()  # the connection may linger
+            raise
+        finally:
+            unfinished.release()
         if not is_there:
             raise Rejected(
                 408, f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
@@ -266,6 +291,7 @@ class NativeConnection:
         client: The IP address of the peer.
         scheme: `http` or `https`.
         clock: The approximate time.
+        bodies: The bytes of the unfinished bodies of all clients.
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
         idle_since: The time on `clock` at which the wait for the next request began; infinite while
@@ -279,6 +305,7 @@ class NativeConnection:
     client: str | None
     scheme: str = "http"
     clock: CoarseClock
+    bodies: Shares
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -346,7 +373,7 @@ class NativeConnection:
         if self.upgraded is not None and is_websocket_upgrade(parsed.request):
             await self._upgrade(raw, parsed, self.upgraded)
             return False
-        exchange = NativeExchange.of(parsed, self.wire, may_lead=self.may_lead)
+        exchange = NativeExchange.of(parsed, self.wire, self.bodies, may_lead=self.may_lead)
         try:
             await self.respond(exchange)
         except Exception as error:
@@ -468,10 +495,12 @@ class NativeHost:
     _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
     _places: Shares = attrs.field(init=False)
     _handshakes: FairSemaphore = attrs.field(init=False)
+    _bodies: Shares = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
         self._handshakes = FairSemaphore(http_shares("handshakes_max", self.limits))
+        self._bodies = shares_of_bodies(self.limits)
 
     async def serve(
         self, ends: SocketEnds, *, client: str | None = None, may_lead: bool = False
@@ -488,6 +517,7 @@ class NativeHost:
             client=client,
             scheme=scheme,
             clock=self._clock,
+            bodies=self._bodies,
             may_lead=may_lead,
         )
         network = network_of(client)

@@ -90,6 +90,12 @@ def sending(*first: bytes, again: bytes = b"") -> Attack:
     return attack
 
 
+_UNFINISHED: Final = (
+    b"POST /outer HTTP/1.1\r\nHost: x\r\nContent-Length: 33554432\r\n\r\n",
+    bytes(31 << 20),
+)
+
+
 # WebSocket.
 
 _WS: Final = handshake("x", "/ws")
@@ -168,6 +174,10 @@ STORMS: Final = (
         attack=sending(ECHO),
         addresses=ADDRESSES,
         limits="many",
+    ),
+    *(
+        Storm(name=f"unfinished bodies, {host}", host=host, count=16, attack=sending(*_UNFINISHED))
+        for host in ("native", "hypercorn")
     ),
     Storm(name="WebSocket: half handshakes", host="native", count=500, attack=sending(_WS[:-4])),
     Storm(name="WebSocket: handshakes", host="native", count=500, attack=sending(_WS)),
