@@ -38,6 +38,7 @@ from mcp_trio._transports.http_response import (
     UnfinishedBody,
     shares_of_bodies,
 )
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.websocket import SocketEnded, Upgrade, Upgraded
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -274,16 +275,17 @@ class AsgiSocket:
             await self._progress.park()
 
 
-async def serve_upgrade(upgrade: AsgiUpgrade, upgraded: Upgraded) -> None:
-    """Run the WebSocket application `upgraded` for a new `websocket` scope."""
+async def serve_upgrade(upgrade: AsgiUpgrade, upgraded: Upgraded, log: PeerLog) -> None:
+    """Run the WebSocket application `upgraded` for a new `websocket` scope; `log` its errors."""
     if (await upgrade.receive())["type"] != "websocket.connect":
         return
     try:
         await upgraded(upgrade)
     except trio.BrokenResourceError:
         pass  # the client has disconnected
-    except Exception:
-        logger.exception("a WebSocket connection failed")
+    except Exception as error:
+        text = "a WebSocket connection failed"
+        log.report(text, text, level=logging.ERROR, error=error)
 
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -335,6 +337,7 @@ class AsgiHost:
         default=_nothing, kw_only=True, alias="ended"
     )
     _upgraded: Upgraded | None = attrs.field(default=None, kw_only=True, alias="upgraded")
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _bodies: Shares = attrs.field(init=False)
 
     @_bodies.default
@@ -384,7 +387,8 @@ class AsgiHost:
             send=send,
             limits=self._limits,
         )
-        await serve_upgrade(upgrade, self._reject_long if self._is_long(scope) else upgraded)
+        upgraded = self._reject_long if self._is_long(scope) else upgraded
+        await serve_upgrade(upgrade, upgraded, self._log)
         if upgrade.is_stuck:
             raise AnswerBrokenOff
 
@@ -405,9 +409,13 @@ class AsgiHost:
             await self._respond(exchange)
         except* trio.BrokenResourceError as errors:
             level = logging.DEBUG if exchange.is_broken else logging.ERROR
-            _log_failure(exchange, errors, level)
+            self._log_failure(exchange, errors, level)
         except* Exception as errors:
-            _log_failure(exchange, errors, logging.ERROR)
+            self._log_failure(exchange, errors, logging.ERROR)
+
+    def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
+        text = f"answering {exchange.request.method} {exchange.request.path} failed"
+        self._log.report(logging.getLevelName(level), text, level=level, error=errors)
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
@@ -415,11 +423,6 @@ class AsgiHost:
         if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
             await self._ended()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _log_failure(exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
-    request = exchange.request
-    logger.log(level, "answering %s %s failed", request.method, request.path, exc_info=errors)
 
 
 async def _answer_without_trio(send: Send) -> None:

@@ -39,16 +39,15 @@ from mcp_trio._transports.http_response import (
     UnfinishedBody,
     shares_of_bodies,
 )
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import SocketEnds, TlsWire, Wire, client_of
 from mcp_trio._transports.websocket import Upgraded
 from mcp_trio._transports.websocket_server import StreamUpgrade
 from mcp_trio.limits import Limits
 
-logger = logging.getLogger("mcp_trio")
-
 
 async def pass_to_websocket(
-    wire: Wire, raw: bytes, request: HttpRequest, upgraded: Upgraded
+    wire: Wire, raw: bytes, request: HttpRequest, upgraded: Upgraded, log: PeerLog
 ) -> None:
     """Pass a connection to the WebSocket application `upgraded`, and close it afterwards.
 
@@ -57,6 +56,7 @@ async def pass_to_websocket(
         raw: The encoded request that was read from it.
         request: The same request, parsed.
         upgraded: The application.
+        log: The log of its errors.
 
     Raises:
         trio.BrokenResourceError: The client has disconnected.
@@ -68,8 +68,9 @@ async def pass_to_websocket(
         await upgraded(upgrade)
     except trio.BrokenResourceError:
         raise
-    except Exception:
-        logger.exception("a WebSocket connection failed")
+    except Exception as error:
+        text = "a WebSocket connection failed"
+        log.report(text, text, level=logging.ERROR, error=error)
     finally:
         await trio.aclose_forcefully(stream)
 
@@ -292,6 +293,7 @@ class NativeConnection:
         scheme: `http` or `https`.
         clock: The approximate time.
         bodies: The bytes of the unfinished bodies of all clients.
+        log: The log of errors that requests can cause.
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
         idle_since: The time on `clock` at which the wait for the next request began; infinite while
@@ -306,6 +308,7 @@ class NativeConnection:
     scheme: str = "http"
     clock: CoarseClock
     bodies: Shares
+    log: PeerLog
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -401,7 +404,7 @@ class NativeConnection:
     async def _upgrade(self, raw: bytes, parsed: ParsedRequest, upgraded: Upgraded) -> None:
         if parsed.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
-        await pass_to_websocket(self.wire, raw, parsed.request, upgraded)
+        await pass_to_websocket(self.wire, raw, parsed.request, upgraded, self.log)
 
     def _log_errors_of(
         self, exchange: NativeExchange, group: BaseExceptionGroup
@@ -417,8 +420,8 @@ class NativeConnection:
         """Log an application's error, unless the client's disconnect or bad body explains it."""
         is_gone = self.wire.is_broken or self.wire.has_ended or exchange.rejection is not None
         if not (is_gone and _is_broken(error)):
-            request = exchange.request
-            logger.error("answering %s %s failed", request.method, request.path, exc_info=error)
+            text = f"answering {exchange.request.method} {exchange.request.path} failed"
+            self.log.report("answering", text, level=logging.ERROR, error=error)
 
 
 def _is_broken(error: BaseException) -> bool:
@@ -496,6 +499,7 @@ class NativeHost:
     _places: Shares = attrs.field(init=False)
     _handshakes: FairSemaphore = attrs.field(init=False)
     _bodies: Shares = attrs.field(init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
@@ -518,6 +522,7 @@ class NativeHost:
             scheme=scheme,
             clock=self._clock,
             bodies=self._bodies,
+            log=self._log,
             may_lead=may_lead,
         )
         network = network_of(client)

@@ -125,6 +125,19 @@ async def test_a_body_that_grows_too_large_is_rejected_and_the_connection_closed
     assert received.endswith(b"\r\n\r\ntoo large")
 
 
+async def test_an_application_that_fails_again_and_again_is_logged_once_a_second(opened, caplog):
+    async def respond(exchange):
+        raise KeyError(exchange.request.path)
+
+    host = await opened(respond)
+    for number in range(3):
+        client = await host.connect()
+        assert (await client.exchange("GET", f"/{number}")).status == 500
+    logged = [each for each in caplog.records if each.name == "mcp_trio"]
+    assert [each.getMessage() for each in logged] == ["answering GET /0 failed"]
+    assert "KeyError" in str(logged[0].exc_info)
+
+
 @pytest.mark.parametrize(
     ("framing", "end"),
     [(b"Content-Length: 1000", b""), (b"Transfer-Encoding: chunked", b"\r\n0\r\n\r\n")],
