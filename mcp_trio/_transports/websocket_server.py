@@ -70,6 +70,7 @@ class StreamUpgrade:
             rest=bytes(received[length:]),
             subprotocol=subprotocol,
             limits=self.limits,
+            client=network_of(self.request.client),
         )
         try:
             async with opening as socket:
