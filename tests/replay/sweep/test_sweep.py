@@ -97,7 +97,8 @@ def test_a_handler_that_fails_is_a_difference(sums, path):
         raise ZeroDivisionError
 
     (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
-    assert (difference.path, difference.swept) == ("answer $.result", "nothing")
+    assert difference.path == "answer $.result.content[0].text"
+    assert difference.swept == '"internal error in total"'
 
 
 def test_a_handler_that_loops_without_waiting_is_ended(sums, path):
