@@ -218,14 +218,22 @@ class HttpLimits(_Options):
     """Open connections of one client address to a listener, also for WebSocket, Unix and TCP."""
 
     all_clients_factor: int = attrs.field(default=2, validator=attrs.validators.ge(2))
-    """All clients together may have this multiple of `connections_max` and `sessions_max`. A client
-    takes a place only while it has fewer than are free."""
+    """All clients together may have this multiple of `connections_max`, `handshakes_max`,
+    `bodies_bytes_max` and `sessions_max`. A client takes a place only while it has fewer than are
+    free."""
+
+    handshakes_max: int = 256
+    """TLS handshakes of one client address that a listener does at the same time; more wait."""
 
     headers_bytes_max: int = 32 * KIB
     """Bytes of a request line and its headers."""
 
     headers_seconds: float = 10.0
     """Seconds for the headers of a request or WebSocket handshake, and for a TLS handshake."""
+
+    bodies_bytes_max: int = 64 * MIB
+    """Bytes of the unfinished request bodies of one client address: 503 for more. A single body may
+    in any case have `limits.messages.bytes_max`."""
 
     body_seconds: float = 60.0
     """Seconds in which each further `limits.messages.chunk_bytes` of a body have to arrive."""

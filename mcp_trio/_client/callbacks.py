@@ -246,7 +246,11 @@ class ClientApplication:
         """
         return await _REQUESTS[method](self, params, report)
 
-    def failure_result(self, _request: IncomingRequest, _text: str) -> None:
+    def failure_result(
+        self,
+        request: IncomingRequest,
+        text: str,
+    ) -> None:
         """Return None: the results of a client's methods cannot report a failure."""
 
     def handles_notification(self, method: Method) -> bool:

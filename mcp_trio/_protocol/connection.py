@@ -452,14 +452,15 @@ class Connection:
             UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
         )
         row = self._receivable(message, peer.protocol_version)
+        state = self.state
         self._check_transition(row, row.trigger)
         self._check_capability(row, self.our_capabilities)
         try:
             return self._accept(row, message, size_bytes, peer)
         except (msgspec.MsgspecError, _Rejected):
             if row.trigger is SessionTrigger.INITIALIZE:
-                self.peer = None
-                self._move(self.our_role, SessionTrigger.INITIALIZE_ERROR)
+                # The error changes nothing, also if the client has initialized before.
+                self.state = state
             raise
 
     def _receive_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:

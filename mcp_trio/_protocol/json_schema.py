@@ -395,10 +395,13 @@ class _Reader:
 
     def _published(self, uri: str) -> Resource | None:
         """Return a document of the dialect itself."""
-        from mcp_trio._protocol.metaschemas import METASCHEMAS
+        if not uri.startswith(self.dialect.removesuffix("schema")):
+            return None
+        import jsonschema_specifications as library  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
-        text = METASCHEMAS.get(self.dialect, {}).get(uri)
-        return None if text is None else self._document(uri, json.loads(text)).resource
+        specifications: Any = library
+        document = specifications.REGISTRY.get(uri)
+        return None if document is None else self._document(uri, document.contents).resource
 
     @staticmethod
     def _dead_end(reference: str) -> SchemaError:

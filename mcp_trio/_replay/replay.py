@@ -138,7 +138,7 @@ def replay(
             performed in another order, or no longer, and are matched by their names.
         lifespan: A function that returns the lifespan for the handlers, in place of the recorded
             one. Without it, the lifespan of the server runs again if the recording holds it and it
-            opened nothing by itself; otherwise `ctx.lifespan` is a placeholder, which can only be
+            opened nothing by itself; otherwise `ctx.lifespan` is a stand-in, which can only be
             passed to effects.
         key: The key with which the recording was redacted. Without it, the replay replaces values
             that the server itself redacts by other tokens than those in the recording.
@@ -297,16 +297,20 @@ _HANDSHAKES: Final = frozenset({INITIALIZE, DISCOVER})
 
 
 def answers_requests(journal: Sequence[Record]) -> bool:
-    """Return whether a recording has an answer to a request other than each session's handshake."""
-    answers, handshakes = 0, set[int]()
+    """Return whether a recording has an answer to a request that is no handshake."""
+    handshakes = set[tuple[int, object]]()
     for record in journal:
-        if record.kind in {"in", "out"}:
-            messages = list(map(message_fields, messages_in(body_bytes(record) or b"")))
-            if record.kind == "out":
-                answers += sum(message.is_response for message in messages)
-            elif any(message.method in _HANDSHAKES for message in messages):
-                handshakes.add(record.channel)
-    return answers > len(handshakes)
+        if record.kind not in {"in", "out"}:
+            continue
+        for message in map(message_fields, messages_in(body_bytes(record) or b"")):
+            request = (record.channel, message.id)
+            if record.kind == "in" and message.method in _HANDSHAKES:
+                handshakes.add(request)
+            elif record.kind == "in" and message.is_request:
+                handshakes.discard(request)  # A client that initializes again may reuse ids.
+            elif record.kind == "out" and message.is_response and request not in handshakes:
+                return True
+    return False
 
 
 async def replay_async(

@@ -43,14 +43,17 @@ from mcp_trio._replay.schedules import (
     search_depth_first,
     shorten,
 )
+from mcp_trio._replay.source_locations import caller_location
 from mcp_trio._replay.sweep_trace import (
     RequestOutcome,
     SweepTrace,
     load_sweep_trace,
     outcome_differences,
 )
+from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
+from mcp_trio._session.lanes import LANE
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
@@ -211,8 +214,9 @@ def sweep(
     Raises:
         RecordingError: The file is no recording of one session of role `server`, or the schedule is
             one of another recording.
-        BlockedInReplay: A handler used external I/O without an effect, and was prevented from it,
-            in the first schedule. For a TARGET, that is `SweepUnavailable`.
+        BlockedInReplay: A handler used external I/O or the value of the lifespan without an effect,
+            and was prevented from it, in the first schedule. For a TARGET, that is
+            `SweepUnavailable`.
         SweepUnavailable: This version of Trio, or the process, cannot do it; the text says why.
         ValueError: `schedules` or `bound` is less than 1; there is no such strategy, or it has no
             seeds.
@@ -338,6 +342,11 @@ class _Sweep:
 
 def _raise_if_blocked(result: ScheduleResult) -> None:
     for untracked_call in result.untracked_calls:
+        if untracked_call.call.startswith(LIFESPAN):
+            raise BlockedInReplay(
+                "a sweep does not run the lifespan, so that handlers can only pass its value to"
+                f" effects: {untracked_call.call} was used {untracked_call.location}"
+            )
         if untracked_call.is_outside:
             raise BlockedInReplay(
                 f"a sweep cannot run handlers that use external I/O directly: {untracked_call}"
@@ -458,12 +467,22 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
         blocks=True,
     )
 
+    def note_lifespan_use(attribute: str, instead: str) -> None:
+        lane, location = LANE.get(), caller_location()
+        name = "" if lane is None else lane.name
+        use = UntrackedCall(
+            call=attribute, location=location, lane=name, instead=instead, is_outside=True
+        )
+        untracked_calls[use] = None
+
     def open_session(lifespan: Any, _channel: int) -> Session:
         return sessions_of(server).open_session(
             SilentChannel(), sequencer=SweepSequencer(scheduler), lifespan=lifespan
         )
 
-    lifespan = nullcontext(ReplayLifespan() if trace.opening.lifespan else None)
+    lifespan = nullcontext(
+        ReplayLifespan(on_use=note_lifespan_use) if trace.opening.lifespan else None
+    )
     try:
         with seeded_schedule(0):
             trio.run(run_player, scheduler, open_session, lifespan, watch, clock=clock)

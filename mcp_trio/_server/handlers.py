@@ -16,6 +16,7 @@ from mcp_trio import types
 from mcp_trio._protocol.client_features import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
+from mcp_trio._protocol.shares import request_shares
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
@@ -33,13 +34,14 @@ from mcp_trio._server.results import prompt_result, resource_result, tool_result
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.subscriptions import Announcer, Subscription, Subscriptions, honoured_filter
-from mcp_trio._server.threads import Limiter, ThreadBridge, Threads, run_in_thread
+from mcp_trio._server.threads import ClientThreads, Limiter, ThreadBridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
+from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -87,7 +89,7 @@ class ServedSession:
     # These are created on first use, to save the memory of idle sessions.
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
-    _made_threads: Threads | None = attrs.field(default=None, init=False)
+    _made_threads: FairSemaphore | None = attrs.field(default=None, init=False)
 
     @property
     def server(self) -> "Server":
@@ -104,9 +106,9 @@ class ServedSession:
         return self._elicitations
 
     @property
-    def _threads(self) -> Threads:
+    def _threads(self) -> FairSemaphore:
         if self._made_threads is None:
-            self._made_threads = Threads(self.registry.limits)
+            self._made_threads = FairSemaphore(request_shares("threads_max", self.registry.limits))
         return self._made_threads
 
     def on_session_open(self, session: Session) -> None:
@@ -214,7 +216,9 @@ class ServedSession:
                 self._session.sequencer,
                 innermost=None if lane is None else lane.child(has_own_pace=True),
             )
-            await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads.of(0))
+            await run_in_thread(
+                handler, keywords, bridge=bridge, limiter=ClientThreads(self._threads, 0)
+            )
         else:
             value: Any = handler(**keywords)
             if hasattr(value, "__await__"):
@@ -405,7 +409,7 @@ class ServedSession:
         If this is cancelled while the handler's thread runs, the thread is abandoned.
         """
         if registered.runs_in_thread:
-            limiter = limiter or self._threads.of(handling.request.client)
+            limiter = limiter or ClientThreads(self._threads, handling.request.client)
             return await self._call_in_thread(registered, handling, arguments, limiter)
         signature = registered.signature
         takes_context = signature.context_parameter is not None

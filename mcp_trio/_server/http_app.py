@@ -45,6 +45,7 @@ from mcp_trio._transports.http_response import (
     BodyTooLargeError,
     Exchange,
     StreamSender,
+    TooManyBodiesError,
     carried,
     until_gone,
 )
@@ -80,7 +81,7 @@ class Question(msgspec.Struct, eq=False):
         """Return the complete body.
 
         Raises:
-            RejectedError: The body is too large.
+            RejectedError: The body is too large, or there are too many.
             trio.BrokenResourceError: The client is gone.
         """
         try:
@@ -88,6 +89,8 @@ class Question(msgspec.Struct, eq=False):
         except BodyTooLargeError:
             text = f"the body is larger than limits.messages.bytes_max ({self.bytes_max})"
             raise RejectedError(Rejection(status=413, text=text)) from None
+        except TooManyBodiesError as error:
+            raise RejectedError(_busy(503, str(error))) from None
 
     async def answer(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
         """Send a complete response.

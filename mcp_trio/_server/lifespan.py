@@ -207,31 +207,34 @@ class LifespanRun:
         """
         watch_lanes()
         failure: BaseException | None = None
-        async with trio.open_nursery() as outer:
-            outer.start_soon(call_when_cancelled, self._cancel_from_outside)
-            try:
-                with self._scope:
-                    manager, value = await self._in_lane(self._enter)
-                    self.served.lifespan, self.variables = value, copy_context()
-                    error: BaseException | None = None
-                    was_cancelled = False
-                    try:
-                        deadline = begin(self, _SESSIONS, self.lane)
-                        was_cancelled = deadline == -math.inf
-                        if not was_cancelled:
-                            self.lane.begin_effect(deadline)
-                        yield value
-                    except BaseException as raised:
-                        error = without_group(raised)
-                    if not self.sequencer.replays:
-                        self._record_end_of_sessions(error, was_cancelled=was_cancelled)
-                    await self._in_lane(partial(self._exit, manager, error))
-            except BaseException as raised:
-                failure = raised
-            self._record_end(failure)
-            outer.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        try:
+            async with trio.open_nursery() as outer:
+                outer.start_soon(call_when_cancelled, self._cancel_from_outside)
+                try:
+                    with self._scope:
+                        manager, value = await self._in_lane(self._enter)
+                        self.served.lifespan, self.variables = value, copy_context()
+                        error: BaseException | None = None
+                        was_cancelled = False
+                        try:
+                            deadline = begin(self, _SESSIONS, self.lane)
+                            was_cancelled = deadline == -math.inf
+                            if not was_cancelled:
+                                self.lane.begin_effect(deadline)
+                            yield value
+                        except BaseException as raised:
+                            error = without_group(raised)
+                        if not self.sequencer.replays:
+                            self._record_end_of_sessions(error, was_cancelled=was_cancelled)
+                        await self._in_lane(partial(self._exit, manager, error))
+                except BaseException as raised:
+                    failure = raised
+                self._record_end(failure)
+                outer.cancel_scope.cancel()
+        finally:
+            # The nursery raises the cancellation from outside, which must not hide an error.
+            if failure is not None:
+                raise failure
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def wait_for_sessions(self) -> None:

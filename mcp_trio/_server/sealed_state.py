@@ -215,7 +215,9 @@ class Sealer:
     def open(self, text: str, binding: Binding, *, version: str, now: float) -> State | None:
         """Return the state of a `requestState`; None if it is invalid, bound otherwise or expired.
 
-        `now` is in seconds since the Unix epoch.
+        `now` is in seconds since the Unix epoch. The clocks of two machines may differ, and a clock
+        may be set back, by as much as `limits.requests.state_seconds`. A state that seems to be
+        from later is invalid: it would be valid for longer than its use is remembered.
         """
         if len(text) > self.limits.requests.state_bytes_max:
             return None
@@ -226,7 +228,10 @@ class Sealer:
         if padded is None:
             return None
         state = _state_of(padded, self.limits.requests.state_plain_bytes_max)
-        is_valid = state is not None and state.version == version and now < state.ends
+        if state is None or state.version != version:
+            return None
+        seconds_left = state.ends - now
+        is_valid = 0 < seconds_left <= 2 * self.limits.requests.state_seconds
         return state if is_valid else None
 
 

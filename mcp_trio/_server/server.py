@@ -663,7 +663,9 @@ class Server:
                     channel, lifespan=lifespan, http=http, task_status=task_status
                 )
         finally:
-            await channel.aclose()
+            # A cancellation raised here would hide the error of a lifespan that was cancelled.
+            with trio.move_on_after(self.limits.shutdown.close_seconds, shield=True):
+                await channel.aclose()
 
     async def serve_stdio(
         self,

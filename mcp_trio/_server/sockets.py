@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
 from typing import (
-    Any,
     Required,
     TypeAlias,
     TypedDict,
@@ -254,14 +253,15 @@ class BoundWebSocket:
     url: str
     port: int
     handshake_check: HandshakeCheck
-    _listeners: Sequence[Any] = attrs.field(alias="listeners")
+    _listeners: Sequence[trio.SocketListener] = attrs.field(alias="listeners")
+    _tls: ssl.SSLContext | None = attrs.field(alias="tls")
 
     async def serve(self, handle: Handle, limits: Limits) -> None:
         """Call `handle` with each channel until cancelled; close the channel after the call."""
         from mcp_trio._transports import websocket_server as listener
 
         host = listener.WebSocketHost(
-            admit=self.handshake_check.admit, handle=handle, limits=limits
+            admit=self.handshake_check.admit, handle=handle, limits=limits, tls=self._tls
         )
         await listener.serve_websocket(self._listeners, host)
 
@@ -280,7 +280,7 @@ async def bound_websocket(
         url = _url("ws" if tls is None else "wss", host, bound, handshake_check.path)
         port = bound[0].socket.getsockname()[1]
         yield BoundWebSocket(
-            url=url, port=port, handshake_check=handshake_check, listeners=_secured(bound, tls)
+            url=url, port=port, handshake_check=handshake_check, listeners=bound, tls=tls
         )
 
 
@@ -303,12 +303,6 @@ def tls_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | N
         raise OSError(f"no usable certificate and key in {files}: {error}") from error
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-def _secured(bound: Sequence[trio.SocketListener], tls: ssl.SSLContext | None) -> Sequence[Any]:
-    if tls is None:
-        return bound
-    return [trio.SSLListener(each, tls, https_compatible=True) for each in bound]
 
 
 # Unix domain sockets and TCP ----------------------------------------------------------------------

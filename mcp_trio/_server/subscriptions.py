@@ -92,6 +92,11 @@ class ChangeListener(ABC):
         """The request that the notifications belong to; None for those of a legacy session."""
         return None
 
+    @property
+    def may_send(self) -> bool:
+        """Return whether the protocol allows notifications now; the pending ones wait for it."""
+        return True
+
     @abstractmethod
     def is_subscribed(self, change: Change) -> bool:
         """Return whether the client has subscribed to a change; called in any task or thread."""
@@ -168,11 +173,13 @@ class ChangeListener(ABC):
         self._wakeup.wake()
 
     def _choose(self, lane: Lane | None) -> Any:
-        """Return what to send: [method, URI, count], `END`, or None if the change was withdrawn.
+        """Return what to send: [method, URI, count], `END`, or None.
 
-        A replay follows the recording, except that it never ends before its own changes are sent.
+        None means that the change was withdrawn while the listener waited for room, or must not be
+        sent now. A replay follows the recording, except that it never ends before its own changes
+        are sent.
         """
-        change = next(iter(self._pending), None)
+        change = next(iter(self._pending), None) if self.may_send else None
         choice: Any = END if self.is_over else None
         if change is not None:
             choice = [*change, self._counts[change]]
@@ -202,6 +209,11 @@ class Announcer(ChangeListener):
     _lane: Lane | None = attrs.field(default=None, init=False)
     _is_awake: bool = attrs.field(default=False, init=False)
 
+    @property
+    def may_send(self) -> bool:
+        """Return whether the client is initialized; it may initialize again at any time."""
+        return self.session.initialized.is_set()
+
     def join(self, session: "Session") -> None:
         """Begin to listen for changes, when the session opens."""
         if session.sequencer.has_lanes:
@@ -222,10 +234,8 @@ class Announcer(ChangeListener):
         is_due = True
         while is_due:
             # A server must not send notifications before the client's `notifications/initialized`.
-            # The client may initialize again at any time.
-            initialized = self.session.initialized
-            if not initialized.is_set():
-                await initialized.wait()
+            if not self.may_send:
+                await self.session.initialized.wait()
                 if not self._pending:
                     break
             await self._send_next(self._lane)

@@ -21,12 +21,11 @@ import attrs
 import outcome
 import trio
 
-from mcp_trio._protocol.shares import Queue, request_shares
 from mcp_trio._session.captured import capturing_in_thread
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, lane_in, lanes_with_steps, operation
+from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio.errors import RequestAbandoned
-from mcp_trio.limits import Limits
 
 Result = TypeVar("Result")
 
@@ -180,7 +179,7 @@ def _abandoned() -> RequestAbandoned:
 
 
 class Limiter(Protocol):
-    """A limiter of threads: `trio.CapacityLimiter`, or the share of one client in `Threads`."""
+    """A limiter of threads: `trio.CapacityLimiter`, or the share of one client in all threads."""
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         """Wait until a thread may start; a cancellation leaves nothing behind."""
@@ -191,58 +190,18 @@ class Limiter(Protocol):
         ...
 
 
-@attrs.define(eq=False)
-class Threads:
-    """The threads of a session, for which its clients take turns as for places of handlers."""
-
-    limits: Limits
-    _queue: Queue[tuple[trio.lowlevel.Task, str | int]] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._queue = Queue(request_shares("threads_max", self.limits))
-
-    def of(self, client: str | int) -> "ClientThreads":
-        """Return the limiter of the threads of one client."""
-        return ClientThreads(self, client)
-
-    async def acquire(self, client: str | int) -> None:
-        """Wait until a client may start a thread, and count it. A checkpoint."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        queue = self._queue
-        if queue.may_start(client):
-            queue.enter(client)
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return
-        task = trio.lowlevel.current_task()
-        queue.wait(client, (task, client))
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            queue.withdraw(client, (task, client))
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-    def release(self, client: str | int) -> None:
-        """Note the end of a thread, and let the next one start whose turn it is."""
-        following = self._queue.leave(client)
-        if following is not None:
-            task, its_client = following
-            self._queue.enter(its_client)
-            trio.lowlevel.reschedule(task)
-
-
 @attrs.frozen(eq=False)
 class ClientThreads:
     """The limiter of the threads of one client."""
 
-    threads: Threads
+    threads: FairSemaphore
     client: str | int
 
-    async def acquire_on_behalf_of(self, _: object) -> None:
+    async def acquire_on_behalf_of(self, borrower: object) -> None:  # noqa: ARG002  of `Limiter`
         """Wait until a thread may start; a cancellation leaves nothing behind."""
         await self.threads.acquire(self.client)
 
-    def release_on_behalf_of(self, _: object) -> None:
+    def release_on_behalf_of(self, borrower: object) -> None:  # noqa: ARG002  of `Limiter`
         """Note that the thread has ended."""
         self.threads.release(self.client)
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from mcp_trio._session.input_required import Rounds
     from mcp_trio._session.session import Session
 
-logger = logging.getLogger("mcp_trio")
-
 # A handler that only sends notifications would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
 
@@ -457,8 +455,9 @@ def _response(
 
 def _unsendable(handling: Handling, application: Application, reason: str) -> bytes:
     request, connection = handling.request, handling.session.connection
-    logger.warning("%s: the result cannot be sent: %s", request.method.name, reason)
     text = f"the result cannot be sent: {reason}"
+    method = request.method.name
+    handling.session.peer_log.report(f"result of {method}", f"{method}: {text}")
     result = application.failure_result(request, text)
     if result is not None:
         return connection.response(request, result)
@@ -467,7 +466,8 @@ def _unsendable(handling: Handling, application: Application, reason: str) -> by
 
 def _error_response(handling: Handling, application: Application, error: Exception) -> bytes:
     """Return the encoded answer to a request whose handler raised an exception."""
-    request, encode = handling.request, handling.session.connection.error
+    request, connection = handling.request, handling.session.connection
+    encode = connection.error
     if isinstance(error, RequestError):
         try:
             data = msgspec.UNSET if error.data is None else error.data
@@ -481,11 +481,17 @@ def _error_response(handling: Handling, application: Application, error: Excepti
     is_for_client = isinstance(error, ToolError | CapabilityMissing)
     if not is_for_client:
         call = f"{request.method.name} {target!r}" if target else request.method.name
-        logger.error("the handler of %s failed", call, exc_info=from_users_code(error))
+        call = call[: connection.limits.messages.error_text_chars_max]
+        handling.session.peer_log.report(
+            f"{type(error).__name__} in {call}",
+            f"the handler of {call} failed",
+            level=logging.ERROR,
+            error=from_users_code(error),
+        )
     text = str(error) if is_for_client else f"{CRASH_TEXT} in {target}"
     result = application.failure_result(request, text)
     if result is not None:
-        return handling.session.connection.response(request, result)
+        return connection.response(request, result)
     if is_for_client:
         return encode(request, INTERNAL_ERROR, text)
     return encode(request, INTERNAL_ERROR, CRASH_TEXT)

@@ -29,9 +29,16 @@ import trio
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, decoded_headers, encoded
 from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
-from mcp_trio._transports.http_response import BodyTooLargeError, Responder
+from mcp_trio._transports.http_response import (
+    BodyTooLargeError,
+    Responder,
+    UnfinishedBody,
+    shares_of_bodies,
+)
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.websocket import SocketEnded, Upgrade, Upgraded
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -268,16 +275,17 @@ class AsgiSocket:
             await self._progress.park()
 
 
-async def serve_upgrade(upgrade: AsgiUpgrade, upgraded: Upgraded) -> None:
-    """Run the WebSocket application `upgraded` for a new `websocket` scope."""
+async def serve_upgrade(upgrade: AsgiUpgrade, upgraded: Upgraded, log: PeerLog) -> None:
+    """Run the WebSocket application `upgraded` for a new `websocket` scope; `log` its errors."""
     if (await upgrade.receive())["type"] != "websocket.connect":
         return
     try:
         await upgraded(upgrade)
     except trio.BrokenResourceError:
         pass  # the client has disconnected
-    except Exception:
-        logger.exception("a WebSocket connection failed")
+    except Exception as error:
+        text = "a WebSocket connection failed"
+        log.report(text, text, level=logging.ERROR, error=error)
 
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -329,6 +337,12 @@ class AsgiHost:
         default=_nothing, kw_only=True, alias="ended"
     )
     _upgraded: Upgraded | None = attrs.field(default=None, kw_only=True, alias="upgraded")
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    _bodies: Shares = attrs.field(init=False)
+
+    @_bodies.default
+    def _bodies_default(self) -> Shares:
+        return shares_of_bodies(self._limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope: a request, a WebSocket, or the lifespan.
@@ -351,7 +365,7 @@ class AsgiHost:
                 raise NotImplementedError(f"ASGI scope {unknown!r}")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = AsgiExchange(scope, receive, send, limits=self._limits)
+        exchange = AsgiExchange(scope, receive, send, self._bodies, limits=self._limits)
         try:
             if self._is_long(scope):
                 exchange.reject(_LONG, self._long_text)
@@ -373,7 +387,8 @@ class AsgiHost:
             send=send,
             limits=self._limits,
         )
-        await serve_upgrade(upgrade, self._reject_long if self._is_long(scope) else upgraded)
+        upgraded = self._reject_long if self._is_long(scope) else upgraded
+        await serve_upgrade(upgrade, upgraded, self._log)
         if upgrade.is_stuck:
             raise AnswerBrokenOff
 
@@ -394,9 +409,13 @@ class AsgiHost:
             await self._respond(exchange)
         except* trio.BrokenResourceError as errors:
             level = logging.DEBUG if exchange.is_broken else logging.ERROR
-            _log_failure(exchange, errors, level)
+            self._log_failure(exchange, errors, level)
         except* Exception as errors:
-            _log_failure(exchange, errors, logging.ERROR)
+            self._log_failure(exchange, errors, logging.ERROR)
+
+    def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
+        text = f"answering {exchange.request.method} {exchange.request.path} failed"
+        self._log.report(logging.getLevelName(level), text, level=level, error=errors)
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
@@ -404,11 +423,6 @@ class AsgiHost:
         if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
             await self._ended()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _log_failure(exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
-    request = exchange.request
-    logger.log(level, "answering %s %s failed", request.method, request.path, exc_info=errors)
 
 
 async def _answer_without_trio(send: Send) -> None:
@@ -462,6 +476,7 @@ class AsgiExchange:
     _scope: Scope
     _receive: Receive
     _send: Send
+    _bodies: Shares
     _limits: Limits = attrs.field(kw_only=True, alias="limits")
     may_lead: bool = attrs.field(default=False, init=False)
     request: HttpRequest = attrs.field(init=False)
@@ -518,10 +533,18 @@ class AsgiExchange:
     async def _take_rest(self, body: bytearray, bytes_max: int, timeout: trio.CancelScope) -> None:
         """Read the rest; the deadline moves with each `limits.messages.chunk_bytes`."""
         mark = len(body) + self._limits.messages.chunk_bytes
-        while not await self._has_taken_last(body, bytes_max):
-            if len(body) >= mark:
-                mark = len(body) + self._limits.messages.chunk_bytes
-                timeout.deadline = trio.current_time() + self._limits.http.body_seconds
+        unfinished = UnfinishedBody(self._bodies, network_of(self.request.client))
+        try:
+            while not await self._has_taken_last(body, bytes_max):
+                unfinished.count(len(body))
+                if len(body) >= mark:
+                    mark = len(body) + self._limits.messages.chunk_bytes
+                    timeout.deadline = trio.current_time() + self._limits.http.body_seconds
+        except BaseException:
+            body.clear()  # the exception would keep it until the request is answered
+            raise
+        finally:
+            unfinished.release()
 
     async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
         """Read a piece; return whether it is the last one.

@@ -1,4 +1,4 @@
-"""Light events, a timer queue, and the containment of errors in system tasks."""
+"""Light events, a timer queue, a fair semaphore, and the containment of errors in system tasks."""
 
 import signal
 from collections.abc import Callable, Generator
@@ -9,6 +9,8 @@ from typing import TypeAlias
 import attrs
 import msgspec
 import trio
+
+from mcp_trio._protocol.shares import Client, Queue
 
 Callback: TypeAlias = Callable[[], object]
 ErrorGroup: TypeAlias = BaseExceptionGroup[BaseException]
@@ -120,6 +122,42 @@ class TimerQueue:
         for wakeup in due:
             del self._ends[wakeup]
             wakeup.wake()
+
+
+@attrs.define(eq=False)
+class FairSemaphore:
+    """A semaphore whose clients take turns, each with a share of the places.
+
+    Args:
+        places: The places.
+    """
+
+    _queue: Queue[tuple[trio.lowlevel.Task, Client]] = attrs.field(converter=Queue, alias="places")
+
+    async def acquire(self, client: Client) -> None:
+        """Take a place for a client, in its turn. A checkpoint; a cancelled call takes none."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        queue = self._queue
+        if queue.may_start(client):
+            queue.enter(client)
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        task = trio.lowlevel.current_task()
+        queue.wait(client, (task, client))
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            queue.withdraw(client, (task, client))
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def release(self, client: Client) -> None:
+        """Give back a place of a client; the client whose turn it is gets it."""
+        following = self._queue.leave(client)
+        if following is not None:
+            task, its_client = following
+            self._queue.enter(its_client)
+            trio.lowlevel.reschedule(task)
 
 
 async def call_when_cancelled(function: Callback) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
+import attrs
 import msgspec
 import trio
 
@@ -18,12 +19,54 @@ from mcp_trio._jsonrpc.sse import COMMENT, Event, encode_event
 from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.requests import RequestId
+from mcp_trio._protocol.shares import Shares, http_shares
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio.limits import Limits
 
 
 class BodyTooLargeError(Exception):
     """A request body is longer than its limit; the rest is not read."""
+
+
+class TooManyBodiesError(Exception):
+    """The unfinished bodies of a client, or of all clients, are too long; the rest is not read."""
+
+
+@attrs.define(eq=False)
+class UnfinishedBody:
+    """The received bytes of a request body that is not complete.
+
+    Attributes:
+        bodies: The bytes of the unfinished bodies of all clients.
+        client: The network of the client.
+    """
+
+    bodies: Shares
+    client: str | None
+    _counted: int = attrs.field(default=0, init=False)
+
+    def count(self, size: int) -> None:
+        """Count the bytes that were received so far.
+
+        Raises:
+            TooManyBodiesError: They are too many.
+        """
+        exceeded = self.bodies.exceeded(self.client, size - self._counted)
+        if exceeded is not None:
+            raise TooManyBodiesError(f"the unfinished bodies are too long{exceeded}")
+        self.bodies.take(self.client, size - self._counted)
+        self._counted = size
+
+    def release(self) -> None:
+        """Count no bytes any more."""
+        self.bodies.give_back(self.client, self._counted)
+        self._counted = 0
+
+
+def shares_of_bodies(limits: Limits) -> Shares:
+    """Return the shares of a server's clients in the bytes of unfinished request bodies."""
+    shares = http_shares("bodies_bytes_max", limits)
+    return attrs.evolve(shares, client_max=max(shares.client_max, limits.messages.bytes_max))
 
 
 class Exchange(Protocol):
@@ -50,6 +93,7 @@ class Exchange(Protocol):
 
         Raises:
             BodyTooLargeError: The body is longer than `bytes_max`.
+            TooManyBodiesError: The client sends too many bodies at the same time.
             trio.BrokenResourceError: The client disconnected, or stalled, within the body.
         """
         ...

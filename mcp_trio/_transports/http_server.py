@@ -19,6 +19,7 @@ import trio
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._protocol.websocket import is_websocket_upgrade
+from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
@@ -31,17 +32,22 @@ from mcp_trio._transports.http1 import (
     is_cacheable,
     parse_request,
 )
-from mcp_trio._transports.http_response import BodyTooLargeError, Responder
+from mcp_trio._transports.http_response import (
+    BodyTooLargeError,
+    Responder,
+    TooManyBodiesError,
+    UnfinishedBody,
+    shares_of_bodies,
+)
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import SocketEnds, TlsWire, Wire, client_of
 from mcp_trio._transports.websocket import Upgraded
 from mcp_trio._transports.websocket_server import StreamUpgrade
 from mcp_trio.limits import Limits
 
-logger = logging.getLogger("mcp_trio")
-
 
 async def pass_to_websocket(
-    wire: Wire, raw: bytes, request: HttpRequest, upgraded: Upgraded
+    wire: Wire, raw: bytes, request: HttpRequest, upgraded: Upgraded, log: PeerLog
 ) -> None:
     """Pass a connection to the WebSocket application `upgraded`, and close it afterwards.
 
@@ -50,6 +56,7 @@ async def pass_to_websocket(
         raw: The encoded request that was read from it.
         request: The same request, parsed.
         upgraded: The application.
+        log: The log of its errors.
 
     Raises:
         trio.BrokenResourceError: The client has disconnected.
@@ -61,8 +68,9 @@ async def pass_to_websocket(
         await upgraded(upgrade)
     except trio.BrokenResourceError:
         raise
-    except Exception:
-        logger.exception("a WebSocket connection failed")
+    except Exception as error:
+        text = "a WebSocket connection failed"
+        log.report(text, text, level=logging.ERROR, error=error)
     finally:
         await trio.aclose_forcefully(stream)
 
@@ -85,6 +93,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     Attributes:
         parsed: The parsed request line and headers.
         wire: The connection.
+        bodies: The bytes of the unfinished bodies of all clients.
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
         answered: The progress of the answer.
@@ -94,6 +103,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     parsed: ParsedRequest
     wire: Wire
+    bodies: Shares
     request: HttpRequest
     may_lead: bool = False
     answered: Answer = Answer.NONE
@@ -106,11 +116,14 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     _has_chunks: bool = False
 
     @classmethod
-    def of(cls, parsed: ParsedRequest, wire: Wire, *, may_lead: bool = False) -> Self:
+    def of(
+        cls, parsed: ParsedRequest, wire: Wire, bodies: Shares, *, may_lead: bool = False
+    ) -> Self:
         """Return the exchange of a request whose headers were read."""
         return cls(
             parsed=parsed,
             wire=wire,
+            bodies=bodies,
             request=parsed.request,
             may_lead=may_lead,
             is_last=parsed.is_last,
@@ -138,7 +151,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if length > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         if length > len(received):
-            await self._wait_until(lambda: len(received) >= length)
+            await self._wait_until(lambda: len(received) >= length, received)
         return self.wire.take(length)
 
     async def _read_chunks(self, bytes_max: int) -> bytes:
@@ -149,17 +162,31 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         self._has_chunks_begun = True
         framing_bytes_max = self.wire.limits.http.headers_bytes_max
         chunks = ChunkedBody(bytes_max=bytes_max, framing_bytes_max=framing_bytes_max)
-        await self._wait_until(lambda: chunks.take(self.wire.received))
+        await self._wait_until(lambda: chunks.take(self.wire.received), chunks.data)
         return bytes(chunks.data)
 
-    async def _wait_until(self, is_complete: Callable[[], bool]) -> None:
+    async def _wait_until(self, is_complete: Callable[[], bool], data: bytearray) -> None:
+        """Receive until the body is complete; `data` are its bytes so far."""
+        unfinished = UnfinishedBody(self.bodies, network_of(self.request.client))
+
+        def is_over() -> bool:
+            if is_complete():
+                return True
+            unfinished.count(len(data))
+            return False
+
         if self.parsed.awaits_continue and not self.wire.received:
             await self.wire.write(CONTINUE)
         seconds = self.wire.limits.http.body_seconds
         try:
-            is_there = await self.wire.receive_until(is_complete, seconds=seconds)
+            is_there = await self.wire.receive_until(is_over, seconds=seconds)
         except trio.BrokenResourceError as error:  # a half-closed client can read the answer
             raise Rejected(400, "the body ended too early") from error
+        except TooManyBodiesError:
+            data.clear()  # the connection may linger
+            raise
+        finally:
+            unfinished.release()
         if not is_there:
             raise Rejected(
                 408, f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
@@ -265,6 +292,8 @@ class NativeConnection:
         client: The IP address of the peer.
         scheme: `http` or `https`.
         clock: The approximate time.
+        bodies: The bytes of the unfinished bodies of all clients.
+        log: The log of errors that requests can cause.
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
         idle_since: The time on `clock` at which the wait for the next request began; infinite while
@@ -278,6 +307,8 @@ class NativeConnection:
     client: str | None
     scheme: str = "http"
     clock: CoarseClock
+    bodies: Shares
+    log: PeerLog
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -345,7 +376,7 @@ class NativeConnection:
         if self.upgraded is not None and is_websocket_upgrade(parsed.request):
             await self._upgrade(raw, parsed, self.upgraded)
             return False
-        exchange = NativeExchange.of(parsed, self.wire, may_lead=self.may_lead)
+        exchange = NativeExchange.of(parsed, self.wire, self.bodies, may_lead=self.may_lead)
         try:
             await self.respond(exchange)
         except Exception as error:
@@ -373,7 +404,7 @@ class NativeConnection:
     async def _upgrade(self, raw: bytes, parsed: ParsedRequest, upgraded: Upgraded) -> None:
         if parsed.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
-        await pass_to_websocket(self.wire, raw, parsed.request, upgraded)
+        await pass_to_websocket(self.wire, raw, parsed.request, upgraded, self.log)
 
     def _log_errors_of(
         self, exchange: NativeExchange, group: BaseExceptionGroup
@@ -389,8 +420,8 @@ class NativeConnection:
         """Log an application's error, unless the client's disconnect or bad body explains it."""
         is_gone = self.wire.is_broken or self.wire.has_ended or exchange.rejection is not None
         if not (is_gone and _is_broken(error)):
-            request = exchange.request
-            logger.error("answering %s %s failed", request.method, request.path, exc_info=error)
+            text = f"answering {exchange.request.method} {exchange.request.path} failed"
+            self.log.report("answering", text, level=logging.ERROR, error=error)
 
 
 def _is_broken(error: BaseException) -> bool:
@@ -466,9 +497,14 @@ class NativeHost:
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
     _places: Shares = attrs.field(init=False)
+    _handshakes: FairSemaphore = attrs.field(init=False)
+    _bodies: Shares = attrs.field(init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
+        self._handshakes = FairSemaphore(http_shares("handshakes_max", self.limits))
+        self._bodies = shares_of_bodies(self.limits)
 
     async def serve(
         self, ends: SocketEnds, *, client: str | None = None, may_lead: bool = False
@@ -485,6 +521,8 @@ class NativeHost:
             client=client,
             scheme=scheme,
             clock=self._clock,
+            bodies=self._bodies,
+            log=self._log,
             may_lead=may_lead,
         )
         network = network_of(client)
@@ -497,7 +535,7 @@ class NativeHost:
                 return
             self._places.take(network)
             self._connections.add(connection)
-            if isinstance(wire, TlsWire) and not await wire.shake_hands():
+            if isinstance(wire, TlsWire) and not await wire.shake_hands(self._handshakes):
                 await wire.linger()
                 return
             await connection.serve()

@@ -1,6 +1,7 @@
 """Log lines that peers cause, at a limited rate."""
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -9,6 +10,11 @@ import trio
 
 PERIOD_SECONDS: Final = 1.0
 """The time that has to pass between two lines of one kind."""
+
+KINDS_MAX: Final = 64
+"""The number of kinds of lines that have a rate of their own; all others share one."""
+
+_OTHERS: Final = "others"
 
 logger = logging.getLogger("mcp_trio")
 
@@ -48,7 +54,8 @@ class PeerLog:
         """Log a line, unless the last one of the same kind is less than a second old.
 
         Args:
-            kind: The kind of fault, a constant: a peer must not be able to invent kinds.
+            kind: The kind of fault. Beyond `KINDS_MAX` kinds, all others count as one, so that a
+                peer gains little from names that it invents.
             text: The line. The number of lines left out before it is appended.
             level: The level of the line.
             error: An exception whose traceback is logged, too.
@@ -56,6 +63,10 @@ class PeerLog:
         if not logger.isEnabledFor(level):
             return
         now = self.now()
+        if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
+            self._forget(now)
+            if len(self._kinds) >= KINDS_MAX:
+                kind = _OTHERS
         state = self._kinds.get(kind)
         if state is not None and now < state.next_at:
             state.left_out += 1
@@ -68,8 +79,14 @@ class PeerLog:
 
     def close(self) -> None:
         """Log how many lines were left out since the last one of each kind."""
-        for state in self._kinds.values():
+        self._forget(math.inf)
+
+    def _forget(self, now: float) -> None:
+        """Forget the kinds that may be logged again, after a line about those left out."""
+        for kind, state in [*self._kinds.items()]:
+            if now < state.next_at:
+                continue
+            del self._kinds[kind]
             if state.left_out:
                 more = f"and {state.left_out} more like this"
-                logger.log(state.level, "%s (%s)", state.text, more, stacklevel=2)
-        self._kinds.clear()
+                logger.log(state.level, "%s (%s)", state.text, more, stacklevel=3)

@@ -16,6 +16,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio.limits import Limits
 
@@ -295,7 +296,7 @@ class WireStream(trio.abc.HalfCloseableStream):
 
 @attrs.define(kw_only=True, eq=False)
 class TlsWire(Wire):
-    """A `Wire` over TLS, by Trio's `SSLStream`.
+    """A `Wire` over TLS, by Trio's `SSLStream`, which begins with `shake_hands`.
 
     Limits on writes and the end of the connection are those of the plain `Wire` below.
 
@@ -310,19 +311,31 @@ class TlsWire(Wire):
 
     def __attrs_post_init__(self) -> None:
         self._plain = Wire(ends=self.ends, limits=self.limits)
-        self._secured = trio.SSLStream(WireStream(self._plain), self.context, server_side=True)
 
-    async def shake_hands(self) -> bool:
+    async def shake_hands(self, handshakes: FairSemaphore) -> bool:
         """Do the TLS handshake; return False if the client fails or takes too long.
 
         The handshake may take `limits.http.headers_seconds`. After a failed one, `linger` and
-        `close` end the connection.
+        `close` end the connection. OpenSSL takes about 50 KiB for a connection, so it gets none
+        before the client has sent a byte, and before there is a place.
+
+        Args:
+            handshakes: The places of the handshakes that the clients of the listener may do.
         """
+        client = self.ends.client
         with (
             contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError),
             trio.move_on_after(self.limits.http.headers_seconds),
         ):
-            await self._secured.do_handshake()
+            await self.ends.wait_readable()
+            await handshakes.acquire(client)
+            try:
+                stream = WireStream(self._plain)
+                secured = trio.SSLStream(stream, self.context, server_side=True)
+                await secured.do_handshake()
+            finally:
+                handshakes.release(client)
+            self._secured = secured  # a failed connection lingers without it
             return True
         self.is_broken = True  # nothing can be sent that the client could decrypt
         return False

@@ -48,8 +48,10 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
+from mcp_trio._protocol.shares import Shares
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
+from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio._transports.socket_bytes import SocketEnds, Wire, WireStream
 from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.limits import MIB, Limits
@@ -61,9 +63,22 @@ _ANSWER_BYTES_MAX: Final = MIB
 
 
 # The most that is read between two checkpoints. It may hold a frame in every 6 bytes, each of which
-# takes about 15 microseconds. A part of a message is one of so many between two checkpoints.
+# takes about 15 microseconds. After so many messages, or parts of one, a connection waits for its
+# turn among all connections of the event loop, so that a flood on many of them delays no others.
 _READ_BYTES_MAX: Final = 8 * 1024
-_PARTS_PER_CHECKPOINT: Final = 64
+_PARTS_PER_TURN: Final = 64
+_TURNS: Final = trio.lowlevel.RunVar[FairSemaphore]("mcp_trio_websocket_turns")
+
+
+async def _turn(client: str | None) -> None:
+    """Wait until a connection of a client may go on; one of each client does so at a time."""
+    try:
+        turns = _TURNS.get()
+    except LookupError:
+        turns = FairSemaphore(Shares(client_max=1, factor=2, setting=""))
+        _TURNS.set(turns)
+    await turns.acquire(client)
+    turns.release(client)
 
 
 @attrs.define(eq=False)
@@ -269,6 +284,7 @@ class _Messages:
     message_bytes_max: int
     fragments_max: int
     inbox: ReceivedQueue
+    client: str | None
     ending: SocketEnded | None = attrs.field(default=None, init=False)
     has_flood: bool = attrs.field(default=False, init=False)
     _held: bytearray = attrs.field(factory=bytearray, init=False)
@@ -294,8 +310,8 @@ class _Messages:
         if event.message_finished:
             self._is_skipping = False
         self._parts += 1
-        if self._parts % _PARTS_PER_CHECKPOINT == 0:
-            await trio.lowlevel.checkpoint()
+        if self._parts % _PARTS_PER_TURN == 0:
+            await _turn(self.client)
         await self.inbox.room()
 
     def _end(self, ending: SocketEnded) -> None:
@@ -602,6 +618,7 @@ async def server_socket(
     rest: bytes = b"",
     subprotocol: str | None,
     limits: Limits,
+    client: str | None = None,
 ) -> AsyncGenerator[TrioSocket, None]:
     """Accept a WebSocket as a server; leaving the context closes it and `stream`.
 
@@ -611,11 +628,12 @@ async def server_socket(
         rest: The bytes after the request.
         subprotocol: The chosen subprotocol.
         limits: The limits of the WebSocket.
+        client: The network of the client.
 
     Raises:
         HandshakeFailed: The client has disconnected, or its handshake is malformed.
     """
-    async with _reading(stream, limits, request, rest) as reader:
+    async with _reading(stream, limits, request, rest, client) as reader:
 
         async def handshake() -> WebSocketConnection:
             asked: WebSocketRequest = await wrap_server_stream(
@@ -633,7 +651,11 @@ async def server_socket(
 
 @asynccontextmanager
 async def _reading(
-    stream: trio.abc.Stream, limits: Limits, request: bytes = b"", rest: bytes = b""
+    stream: trio.abc.Stream,
+    limits: Limits,
+    request: bytes = b"",
+    rest: bytes = b"",
+    client: str | None = None,
 ) -> AsyncGenerator[_Reader, None]:
     """Return a context around the reader task; an error of its block leaves it without a group."""
     raised: Exception | None = None
@@ -644,6 +666,7 @@ async def _reading(
                     limits.messages.bytes_max,
                     limits.websocket.fragments_max,
                     ReceivedQueue(limits.messages.chunk_bytes),
+                    client,
                 )
                 yield _Reader(
                     nursery,

@@ -1,9 +1,10 @@
 """WebSocket servers on Trio streams: the handshake, and a listener without an HTTP application."""
 
 import logging
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import NoReturn, TypeAlias, cast
+from typing import NoReturn, TypeAlias
 
 import attrs
 import trio
@@ -11,7 +12,7 @@ import trio
 from mcp_trio._protocol.http_headers import JSON, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
-from mcp_trio._transports.concurrency import call_when_cancelled
+from mcp_trio._transports.concurrency import FairSemaphore, call_when_cancelled
 from mcp_trio._transports.http1 import (
     Rejected,
     encoded_rejection,
@@ -20,7 +21,7 @@ from mcp_trio._transports.http1 import (
     parse_request,
 )
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.socket_bytes import client_of
+from mcp_trio._transports.socket_bytes import SocketEnds, TlsWire, WireStream, client_of
 from mcp_trio._transports.trio_websocket import (
     HandshakeFailed,
     TrioSocket,
@@ -67,6 +68,7 @@ class StreamUpgrade:
             rest=bytes(received[length:]),
             subprotocol=subprotocol,
             limits=self.limits,
+            client=network_of(self.request.client),
         )
         try:
             async with opening as socket:
@@ -91,8 +93,6 @@ Admit: TypeAlias = Callable[[HttpRequest], Awaitable[HttpRequest | Rejection]]
 Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 """Serve a channel, which the host closes afterwards."""
 
-Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
-
 
 @attrs.frozen
 class _Origin:
@@ -110,11 +110,14 @@ class WebSocketHost:
         admit: Authenticates a handshake request.
         handle: Serves an accepted channel.
         limits: The limits of a connection, and the number of connections.
+        tls: The TLS settings; without them, connections are plain.
     """
 
     admit: Admit
     handle: Handle
     limits: Limits
+    tls: ssl.SSLContext | None = None
+    _handshakes: FairSemaphore = attrs.field(init=False)
     _places: Shares = attrs.field(init=False)
     # The connections beyond the limits that are being answered with 503. They cost memory, too: at
     # `limits.http.connections_max` of them, further ones are closed without an answer.
@@ -124,19 +127,27 @@ class WebSocketHost:
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
+        self._handshakes = FairSemaphore(http_shares("handshakes_max", self.limits))
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Read the handshake from a new connection, serve it until it ends, and close it."""
-        origin = _origin(stream)
+        scheme = "http" if self.tls is None else "https"
+        origin = _Origin(scheme, client_of(stream))
         network = network_of(origin.client)
         exceeded = self._places.exceeded(network)
-        stream = over_wire(stream, self.limits)
+        wire = self._tls_wire(stream, network)
+        stream = over_wire(stream, self.limits) if wire is None else WireStream(wire)
         try:
             if exceeded is not None:
-                await self._reject(stream, f"there are too many connections{exceeded}")
+                if wire is None:  # a rejection over TLS would cost a handshake
+                    await self._reject(stream, f"there are too many connections{exceeded}")
                 return
             self._places.take(network)
             try:
+                if wire is not None:
+                    if not await wire.shake_hands(self._handshakes):
+                        return
+                    stream = wire.as_stream()
                 await self._serve(stream, origin)
             finally:
                 self._places.give_back(network)
@@ -156,6 +167,14 @@ class WebSocketHost:
             await answer_last(stream, encoded_rejection(Rejected(503, text)), self.limits)
         finally:
             self._rejecting -= 1
+
+    def _tls_wire(self, stream: trio.abc.Stream, network: str | None) -> TlsWire | None:
+        if self.tls is None:
+            return None
+        assert isinstance(stream, trio.SocketStream)
+        chunk_bytes = self.limits.messages.chunk_bytes
+        ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=chunk_bytes, client=network)
+        return TlsWire(ends=ends, limits=self.limits, context=self.tls)
 
     async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:
         received = bytearray()
@@ -226,10 +245,10 @@ class WebSocketHost:
 
 
 async def serve_websocket(
-    listeners: Sequence[Listener],
+    listeners: Sequence[trio.SocketListener],
     host: WebSocketHost,
     *,
-    task_status: trio.TaskStatus[Sequence[Listener]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serve WebSocket connections on the listeners until cancelled.
 
@@ -240,14 +259,7 @@ async def serve_websocket(
         nursery.start_soon(call_when_cancelled, host.mark_going_away)
         await trio.serve_listeners(
             host.serve,
-            cast("list[trio.SocketListener]", list(listeners)),
+            list(listeners),
             handler_nursery=nursery,
-            task_status=cast("trio.TaskStatus[list[trio.SocketListener]]", task_status),
+            task_status=task_status,
         )
-
-
-def _origin(stream: trio.abc.Stream) -> _Origin:
-    if isinstance(stream, trio.SSLStream):
-        secured = cast("trio.SSLStream[trio.SocketStream]", stream)
-        return _Origin("https", client_of(secured.transport_stream))
-    return _Origin("http", client_of(stream))

@@ -258,6 +258,51 @@ async def test_a_folder_gets_another_file_even_if_a_process_took_the_next_name(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+_RECORDS_MANY = """
+import sys, trio
+from mcp_trio import Client, Server
+
+server = Server("bank", version="1")
+
+@server.tool
+async def rate() -> int:
+    return 3
+
+async def main():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(20):
+        async with Client(server, record=sys.argv[1]) as client:
+            await client.call_tool("rate")
+
+trio.run(main)
+"""
+
+
+def test_two_processes_record_into_one_folder_at_the_same_time(tmp_path):
+    command = [sys.executable, "-c", _RECORDS_MANY, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in processes:
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    paths = [*tmp_path.iterdir()]
+    assert len(paths) == 2 * 20
+    for path in paths:
+        report = check(open_recording(path))
+        assert (report.damage, report.complete) == ([], True)
+
+
 async def test_a_device_has_no_segments(tmp_path):
     (tmp_path / "null").symlink_to("/dev/null")
     open_recorder(tmp_path / "null", **FACTS).close({})

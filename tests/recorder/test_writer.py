@@ -1,8 +1,10 @@
 """A recorder writes every record, or marks the gap where it could not."""
 
+import datetime as dt
 import errno
 import os
 import threading
+import time
 from pathlib import Path
 
 import attrs
@@ -22,6 +24,7 @@ from mcp_trio._journal.records import (
     encode_body,
 )
 from mcp_trio._recorder import files as syncing
+from mcp_trio._recorder import writer
 from mcp_trio._recorder.files import FileSink, Segments
 from mcp_trio._recorder.writer import Recorder, begin_session, options_of
 from mcp_trio._session.journal import Recording
@@ -774,6 +777,64 @@ async def test_what_a_slow_disk_wrote_in_the_end_replays_whole(tmp_path):
     assert (report.kinds["gap"], report.has_loss) == (2, False)
     replayed = await replay_async(path, make_server())
     assert (replayed.is_complete, replayed.requests, replayed.notes) == (True, 3, ())
+
+
+async def test_a_clock_that_is_set_back_leaves_a_recording_in_order(tmp_path, monkeypatch):
+    """Times of records are those of the Trio run, which no one sets; names have numbers."""
+
+    class Earlier(dt.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) - dt.timedelta(hours=1)
+
+    server, earlier, folder = make_server(), time.time() - 3600, tmp_path / "folder"
+    folder.mkdir()
+    arguments = {"owner": "x", "password": "y"}
+    for _ in range(2):
+        ours, theirs = memory_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda theirs=theirs: server.serve(theirs, record=folder))
+            async with Client(ours) as client:
+                await client.call_tool("open_account", arguments)
+                monkeypatch.setattr(writer, "datetime", Earlier)
+                monkeypatch.setattr(time, "time", lambda: earlier)
+                await client.call_tool("open_account", arguments)
+    paths = [*folder.iterdir()]
+    assert len(paths) == 2
+    for path in paths:
+        report = check(open_recording(path))
+        assert (report.damage, report.complete) == ([], True)
+        times = [each.time_ns for each in read_recording(open_recording(path))]
+        assert times == sorted(times)
+        assert (await replay_async(path, server)).is_complete
+
+
+@pytest.mark.real_time
+async def test_a_disk_that_takes_long_delays_the_first_write_alone(tmp_path, monkeypatch):
+    def write_slowly(descriptor, data):
+        if is_slow:
+            time.sleep(SLOW_SECONDS)
+        return write(descriptor, data)
+
+    is_slow, write = False, syncing._write
+    monkeypatch.setattr(syncing, "_write", write_slowly)
+    path, server, seconds = tmp_path / "slow.mcprec.jsonl", make_server(), []
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: server.serve(theirs, record=path))
+        async with Client(ours) as client:
+            await client.ping()
+            is_slow = True
+            for _ in range(20):
+                began = trio.current_time()
+                await client.call_tool("open_account", {"owner": "x", "password": "y"})
+                seconds.append(trio.current_time() - began)
+            is_slow = False
+    assert seconds[0] >= SLOW_SECONDS
+    assert sum(seconds[1:]) < SLOW_SECONDS
+    report = check(open_recording(path))
+    assert (report.damage, report.has_loss, report.kinds["in"]) == ([], False, 22)
+    assert (await replay_async(path, server)).is_complete
 
 
 async def test_a_recording_can_be_read_while_it_is_written(tmp_path):

@@ -22,7 +22,7 @@ from mcp_trio._replay.targets import fresh_server
 from mcp_trio._server.sessions import HandlerHttpClient, sessions_of
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
+from mcp_trio.errors import BlockedInReplay, NothingCompared, RecordingError, ReplayDivergence
 from mcp_trio.recording import (
     RecordOptions,
     Redaction,
@@ -31,7 +31,7 @@ from mcp_trio.recording import (
     replay,
     sweep,
 )
-from mcp_trio.testing import WirePeer
+from mcp_trio.testing import WirePeer, mock_server
 from mcp_trio.transports import memory_pair
 
 RAN_AGAIN = "the lifespan ran again"
@@ -152,6 +152,42 @@ def test_handlers_and_workers_of_the_lifespan_meet_in_the_recorded_order(record)
     ran = len(RUNS)
     assert_replays(path, make_exchange)
     assert len(RUNS) == ran
+
+
+async def call_from_each_of_three_clients(peer, session):
+    for _ in range(3):
+        await call_twice(peer, session)
+
+
+def test_a_lifespan_outlives_the_clients_that_initialize_one_after_the_other(
+    world, record, tmp_path
+):
+    path = record(make_exchange(), call_from_each_of_three_clients, redaction=Redaction())
+    negotiated = [each for each in world.records(path) if "negotiated" in str(each.get("f"))]
+    assert len(negotiated) == 3
+    assert_replays(path, make_exchange)
+    for length in range(2, len(world.records(path)), 5):
+        cut = world.rewrite(path, tmp_path / "cut.mcprec.jsonl", lambda lines, n=length: lines[:n])
+        with contextlib.suppress(NothingCompared):
+            assert not replay(cut, make_exchange()).is_complete
+
+
+def test_the_mock_of_a_session_that_begins_again_answers_each_client_as_recorded(world, record):
+    path = record(make_exchange(), call_from_each_of_three_clients)
+
+    async def answers():
+        ours, theirs = memory_pair()
+        peer = WirePeer(theirs)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mock_server(path).serve, ours)
+            await call_from_each_of_three_clients(peer, None)
+            nursery.cancel_scope.cancel()
+        return sorted(map(bytes, peer.received))
+
+    recorded = [
+        json.loads(line)["f"] for line in path.read_text().splitlines() if '"k":"out"' in line
+    ]
+    assert sorted(map(json.loads, trio.run(answers)), key=str) == sorted(recorded, key=str)
 
 
 def test_outbound_mode_runs_the_lifespan_too(record):
@@ -766,6 +802,13 @@ def test_a_sweep_leaves_the_lifespan_out(record):
 
     make_server = partial(serving, lifespan, handler)
     assert sweep(record(make_server()), make_server, schedules=3).is_clean
+
+
+def test_a_sweep_of_handlers_that_use_the_lifespan_is_refused(record):
+    with pytest.raises(
+        BlockedInReplay, match=r"a sweep does not run .*: ctx\.lifespan was used at"
+    ):
+        sweep(record(make_exchange()), make_exchange, schedules=3)
 
 
 def test_passwords_of_a_tool_that_the_lifespan_registers_are_redacted(world, record):

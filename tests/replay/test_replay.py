@@ -220,6 +220,18 @@ def test_a_recording_without_an_answered_request_fails(desk, world, path, tmp_pa
         replay(head, desk.make_server())
 
 
+async def test_handshakes_alone_are_not_compared(world, tmp_path):
+    async def initialize_twice(peer, session):
+        await peer.handshake()
+        await peer.handshake()
+
+    path = await trio.to_thread.run_sync(
+        world.record, Server("silent"), tmp_path / "x.mcprec.jsonl", initialize_twice
+    )
+    with pytest.raises(NothingCompared):
+        await replay_async(path, Server("silent"))
+
+
 async def test_a_session_of_pings_alone_is_compared(world, tmp_path):
     async def ping(peer, session):
         await peer.handshake()

@@ -1,6 +1,7 @@
 """Resumable handlers: each round may run on another instance of the server."""
 
 import json
+import time
 
 import attrs
 import pytest
@@ -179,6 +180,26 @@ async def test_a_state_expires(resumable, limits):
     state = (await it.begin())["requestState"]
 
     assert await it.rejected(requestState=state, inputResponses={"q1": TRUE}) == NOT_VALID
+
+
+@pytest.mark.parametrize(("back_seconds", "goes_on"), [(60, True), (3600, False)])
+async def test_a_clock_that_is_set_back_between_rounds_ends_a_request_at_most(
+    resumable, monkeypatch, back_seconds, goes_on
+):
+    async def ask(*, ctx: Context) -> str:
+        return str((await ctx.elicit("sure?", bool)).data)
+
+    it = resumable(ask)
+    retry = {"requestState": (await it.begin())["requestState"], "inputResponses": {"q1": TRUE}}
+    earlier = time.time() - back_seconds
+    monkeypatch.setattr(time, "time", lambda: earlier)
+    if goes_on:
+        assert text_of((await it.send(**retry))["result"]) == "True"
+    else:
+        assert await it.rejected(**retry) == NOT_VALID
+        begun = await it.begin()  # a new request is none the worse
+        retry["requestState"] = begun["requestState"]
+        assert text_of((await it.send(**retry))["result"]) == "True"
 
 
 async def test_steps_too_large_for_a_state_fail_the_request(resumable, caplog):

@@ -156,6 +156,15 @@ def test_a_state_ends_with_its_round():
 
 
 @pytest.mark.requirement("STATE-09")
+def test_a_clock_that_is_set_back_does_not_make_a_state_valid_for_longer_than_its_use_is_kept():
+    seconds = DEFAULT_LIMITS.requests.state_seconds
+
+    assert opened(sealed(), now=NOW - seconds) is not None
+    assert opened(sealed(), now=NOW - seconds - 1) is None
+    assert opened(sealed(), now=NOW - 3600) is None
+
+
+@pytest.mark.requirement("STATE-09")
 def test_a_state_ends_with_its_chain_also_when_its_round_is_young():
     text = sealed(began=NOW - DEFAULT_LIMITS.requests.state_chain_seconds + 10)
 

@@ -28,10 +28,11 @@ from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import HandshakeTimeouts, SessionCounter
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.errors import BlockedInReplay, LocalProtocolError, RecordingError, ReplayDivergence
-from mcp_trio.limits import RequestLimits
-from mcp_trio.recording import SharedRecording
+from mcp_trio.limits import MessageLimits, RequestLimits
+from mcp_trio.recording import SharedRecording, replay
+from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
-from tests.server.conftest import played_again
+from tests.server.conftest import nothing, played_again
 from tests.server.watched import watched
 from tests.ways import WAYS, opened, sent_away, served, serving
 
@@ -130,6 +131,23 @@ async def test_an_error_after_the_lifespans_yield_is_raised_after_the_session():
     await ours.aclose()
     with pytest.raises(OSError, match="no way out"):
         await Server("harbour", lifespan=lifespan).serve(theirs)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_an_error_of_a_lifespan_that_is_cancelled_is_raised(nursery, tmp_path, is_recorded):
+    @contextlib.asynccontextmanager
+    async def lifespan(server):
+        try:
+            yield
+        finally:
+            raise RuntimeError("drained")
+
+    server, (_, theirs) = Server("harbour", lifespan=lifespan), memory_pair()
+    record = tmp_path / "x.mcprec.jsonl" if is_recorded else None
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="drained")):
+        async with trio.open_nursery() as serving:
+            await serving.start(functools.partial(server.serve, theirs, record=record))
+            serving.cancel_scope.cancel()
 
 
 async def test_a_lifespan_whose_nursery_fails_ends_the_session():
@@ -1000,6 +1018,55 @@ async def test_a_second_client_on_one_connection_has_a_session_of_its_own(record
     assert report.requests == 4
 
 
+async def test_a_notification_that_waits_for_room_is_not_sent_before_a_second_client_is_initialized(
+    nursery, tmp_path
+):
+    limits = Limits(messages=MessageLimits(send_queue_bytes_max=1000))
+    server = Server("harbour", limits=limits)
+    long_uri = f"harbour://{'x' * 1500}"
+
+    @server.resource(long_uri)
+    async def tide() -> str:
+        return "high"
+
+    @server.tool
+    async def change_tide(ctx: Context) -> None:
+        ctx.server.resource_updated(long_uri)
+
+    @server.tool
+    async def open_berth(ctx: Context) -> None:
+        ctx.server.tool(name="moor")(nothing)
+
+    ours, theirs = memory_pair(buffer_bytes_max=256)
+    path = tmp_path / "it.mcprec.jsonl"
+    await nursery.start(functools.partial(server.serve, theirs, record=path))
+    peer = WirePeer(ours)
+    await peer.handshake()
+    await peer.send_request("resources/subscribe", {"uri": long_uri}, id=1)
+    await peer.receive()
+    # The buffer takes the first notification, the second fills the queue, and the third waits.
+    for number in (2, 3, 4):
+        await peer.send_request("tools/call", {"name": "change_tide"}, id=number)
+        await trio.testing.wait_all_tasks_blocked()
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}}
+    params["clientInfo"] = {"name": "second", "version": "0"}
+    await peer.send_request("initialize", params, id=5)
+    await peer.send_request("tools/call", {"name": "open_berth"}, id=6)
+    received = [
+        message.get("method", message.get("id")) for message in await peer.receive_available()
+    ]
+    updated = "notifications/resources/updated"
+    assert received == [2, updated, 3, updated, 4, 5, 6]
+    await peer.send_notification("notifications/initialized")
+    (message,) = await peer.receive_available()
+    assert message["method"] == "notifications/tools/list_changed"
+    await peer.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    server.remove_tool("moor")
+    report = await trio.to_thread.run_sync(replay, path, server)
+    assert report.requests == 5
+
+
 async def test_a_second_client_is_rejected_while_a_request_of_the_first_is_unfinished(serve):
     server = Server("harbour")
 
@@ -1011,3 +1078,38 @@ async def test_a_second_client_is_rejected_while_a_request_of_the_first_is_unfin
     await asker.begin("tools/call", {"name": "wait"})
     answer = await asker.wire.handshake()
     assert "requests of this one are unfinished (1 received, 0 sent)" in answer["error"]["message"]
+
+
+async def test_a_change_that_waited_for_room_is_sent_when_the_second_client_has_initialized(serve):
+    server = Server("harbour", limits=Limits(messages=MessageLimits(send_queue_bytes_max=70_000)))
+
+    @server.tool
+    async def hail(*, ctx: Context) -> None:
+        while True:
+            await ctx.info("ahoy" * 1000)
+
+    @server.resource("harbour://tide")
+    async def tide() -> str:
+        return "high"
+
+    asker = await serve(server, protocol_version="2025-06-18")
+    await asker.result("resources/subscribe", {"uri": "harbour://tide"})
+    call = await asker.begin("tools/call", {"name": "hail"})
+    await trio.testing.wait_all_tasks_blocked()  # The client does not read.
+    server.resource_updated("harbour://tide")
+    await trio.testing.wait_all_tasks_blocked()
+    await asker.wire.cancel(call)
+    await trio.testing.wait_all_tasks_blocked()
+
+    info = {"name": "other", "version": "9"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
+    initialize = await asker.begin("initialize", hello)
+    subscribe = await asker.begin("resources/subscribe", {"uri": "harbour://tide"})
+    await trio.testing.wait_all_tasks_blocked()
+    server.resource_updated("harbour://tide")
+    await asker.end(initialize)
+    await asker.end(subscribe)
+    await trio.testing.wait_all_tasks_blocked()
+    assert {message["method"] for message in asker.told} == {"notifications/message"}
+    await asker.wire.send_notification("notifications/initialized")
+    assert (await asker.wire.receive())["method"] == "notifications/resources/updated"

@@ -33,6 +33,18 @@ async def test_an_answer_repeats_the_id_of_its_request(serve, echo, call, text_o
     assert text_of(answer) == "echo"
 
 
+async def test_a_handler_that_fails_again_and_again_is_logged_once_a_second(serve, call, logged):
+    async def fail(handling):
+        raise errors.pop(0)
+
+    errors = [KeyError(1), KeyError(2), ValueError(3), KeyError(4)]
+    _, peer = await serve({"fail": fail})
+    for number in range(4):
+        await peer.send(call("fail", number))
+        await peer.receive()
+    assert logged(logging.ERROR) == ["the handler of tools/call 'fail' failed"] * 2
+
+
 @pytest.mark.requirement("BASE-35")
 async def test_a_failing_handler_is_an_internal_error_and_nothing_of_it_leaks(
     serve, echo, call, logged, text_of

@@ -1,4 +1,4 @@
-"""Wakeups and light events."""
+"""Wakeups, light events and fair semaphores."""
 
 import signal
 
@@ -6,7 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.concurrency import LightEvent, Wakeup, contained
+from mcp_trio._protocol.shares import Shares
+from mcp_trio._transports.concurrency import FairSemaphore, LightEvent, Wakeup, contained
 
 
 @pytest.fixture
@@ -133,3 +134,33 @@ def test_an_interrupt_reaches_the_main_task():
 def test_without_an_error_nothing_is_contained():
     with contained(pytest.fail):
         pass
+
+
+async def test_clients_take_turns_at_a_semaphore(nursery):
+    semaphore, order = FairSemaphore(Shares(1, 2, "places")), []
+
+    async def take(client, number):
+        await semaphore.acquire(client)
+        order.append((client, number))
+
+    for client in ("a", "a", "a", "b"):
+        nursery.start_soon(take, client, len(order))
+        await trio.testing.wait_all_tasks_blocked()
+    assert order == [("a", 0), ("b", 1)]
+    semaphore.release("b")
+    await trio.testing.wait_all_tasks_blocked()
+    assert order == [("a", 0), ("b", 1)]
+    semaphore.release("a")
+    await trio.testing.wait_all_tasks_blocked()
+    assert order == [("a", 0), ("b", 1), ("a", 1)]
+
+
+async def test_a_cancelled_wait_takes_no_place(autojump_clock):
+    semaphore = FairSemaphore(Shares(1, 2, "places"))
+    await semaphore.acquire("a")
+    with trio.move_on_after(1) as timeout:
+        await semaphore.acquire("a")
+    assert timeout.cancelled_caught
+    semaphore.release("a")
+    with trio.fail_after(1):
+        await semaphore.acquire("a")

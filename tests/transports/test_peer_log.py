@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from mcp_trio._transports.peer_log import PeerLog
+from mcp_trio._transports.peer_log import KINDS_MAX, PeerLog
 
 
 class Clock:
@@ -78,3 +78,18 @@ def test_a_line_names_its_origin_and_has_the_traceback(log, caplog):
     (record,) = caplog.records
     assert record.filename == "test_peer_log.py"
     assert record.exc_info[0] is ValueError
+
+
+def test_kinds_beyond_their_maximum_share_one_line_a_second(log, clock, caplog):
+    for number in range(1000):
+        log.report(f"kind {number}", f"line {number}")
+    assert caplog.messages == [f"line {number}" for number in range(KINDS_MAX + 1)]
+    log.report("kind 3", "again")
+    clock.seconds += 1
+    log.report("a new kind", "new")
+    log.report("a new kind", "newer")
+    assert caplog.messages[KINDS_MAX + 1 :] == [
+        "again (and 1 more like this)",
+        f"line 999 (and {999 - KINDS_MAX} more like this)",
+        "new",
+    ]

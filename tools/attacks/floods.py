@@ -90,6 +90,12 @@ def sending(*first: bytes, again: bytes = b"") -> Attack:
     return attack
 
 
+_UNFINISHED: Final = (
+    b"POST /outer HTTP/1.1\r\nHost: x\r\nContent-Length: 33554432\r\n\r\n",
+    bytes(31 << 20),
+)
+
+
 # WebSocket.
 
 _WS: Final = handshake("x", "/ws")
@@ -169,6 +175,10 @@ STORMS: Final = (
         addresses=ADDRESSES,
         limits="many",
     ),
+    *(
+        Storm(name=f"unfinished bodies, {host}", host=host, count=16, attack=sending(*_UNFINISHED))
+        for host in ("native", "hypercorn")
+    ),
     Storm(name="WebSocket: half handshakes", host="native", count=500, attack=sending(_WS[:-4])),
     Storm(name="WebSocket: handshakes", host="native", count=500, attack=sending(_WS)),
     Storm(name="WebSocket: pings", host="native", count=20, attack=sending(_WS, again=_PINGS)),
@@ -187,7 +197,7 @@ STORMS: Final = (
     Storm(
         name="TLS: half handshakes",
         host="native",
-        count=500,
+        count=4000,
         attack=sending(bytes.fromhex("16030100c8010000c40303")),
         has_tls=True,
     ),

@@ -1,9 +1,11 @@
-"""Let agent frameworks use our server and a control, and print where the outcomes differ.
+"""Let agent frameworks and gateways use our server and a control, and print where they differ.
 
-`python tools/hosts/run_hosts.py [FRAMEWORK…] [--transport stdio|http|sse] [--environments FOLDER]`.
-Each framework is installed with uv, at its pinned version, into an environment of its own. It takes
+`python tools/hosts/run_hosts.py [NAME…] [--transport stdio|http|sse|websocket]
+[--environments FOLDER]`. Each Python framework is installed with uv, at its pinned version, into an
+environment of its own; what comes from npm, as `node/package-lock.json` pins it. A framework takes
 the tour of `tours.py` over each transport: with `server_ours.py`, and with `server_sdk.py`, the
-same server by the official SDK. No model is needed. Status 1: a difference has no explanation.
+same server by the official SDK. Through a gateway, three clients of the official SDK take the tour
+one after another. No model is needed. Status 1: a difference has no explanation.
 """
 
 import argparse
@@ -11,14 +13,25 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import attrs
+
+sys.path += [str(Path(__file__).resolve().parents[1] / "interop")]
+
+from install import ensure
+from interop_command import new_table, show
+from peers import NODE, NodeEnvironment
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parent.parent
@@ -36,13 +49,68 @@ FRAMEWORKS: Final[Mapping[str, Sequence[str]]] = {
     "llama-index-tools-mcp": ("llama-index-tools-mcp==0.6.0", "mcp==2.3.0"),
     "autogen-ext": ("autogen-ext[mcp]==0.7.5", "autogen-agentchat==0.7.5", "mcp==1.30.0"),
     "semantic-kernel": ("semantic-kernel[mcp]==1.45.0", "mcp==1.30.0"),
+    "google-adk": ("google-adk[mcp]==2.13.0", "mcp==2.3.0"),
+    "agno": ("agno[mcp]==3.1.10", "mcp==2.3.0"),
     "crewai-tools": ("crewai-tools[mcp]==1.15.30", "mcp==1.30.0"),
 }
-CONTROL: Final = ("control", ("mcp==1.30.0",))
+CONTROL: Final = ("control", ("mcp==1.30.0", "websockets==17.4"))
+NPM: Final = NodeEnvironment(name="hosts", folder=HERE / "node", node=NODE)
+NPM_FRAMEWORKS: Final = ("@ai-sdk/mcp", "@langchain/mcp-adapters")
 TRANSPORTS: Final = ("stdio", "http", "sse")
+
+
+@attrs.frozen
+class Gateway:
+    """A program of npm that has a server over one transport, and clients over another.
+
+    `arguments` may hold {url} or {command} of the server, and the {port} for the clients.
+    """
+
+    package: str
+    program: str
+    server: str
+    client: str
+    arguments: str
+    path: str = ""
+
+    def start(self, **values: Any) -> list[str]:
+        """Return the command, with these values in its arguments."""
+        program = str(NPM.folder / "node_modules" / self.package / self.program)
+        arguments = [each.format(**values) for each in shlex.split(self.arguments)]
+        return [str(NPM.bin() / "node"), program, *arguments]
+
+
+_REMOTE: Final = ("mcp-remote", "dist/proxy.js")
+_SUPER: Final = ("supergateway", "dist/index.js")
+_PROXY: Final = ("mcp-proxy", "dist/bin/mcp-proxy.mjs")
+_STREAMABLE: Final = "--stdio {command} --port {port} --outputTransport streamableHttp"
+
+GATEWAYS: Final = (
+    Gateway(*_REMOTE, "http", "stdio", "{url} --transport http-only"),
+    Gateway(*_REMOTE, "sse", "stdio", "{url} --transport sse-only"),
+    Gateway(*_SUPER, "http", "stdio", "--streamableHttp {url}"),
+    Gateway(*_SUPER, "sse", "stdio", "--sse {url}"),
+    # All clients share one server process; the other modes have one for each session or request.
+    Gateway(*_SUPER, "stdio", "sse", "--stdio {command} --port {port}", "/sse"),
+    Gateway(*_SUPER, "stdio", "http", _STREAMABLE, "/mcp"),
+    Gateway(*_SUPER, "stdio", "http", f"{_STREAMABLE} --stateful", "/mcp"),
+    Gateway(
+        *_SUPER,
+        "stdio",
+        "websocket",
+        "--stdio {command} --port {port} --outputTransport ws",
+        "/message",
+    ),
+    Gateway(*_PROXY, "stdio", "http", "--port {port} --server stream --shell -- {command}", "/mcp"),
+    Gateway(*_PROXY, "stdio", "sse", "--port {port} --server sse --shell -- {command}", "/sse"),
+)
+
+PACKAGES: Final = tuple(dict.fromkeys(gateway.package for gateway in GATEWAYS))
+NAMES: Final = (*FRAMEWORKS, *NPM_FRAMEWORKS, *PACKAGES)
 
 TOUR_SECONDS: Final = 300
 START_SECONDS: Final = 30
+EXIT_SECONDS: Final = 5
 
 # Members of schemas and results that carry no meaning for a host, or differ with each call; and
 # those of protocol version 2026-07-28, which the control does not speak.
@@ -53,14 +121,29 @@ _IGNORED: Final = frozenset(
     }
 )
 
-# The differences that stay, by the step of the tour, each with its reason.
-EXPLAINED: Final[Mapping[str, str]] = {
-    "hello": "a str is sent as text only, and the SDK repeats it as structured content",
-    "paint": "a str is sent as text only, and the SDK repeats it as structured content",
-    "numbers": "we send a list as one text of JSON, and the SDK as one text for each item",
-    "place": "our text is compact JSON, and that of the SDK is indented",
-    "fail": "the SDK puts 'Error executing tool fail:' before the text",
-    "crash": "the SDK sends the text of any exception, and we only the name of the tool",
+# The output schema with which the SDK wraps a str.
+_WRAPPED_STR: Final = {
+    "type": "object",
+    "properties": {"result": {"type": "string"}},
+    "required": ["result"],
+}
+
+# The differences that stay, by the step of the tour: a text that our outcome has to hold all the
+# same, and the reason.
+_STR: Final = "a str is sent as text only, and the SDK repeats it as structured content"
+EXPLAINED: Final[Mapping[str, tuple[str, str]]] = {
+    "hello": ("Hello, Ada!", _STR),
+    "paint": ("painted blue", _STR),
+    "numbers": (
+        "[0,1,2]",
+        "we send a list as one text of JSON, and the SDK as one text for each item",
+    ),
+    "place": ("Oslo", "our text is compact JSON, and that of the SDK is indented"),
+    "fail": ("no such city", "the SDK puts 'Error executing tool fail:' before the text"),
+    "crash": (
+        "internal error in crash",
+        "the SDK sends the text of any exception, and we only the name of the tool",
+    ),
 }
 
 
@@ -85,23 +168,23 @@ def install(environments: Path, name: str, packages: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def target(server: Sequence[str], transport: str) -> Iterator[str]:
-    """Yield the TARGET of a tour; a server with a port runs until the tour is over."""
-    if transport == "stdio":
-        yield json.dumps([*server, "stdio"])
-        return
+def listening(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
+    """Run the command for a free port, and yield the port as soon as it is open."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [*server, transport, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        port: int = free.getsockname()[1]
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command(port), stdin=null, stdout=null, stderr=null)
     try:
         _wait_for(port)
-        yield f"http://127.0.0.1:{port}/{'mcp' if transport == 'http' else 'sse'}"
+        yield port
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()
+        try:
+            process.wait(EXIT_SECONDS)
+        except subprocess.TimeoutExpired:  # The SDK's server waits for its open streams.
+            process.kill()
+            process.wait()
 
 
 def _wait_for(port: int) -> None:
@@ -113,20 +196,43 @@ def _wait_for(port: int) -> None:
     sys.exit(f"no server listens at port {port} after {START_SECONDS} s")
 
 
-def tour(python: str, framework: str, transport: str, server: Sequence[str]) -> dict[str, Any]:
+@contextlib.contextmanager
+def direct(transport: str, server: Sequence[str]) -> Iterator[str]:
+    """Yield the TARGET of a tour; a server with a port runs until the tour is over."""
+    if transport == "stdio":
+        yield json.dumps([*server, "stdio"])
+        return
+    with listening(lambda port: [*server, transport, str(port)]) as port:
+        yield f"http://127.0.0.1:{port}/{'mcp' if transport == 'http' else 'sse'}"
+
+
+@contextlib.contextmanager
+def behind(gateway: Gateway, server: Sequence[str]) -> Iterator[str]:
+    """Yield the TARGET of a tour that goes through a gateway."""
+    with direct(gateway.server, server) as url:
+        command = shlex.join([*server, "stdio"])
+        start = partial(gateway.start, url=url, command=command)
+        if gateway.client == "stdio":
+            yield json.dumps(start())
+            return
+        scheme = "ws" if gateway.client == "websocket" else "http"
+        with listening(lambda port: start(port=port)) as port:
+            yield f"{scheme}://127.0.0.1:{port}{gateway.path}"
+
+
+def tour(command: Sequence[str], text: str, variables: Mapping[str, str]) -> dict[str, Any]:
     """Return the outcome of each step of a tour."""
-    with target(server, transport) as text:
-        try:
-            done = subprocess.run(
-                [python, str(HERE / "tours.py"), framework, transport, text],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=TOUR_SECONDS,
-                check=False,
-                env={**os.environ, "CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"},
-            )
-        except subprocess.TimeoutExpired:
-            return {"tour": {"raises": "TimeoutExpired", "text": f"no end in {TOUR_SECONDS} s"}}
+    try:
+        done = subprocess.run(
+            [*command, text],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TOUR_SECONDS,
+            check=False,
+            env={**os.environ, **variables},
+        )
+    except subprocess.TimeoutExpired:
+        return {"tour": {"raises": "TimeoutExpired", "text": f"no end in {TOUR_SECONDS} s"}}
     lines = done.stdout.decode().strip().splitlines()
     try:
         outcomes: dict[str, Any] = json.loads(lines[-1])
@@ -146,7 +252,8 @@ def comparable(outcome: Any) -> Any:
             del members["additionalProperties"]
         if members.get("required") == []:
             del members["required"]
-        return {key: comparable(it) for key, it in members.items()}
+        members = {key: comparable(it) for key, it in members.items()}
+        return {key: it for key, it in members.items() if it != _WRAPPED_STR}
     # The text of an object may hold its address.
     return re.sub("0x[0-9a-f]+", "0x…", outcome) if isinstance(outcome, str) else outcome
 
@@ -164,15 +271,52 @@ def differences(ours: Mapping[str, Any], control: Mapping[str, Any]) -> Iterator
         yield name, "value" if raised[0] == raised[1] else f"raises {raised[0]}, not {raised[1]}"
 
 
+def reason_of(name: str, kind: str, outcome: Any) -> str | None:
+    """Return the reason of a difference in a step, if it has one."""
+    text, reason = EXPLAINED.get(name.partition(" of ")[0], ("", None))
+    is_held = text.replace(" ", "") in json.dumps(outcome).replace(" ", "")
+    return reason if kind == "value" and is_held else None
+
+
 def short(value: Any) -> str:
     text = json.dumps(value, sort_keys=True)
     return text if len(text) <= 300 else text[:299] + "…"
 
 
+@attrs.frozen
+class Way:
+    """A host over one transport: the command of the tour, and the context of its TARGET."""
+
+    name: str
+    transport: str
+    command: Sequence[str]
+    target: Callable[[Sequence[str]], AbstractContextManager[str]]
+
+
+def ways(environments: Path, names: Sequence[str], transports: Sequence[str]) -> Iterator[Way]:
+    """Yield the chosen ways; install each host before its first one."""
+    for name in names:
+        if name in FRAMEWORKS:
+            install(environments, name, FRAMEWORKS[name])
+            command = [python_of(environments, name), str(HERE / "tours.py"), name]
+        else:
+            ensure(NPM)
+            command = [*NPM.start("tours.mjs"), name]
+        for transport in TRANSPORTS if name not in PACKAGES else ():
+            if transport in transports:
+                yield Way(name, transport, [*command, transport], partial(direct, transport))
+        command = [python_of(environments, CONTROL[0]), str(HERE / "tours.py"), "sdk"]
+        for gateway in GATEWAYS:
+            if gateway.package == name and gateway.client in transports:
+                over = f"{gateway.client} to {gateway.server}"
+                over += ", stateful" if "--stateful" in gateway.arguments else ""
+                yield Way(name, over, [*command, gateway.client], partial(behind, gateway))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []], metavar="FRAMEWORK")
-    parser.add_argument("--transport", choices=TRANSPORTS, action="append")
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
+    parser.add_argument("--transport", choices=[*TRANSPORTS, "websocket"], action="append")
     parser.add_argument("--environments", type=Path, default=ENVIRONMENTS)
     parser.add_argument("--show", action="store_true", help="print explained differences, too")
     options = parser.parse_args()
@@ -180,29 +324,38 @@ def main() -> None:
     install(environments, *CONTROL)
     control = [python_of(environments, CONTROL[0]), str(HERE / "server_sdk.py")]
     ours = [sys.executable, str(HERE / "server_ours.py")]
-    tours = explained = unexplained = 0
-    for framework in options.frameworks or FRAMEWORKS:
-        install(environments, framework, FRAMEWORKS[framework])
-        python = python_of(environments, framework)
-        for transport in options.transport or TRANSPORTS:
-            tours += 1
-            mine = tour(python, framework, transport, ours)
-            theirs = tour(python, framework, transport, control)
-            counts = {"explained": 0, "unexplained": 0}
-            for name, kind in differences(mine, theirs):
-                has_both = name in mine and name in theirs
-                reason = EXPLAINED.get(name) if kind == "value" and has_both else None
-                counts["explained" if reason else "unexplained"] += 1
-                if reason is None or options.show:
-                    print(f"    {name}: {kind}: {reason or 'UNEXPLAINED'}")
-                    print(f"        ours    {short(comparable(mine.get(name)))}")
-                    print(f"        control {short(comparable(theirs.get(name)))}")
-            steps = len(set(mine) | set(theirs))
-            print(f"{framework} over {transport}: {steps} steps, {counts}", flush=True)
-            explained += counts["explained"]
-            unexplained += counts["unexplained"]
-    print(f"{tours} tours, {explained} differences explained, {unexplained} unexplained")
-    sys.exit(1 if unexplained else 0)
+    variables = {
+        "CREWAI_DISABLE_TELEMETRY": "true",
+        "OTEL_SDK_DISABLED": "true",
+        "MCP_REMOTE_CONFIG_DIR": str(environments / "mcp-remote"),
+    }
+    table = new_table("host", "over", right=("steps", "equal", "explained", "unexplained"))
+    total = 0
+    transports = options.transport or (*TRANSPORTS, "websocket")
+    for way in ways(environments, options.names or NAMES, transports):
+        with way.target(ours) as text:
+            mine = tour(way.command, text, variables)
+        with way.target(control) as text:
+            theirs = tour(way.command, text, variables)
+        explained = unexplained = 0
+        for name, kind in differences(mine, theirs):
+            has_both = name in mine and name in theirs
+            reason = reason_of(name, kind, mine[name]) if has_both else None
+            explained += reason is not None
+            unexplained += reason is None
+            if reason is None or options.show:
+                print(f"    {name}: {kind}: {reason or 'UNEXPLAINED'}")
+                print(f"        ours    {short(comparable(mine.get(name)))}")
+                print(f"        control {short(comparable(theirs.get(name)))}")
+        steps = len(set(mine) | set(theirs))
+        equal = steps - explained - unexplained
+        print(
+            f"{way.name} over {way.transport}: {steps} steps, {unexplained} unexplained", flush=True
+        )
+        table.add_row(way.name, way.transport, *map(str, (steps, equal, explained, unexplained)))
+        total += unexplained
+    show(table, summary=f"{table.row_count} tours, {total} unexplained differences")
+    sys.exit(1 if total else 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One tour with each framework: `tours.py FRAMEWORK stdio | http | sse TARGET`, in its environment.
+"""One tour with each framework: `tours.py FRAMEWORK TRANSPORT TARGET`, in its environment.
 
 TARGET is the JSON of a command, or a URL. The tour lists the tools and calls each, reads a resource
 and gets a prompt where the framework can, and prints the outcome of each step as one JSON object: a
@@ -7,6 +7,7 @@ value as the framework returns it, or the class of the exception that leaves the
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -308,6 +309,96 @@ async def crewai_tools(transport: str, target: Any) -> None:
                 asyncio.run(step(name, lambda n=name, a=arguments: tools[n].run(**a)))
 
     await asyncio.to_thread(tour)
+
+
+async def google_adk(transport: str, target: Any) -> None:
+    from google.adk.agents import LlmAgent
+    from google.adk.agents.invocation_context import InvocationContext
+    from google.adk.sessions import InMemorySessionService
+    from google.adk.tools import ToolContext
+    from google.adk.tools import mcp_tool as adk
+    from mcp import StdioServerParameters
+
+    kinds = {"http": adk.StreamableHTTPConnectionParams, "sse": adk.SseConnectionParams}
+    params: Any = (
+        adk.StdioConnectionParams(
+            server_params=StdioServerParameters(command=target[0], args=target[1:]), timeout=30
+        )
+        if transport == "stdio"
+        else kinds[transport](url=target)
+    )
+    service = InMemorySessionService()
+    context = ToolContext(
+        InvocationContext(
+            session_service=service,
+            session=await service.create_session(app_name="tour", user_id="Ada"),
+            invocation_id="1",
+            agent=LlmAgent(name="agent"),
+        ),
+        function_call_id="1",
+    )
+    toolset = adk.McpToolset(connection_params=params)
+    try:
+        tools = {tool.name: tool for tool in await toolset.get_tools()}
+        await step("tools", lambda: {n: t._get_declaration() for n, t in tools.items()})  # noqa: SLF001  what a model gets
+        for name, arguments in CALLS.items():
+            await step(
+                name, lambda n=name, a=arguments: tools[n].run_async(args=a, tool_context=context)
+            )
+        await step("resource", lambda: toolset.read_resource("tide"))
+    finally:
+        await toolset.close()
+
+
+async def agno(transport: str, target: Any) -> None:
+    from agno.tools.mcp import MCPTools
+    from mcp import StdioServerParameters
+
+    names = {"http": "streamable-http", "sse": "sse"}
+    toolkit: Any = (
+        MCPTools(server_params=StdioServerParameters(command=target[0], args=target[1:]))
+        if transport == "stdio"
+        else MCPTools(url=target, transport=names[transport])
+    )
+    async with toolkit:
+        tools = toolkit.functions
+        await step("tools", lambda: {n: [t.description, t.parameters] for n, t in tools.items()})
+        for name, arguments in CALLS.items():
+
+            async def call(name: str = name, arguments: Any = arguments) -> Any:
+                result = await tools[name].entrypoint(**arguments)
+                images = [[image.mime_type, len(image.content)] for image in result.images or ()]
+                return {"content": result.content, "data": result.metadata, "images": images}
+
+            await step(name, call)
+
+
+async def sdk(transport: str, target: Any) -> None:
+    """Let three clients of the official SDK take the tour, one after another."""
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.sse import sse_client
+    from mcp.client.stdio import stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.client.websocket import websocket_client
+
+    def connect() -> Any:
+        if transport == "stdio":
+            variables = dict(os.environ)
+            parameters = StdioServerParameters(command=target[0], args=target[1:], env=variables)
+            return stdio_client(parameters)
+        kinds = {"http": streamable_http_client, "sse": sse_client, "websocket": websocket_client}
+        return kinds[transport](target)
+
+    for client in ("", " of client 2", " of client 3"):
+        async with connect() as streams, ClientSession(*streams[:2]) as session:
+            await session.initialize()
+            await step(f"tools{client}", lambda s=session: tools_of(s.list_tools))
+            for name, arguments in CALLS.items():
+                await step(
+                    f"{name}{client}", lambda s=session, n=name, a=arguments: s.call_tool(n, a)
+                )
+            await step(f"resource{client}", lambda s=session: s.read_resource(URI))
+            await step(f"prompt{client}", lambda s=session: s.get_prompt("plan", PROMPT))
 
 
 async def main() -> None:

@@ -9,9 +9,11 @@ import trio.testing
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.shares import client_key
+from mcp_trio._transports.http_response import TooManyBodiesError
 from mcp_trio.limits import HttpLimits, RequestLimits
 from mcp_trio.recording import replay
 from tests.server.http.conftest import call, harbour, hello, request, site_of, text
+from tests.transports.http.scripted_exchange import ScriptedExchange
 
 FLOOD, OTHER, THIRD = "192.0.2.1", "192.0.2.2", "2001:db8::1"
 SLOW_SECONDS = 9.0
@@ -298,3 +300,14 @@ async def test_a_client_without_a_session_replaces_any_unused_one(open_site, aut
     rejected = await site.ask("POST", hello("2025-11-25"), client="192.0.2.4")
     problem = "there are too many sessions of all clients (limits.http.sessions_max, "
     assert rejected.json["error"]["message"].startswith(problem)
+
+
+async def test_a_client_with_too_many_unfinished_bodies_may_try_again(open_site, monkeypatch):
+    async def body(exchange, bytes_max):
+        raise TooManyBodiesError("too long (limits.http.bodies_bytes_max)")
+
+    site = await open_site(harbour())
+    monkeypatch.setattr(ScriptedExchange, "body", body)
+    rejected = await site.ask("POST", hello("2025-11-25"))
+    assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+    assert rejected.json["error"]["message"] == "too long (limits.http.bodies_bytes_max)"

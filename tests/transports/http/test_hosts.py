@@ -18,7 +18,7 @@ from mcp_trio._protocol.http_headers import encoded
 from mcp_trio._transports import http_client_requests as trust
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio._transports.http_client_requests import client_for
-from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio._transports.http_response import BodyTooLargeError, TooManyBodiesError
 from mcp_trio.errors import ConfigError
 from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
 from tests.transports.http.conftest import HOSTS, pouring, say_goodbye, say_hello
@@ -123,6 +123,74 @@ async def test_a_body_that_grows_too_large_is_rejected_and_the_connection_closed
     received = await client.rest()
     assert received.startswith(b"HTTP/1.1 413 ")
     assert received.endswith(b"\r\n\r\ntoo large")
+
+
+async def test_an_application_that_fails_again_and_again_is_logged_once_a_second(opened, caplog):
+    async def respond(exchange):
+        raise KeyError(exchange.request.path)
+
+    host = await opened(respond)
+    for number in range(3):
+        client = await host.connect()
+        assert (await client.exchange("GET", f"/{number}")).status == 500
+    logged = [each for each in caplog.records if each.name == "mcp_trio"]
+    assert [each.getMessage() for each in logged] == ["answering GET /0 failed"]
+    assert "KeyError" in str(logged[0].exc_info)
+
+
+@pytest.mark.parametrize(
+    ("framing", "end"),
+    [(b"Content-Length: 1000", b""), (b"Transfer-Encoding: chunked", b"\r\n0\r\n\r\n")],
+    ids=["length", "chunks"],
+)
+async def test_the_unfinished_bodies_of_one_client_are_bounded(opened, framing, end):
+    async def respond(exchange):
+        begun.append(exchange)
+        try:
+            await exchange.body(1000)
+        except TooManyBodiesError as error:
+            await exchange.answer(503, [], str(error).encode())
+            return
+        await say_hello(exchange)
+
+    async def begin():
+        client = await host.connect()
+        await client.put(b"POST / HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % framing)
+        if end:
+            await client.put(b"3e8\r\n")
+        await client.put(b"x" * 900)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        return client
+
+    begun = []
+    limits = {"messages": MessageLimits(bytes_max=1000), "http": HttpLimits(bodies_bytes_max=1900)}
+    host = await opened(respond, **limits)
+    first, _, third = [await begin() for _ in range(3)]
+    received = await third.rest()
+    assert received.startswith(b"HTTP/1.1 503 ")
+    assert b"the unfinished bodies are too long (limits.http.bodies_bytes_max)" in received
+    await first.put(b"x" * 100 + end)
+    with trio.fail_after(5):
+        assert (await first.stream.receive_some(65536)).startswith(b"HTTP/1.1 200 ")
+    fourth = await begin()  # a complete body counts no longer
+    await fourth.put(b"x" * 100 + end)
+    with trio.fail_after(5):
+        assert (await fourth.stream.receive_some(65536)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_single_body_may_be_as_long_as_a_message(opened):
+    async def respond(exchange):
+        await exchange.body(100_000)
+        await say_hello(exchange)
+
+    limits = {"messages": MessageLimits(bytes_max=100_000), "http": HttpLimits(bodies_bytes_max=10)}
+    client = await (await opened(respond, **limits)).connect()
+    await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+    await client.put(b"x" * 50_000)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    await client.put(b"x" * 50_000)
+    with trio.fail_after(5):
+        assert (await client.stream.receive_some(65536)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_answer_reaches_a_client_whose_body_is_not_read(opened):

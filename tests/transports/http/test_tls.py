@@ -93,6 +93,28 @@ async def test_a_handshake_counts_as_a_connection(open_host, caplog):
     assert (await (await host.connect()).exchange()).status == 200
 
 
+async def test_a_client_with_stalled_handshakes_begins_no_more(open_host, nursery):
+    host = await open_host("tls", say_hello, http=HttpLimits(handshakes_max=1))
+    silent, stalled = await plain(host), await plain(host)
+    assert (await (await host.connect()).exchange()).body == b"hello"  # silence takes no place
+    await stalled.send_all(b"\x16\x03\x01")
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    waiting, answers = await host.connect(), []
+
+    async def ask():
+        answers.append(await waiting.exchange())
+
+    nursery.start_soon(ask)
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    assert answers == []
+    await stalled.aclose()
+    with trio.fail_after(SECONDS):
+        while not answers:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+    assert answers[0].body == b"hello"
+    await silent.aclose()
+
+
 async def test_a_stop_does_not_wait_for_a_handshake(open_host, caplog):
     host = await open_host("tls", say_hello, shutdown=ShutdownLimits(close_seconds=60))
     async with await plain(host):

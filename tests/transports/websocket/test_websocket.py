@@ -880,6 +880,39 @@ async def test_a_message_in_too_many_fragments_ends_the_connection(served):
                 assert (await peer.event()).code == 1009
 
 
+async def test_connections_that_send_many_fragments_take_turns(served):
+    """Otherwise a flood on many connections would fill each turn of the event loop."""
+    connections, fragments = 10, 2560
+    url, arrivals = await served()
+    message = b"\x01\x81\0\0\0\0{" + b"\0\x81\0\0\0\0 " * (fragments - 2) + b"\x80\x81\0\0\0\0}"
+    loop = LoopTurns()
+    async with contextlib.AsyncExitStack() as stack:
+        peers = [await raw_peer(url) for _ in range(connections)]
+        for peer in peers:
+            await stack.enter_async_context(peer.stream)
+            await peer.shake_hands()
+        channels = [await arrivals.receive() for _ in range(connections)]
+        trio.lowlevel.add_instrument(loop)
+        async with trio.open_nursery() as sending:
+            for peer in peers:
+                sending.start_soon(peer.stream.send_all, message)
+        for channel in channels:
+            [received] = await channel.receive()
+            assert len(received) == fragments
+        trio.lowlevel.remove_instrument(loop)
+    assert loop.count >= connections * fragments // 64 * 3 // 4
+
+
+class LoopTurns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    def __init__(self):
+        self.count = 0
+
+    def before_io_wait(self, _timeout):
+        self.count += 1
+
+
 # The end of a server
 
 
