@@ -174,11 +174,14 @@ def _source(subschema: Subschema) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", subschema.source)
 
 
-def _expect(reader: Reader, subschema: Subschema, key: str, value: Any, kind: type) -> Any:
-    """Return the value of a keyword, which must be of a class."""
+def _expect(
+    reader: Reader, subschema: Subschema, steps: str | Sequence[str], value: Any, kind: type
+) -> Any:
+    """Return the value of a keyword, or a part of it, which must be of a class."""
     if value.__class__ is not kind:
         name = {dict: "object", list: "array", str: "string", bool: "boolean"}[kind]
-        raise reader.invalid(subschema, [key], f"{_brief(value)} is not of type {name!r}")
+        steps = [steps] if isinstance(steps, str) else steps
+        raise reader.invalid(subschema, steps, f"{_brief(value)} is not of type {name!r}")
     return value
 
 
@@ -204,6 +207,19 @@ def _check_all(run: Run, pairs: Iterable[tuple[str | int, Any, Subschema]]) -> F
             if len(found) >= run.failures_max:
                 break
     return found
+
+
+def _joined(run: Run, groups: Iterable[Failures]) -> Failures:
+    found: list[Failure] = []
+    for failures in groups:
+        found += failures or ()
+        if len(found) >= run.failures_max:
+            break
+    return found
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 # Values: types, equality, regular expressions, representations.
@@ -575,8 +591,8 @@ def _rest_of_items(
             extra = instance[prefix:]
             run.spend(len(extra) >> 4)
             if words != "Expected at most":
-                verb = "was" if len(extra) == 1 else "were"
-                return [Failure(f"{words} ({{}} {verb} unexpected)", (Listed(extra),))]
+                text = f"{words} ({{}} {_was(len(extra))} unexpected)"
+                return [Failure(text, (Listed(extra),))]
             noun = "items" if prefix != 1 else "item"
             text = f"{words} {prefix} {noun} but found {len(extra)} extra: {{}}"
             return [Failure(text, (extra if len(extra) != 1 else extra[0],))]
@@ -760,10 +776,8 @@ def _additional_properties(
             verb = "does" if len(extras) == 1 else "do"
             text = f"{{}} {verb} not match any of the regexes: {{}}"
             return [Failure(text, (names, Listed(sources)))]
-        verb = "was" if len(extras) == 1 else "were"
-        return [
-            Failure(f"Additional properties are not allowed ({{}} {verb} unexpected)", (names,))
-        ]
+        text = f"Additional properties are not allowed ({{}} {_was(len(extras))} unexpected)"
+        return [Failure(text, (names,))]
 
     return check
 
@@ -774,25 +788,17 @@ def _property_names(reader: Reader, subschema: Subschema, key: str, value: Any) 
     def check(run: Run, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
-        found: list[Failure] = []
-        for name in instance:
-            found += part.failures(run, name) or ()
-            if len(found) >= run.failures_max:
-                break
-        return found
+        return _joined(run, (part.failures(run, name) for name in instance))
 
     return check
 
 
 def _names(reader: Reader, subschema: Subschema, steps: Sequence[str], value: Any) -> list[str]:
     """Return the value of a keyword that must be an array of strings."""
-    if value.__class__ is not list:
-        raise reader.invalid(subschema, steps, f"{_brief(value)} is not of type 'array'")
-    names: list[str] = value
+    names: list[str] = _expect(reader, subschema, steps, value, list)
     reader.run.spend(len(names))
     for name in names:
-        if name.__class__ is not str:
-            raise reader.invalid(subschema, steps, f"{_brief(name)} is not of type 'string'")
+        _expect(reader, subschema, steps, name, str)
     return names
 
 
@@ -861,12 +867,7 @@ def _all_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
     branches = _branches(reader, subschema, key, value)
 
     def check(run: Run, instance: Any) -> Failures:
-        found: list[Failure] = []
-        for branch in branches:
-            found += branch.failures(run, instance) or ()
-            if len(found) >= run.failures_max:
-                break
-        return found
+        return _joined(run, (branch.failures(run, instance) for branch in branches))
 
     return check
 
@@ -1056,57 +1057,38 @@ _EVALUATE_ALL: Final[Mapping[_Own, Sequence[str]]] = {
 }
 
 
-def _unevaluated_properties(
-    reader: Reader, subschema: Subschema, key: str, value: Any
-) -> Check | None:
+def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
     subschema.add(key, part)
+    kind, own = (dict, _own_properties) if key == "unevaluatedProperties" else (list, _own_items)
 
     def check(run: Run, instance: Any) -> Failures:
-        if instance.__class__ is not dict or value is True:
+        if instance.__class__ is not kind or value is True:
             return None
-        evaluated = _evaluated(subschema, run, instance, _own_properties, key)
+        evaluated = _evaluated(subschema, run, instance, own, key)
         run.spend(len(instance))
-        names = [
-            name
-            for name in instance
-            if name not in evaluated and part.failures(run, instance[name])
+        members: Any = instance
+        left = [
+            (step, member)
+            for step, member in (members.items() if kind is dict else enumerate(members))
+            if step not in evaluated and part.failures(run, member)
         ]
-        if not names:
+        if not left:
             return None
-        verb = "was" if len(names) == 1 else "were"
-        if value is not False:
-            text = (
-                "Unevaluated properties are not valid under the given schema"
-                f" ({{}} {verb} unevaluated and invalid)"
-            )
-            return [Failure(text, (Listed(names),))]
-        run.spend(len(names))
-        text = f"Unevaluated properties are not allowed ({{}} {verb} unexpected)"
-        return [Failure(text, (Listed(sorted(names)),))]
-
-    return check
-
-
-def _unevaluated_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    part = reader.subschema(value, subschema, key)
-    subschema.add(key, part)
-
-    def check(run: Run, instance: Any) -> Failures:
-        if instance.__class__ is not list or value is True:
-            return None
-        evaluated = _evaluated(subschema, run, instance, _own_items, key)
-        run.spend(len(instance))
-        items = [
-            item
-            for index, item in enumerate(instance)
-            if index not in evaluated and part.failures(run, item)
-        ]
-        if not items:
-            return None
-        verb = "was" if len(items) == 1 else "were"
-        text = f"Unevaluated items are not allowed ({{}} {verb} unexpected)"
-        return [Failure(text, (Listed(items),))]
+        verb = _was(len(left))
+        if kind is list:
+            text = f"Unevaluated items are not allowed ({{}} {verb} unexpected)"
+            return [Failure(text, (Listed([item for _, item in left]),))]
+        names = [name for name, _ in left]
+        if value is False:
+            run.spend(len(names))
+            text = f"Unevaluated properties are not allowed ({{}} {verb} unexpected)"
+            return [Failure(text, (Listed(sorted(names)),))]
+        text = (
+            "Unevaluated properties are not valid under the given schema"
+            f" ({{}} {verb} unevaluated and invalid)"
+        )
+        return [Failure(text, (Listed(names),))]
 
     return check
 
@@ -1114,27 +1096,22 @@ def _unevaluated_items(reader: Reader, subschema: Subschema, key: str, value: An
 # Keywords that check nothing, whose values are checked.
 
 
-def _text(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    _expect(reader, subschema, key, value, str)
-    return None
+def _annotation(kind: type) -> Keyword:
+    """Return a keyword whose value must be of a class."""
 
+    def keyword(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+        _expect(reader, subschema, key, value, kind)
+        return None
 
-def _flag(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    _expect(reader, subschema, key, value, bool)
-    return None
-
-
-def _array(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    _expect(reader, subschema, key, value, list)
-    return None
+    return keyword
 
 
 # The dialects.
 
 _DRAFT_4: Final[Mapping[str, Keyword]] = {
-    **dict.fromkeys(("$schema", "title", "description", "format"), _text),
+    **dict.fromkeys(("$schema", "title", "description", "format"), _annotation(str)),
     **dict.fromkeys(_SIZES, _size),
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _flag),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _annotation(bool)),
     **dict.fromkeys(("minimum", "maximum"), _bound_draft_4),
     "$ref": _reference,
     "definitions": _definitions,
@@ -1159,7 +1136,7 @@ _DRAFT_4: Final[Mapping[str, Keyword]] = {
 _DRAFT_6: Final[Mapping[str, Keyword]] = {
     **_DRAFT_4,
     **dict.fromkeys(_BOUNDS, _bound),
-    "examples": _array,
+    "examples": _annotation(list),
     "const": _const,
     "contains": _contains,
     "propertyNames": _property_names,
@@ -1167,8 +1144,8 @@ _DRAFT_6: Final[Mapping[str, Keyword]] = {
 
 _DRAFT_7: Final[Mapping[str, Keyword]] = {
     **_DRAFT_6,
-    **dict.fromkeys(("$comment", "contentEncoding", "contentMediaType"), _text),
-    **dict.fromkeys(("readOnly", "writeOnly"), _flag),
+    **dict.fromkeys(("$comment", "contentEncoding", "contentMediaType"), _annotation(str)),
+    **dict.fromkeys(("readOnly", "writeOnly"), _annotation(bool)),
     "if": _if,
     "then": _part,
     "else": _part,
@@ -1176,14 +1153,13 @@ _DRAFT_7: Final[Mapping[str, Keyword]] = {
 
 _DRAFT_2019_09: Final[Mapping[str, Keyword]] = {
     **{key: keyword for key, keyword in _DRAFT_7.items() if key != "dependencies"},
-    "deprecated": _flag,
+    "deprecated": _annotation(bool),
     "$recursiveRef": _dynamic_reference,
     "$defs": _definitions,
     "dependentRequired": _dependencies,
     "dependentSchemas": _dependencies,
     "contentSchema": _part,
-    "unevaluatedItems": _unevaluated_items,
-    "unevaluatedProperties": _unevaluated_properties,
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _unevaluated),
 }
 
 _NOT_IN_2020_12: Final = ("$recursiveRef", "additionalItems")

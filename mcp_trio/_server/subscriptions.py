@@ -407,16 +407,16 @@ class Subscriptions:
         exceeded = self._places.exceeded(client)
         if exceeded is not None:
             raise RequestError(SERVER_BUSY, f"too many subscriptions{exceeded}")
-        self._check_resources(client, len(wanted.resource_subscriptions or ()))
+        exceeded = self._resources.exceeded(client, len(wanted.resource_subscriptions or ()))
+        if exceeded is not None:
+            raise RequestError(SERVER_BUSY, f"too many resources{exceeded}")
 
     async def run(self, client: str | int, subscription: Subscription) -> ListenResult:
         """Run a subscription until it is cancelled or the session begins to close.
 
-        Raises:
-            RequestError: All subscriptions together have too many resources.
+        The caller has called `check_room` for its filter, and has not waited since.
         """
         resources = len(subscription.uris)
-        self._check_resources(client, resources)
         self._open[subscription] = None
         self._places.take(client)
         self._resources.take(client, resources)
@@ -429,11 +429,6 @@ class Subscriptions:
             del self._open[subscription]
             self._places.give_back(client)
             self._resources.give_back(client, resources)
-
-    def _check_resources(self, client: str | int, number: int) -> None:
-        exceeded = self._resources.exceeded(client, number)
-        if exceeded is not None:
-            raise RequestError(SERVER_BUSY, f"too many resources{exceeded}")
 
 
 def honoured_filter(

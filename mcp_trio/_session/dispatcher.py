@@ -198,8 +198,11 @@ class Dispatcher:
         for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
             if handling.lane is not None and handling.lane.name == lane:
                 self._stop(handling)
-                if self._admission.withdraw(handling.request):
-                    self._drop_waiting(handling.request)
+                rounds = self._rounds_of(handling)
+                retry = None if rounds is None else rounds.retry
+                waiting = handling.request if retry is None else retry
+                if self._admission.withdraw(waiting):
+                    self._drop_waiting(waiting)
 
     def _drop_waiting(self, request: IncomingRequest) -> None:
         """End a request that waited for a slot and was cancelled."""

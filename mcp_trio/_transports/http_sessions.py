@@ -128,7 +128,7 @@ class RoutedChannel(ABC):
 
     @abstractmethod
     def _route(self, frame: bytes) -> None:
-        """Put an `RelatedMessage` message on its stream, or drop it."""
+        """Put a `RelatedMessage` on its stream, or drop it."""
 
     @abstractmethod
     def _open_streams(self) -> Iterable[AnswerStream]:

@@ -44,7 +44,12 @@ class PeerLog:
     _kinds: dict[str, _Kind] = attrs.field(factory=dict[str, _Kind], init=False)
 
     def report(
-        self, kind: str, text: str, *, level: int = logging.WARNING, error: object = None
+        self,
+        kind: str,
+        text: str,
+        *,
+        level: int = logging.WARNING,
+        error: BaseException | None = None,
     ) -> None:
         """Log a line, unless the last one of the same kind is less than a second old.
 
@@ -70,7 +75,7 @@ class PeerLog:
         left_out = 0 if state is None else state.left_out
         self._kinds[kind] = _Kind(now + PERIOD_SECONDS, level)
         more = f" (and {left_out} more like this before)" if left_out else ""
-        logger.log(level, "%s%s", text, more, exc_info=error, stacklevel=2)  # type: ignore[arg-type]
+        logger.log(level, "%s%s", text, more, exc_info=error, stacklevel=2)
 
     def close(self) -> None:
         """Log how many lines were left out since the last one of each kind."""

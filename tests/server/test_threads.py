@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, Server, ThreadContext
-from mcp_trio._server.threads import Threads
+from mcp_trio._server.threads import ClientThreads
 from mcp_trio.errors import RequestAbandoned
 from mcp_trio.limits import RequestLimits
 
@@ -264,16 +264,16 @@ async def test_a_request_that_is_cancelled_as_it_gets_a_thread_gives_it_back(
     serve, tmp_path, monkeypatch, is_recorded
 ):
     server = Server("harbour", limits=Limits(requests=RequestLimits(threads_max=1)))
-    acquire, to_cancel = Threads.acquire, []
+    acquire, to_cancel = ClientThreads.acquire_on_behalf_of, []
 
-    async def acquire_and_cancel(threads, client):
-        await acquire(threads, client)
+    async def acquire_and_cancel(threads, borrower):
+        await acquire(threads, borrower)
         if to_cancel:
             with trio.CancelScope(shield=True):
                 await asker.wire.cancel(to_cancel.pop())
                 await trio.testing.wait_all_tasks_blocked()
 
-    monkeypatch.setattr(Threads, "acquire", acquire_and_cancel)
+    monkeypatch.setattr(ClientThreads, "acquire_on_behalf_of", acquire_and_cancel)
 
     @server.tool
     def free() -> str:

@@ -703,6 +703,18 @@ async def test_a_retry_that_waits_for_a_slot_can_be_repeated_and_cancelled(full,
     assert rounds.text_of(await peer.receive()) == "tide"
 
 
+async def test_a_handler_that_is_stopped_leaves_no_retry_in_the_queue(full, rounds, recording):
+    session, peer, state, tide = await full(sequencer=recording)
+    await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
+    assert await peer.receive_available() == []
+    session.stop_handler("r1")
+    assert await peer.receive_available() == []
+    tide.set()
+    assert rounds.text_of(await peer.receive()) == "tide"
+    await peer.send(rounds.call("wait", 3))
+    assert rounds.text_of(await peer.receive()) == "tide"
+
+
 async def test_a_retry_that_waits_for_a_slot_at_the_end_is_dropped(full, rounds):
     session, peer, state, _ = await full()
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))

@@ -42,8 +42,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "messages",
         _MESSAGES,
-        'text = text.replace(b"\\\\\\\\", b"").replace(b\'\\\\"\', b"")',
-        'text = text.replace(b\'\\\\"\', b"")',
+        'return text.replace(b"\\\\\\\\", b"").replace(b\'\\\\"\', b"")',
+        'return text.replace(b\'\\\\"\', b"")',
     ),
     Planted(
         "messages",
