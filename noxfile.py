@@ -190,12 +190,17 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hostile(session: nox.Session) -> None:
-    """Attack servers and clients; measure the cost of each attack and the delay of others."""
+    """Attack servers and clients; measure the cost of each attack and the delay of others.
+
+    `-- --full` measures each flood for longer.
+    """
     install(session)
-    session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
-    if not session.posargs:
-        session.run("python", "tools/attacks/fairness.py")
-        session.run("python", "tools/attacks/floods.py")
+    arguments = [each for each in session.posargs if each != "--full"]
+    full = ["--full"] if "--full" in session.posargs else []
+    session.run("python", "tools/attacks/run_attacks.py", *arguments)
+    if not arguments:
+        session.run("python", "tools/attacks/fairness.py", *full)
+        session.run("python", "tools/attacks/floods.py", *full)
         session.run("python", "tools/attacks/schema_attacks.py")
         session.install("-q", "httpx>=0.28")
         session.run("python", "tools/attacks/client_attacks.py")

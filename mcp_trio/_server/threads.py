@@ -181,11 +181,11 @@ def _abandoned() -> RequestAbandoned:
 class Limiter(Protocol):
     """A limiter of threads: `trio.CapacityLimiter`, or the share of one client in all threads."""
 
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
+    async def acquire_on_behalf_of(self, borrower: object, /) -> None:
         """Wait until a thread may start; a cancellation leaves nothing behind."""
         ...
 
-    def release_on_behalf_of(self, borrower: object) -> None:
+    def release_on_behalf_of(self, borrower: object, /) -> None:
         """Note that the thread has ended."""
         ...
 

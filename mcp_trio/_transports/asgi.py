@@ -320,7 +320,7 @@ async def _nothing() -> None:
     await trio.lowlevel.checkpoint()
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class AsgiHost:
     """An ASGI application that passes each request to an HTTP application, as an `Exchange`.
 
@@ -340,9 +340,8 @@ class AsgiHost:
     _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _bodies: Shares = attrs.field(init=False)
 
-    @_bodies.default
-    def _bodies_default(self) -> Shares:
-        return shares_of_bodies(self._limits)
+    def __attrs_post_init__(self) -> None:
+        self._bodies = shares_of_bodies(self._limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope: a request, a WebSocket, or the lifespan.

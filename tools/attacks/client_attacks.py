@@ -41,8 +41,8 @@ from mcp_trio.http import EffectTransport
 HELD_MS_MAX: Final = 50.0
 GROWTH_MIB_MAX: Final = 100.0
 SECONDS_MAX: Final = 10.0
-LOG_BYTES_MAX: Final = 10_000
-FLOOD_SECONDS: Final = 5.0
+LOG_BYTES_MAX: Final = 4_000
+FLOOD_SECONDS: Final = 2.0
 DECODED_BYTES: Final = 1 << 30
 
 

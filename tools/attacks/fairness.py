@@ -37,7 +37,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 from interop_command import new_table, show
 
 CLIENTS: Final = 20
-SECONDS: Final = 6.0
+SECONDS: Final = 2.0
+FULL_SECONDS: Final = 6.0
+"""The time for which the others call, by default and with `--full`."""
+
 FLOOD_SECONDS: Final = 9.0
 """The duration of one slow call."""
 
@@ -206,7 +209,7 @@ async def _answer(stream: trio.abc.Stream, request: bytes) -> Response | None:
     return None
 
 
-async def others(port: int, flood: Flood, seconds: float = SECONDS) -> Latencies:
+async def others(port: int, flood: Flood, seconds: float) -> Latencies:
     """Let all clients but the first call for some seconds, and return their latencies."""
     latencies = Latencies()
     async with trio.open_nursery() as nursery:
@@ -223,11 +226,14 @@ async def others(port: int, flood: Flood, seconds: float = SECONDS) -> Latencies
     return latencies
 
 
-async def measure(server: RunningTarget, flood: Flood) -> tuple[Latencies, Latencies, float]:
+async def measure(
+    server: RunningTarget, flood: Flood, seconds: float
+) -> tuple[Latencies, Latencies, float]:
     """Return the latencies of the others without and with a flood, and the memory in MiB."""
+    seconds = max(seconds, 2 * flood.pause_seconds)
     port = urlsplit(server.url).port
     assert port is not None
-    without = await others(port, flood)
+    without = await others(port, flood, seconds)
     meter = Meter(server.process)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(meter.poll)
@@ -236,7 +242,7 @@ async def measure(server: RunningTarget, flood: Flood) -> tuple[Latencies, Laten
         with trio.move_on_after(FILL_SECONDS_MAX):
             while descriptors_of(server.process) < flood.calls:  # noqa: ASYNC110
                 await trio.sleep(POLL_SECONDS)
-        beside = await others(port, flood)
+        beside = await others(port, flood, seconds)
         nursery.cancel_scope.cancel()
     return without, beside, meter.rss_kib()[0] / 1024
 
@@ -245,7 +251,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Flood a server from one of 20 clients.")
     parser.add_argument("--host", choices=("native", "hypercorn"), default="native")
     parser.add_argument("--flood", default="", metavar="WORDS", help="only those with these words")
+    parser.add_argument("--full", action="store_true", help="measure each flood for longer")
     options = parser.parse_args(arguments)
+    seconds = FULL_SECONDS if options.full else SECONDS
     allow_descriptors()
     headings = ("calls", "median\nms", "p99\nms", "max\nms", "failed", "memory\nMiB")
     table, problems = new_table("flood", right=headings), list[str]()
@@ -256,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
             tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-") as folder,
             running_target(options.host, "fair", Path(folder)) as server,
         ):
-            without, beside, mib = trio.run(measure, server, flood)
+            without, beside, mib = trio.run(measure, server, flood, seconds)
         table.add_row(f"without {flood.name}", *without.cells(), "")
         table.add_row(f"with {flood.name}", *beside.cells(), f"{mib:.0f}")
         if beside.failures:

@@ -20,7 +20,17 @@ from urllib.parse import urlsplit
 
 import attrs
 import trio
-from fairness import ECHO, MEMORY_MIB_MAX, P99_MS_MAX, Client, Flood, Latencies, others
+from fairness import (
+    ECHO,
+    FULL_SECONDS,
+    MEMORY_MIB_MAX,
+    P99_MS_MAX,
+    SECONDS,
+    Client,
+    Flood,
+    Latencies,
+    others,
+)
 from harmful_requests import PREFACE
 from measurements import (
     POLL_SECONDS,
@@ -37,7 +47,7 @@ from interop_command import new_table, show
 from socket_wires import FIN, PING, TEXT, handshake, masked
 
 FILL_SECONDS_MAX: Final = 40.0
-AFTER_SECONDS: Final = 2.0
+AFTER_SECONDS: Final = 1.0
 CHUNK_BYTES: Final = 1 << 16
 IDLE: Final = 10_000
 ADDRESSES: Final = 8
@@ -229,7 +239,9 @@ async def storm_on(storm: Storm, port: int, number: int) -> None:
         await trio.sleep(1.0)
 
 
-async def measure(server: RunningTarget, storm: Storm) -> tuple[Latencies, Sequence[float]]:
+async def measure(
+    server: RunningTarget, storm: Storm, seconds: float
+) -> tuple[Latencies, Sequence[float]]:
     """Return the latencies of the others, and figures of the server.
 
     The figures are its memory at the peak and after the flood, in MiB, the memory of each
@@ -249,7 +261,7 @@ async def measure(server: RunningTarget, storm: Storm) -> tuple[Latencies, Seque
                 while descriptors_of(server.process) < storm.count:  # noqa: ASYNC110
                     await trio.sleep(POLL_SECONDS)
             each_kib = meter.rss_kib()[1] / storm.count
-            latencies = await others(port, quick)
+            latencies = await others(port, quick, seconds)
             attackers.cancel_scope.cancel()
         await trio.sleep(AFTER_SECONDS)
         nursery.cancel_scope.cancel()
@@ -260,7 +272,9 @@ async def measure(server: RunningTarget, storm: Storm) -> tuple[Latencies, Seque
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Flood servers with connections and frames.")
     parser.add_argument("--storm", default="", metavar="WORDS", help="only those with these words")
+    parser.add_argument("--full", action="store_true", help="measure each flood for longer")
     options = parser.parse_args(arguments)
+    seconds = FULL_SECONDS if options.full else SECONDS
     allow_descriptors()
     headings = ("calls", "median\nms", "p99\nms", "max\nms", "failed")
     more = ("peak\nMiB", "left\nMiB", "each\nKiB", "CPU\ns")
@@ -271,7 +285,7 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-") as folder:
             pem = certificate(Path(folder)) if storm.has_tls else None
             with running_target(storm.host, storm.limits, Path(folder), pem) as server:
-                latencies, figures = trio.run(measure, server, storm)
+                latencies, figures = trio.run(measure, server, storm, seconds)
         table.add_row(storm.name, *latencies.cells(), *(f"{figure:.1f}" for figure in figures))
         if not storm.is_bounded:
             continue
