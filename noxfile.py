@@ -166,7 +166,7 @@ def interop(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hosts(session: nox.Session) -> None:
-    """Let agent frameworks use our server and a control, and print where the outcomes differ."""
+    """Let agent frameworks and gateways use our server and a control; print where they differ."""
     install(session, "interop")
     session.run("python", "tools/hosts/run_hosts.py", *session.posargs)
 

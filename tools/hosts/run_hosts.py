@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from peers import NODE, NodeEnvironment
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parent.parent
-ENVIRONMENTS: Final = HOME / ".nox" / "hosts"
+ENVIRONMENTS: Final = HOME / ".nox" / "frameworks"
 
 # The packages of each framework, at the versions that were tested last.
 FRAMEWORKS: Final[Mapping[str, Sequence[str]]] = {
@@ -108,8 +109,9 @@ GATEWAYS: Final = (
 PACKAGES: Final = tuple(dict.fromkeys(gateway.package for gateway in GATEWAYS))
 NAMES: Final = (*FRAMEWORKS, *NPM_FRAMEWORKS, *PACKAGES)
 
+AT_ONCE: Final = 6  # Tours wait most of the time.
 TOUR_SECONDS: Final = 300
-START_SECONDS: Final = 30
+START_SECONDS: Final = 120  # A busy machine starts six servers slowly.
 EXIT_SECONDS: Final = 5
 
 # Members of schemas and results that carry no meaning for a host, or differ with each call; and
@@ -220,19 +222,30 @@ def behind(gateway: Gateway, server: Sequence[str]) -> Iterator[str]:
             yield f"{scheme}://127.0.0.1:{port}{gateway.path}"
 
 
-def tour(command: Sequence[str], text: str, variables: Mapping[str, str]) -> dict[str, Any]:
+@attrs.frozen
+class Way:
+    """A host over one transport: the command of the tour, and the context of its TARGET."""
+
+    name: str
+    transport: str
+    command: Sequence[str]
+    target: Callable[[Sequence[str]], AbstractContextManager[str]]
+
+
+def tour(way: Way, server: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
     """Return the outcome of each step of a tour."""
-    try:
-        done = subprocess.run(
-            [*command, text],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TOUR_SECONDS,
-            check=False,
-            env={**os.environ, **variables},
-        )
-    except subprocess.TimeoutExpired:
-        return {"tour": {"raises": "TimeoutExpired", "text": f"no end in {TOUR_SECONDS} s"}}
+    with way.target(server) as text:
+        try:
+            done = subprocess.run(
+                [*way.command, text],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=TOUR_SECONDS,
+                check=False,
+                env={**os.environ, **variables},
+            )
+        except subprocess.TimeoutExpired:
+            return {"tour": {"raises": "TimeoutExpired", "text": f"no end in {TOUR_SECONDS} s"}}
     lines = done.stdout.decode().strip().splitlines()
     try:
         outcomes: dict[str, Any] = json.loads(lines[-1])
@@ -283,16 +296,6 @@ def short(value: Any) -> str:
     return text if len(text) <= 300 else text[:299] + "…"
 
 
-@attrs.frozen
-class Way:
-    """A host over one transport: the command of the tour, and the context of its TARGET."""
-
-    name: str
-    transport: str
-    command: Sequence[str]
-    target: Callable[[Sequence[str]], AbstractContextManager[str]]
-
-
 def ways(environments: Path, names: Sequence[str], transports: Sequence[str]) -> Iterator[Way]:
     """Yield the chosen ways; install each host before its first one."""
     for name in names:
@@ -332,11 +335,13 @@ def main() -> None:
     table = new_table("host", "over", right=("steps", "equal", "explained", "unexplained"))
     total = 0
     transports = options.transport or (*TRANSPORTS, "websocket")
-    for way in ways(environments, options.names or NAMES, transports):
-        with way.target(ours) as text:
-            mine = tour(way.command, text, variables)
-        with way.target(control) as text:
-            theirs = tour(way.command, text, variables)
+    pool = ThreadPoolExecutor(AT_ONCE)
+    tours = [
+        (way, [pool.submit(tour, way, server, variables) for server in (ours, control)])
+        for way in ways(environments, options.names or NAMES, transports)
+    ]
+    for way, running in tours:
+        mine, theirs = (future.result() for future in running)
         explained = unexplained = 0
         for name, kind in differences(mine, theirs):
             has_both = name in mine and name in theirs

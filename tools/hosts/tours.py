@@ -66,7 +66,8 @@ async def fastmcp(transport: str, target: Any) -> None:
 
             async def call(name: str = name, arguments: Any = arguments) -> Any:
                 result = await client.call_tool(name, arguments)
-                return {"data": result.data, "structured": result.structured_content}
+                structured = result.structured_content
+                return {"data": result.data, "structured": structured, "content": result.content}
 
             await step(name, call)
         await step("resource", lambda: client.read_resource(URI))
