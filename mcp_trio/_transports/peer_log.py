@@ -3,7 +3,8 @@
 import logging
 import math
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, TypeAlias
 
 import attrs
 import trio
@@ -17,6 +18,9 @@ KINDS_MAX: Final = 64
 _OTHERS: Final = "others"
 
 logger = logging.getLogger("mcp_trio")
+
+Error: TypeAlias = BaseException | tuple[type[BaseException], BaseException, TracebackType | None]
+"""An exception, or one with another traceback than its own, as `sys.exc_info` gives it."""
 
 
 @attrs.define
@@ -49,7 +53,7 @@ class PeerLog:
         text: str,
         *,
         level: int = logging.WARNING,
-        error: BaseException | None = None,
+        error: Error | None = None,
     ) -> None:
         """Log a line, unless the last one of the same kind is less than a second old.
 
@@ -58,7 +62,7 @@ class PeerLog:
                 peer gains little from names that it invents.
             text: The line. The number of lines left out before it is appended.
             level: The level of the line.
-            error: An exception whose traceback is logged, too.
+            error: An exception whose traceback is logged, too, or one with another traceback.
         """
         if not logger.isEnabledFor(level):
             return
