@@ -332,7 +332,13 @@ class TlsWire(Wire):
             try:
                 stream = WireStream(self._plain)
                 secured = trio.SSLStream(stream, self.context, server_side=True)
-                await secured.do_handshake()
+                try:
+                    await secured.do_handshake()
+                except BaseException:
+                    # The stream is part of a reference cycle; without this, OpenSSL's memory of
+                    # each failed connection would be held until the collector finds it.
+                    vars(secured).clear()
+                    raise
             finally:
                 handshakes.release(client)
             self._secured = secured  # a failed connection lingers without it
