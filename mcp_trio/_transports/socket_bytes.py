@@ -330,6 +330,7 @@ class TlsWire(Wire):
             await self.ends.wait_readable()
             await handshakes.acquire(client)
             try:
+                await trio.lowlevel.checkpoint_if_cancelled()  # its turn may come too late
                 stream = WireStream(self._plain)
                 secured = trio.SSLStream(stream, self.context, server_side=True)
                 try:
