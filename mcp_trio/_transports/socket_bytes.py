@@ -330,9 +330,16 @@ class TlsWire(Wire):
             await self.ends.wait_readable()
             await handshakes.acquire(client)
             try:
+                await trio.lowlevel.checkpoint_if_cancelled()  # its turn may come too late
                 stream = WireStream(self._plain)
                 secured = trio.SSLStream(stream, self.context, server_side=True)
-                await secured.do_handshake()
+                try:
+                    await secured.do_handshake()
+                except BaseException:
+                    # The stream is part of a reference cycle; without this, OpenSSL's memory of
+                    # each failed connection would be held until the collector finds it.
+                    vars(secured).clear()
+                    raise
             finally:
                 handshakes.release(client)
             self._secured = secured  # a failed connection lingers without it

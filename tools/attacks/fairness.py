@@ -37,9 +37,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 from interop_command import new_table, show
 
 CLIENTS: Final = 20
-SECONDS: Final = 2.0
+SECONDS: Final = 4.0
 FULL_SECONDS: Final = 6.0
-"""The time for which the others call, by default and with `--full`."""
+"""The time for which the others call beside a flood, by default and with `--full`."""
+
+QUIET_SECONDS: Final = 2.0
+"""The time for which they call without the flood."""
 
 FLOOD_SECONDS: Final = 9.0
 """The duration of one slow call."""
@@ -230,10 +233,9 @@ async def measure(
     server: RunningTarget, flood: Flood, seconds: float
 ) -> tuple[Latencies, Latencies, float]:
     """Return the latencies of the others without and with a flood, and the memory in MiB."""
-    seconds = max(seconds, 2 * flood.pause_seconds)
     port = urlsplit(server.url).port
     assert port is not None
-    without = await others(port, flood, seconds)
+    without = await others(port, flood, max(QUIET_SECONDS, 2 * flood.pause_seconds))
     meter = Meter(server.process)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(meter.poll)

@@ -25,7 +25,6 @@ from fairness import (
     FULL_SECONDS,
     MEMORY_MIB_MAX,
     P99_MS_MAX,
-    SECONDS,
     Client,
     Flood,
     Latencies,
@@ -47,6 +46,7 @@ from interop_command import new_table, show
 from socket_wires import FIN, PING, TEXT, handshake, masked
 
 FILL_SECONDS_MAX: Final = 40.0
+SECONDS: Final = 2.0
 AFTER_SECONDS: Final = 1.0
 CHUNK_BYTES: Final = 1 << 16
 IDLE: Final = 10_000

@@ -1,6 +1,7 @@
 """The native listener over TLS: handshakes, and the ends of connections."""
 
 import contextlib
+import gc
 import json
 import socket
 import ssl
@@ -113,6 +114,27 @@ async def test_a_client_with_stalled_handshakes_begins_no_more(open_host, nurser
             await trio.testing.wait_all_tasks_blocked(0.01)
     assert answers[0].body == b"hello"
     await silent.aclose()
+
+
+async def test_a_failed_handshake_leaves_nothing_to_the_garbage_collector(open_host):
+    def ssl_objects():
+        return sum(type(each) is ssl.SSLObject for each in gc.get_objects())
+
+    host = await open_host("tls", say_hello, http=HttpLimits(headers_seconds=0.1))
+    gc.collect()
+    before = ssl_objects()
+    gc.disable()
+    try:
+        for sent in (b"nonsense", b"\x16\x03\x01"):
+            async with await plain(host) as stream:
+                await stream.send_all(sent)
+                with contextlib.suppress(trio.BrokenResourceError):
+                    while await stream.receive_some():
+                        pass
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert ssl_objects() == before
+    finally:
+        gc.enable()
 
 
 async def test_a_stop_does_not_wait_for_a_handshake(open_host, caplog):
