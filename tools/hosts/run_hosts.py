@@ -354,9 +354,8 @@ def main() -> None:
                 print(f"        control {short(comparable(theirs.get(name)))}")
         steps = len(set(mine) | set(theirs))
         equal = steps - explained - unexplained
-        print(
-            f"{way.name} over {way.transport}: {steps} steps, {unexplained} unexplained", flush=True
-        )
+        counts = f"{steps} steps, {explained} explained, {unexplained} unexplained"
+        print(f"{way.name} over {way.transport}: {counts}", flush=True)
         table.add_row(way.name, way.transport, *map(str, (steps, equal, explained, unexplained)))
         total += unexplained
     show(table, summary=f"{table.row_count} tours, {total} unexplained differences")
