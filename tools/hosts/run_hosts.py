@@ -195,7 +195,7 @@ def _wait_for(port: int) -> None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.1)
-    sys.exit(f"no server listens at port {port} after {START_SECONDS} s")
+    raise TimeoutError(f"no server listens at port {port} after {START_SECONDS} s")
 
 
 @contextlib.contextmanager
@@ -234,8 +234,8 @@ class Way:
 
 def tour(way: Way, server: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
     """Return the outcome of each step of a tour."""
-    with way.target(server) as text:
-        try:
+    try:
+        with way.target(server) as text:
             done = subprocess.run(
                 [*way.command, text],
                 stdout=subprocess.PIPE,
@@ -244,8 +244,8 @@ def tour(way: Way, server: Sequence[str], variables: Mapping[str, str]) -> dict[
                 check=False,
                 env={**os.environ, **variables},
             )
-        except subprocess.TimeoutExpired:
-            return {"tour": {"raises": "TimeoutExpired", "text": f"no end in {TOUR_SECONDS} s"}}
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        return {"tour": {"raises": type(error).__name__, "text": str(error)}}
     lines = done.stdout.decode().strip().splitlines()
     try:
         outcomes: dict[str, Any] = json.loads(lines[-1])
@@ -354,9 +354,8 @@ def main() -> None:
                 print(f"        control {short(comparable(theirs.get(name)))}")
         steps = len(set(mine) | set(theirs))
         equal = steps - explained - unexplained
-        print(
-            f"{way.name} over {way.transport}: {steps} steps, {unexplained} unexplained", flush=True
-        )
+        counts = f"{steps} steps, {explained} explained, {unexplained} unexplained"
+        print(f"{way.name} over {way.transport}: {counts}", flush=True)
         table.add_row(way.name, way.transport, *map(str, (steps, equal, explained, unexplained)))
         total += unexplained
     show(table, summary=f"{table.row_count} tours, {total} unexplained differences")
