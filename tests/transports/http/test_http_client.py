@@ -1367,6 +1367,8 @@ async def test_a_connection_is_kept_for_the_next_request(nursery, answer):
     async with Client(await open_http_channel(url)) as client:
         for _ in range(5):
             await client.call_tool("add")
+            # The call ends with the answer, and its connection is free at the end of the stream.
+            await trio.testing.wait_all_tasks_blocked(0.02)
 
     assert len(server.connections) == 1
 
