@@ -240,7 +240,7 @@ def sse(data: bytes) -> None:
     for event in events:
         assert len(event.data) <= _BYTES_MAX, "an oversized event"
         if "\0" not in event.name:  # which only a foreign server sends
-            (again,) = EventParser(data_bytes_max=_BYTES_MAX * 2).feed(encode_event(event))
+            (again,) = EventParser(data_bytes_max=_BYTES_MAX * 4).feed(encode_event(event))
             assert again == event, "an event is another one when it is encoded and parsed"
 
 
