@@ -611,7 +611,7 @@ def test_the_fixtures_work_under_the_anyio_plugin(trip):
 
         async def test_recorder(mcp_recorder):
             async with mcp_recorder(server) as client:
-                await client.ping()
+                await client.call_tool("greet", {"name": "Ada"})
     """
     trip.makepyfile(test_it=test)
     for mode in ("once", "none"):
