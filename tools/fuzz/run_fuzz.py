@@ -53,7 +53,9 @@ class Run:
     finding: str
 
 
-def fuzz(target: str, seconds: float, findings: Path, *, package: Path = HOME) -> Run:
+def fuzz(
+    target: str, seconds: float, findings: Path, *, seed: int = 0, package: Path = HOME
+) -> Run:
     """Fuzz one parser of the package in a folder until a finding, or for some seconds."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as grown:
         command = [
@@ -62,6 +64,7 @@ def fuzz(target: str, seconds: float, findings: Path, *, package: Path = HOME) -
             target,
             grown,
             str(CORPUS / target),
+            f"-seed={seed}",  # 0: another one each time
             "-keep_seed=1",  # the decoders in C have no branches that tell the files apart
             f"-max_total_time={max(1, round(seconds))}",
             f"-timeout={INPUT_SECONDS}",
@@ -92,11 +95,11 @@ def _finding(output: str) -> str:
     return f"{found[1] if found else output[-2000:]}  {file[1] if file else ''}".rstrip()
 
 
-def fuzz_all(targets: Sequence[str], seconds: float, findings: Path) -> int:
+def fuzz_all(targets: Sequence[str], seconds: float, findings: Path, seed: int) -> int:
     """Fuzz the parsers one after the other, and print a line for each; return the exit status."""
     failed = False
     for target in targets:
-        run = fuzz(target, seconds / len(targets), findings)
+        run = fuzz(target, seconds / len(targets), findings, seed=seed)
         print(f"{target:14} {run.inputs:>10,} inputs, {run.inputs_a_second:>6,} a second", end="")
         print(f"  FOUND {run.finding}" if run.finding else "  nothing found", flush=True)
         failed |= bool(run.finding)
@@ -137,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(known))
     parser.add_argument("--seconds", type=float, help=f"for all together ({SECONDS:.0f})")
+    parser.add_argument("--seed", type=int, default=0, help="for the same inputs each time")
     parser.add_argument("--planted", action="store_true", help="look for planted faults")
     parser.add_argument("--findings", type=Path, default=Path.cwd(), help="folder for findings")
     options = parser.parse_args()
@@ -145,7 +149,9 @@ def main() -> None:
     targets = options.targets or known
     if options.planted:
         sys.exit(find_planted(targets, options.seconds or PLANTED_SECONDS))
-    sys.exit(fuzz_all(targets, options.seconds or SECONDS, options.findings.resolve()))
+    sys.exit(
+        fuzz_all(targets, options.seconds or SECONDS, options.findings.resolve(), options.seed)
+    )
 
 
 if __name__ == "__main__":
