@@ -23,7 +23,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Context, Server, ThreadContext, effect
-from mcp_trio.errors import MCPError, ReplayDivergence, RequestError
+from mcp_trio.errors import MCPError, ReplayDivergence, ToolError
 from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult
@@ -59,7 +59,7 @@ async def record(server, record):
         async with Client(ours) as client:
             try:
                 return await client.call_tool("run", {})
-            except RequestError as error:
+            except ToolError as error:
                 return error
 
 
@@ -155,7 +155,7 @@ def test_a_call_that_changes_anything_outside_is_blocked(recorded, name):
 def test_a_strict_recording_rejects_both_kinds(tmp_path, source):
     (tmp_path / "a").write_text("a")
     options = RecordOptions(tmp_path / "a.mcprec.jsonl", strict=True)
-    assert isinstance(trio.run(record, server_of(source, tmp_path), options), RequestError)
+    assert isinstance(trio.run(record, server_of(source, tmp_path), options), ToolError)
     assert (tmp_path / "a").exists()
 
 
