@@ -10,7 +10,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -28,6 +33,9 @@ from load import cpu_seconds_of, rss_mib_of
 
 HERE: Final = Path(__file__).resolve().parent
 POLL_SECONDS: Final = 0.02
+
+# How often a server may start again while its resources are read.
+RESTARTS_MAX: Final = 20
 """The interval of polling a server."""
 
 QUIET_SECONDS: Final = 0.5
@@ -246,6 +254,11 @@ class Watch:
         return Resources(max(first.descriptors, second.descriptors), max(first.tasks, second.tasks))
 
     def _resources(self) -> Resources:
+        for _ in range(RESTARTS_MAX):
+            # hypercorn loses all connections when it starts again after a failure.
+            with suppress(ConnectionError):
+                return Resources(descriptors_of(self.process), self.count_tasks())
+            time.sleep(POLL_SECONDS)
         return Resources(descriptors_of(self.process), self.count_tasks())
 
     async def cost_of(self, attack: Callable[[], Awaitable[Outcome]]) -> tuple[Outcome, Cost]:
