@@ -17,3 +17,10 @@ def test_each_parser_has_a_corpus():
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.name}")
 def test_a_parser_takes_its_corpus(file):
     TARGETS[file.parent.name](file.read_bytes())
+
+
+def test_each_planted_fault_has_its_place():
+    planted = runpy.run_path(str(FUZZ / "planted.py"))["PLANTED"]
+    package = FUZZ.parents[1] / "mcp_trio"
+    for fault in planted:
+        assert (package / fault.file).read_text(encoding="utf-8").count(fault.text) == 1, fault

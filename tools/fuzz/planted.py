@@ -183,8 +183,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "sealed_states",
         _STATE,
-        "state is not None and state.version == version and",
-        "state is not None and",
+        "        if state is None or state.version != version:",
+        "        if state is None:",
     ),
 )
 """The faults; each breaks a rule of its parser, and leaves ordinary input as it is."""
