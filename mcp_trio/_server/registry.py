@@ -566,9 +566,9 @@ class Registry:
             page = self._make_page(method, entries, start)
             if isinstance(page, types.ListToolsResult):
                 for tool in page.tools:
-                    output = self.tools[tool.name].output
-                    if output is not None:
-                        tool.output_schema = output.schema_for(protocol_version)
+                    registered = self.tools.get(tool.name)  # None: a thread has removed it
+                    if registered is not None and registered.output is not None:
+                        tool.output_schema = registered.output.schema_for(protocol_version)
             cached = msgspec.Raw(_encode(downgraded(page, protocol_version)))
             # Only pages that `next_cursor` leads to are kept, so that cursors which a client
             # computes itself do not use memory.
