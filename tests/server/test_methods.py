@@ -214,7 +214,7 @@ async def test_an_error_of_a_notifications_handler_is_logged_and_the_next_one_is
         await asker.wire.send_notification("notifications/acme/odd", {"n": number})
     await trio.testing.wait_all_tasks_blocked()
     assert heard == [{"n": 0}, {"n": 1}]
-    assert "OSError: aground" in caplog.text
+    assert caplog.text.count("OSError: aground") == 1  # the second is counted, not written
 
 
 # Rejected registrations.

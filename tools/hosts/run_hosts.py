@@ -2,7 +2,7 @@
 
 `python tools/hosts/run_hosts.py [NAME…] [--transport stdio|http|sse|websocket]
 [--environments FOLDER]`. Each Python framework is installed with uv, at its pinned version, into an
-environment of its own; what comes from npm, as `node/package-lock.json` pins it. A framework takes
+environment of its own, and those of npm at the versions in `node/package-lock.json`. Each takes
 the tour of `tours.py` over each transport: with `server_ours.py`, and with `server_sdk.py`, the
 same server by the official SDK. Through a gateway, three clients of the official SDK take the tour
 one after another. No model is needed. Status 1: a difference has no explanation.
