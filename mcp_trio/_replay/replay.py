@@ -69,8 +69,11 @@ class SilentChannel:
         """Discard the messages."""
         await trio.lowlevel.checkpoint()
 
+    def deliver_to(self, take: Callable[[Sequence[bytes | Oversized]], None]) -> None:
+        """Do nothing: the replayer gives each message to the session itself."""
+
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Wait for ever."""
+        """Wait for ever; no session that `deliver_to` delivers to calls this."""
         await trio.sleep_forever()
 
     async def aclose(self) -> None:

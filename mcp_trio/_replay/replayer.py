@@ -86,7 +86,7 @@ from mcp_trio._replay.trace import (
     request_lane,
 )
 from mcp_trio._server.lifespan import LifespanRun
-from mcp_trio._session.lanes import LANE
+from mcp_trio._session.lanes import LANE, lanes_with_steps
 from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio._session.session import Session
 from mcp_trio.errors import ReplayDivergence
@@ -451,6 +451,9 @@ class Replayer:
             self.lifespans[record.channel].cancel()
         elif record.kind == "in":
             self._deliver(record)
+            while (following := self._received_in_same_turn(record)) is not None:
+                self.stop_here(None)
+                self._deliver(following)
         elif record.kind == "shut":
             self._session_of(record).shut(decode_body(record, ShutBody).cause)
         elif record.kind == "end" and self.trace.has_session_marks:
@@ -575,6 +578,18 @@ class Replayer:
         self.delivered = record.number
         session.take(received_data(record))
 
+    def _received_in_same_turn(self, record: Record) -> Record | None:
+        """Return the record at the position if its message arrived in the same turn as this one.
+
+        The clock of a live session stands still within a turn of the event loop, and its reader
+        runs once in a turn: no other task ran between the two messages.
+        """
+        following = self.position.record
+        if following is None or following.kind != "in" or self.position.is_at_missing:
+            return None
+        is_same_turn = self.clock.kind == "tick" and following.time_ns == record.time_ns
+        return following if is_same_turn and following.channel == record.channel else None
+
     # Gates.
 
     def is_turn(self, lane: LaneKey, *, has_operation: bool = False) -> bool:
@@ -659,8 +674,21 @@ class Replayer:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def note_task(self, lane: LaneKey) -> None:
-        """Remember that the calling task acts for a lane."""
+        """Remember that the calling task acts in a lane."""
         self._tasks[lane] = trio.lowlevel.current_task()
+
+    def _task_of(self, lane: LaneKey) -> trio.lowlevel.Task | None:
+        """Return the task that acts in a lane; None if the lane has not begun or has ended.
+
+        A task of the pool runs the handlers of several requests, one after the other.
+        """
+        task = self._tasks.get(lane)
+        if task is None or not is_alive(task):
+            return None
+        lanes = lanes_with_steps(task.context.get(LANE))
+        if is_request_lane(lane) and all(each.name != lane[1] for each in lanes):
+            return None
+        return task
 
     def note_call(self, lane: LaneKey, location: str) -> None:
         """Remember where in users' code a lane has called its context."""
@@ -696,7 +724,7 @@ class Replayer:
 
     def additional_operation(self, lane: LaneKey) -> Operation:
         """Return an operation of a lane that has no more records."""
-        task = self._tasks.get(lane)
+        task = self._task_of(lane)
         location = "" if task is None else task_location(task)
         return Operation(kind=None, lane=lane, location=location)
 
@@ -756,8 +784,8 @@ class Replayer:
     def _stop_at_divergence(self, finding: Finding) -> None:
         """Stop although no lane makes the record, with the frames of a lane that should have."""
         lane = finding.acting_lane
-        task = None if lane is None else self._tasks.get(lane)
-        frames = user_frames(task) if task is not None and is_alive(task) else ()
+        task = None if lane is None else self._task_of(lane)
+        frames = () if task is None else user_frames(task)
         self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
 
     def _end_at_stop(self) -> None:
@@ -857,8 +885,9 @@ class Replayer:
             if lane in self.left_out and gate.due != math.inf:
                 del self.gates[lane]
                 trio.lowlevel.reschedule(gate.task)
-        for lane, task in self._tasks.items():
-            if lane in self.left_out and task is not trio.lowlevel.current_task():
+        for lane in self._tasks:
+            task = self._task_of(lane) if lane in self.left_out else None
+            if task is not None and task is not trio.lowlevel.current_task():
                 unshield(task)
 
     async def wait_left_out(self) -> NoReturn:
@@ -893,8 +922,9 @@ class Replayer:
     def _waiting_lanes(self) -> dict[str, str]:
         """Return for each lane, except the calling one, the source location at which it waits."""
         waiting: dict[str, str] = {}
-        for lane, task in self._tasks.items():
-            if not is_alive(task) or task is trio.lowlevel.current_task() or lane in self.left_out:
+        for lane in self._tasks:
+            task = self._task_of(lane)
+            if task is None or task is trio.lowlevel.current_task() or lane in self.left_out:
                 continue
             location = task_location(task)
             if lane in self.gates and lane not in self._begun:

@@ -20,11 +20,14 @@ from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.introspection import plain_function
 from mcp_trio._server.registry import Registered, Registry, target_of
 from mcp_trio._server.threads import CALLING_THREAD
-from mcp_trio._session.call_sites import owner_of
+from mcp_trio._session.call_sites import module_of, owner_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.lanes import DRIVER, await_frames
 from mcp_trio.errors import MCPError
 from mcp_trio.types import CompleteParams
+
+# The private packages of this project, without the examples, which are users' code.
+_OWN_MODULES: Final = "mcp_trio._"
 
 # Running code -------------------------------------------------------------------------------------
 
@@ -122,7 +125,8 @@ def _frame_of_thread(thread: int) -> FrameType | None:
 
 def _innermost_location(frame: FrameType | None, outermost: object) -> str:
     while frame is not None and frame is not outermost:
-        if _is_user_code(frame.f_code):
+        # Each use of `f_code` is an audit event; most frames are our own.
+        if not module_of(frame).startswith(_OWN_MODULES) and _is_user_code(frame.f_code):
             return _location(frame.f_code, frame.f_lineno)
         frame = frame.f_back
     return ""

@@ -172,6 +172,8 @@ def is_collecting() -> bool:
 def _collection_begins(phase: str, _: object) -> None:
     if phase == "start":
         _THREAD.is_collecting = True
+        if gc.callbacks[0] is not _collection_begins or gc.callbacks[-1] is not _collection_ends:
+            note_collections()
 
 
 def _collection_ends(phase: str, _: object) -> None:
@@ -180,7 +182,9 @@ def _collection_ends(phase: str, _: object) -> None:
 
 
 def note_collections() -> None:
-    """Let `is_collecting` tell from now on; repeated calls do nothing."""
-    if _collection_begins not in gc.callbacks:
-        gc.callbacks.insert(0, _collection_begins)
-        gc.callbacks.append(_collection_ends)
+    """Let `is_collecting` tell from now on; repeated calls do nothing.
+
+    The callbacks of others have to run between ours, so each collection puts ours first and last.
+    """
+    others = [each for each in gc.callbacks if each not in (_collection_begins, _collection_ends)]
+    gc.callbacks[:] = [_collection_begins, *others, _collection_ends]

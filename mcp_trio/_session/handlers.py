@@ -371,11 +371,6 @@ class HandlerJob(msgspec.Struct, eq=False):
     answer: bytes | None = None
 
     @property
-    def wants_own_task(self) -> bool:
-        """Return whether this is a replay, which identifies a handler by its task."""
-        return self.handling.session.sequencer.replays
-
-    @property
     def is_cancelled(self) -> bool:
         """Return whether the request was cancelled; nothing else cancels the scope."""
         return self.handling.is_cancelled

@@ -23,8 +23,6 @@ Trio's own traps on to Trio and keeps two traps of this module, `FirstStep` and 
 leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
 belong to the task. Where one is open, the handler starts in a pool task.
 
-A replay gives each handler a task of its own, because it knows a handler by its task.
-
 A pool task gives up its scope, and ends with it, when the scope was cancelled, or when a handler
 left a scope or a nursery open in it, most often by a `break` out of an asynchronous generator that
 yields inside of one. Trio raises an error when the surrounding scope exits; it is reported for that
@@ -82,11 +80,6 @@ class Job(Protocol):
     The implementation for requests is `HandlerJob`. This module knows nothing of requests, and its
     tests run jobs of their own.
     """
-
-    @property
-    def wants_own_task(self) -> bool:
-        """Return whether the task that runs the job must run nothing else."""
-        ...
 
     @property
     def is_cancelled(self) -> bool:
@@ -326,7 +319,7 @@ class TaskPool:
 
     def start_job(self, job: Job, context: Context) -> None:
         """Start a job with a copy of these context variables: collect it, or run it in a task."""
-        if self._collected is None or job.wants_own_task:
+        if self._collected is None:
             self.run(job, context)
         else:
             self._collected.append(FirstStep(job, context, self))
@@ -334,7 +327,7 @@ class TaskPool:
     def collect(self, deliver: Callable[[], T]) -> tuple[T, list[FirstStep]]:
         """Call `deliver`, and return its result with the jobs that it started and the caller leads.
 
-        Jobs that need a task of their own have begun. When `deliver` raises, all have.
+        When `deliver` raises, the jobs have begun.
         """
         steps = self._collected = []
         try:
@@ -367,8 +360,7 @@ class TaskPool:
 
     def run(self, work: Work, context: Context) -> None:
         """Run something in an idle task, or in a new one."""
-        wants_own_task = not isinstance(work, Leader | Poller) and work.wants_own_task
-        if self._idle and not wants_own_task:
+        if self._idle:
             task = self._idle.pop()
             self._unneeded = min(self._unneeded, len(self._idle))
             task.context = as_spawned(context)
@@ -376,7 +368,7 @@ class TaskPool:
                 task.context.run(work.enter)
             trio.lowlevel.reschedule(task, outcome.Value(work))
         else:
-            context.run(self.nursery.start_soon, _PoolTask(self, work, not wants_own_task).run)
+            context.run(self.nursery.start_soon, _PoolTask(self, work).run)
 
     async def next_work(self) -> Work | None:
         """Wait, as an idle task, for something to run; None: end the task."""
@@ -423,7 +415,6 @@ class _PoolTask:
 
     pool: TaskPool
     work: Work | None
-    is_reused: bool
     _task: trio.lowlevel.Task = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(init=False)
     _innermost: object = attrs.field(init=False)
@@ -442,7 +433,7 @@ class _PoolTask:
             if not has_ended:
                 await self._end_work()
                 await _outlive_nurseries()
-                self.work = await self._next_work()
+                self.work = await self.pool.next_work()
 
     async def _run_in_one_scope(self) -> bool:
         """Run work until there is none (True), or until the scope cannot be used again (False)."""
@@ -461,7 +452,7 @@ class _PoolTask:
                     self._was_left_open = self._is_left_open()
                     return False
                 await self._end_work()
-                self.work = await self._next_work()
+                self.work = await self.pool.next_work()
         return self.work is None
 
     def _is_used_up_by(self, work: Work | None) -> bool:
@@ -580,9 +571,6 @@ class _PoolTask:
         work, self.work = self.work, None
         if not isinstance(work, Leader | Poller | None):
             await work.end()
-
-    async def _next_work(self) -> Work | None:
-        return await self.pool.next_work() if self.is_reused else None
 
 
 async def _outlive_nurseries() -> None:

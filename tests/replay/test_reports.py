@@ -82,6 +82,29 @@ def divergence(record):
     return find
 
 
+def test_a_report_does_not_list_requests_that_were_answered(world, tmp_path):
+    def make(text):
+        async def say(ctx, number):
+            await ctx.sleep(1)
+            return text if number == 2 else "done"
+
+        return make_server(say)
+
+    async def client(peer, _session):
+        await peer.handshake()
+        for numbers in ((0, 1), (2,)):
+            for number in numbers:
+                params = {"name": "run", "arguments": {"number": number}}
+                await peer.send_request("tools/call", params, id=number)
+            for _ in numbers:
+                await peer.receive()
+
+    path = world.record(make("yes"), tmp_path / "a.mcprec.jsonl", client)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make("no"))
+    assert caught.value.suspended == {}
+
+
 def rows(error, label):
     """The texts of all rows of a report with this label."""
     return [line[13:] for line in str(error).splitlines() if line.startswith(f"  {label}:")]

@@ -46,8 +46,8 @@ def tasks_living_task_pool():
 class Job:
     """A job of a test, which tells what became of it."""
 
-    def __init__(self, work, *, wants_own_task=False):
-        self.work, self.wants_own_task = work, wants_own_task
+    def __init__(self, work):
+        self.work = work
         self.task = self.scope = self.error = None
         self.began_with = None
         self.ended = trio.Event()
@@ -83,8 +83,8 @@ def warm(nursery):
 def done(warm):
     """Has a job done, and all that follows."""
 
-    async def done(work=at_once, context=None, **options):
-        job = Job(work, **options)
+    async def done(work=at_once, context=None):
+        job = Job(work)
         warm.start_job(job, context or copy_context())
         await trio.testing.wait_all_tasks_blocked()
         assert job.ended.is_set()
@@ -127,16 +127,9 @@ async def test_a_job_gets_a_lane_like_a_spawned_task(done):
     async def look():
         seen.append(LANE.get().name)
 
-    for own in (False, False, True, False):
-        await done(look, context, wants_own_task=own)
-    assert seen == ["r1.0", "r1.1", "r1.2", "r1.3"]
-
-
-async def test_a_job_that_wants_its_own_task_shares_none(done):
-    warm_one = await done()
-    alone = [await done(wants_own_task=True) for _ in range(2)]
-    assert len({id(job.task) for job in (warm_one, *alone)}) == 3
-    assert (await done()).task is warm_one.task
+    for _ in range(3):
+        await done(look, context)
+    assert seen == ["r1.0", "r1.1", "r1.2"]
 
 
 async def test_a_cancelled_scope_is_not_reused(warm, done):
