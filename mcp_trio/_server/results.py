@@ -16,7 +16,7 @@ import pathlib
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast, get_args
 
 import attrs
 import msgspec
@@ -380,8 +380,8 @@ def tool_result(
 ) -> CallToolResult | InputRequiredResult:
     """Return the result of a tool whose handler returned `value`.
 
-    With an output schema the value becomes structured content, and its JSON also the text content,
-    for clients that do not know structured content:
+    With an output schema the value becomes structured content. A string, or the JSON of any other
+    value, is the text content as well, for clients that do not know structured content:
     https://modelcontextprotocol.io/specification/2025-06-18/server/tools#structured-content.
     Without one, None becomes no content, a string text, bytes an embedded blob, and media and
     content objects become content; a list or tuple with any of the latter is flattened. Any other
@@ -399,7 +399,9 @@ def tool_result(
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)
     _validate(encoded, output)
-    return CallToolResult(content=_as_text(encoded), structured_content=msgspec.Raw(encoded))
+    text = value if type(value) is str else encoded.decode()
+    content: list[Content] = [TextContent(text=text)]
+    return CallToolResult(content=content, structured_content=msgspec.Raw(encoded))
 
 
 def _completed(
@@ -416,7 +418,7 @@ def _completed(
         _validate(encoded, output)
     return msgspec.structs.replace(
         result,
-        content=result.content or _as_text(encoded),
+        content=result.content or [TextContent(text=encoded.decode())],
         structured_content=msgspec.Raw(encoded),
     )
 
@@ -425,10 +427,6 @@ def _validate(encoded: bytes, output: OutputSchema) -> None:
     errors = output.validation_errors(encoded)
     if errors:
         raise TypeError("it does not match the output schema: " + "; ".join(errors))
-
-
-def _as_text(encoded: bytes) -> list[Content]:
-    return [TextContent(text=encoded.decode())]
 
 
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:
@@ -468,7 +466,7 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
 
 # Output schemas ---------------------------------------------------------------------------------
 
-_TEXT_OR_BYTES: Final = (str, bytes, bytearray, memoryview)
+_BYTES: Final = (bytes, bytearray, memoryview)
 _ANYTHING: Final = (Any, object)
 _DEFINITIONS: Final = "#/$defs/"
 
@@ -476,8 +474,8 @@ _DEFINITIONS: Final = "#/$defs/"
 def output_schema_of(signature: "Signature", *, structured: bool | None) -> OutputSchema | None:
     """Return the output schema of a tool by its return annotation.
 
-    The result is None if the tool has no structured output: it returns text, bytes, content or
-    complete results, or has no return annotation.
+    The result is None if the tool has no structured output: it returns bytes, content or complete
+    results, or has no return annotation.
 
     Args:
         signature: The signature of the tool's handler.
@@ -541,12 +539,12 @@ def _is_result(hint: Any) -> bool:
 
 
 def _is_data(hint: Any) -> bool:
-    """Return whether every value of the type is data for programs; text and content are not."""
+    """Return whether every value of the type is data for programs; bytes and content are not."""
     kind = strip_metadata(hint)
     if is_union(kind):
         members = [strip_metadata(it) for it in typing.get_args(kind) if it is not types.NoneType]
         return all(map(_is_data, members))
-    if kind is None or kind in (types.NoneType, *_ANYTHING) or _is_text(kind) or _is_result(kind):
+    if kind is None or kind in (types.NoneType, *_ANYTHING) or _is_bytes(kind) or _is_result(kind):
         return False
     if is_array(kind) and _holds_anything(kind):
         return False
@@ -554,10 +552,8 @@ def _is_data(hint: Any) -> bool:
     return not any(map(_is_content, inside)) and not any(map(_has_hidden_field, inside))
 
 
-def _is_text(kind: Any) -> bool:
-    if typing.get_origin(kind) is Literal:
-        return any(isinstance(value, str) for value in typing.get_args(kind))
-    return isinstance(kind, type) and issubclass(kind, _TEXT_OR_BYTES)
+def _is_bytes(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, _BYTES)
 
 
 def _holds_anything(kind: Any) -> bool:

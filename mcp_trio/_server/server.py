@@ -231,10 +231,10 @@ class Server:
         the docstring. A parameter annotated with `Context` (`ThreadContext` in a `def` function
         that runs in a thread) gets the context of the request, and is not in the schema.
 
-        A function annotated to return data (a class, a list, a number) has an output schema. Its
-        results contain the data as structured content, in addition to text. Data that does not fit
-        the schema fails the call, and the log says why. A `CallToolResult` is sent as it is, after
-        its structured content was checked.
+        A function annotated to return data (a class, a list, a number, a string) has an output
+        schema. Its results contain the data as structured content, in addition to text. Data that
+        does not fit the schema fails the call, and the log says why. A `CallToolResult` is sent as
+        it is, after its structured content was checked.
 
         A function raises `ToolError` for an error that the model should see.
 

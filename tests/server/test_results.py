@@ -521,9 +521,7 @@ async def test_structured_content_matches_its_schema(serve, hint, value):
 @pytest.mark.parametrize(
     "hint",
     [
-        str,
         bytes,
-        Talk,
         None,
         Any,
         object,
@@ -531,9 +529,6 @@ async def test_structured_content_matches_its_schema(serve, hint, value):
         list[Any],
         list[Any] | dict,
         tuple,
-        str | None,
-        str | int,
-        Literal["a", "b"],
         Image,
         Audio,
         list[Image],
@@ -547,7 +542,7 @@ async def test_structured_content_matches_its_schema(serve, hint, value):
         Hidden,
     ],
 )
-async def test_text_content_and_unreadable_types_have_no_output_schema(serve, hint):
+async def test_bytes_content_and_unreadable_types_have_no_output_schema(serve, hint):
     asker = await serve(returning(hint), protocol_version=E)
     assert await listed(asker) is None
     assert await called(asker) == {"content": []}
@@ -574,13 +569,54 @@ async def test_structured_content_can_be_left_out(serve):
     assert "structuredContent" not in await called(asker)
 
 
-async def test_structured_content_can_be_required(serve):
-    asker = await serve(returning(str, "Oslo", structured=True), protocol_version=E)
-    assert await listed(asker) == {"type": "string"}
-    assert await called(asker) == {
-        "content": [{"type": "text", "text": '"Oslo"'}],
-        "structuredContent": "Oslo",
+@pytest.mark.parametrize(
+    ("hint", "value", "text"),
+    [
+        (str, "Oslo", "Oslo"),
+        (Annotated[str, "a note"], '"quoted"', '"quoted"'),
+        (Literal["a", "b"], "a", "a"),
+        (str | int, "5", "5"),
+        (str | int, 5, "5"),
+        (str | None, "Oslo", "Oslo"),
+        (str | None, None, "null"),
+    ],
+)
+async def test_a_string_is_structured_content_and_the_text_without_quotes(serve, hint, value, text):
+    asker = await serve(returning(hint, value), protocol_version=E)
+    content = [{"type": "text", "text": text}]
+    assert await called(asker) == {"content": content, "structuredContent": value}
+    assert SchemaValidator(await listed(asker)).check(value) == []
+
+
+@pytest.mark.parametrize("protocol_version", [C, D])
+async def test_a_string_is_wrapped_where_structured_content_has_to_be_an_object(
+    serve, protocol_version
+):
+    asker = await serve(returning(str, "Oslo"), protocol_version=protocol_version)
+    assert await listed(asker) == {
+        "type": "object",
+        "properties": {"result": {"type": "string"}},
+        "required": ["result"],
     }
+    assert await called(asker) == {
+        "content": [{"type": "text", "text": "Oslo"}],
+        "structuredContent": {"result": "Oslo"},
+    }
+
+
+async def test_structured_content_can_be_switched_off(serve):
+    asker = await serve(returning(str, "Oslo", structured=False), protocol_version=E)
+    assert await listed(asker) is None
+    assert await called(asker) == {"content": [{"type": "text", "text": "Oslo"}]}
+
+
+async def test_structured_content_can_be_required(serve):
+    asker = await serve(
+        returning(types.TextContent, types.TextContent(text="Oslo"), structured=True),
+        protocol_version=E,
+    )
+    assert (await listed(asker))["type"] == "object"
+    assert (await called(asker))["structuredContent"]["text"] == "Oslo"
 
 
 @pytest.mark.parametrize("hint", [Any, complex, "Unknown"])

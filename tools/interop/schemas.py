@@ -36,13 +36,6 @@ OUTPUT_REASONS: Final = {
         "the SDKs send such values as text only",
     ),
     **dict.fromkeys(("Decimal", "Path", "NamedTuple"), "the SDKs send such values as text only"),
-    **dict.fromkeys(
-        (
-            *("str", "Optional[str]", "int | str", "int | str | None", "str with a pattern"),
-            *("Literal of str", "Literal | None"),
-        ),
-        "text is sent as text content, and not repeated as structured content",
-    ),
     "TypedDict": "SDK 1 gives a key that is not required a default of null",
     "dataclass, recursive": "the root of the schema is written in full, not as a reference",
     "dict": "the SDKs send such a dict as text only; it is an object",
