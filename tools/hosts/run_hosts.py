@@ -125,7 +125,10 @@ _IGNORED: Final = frozenset(
 
 # The differences that stay, by the step of the tour: a text that our outcome has to hold all the
 # same, and the reason.
+_STR: Final = "with 2026-07-28 any value is structured content, and the SDK still wraps a str"
 EXPLAINED: Final[Mapping[str, tuple[str, str]]] = {
+    "hello": ("Hello, Ada!", _STR),
+    "paint": ("painted blue", _STR),
     "numbers": (
         "[0,1,2]",
         "we send a list as one text of JSON, and the SDK as one text for each item",
