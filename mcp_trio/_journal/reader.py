@@ -177,23 +177,17 @@ class _Reader:
             yield "unknown-kind", f"a record of kind {record.kind!r}"
         if isinstance(record, _TolerantRecord):
             yield "unknown-key", "a record with unknown keys"
-        yield from self._check_number(record)
-        yield from self._check_digest(record, line)
-
-    def _check_number(self, record: Record) -> Iterator[tuple[DamageKind, str]]:
         expected, self._next_number = self._next_number, record.number + 1
-        is_explained = self._is_in_gap or record.kind == "gap"
-        if record.kind == "gap":
+        is_gap = record.kind == "gap"
+        is_explained = self._is_in_gap or is_gap
+        if is_gap:
             self._is_in_gap = decode_body(record, GapBody).count is None
-        if expected is None or record.number == expected:
-            return
-        if record.number < expected or not is_explained:
-            yield "numbering", f"record {record.number} where {expected} is expected"
-
-    def _check_digest(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
-        if record.kind == "gap":
             self._digest.restart()
-        elif record.digest is not None:
+        if expected is not None and (
+            record.number < expected or (record.number > expected and not is_explained)
+        ):
+            yield "numbering", f"record {record.number} where {expected} is expected"
+        if record.digest is not None and not is_gap:
             if record.digest != self._digest.value():
                 yield "digest", "a line between the last digest and this record was changed"
             self._digest.restart(record.digest)

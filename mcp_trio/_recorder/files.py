@@ -22,7 +22,6 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 import attrs
 import msgspec
 
-from mcp_trio._journal.reader import check
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -493,29 +492,6 @@ def recordings_in(folder: str | os.PathLike[str], *, role: str) -> list[str]:
         if head.segment == 1 and head.role in {role, ""}:
             found.append(name)
     return found
-
-
-# Damage by which the recording is not what was recorded. A line that was cut off at the end is
-# none, nor are records of a later version.
-_DAMAGING: Final = frozenset({"damaged", "digest", "numbering"})
-
-
-def reject_damaged(path: str | os.PathLike[str]) -> None:
-    """Check that no line of a recording was changed or lost; it may be cut at its end.
-
-    Raises:
-        RecordingError: The recording is damaged, or lost records in a gap.
-    """
-    report = check(open_recording(path))
-    damage = [f"line {each.line}: {each.text}" for each in report.damage if each.kind in _DAMAGING]
-    if report.has_loss:
-        damage.append("a gap: records that could not be written are missing")
-    if damage:
-        more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
-        raise RecordingError(
-            f"the recording is damaged: {damage[0]}{more}; record the session again, or replay what"
-            " can be read: --allow-damaged, or replay(allow_damaged=True)"
-        )
 
 
 def _lines_of_segment(name: str, session: str, limits: Limits) -> Iterator[bytes]:

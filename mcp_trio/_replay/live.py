@@ -56,7 +56,6 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, PING
-from mcp_trio._recorder.files import reject_damaged
 from mcp_trio._replay.live_matching import (
     NEGOTIATED_VERSION_PATH,
     NotificationKey,
@@ -670,9 +669,7 @@ async def run_inputs(
     Raises:
         RecordingError, NothingCompared, ConnectionLost, ValueError: As for `drive`.
     """
-    if not allow_damaged:
-        reject_damaged(path)
-    recorded = load_conversation(path, channel=channel)
+    recorded = load_conversation(path, channel=channel, rejects_damage=not allow_damaged)
     if protocol_version is not None:
         check_protocol_version(recorded, protocol_version)
         ignore = (*ignore, NEGOTIATED_VERSION_PATH)

@@ -18,7 +18,6 @@ from mcp_trio._journal.records import Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
-from mcp_trio._recorder.files import reject_damaged
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.listed import (
     change_texts,
@@ -190,9 +189,7 @@ def run_replay(
     """
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
-    if not allow_damaged:
-        reject_damaged(path)
-    trace = load_trace(path, runs_lifespans=lifespan is None)
+    trace = load_trace(path, runs_lifespans=lifespan is None, rejects_damage=not allow_damaged)
     if stop is not None:
         reject_stop(trace, stop)
     registry = sessions_of(server).registry

@@ -320,11 +320,9 @@ class SessionReplay:
         if record is None and not replayer.trace.is_complete:
             replayer.finish()  # the recording was cut here
             raise Abort
-        if lane is not None and kind in {"out", "cmd"}:
-            replayer.note_call(self._key(lane), current_location())
         if replayer.stop is not None and replayer.stop.is_at(record):
             replayer.stop_here(self._operation(kind, lane, ordinal, body))
-        is_missing = replayer.position.is_at_missing
+        index, is_missing = replayer.position.index, replayer.position.is_at_missing
         if record is None or is_missing or not self._is_same(record, kind, lane, ordinal, body):
             operation = self._operation(kind, lane, ordinal, body)
             if not replayer.goes_on_with_other_values(operation):
@@ -334,6 +332,13 @@ class SessionReplay:
             replayer.diverge(attrs.evolve(operation, has_waited=False))
         else:
             replayer.position.advance()
+        # After the last record of a lane, no report needs its last call.
+        if (
+            lane is not None
+            and kind in {"out", "cmd"}
+            and replayer.trace.last_index(self._key(lane)) > index
+        ):
+            replayer.note_call(self._key(lane), current_location())
 
     def _is_same(
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None

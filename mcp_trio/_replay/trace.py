@@ -286,16 +286,51 @@ def received_data(record: Record) -> bytes | Oversized:
 
 # Loading ------------------------------------------------------------------------------------------
 
+# Damage by which the recording is not what was recorded. A line that was cut off at the end is
+# none, nor are records of a later version.
+_DAMAGING: Final = frozenset({"damaged", "digest", "numbering"})
 
-def load_conversation(path: str | os.PathLike[str], *, channel: int | None = None) -> Conversation:
+
+def _read(
+    path: str | os.PathLike[str], *, rejects_damage: bool
+) -> tuple[list[Record], list[Damage]]:
+    """Return the records of a recording and its damage; it may be cut at its end.
+
+    Raises:
+        RecordingError: A line was changed or lost, or a gap lost records, and this is rejected.
+    """
+    records: list[Record] = []
+    damage: list[Damage] = []
+    for item in read_recording(open_recording(path)):
+        if isinstance(item, Damage):
+            damage.append(item)
+        else:
+            records.append(item)
+    if not rejects_damage:
+        return records, damage
+    texts = [f"line {each.line}: {each.text}" for each in damage if each.kind in _DAMAGING]
+    if first_loss(records) is not None:
+        texts.append("a gap: records that could not be written are missing")
+    if texts:
+        more = f", and {len(texts) - 1} more" if len(texts) > 1 else ""
+        raise RecordingError(
+            f"the recording is damaged: {texts[0]}{more}; record the session again, or replay what"
+            " can be read: --allow-damaged, or replay(allow_damaged=True)"
+        )
+    return records, damage
+
+
+def load_conversation(
+    path: str | os.PathLike[str], *, channel: int | None = None, rejects_damage: bool = False
+) -> Conversation:
     """Load the messages of a recording of any role; damaged lines are skipped.
 
     Raises:
         RecordingError: The file is no recording, or holds several sessions and `channel` names
-            none of them.
+            none of them, or is damaged, and this is rejected.
     """
-    items = read_recording(open_recording(path))
-    return conversation((item for item in items if not isinstance(item, Damage)), channel=channel)
+    records, _ = _read(path, rejects_damage=rejects_damage)
+    return conversation(records, channel=channel)
 
 
 @attrs.frozen(kw_only=True)
@@ -315,22 +350,19 @@ class LoadedRecording:
     notes: tuple[str, ...]
 
 
-def load_recording(path: str | os.PathLike[str], *, purpose: str) -> LoadedRecording:
+def load_recording(
+    path: str | os.PathLike[str], *, purpose: str, rejects_damage: bool = False
+) -> LoadedRecording:
     """Load a recording of role `server` and check its records.
 
     A `gap` by which records were lost ends the journal.
 
     Raises:
-        RecordingError: The file is no recording, is of another role, or holds an invalid record;
-            the text names the `purpose`.
+        RecordingError: The file is no recording, is of another role, holds an invalid record, or is
+            damaged, and this is rejected; the text names the `purpose`.
     """
-    records: list[Record] = []
-    notes: list[str] = []
-    for item in read_recording(open_recording(path)):
-        if isinstance(item, Damage):
-            notes.append(f"line {item.line}: {item.text}")
-        else:
-            records.append(item)
+    records, damage = _read(path, rejects_damage=rejects_damage)
+    notes = [f"line {each.line}: {each.text}" for each in damage]
     opening = decode_body(records[0], OpenBody)
     if opening.role != "server":
         raise RecordingError(
@@ -354,16 +386,21 @@ def load_recording(path: str | os.PathLike[str], *, purpose: str) -> LoadedRecor
 
 
 def load_trace(
-    path: str | os.PathLike[str], *, purpose: str = "strict replay", runs_lifespans: bool = True
+    path: str | os.PathLike[str],
+    *,
+    purpose: str = "strict replay",
+    runs_lifespans: bool = True,
+    rejects_damage: bool = False,
 ) -> Trace:
     """Load a recording of role `server` as a trace, for a `purpose` that errors name.
 
     Without `runs_lifespans` the journal holds no lifespan.
 
     Raises:
-        RecordingError: The file is no recording, or cannot be replayed strictly.
+        RecordingError: The file is no recording, cannot be replayed strictly, or is damaged, and
+            this is rejected.
     """
-    loaded = load_recording(path, purpose=purpose)
+    loaded = load_recording(path, purpose=purpose, rejects_damage=rejects_damage)
     journal = [each for record in loaded.journal for each in _single_steps(record)]
     marks = [record for record in journal if mark_name(record) in CHANNEL_MARKS]
     opened = {

@@ -5,7 +5,8 @@ The table `OPERATORS` is the RFC's own (appendix A), with two columns added for 
 The RFC does not define matching, and a template may be ambiguous. These rules make it unambiguous:
 
 - A value ends where the text or sign that follows it *first* occurs; the value of `{+path}`, which
-  may span such text, ends where it *last* occurs.
+  may span such text, ends where it *last* occurs. No text begins or ends within a percent-encoded
+  character.
 - Two expressions without text or a sign between them are an error, as are a second `{+path}`, and
   `{#fragment}` anywhere but at the end.
 - A value is not empty, except after a name (`?a=`) and those of `{+a}` and `{#a}`.
@@ -71,7 +72,7 @@ OPERATORS: Final = {
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _ASCII: Final = "".join(map(chr, range(128)))
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
-_TRIPLET: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
+_TRIPLET: Final = re.compile("%[0-9A-Fa-f]{2}")
 _BROKEN_TRIPLET: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _BAD_LITERAL: Final = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f]|' + _BROKEN_TRIPLET.pattern)
 _NAME: Final = re.compile(r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)*", re.ASCII)
@@ -99,10 +100,12 @@ class Expression:
     def pattern(self, ends: list[str]) -> str:
         """Return a pattern with one group: the text after the first sign, up to any of `ends`."""
         operator = self.operator
-        # A single character is excluded by the class, which is far cheaper than a lookahead.
-        excluded = operator.excludes + "".join(end for end in ends if len(end) == 1)
-        character = f"[^{re.escape(excluded)}]" if excluded else "."
+        # A single character is excluded by the class, which is far cheaper than a lookahead, as it
+        # matches a whole run.
+        excluded = "%" + operator.excludes + "".join(end for end in ends if len(end) == 1)
         texts = "".join(f"(?!{re.escape(end)})" for end in ends if len(end) > 1)
+        run = "" if texts or operator.keeps_reserved else "++"
+        character = f"(?:[^{re.escape(excluded)}]{run}|{_TRIPLET.pattern})"
         group = f"((?:{texts}{character}){'*' if operator.keeps_reserved else '++'})"
         return f"(?:{re.escape(operator.first)}{group})?" if operator.first else group
 
@@ -141,7 +144,7 @@ Piece = str | Expression
 
 def _keep_reserved(value: str) -> str:
     """Encode the characters that a URI cannot contain, and keep percent-encoded ones."""
-    parts = _TRIPLET.split(value)
+    parts = re.split(f"({_TRIPLET.pattern})", value)
     parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
     return "".join(parts)
 

@@ -125,7 +125,10 @@ _IGNORED: Final = frozenset(
 
 # The differences that stay, by the step of the tour: a text that our outcome has to hold all the
 # same, and the reason.
-_STR: Final = "with 2026-07-28 any value is structured content, and the SDK still wraps a str"
+_STR: Final = (
+    "the SDK wraps a str with every version; before 2025-06-18 there is no structured content, and"
+    " from 2026-07-28 on it may be any value"
+)
 EXPLAINED: Final[Mapping[str, tuple[str, str]]] = {
     "hello": ("Hello, Ada!", _STR),
     "paint": ("painted blue", _STR),
