@@ -42,12 +42,7 @@ from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import ErrorGroup, contained
-from mcp_trio._transports.connections import (
-    ConnectionOptions,
-    OnState,
-    is_connection_url,
-    open_connection,
-)
+from mcp_trio._transports.connections import ConnectionOptions, OnState, is_connection_url
 from mcp_trio._transports.lines import memory_pair
 from mcp_trio._transports.process import Command, open_process_channel
 from mcp_trio.errors import (
@@ -192,6 +187,8 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
     if is_connection_url(url):
         if web.http is not None:
             raise TypeError("http is for http:// and https:// only")
+        from mcp_trio._transports.client_channels import open_connection
+
         options = ConnectionOptions(
             headers=web.headers, token=web.token, ssl_context=web.ssl_context
         )

@@ -653,13 +653,11 @@ def _with_elicitation_id(
         return question
     if not handling.request.peer.protocol_version.has_elicitation_ids:
         return attrs.evolve(question, elicitation_id=None)
-    elicitation_id = question.elicitation_id or _random_id(handling)
+    elicitation_id = question.elicitation_id or str(
+        uuid.UUID(int=randomness(handling).getrandbits(_UUID_BITS), version=4)
+    )
     served.elicitations.begin(elicitation_id)
     return attrs.evolve(question, elicitation_id=elicitation_id)
-
-
-def _random_id(handling: Handling) -> str:
-    return str(uuid.UUID(int=randomness(handling).getrandbits(_UUID_BITS), version=4))
 
 
 def _check_url(url: str) -> None:

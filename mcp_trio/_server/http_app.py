@@ -31,7 +31,6 @@ from mcp_trio._protocol.http_requests import (
     SessionMessage,
     StatelessMessage,
 )
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
@@ -52,6 +51,7 @@ from mcp_trio._transports.http_response import (
 from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
 from mcp_trio._transports.websocket import Upgrade, Upgraded, accept_websocket
 from mcp_trio.errors import SERVER_BUSY
+from mcp_trio.types import RequestId
 
 
 class RejectedError(Exception):
@@ -470,7 +470,11 @@ class SseEndpoints:
         """
         only(asked, "POST")
         body = await asked.body()
-        begun = self._session(asked)
+        session_id = parse_qs(asked.request.query).get("session_id", [""])[0]
+        known = self.runtime.sessions.known(session_id, transport="sse")
+        if known is None or known.principal != asked.request.principal:
+            raise RejectedError(Rejection(status=404, text="there is no such session"))
+        begun = self.runtime.sessions.used(session_id)
         message = self.runtime.endpoint.decoder.decode(body)
         if isinstance(message, Malformed):
             rejection = Rejection(
@@ -479,13 +483,6 @@ class SseEndpoints:
             raise RejectedError(rejection)
         begun.channel.deliver(body, message)
         await asked.answer(202)
-
-    def _session(self, asked: Question) -> HttpSession:
-        session_id = parse_qs(asked.request.query).get("session_id", [""])[0]
-        known = self.runtime.sessions.known(session_id, transport="sse")
-        if known is None or known.principal != asked.request.principal:
-            raise RejectedError(Rejection(status=404, text="there is no such session"))
-        return self.runtime.sessions.used(session_id)
 
 
 # WebSocket --------------------------------------------------------------------------------------

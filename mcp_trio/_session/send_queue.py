@@ -17,13 +17,13 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.messages import RelatedMessage
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane, operation
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._session.tasks import Tasks

@@ -36,7 +36,6 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.versions import supported_versions_in
 from mcp_trio._session.calls import Call, OnNotification, ProgressCallback, Requests
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
@@ -51,7 +50,7 @@ from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
-from mcp_trio.types import DiscoverResult, InitializeResult
+from mcp_trio.types import DiscoverResult, InitializeResult, RequestId
 
 logger = logging.getLogger("mcp_trio")
 

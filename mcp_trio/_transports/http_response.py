@@ -18,10 +18,10 @@ import trio
 from mcp_trio._jsonrpc.sse import COMMENT, Event, encode_event
 from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.shares import Shares, http_shares
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 
 class BodyTooLargeError(Exception):
@@ -403,7 +403,10 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         if frames is None or (len(frames) > 1 and not stream.is_narrow):
             return self._events(stream)
         if not frames:
-            return self._why()
+            rejection = self.why_unanswered()
+            if rejection is None:
+                return _ACCEPTED, self.headers, b""
+            return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
         status = self._status(frames[0])
         if is_stream and status == _OK:
             return self._events(stream)
@@ -417,12 +420,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         events = b"" if first is None else encode_event(first)
         events += _encoded(stream.take())
         return _OK, [*STREAM_HEADERS, *self.headers], events
-
-    def _why(self) -> CompleteAnswer:
-        rejection = self.why_unanswered()
-        if rejection is None:
-            return _ACCEPTED, self.headers, b""
-        return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
 
     def _status(self, frame: bytes) -> int:
         if self.status_of is None:
@@ -479,9 +476,18 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             await (
                 trio.lowlevel.checkpoint_if_cancelled()
             )  # taken over: the messages are the other response's
-            await _send_events(exchange, stream)
+            events = _encoded(stream.take())
+            if stream.is_overrun:
+                raise trio.BrokenResourceError(
+                    "the client reads too slowly (limits.http.unsent_bytes_max)"
+                )
+            if events:
+                await exchange.send(events)
         if not stream.is_ended:
-            await self._break_off(exchange)
+            # The last event has the id and the delay with which the client is to reconnect.
+            assert self.last_id is not None
+            last = Event(id=self.last_id(), retry_ms=self.limits.http.sse_retry_ms)
+            await exchange.send(encode_event(last))
             stream.put_down(scope)  # the client may reconnect before this response has ended
         await exchange.end()
 
@@ -489,12 +495,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         if self.last_id is None:
             return math.inf
         return trio.current_time() + self.limits.http.stream_seconds_max
-
-    async def _break_off(self, exchange: Exchange) -> None:
-        """Send an event with the id and the delay with which the client is to reconnect."""
-        assert self.last_id is not None
-        last = Event(id=self.last_id(), retry_ms=self.limits.http.sse_retry_ms)
-        await exchange.send(encode_event(last))
 
     def _first_event(self) -> Event | None:
         first_id = self.begin()
@@ -514,15 +514,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 return
             if not stream.has_news:
                 await exchange.send(COMMENT)
-
-
-async def _send_events(exchange: Exchange, stream: AnswerStream) -> None:
-    """Send all messages in the queue, as one piece."""
-    events = _encoded(stream.take())
-    if stream.is_overrun:
-        raise trio.BrokenResourceError("the client reads too slowly (limits.http.unsent_bytes_max)")
-    if events:
-        await exchange.send(events)
 
 
 def _encoded(taken: Sequence[Sent]) -> bytes:

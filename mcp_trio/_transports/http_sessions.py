@@ -36,13 +36,12 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.event_store import EventStore, ReplayBuffer
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.shares import network_of
 from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import AnswerStream, Sent
 from mcp_trio.limits import Limits
-from mcp_trio.types import CancelledParams
+from mcp_trio.types import CancelledParams, RequestId
 
 Take: TypeAlias = Callable[[Sequence[Received]], None]
 """The session's synchronous receiver; an empty sequence means that the channel has ended."""
