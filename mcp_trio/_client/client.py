@@ -1108,7 +1108,18 @@ class Client:
         if self._has_to_reconnect:
             async with self._reconnecting:
                 if self._has_to_reconnect:
-                    await self._reconnect()
+                    # The caches begin empty; only the kind of the server is remembered.
+                    assert self._session_task is not None
+                    if url_of(self.target) is None:
+                        logger.warning("%s has ended; starting it again", self._server_name)
+                    else:
+                        logger.warning(
+                            "the connection to %s is lost; connecting again", self._server_name
+                        )
+                    await self._session_task.wait_ended()
+                    self._cache.clear()
+                    self._output_schemas.forget()
+                    await self._connect_session()
         self._subscription.revive()
         return self._session
 
@@ -1116,18 +1127,6 @@ class Client:
     def _has_to_reconnect(self) -> bool:
         has_ended = self._session_task is not None and self._session_task.session.cause is not None
         return has_ended and self._reconnects and not self._is_closed
-
-    async def _reconnect(self) -> None:
-        """Connect again, with empty caches; only the kind of the server is remembered."""
-        assert self._session_task is not None
-        if url_of(self.target) is None:
-            logger.warning("%s has ended; starting it again", self._server_name)
-        else:
-            logger.warning("the connection to %s is lost; connecting again", self._server_name)
-        await self._session_task.wait_ended()
-        self._cache.clear()
-        self._output_schemas.forget()
-        await self._connect_session()
 
     def _start_in_session(self, task: Callable[[], Awaitable[None]]) -> None:
         """Start a task that lives as long as the session."""

@@ -207,7 +207,10 @@ class OpenRecordings:
         Raises:
             RecordingError: A new recording cannot be created.
         """
-        names = _names_of(messages)
+        requests = [each for each in messages if isinstance(each, Request)]
+        tokens = (token_of(each.params) for each in requests)
+        ids: list[_Name] = [("id", each.id) for each in requests]
+        names = [*ids, *(("token", token) for token in tokens if token is not None)]
         recording = self._found(key, messages, names)
         try:
             with recording.holding(names):
@@ -230,20 +233,17 @@ class OpenRecordings:
         has_place = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
         if is_opening and key is None and has_place and not self._gives_no_ids:
             return self._begun()
-        return self._in_common(names)
-
-    def _begun(self) -> OpenRecording:
-        recording = OpenRecording(self.start())
-        self._new.add(recording)
-        return recording
-
-    def _in_common(self, names: Collection[_Name]) -> OpenRecording:
         fitting = (each for each in self._common if each.has_room_for(names))
         found = next(fitting, None)
         if found is None and len(self._common) < self.limits.http.streams_max:
             found = OpenRecording(self.start(), is_common=True)
             self._common.append(found)
         return found or self._common[-1]
+
+    def _begun(self) -> OpenRecording:
+        recording = OpenRecording(self.start())
+        self._new.add(recording)
+        return recording
 
     def name(self, recording: OpenRecording, key: str) -> OpenRecording:
         """Give a new session its key; return the recording of that session."""
@@ -305,13 +305,6 @@ class OpenRecordings:
         return (*self._sessions.values(), *self._common, *self._new)
 
 
-def _names_of(messages: Sequence[Message]) -> Collection[_Name]:
-    requests = [each for each in messages if isinstance(each, Request)]
-    tokens = (token_of(each.params) for each in requests)
-    ids: list[_Name] = [("id", each.id) for each in requests]
-    return [*ids, *(("token", token) for token in tokens if token is not None)]
-
-
 # Exchanges ----------------------------------------------------------------------------------------
 
 
@@ -366,20 +359,17 @@ class ProxiedExchange:
             self.recording.journal.flush()
         try:
             if not await until_gone(self.exchange, self._pass):
-                self._note_gone()
+                # A client that disconnects cancels its stateless requests.
+                journal = self.recording.journal
+                self._note(error="the client went away")
+                for request in self._open.values():
+                    if protocol_version_of(request.params) is not None:
+                        params = {"requestId": request.id, "reason": "the client went away"}
+                        journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
+                journal.flush()
         finally:
             if self._own is not None:
                 self.recordings.end(self._own)
-
-    def _note_gone(self) -> None:
-        """Record that the client disconnected, which cancels its stateless requests."""
-        journal = self.recording.journal
-        self._note(error="the client went away")
-        for request in self._open.values():
-            if protocol_version_of(request.params) is not None:
-                params = {"requestId": request.id, "reason": "the client went away"}
-                journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
-        journal.flush()
 
     async def _pass(self) -> None:
         try:
@@ -458,11 +448,12 @@ class ProxiedExchange:
         if request.header(SESSION_ID) is not None:
             if is_over:
                 self.recordings.end(self.recording)
-        elif session_id is not None and response.is_success and self._awaits_initialize():
+        elif (
+            session_id is not None
+            and response.is_success
+            and any(request.method == INITIALIZE for request in self._open.values())
+        ):
             self.recording = self.recordings.name(self.recording, session_id)
-
-    def _awaits_initialize(self) -> bool:
-        return any(request.method == INITIALIZE for request in self._open.values())
 
     def _note(self, **facts: Any) -> None:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
@@ -516,7 +507,14 @@ class ProxiedExchange:
         return bool(self.messages) and _type_of(response) == JSON and not content_encoding(response)
 
     async def _pass_stream(self, response: httpx2.Response, fields: Headers) -> None:
-        self._note_stream(response)
+        # A stream that does more than answer a request is marked.
+        request = self.exchange.request
+        last_id = request.header(LAST_EVENT_ID)
+        facts = {} if last_id is None else {"last_event_id": last_id}
+        if content_encoding(response):
+            facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
+        if facts or request.method != "POST":
+            self._note(status=response.status_code, **facts)
         parser = EventParser(data_bytes_max=self.limits.messages.bytes_max)
         is_plain = not content_encoding(response)
         self._has_begun = True
@@ -533,25 +531,12 @@ class ProxiedExchange:
             if isinstance(event, Event) and event.name == "endpoint" and self._own is None:
                 piece = self._begin_sse_session(event, piece)
             elif self.is_endpoint or self._own is not None:
-                self._record_event(event)
+                if isinstance(event, Oversized):
+                    self.recording.journal.record_oversized("out", event)
+                elif event.data and event.name == "message" and not self._is_repeated(event):
+                    self._record_message(event.data)
         self.recording.journal.flush()
         return piece
-
-    def _note_stream(self, response: httpx2.Response) -> None:
-        """Mark a stream that does more than answer a request."""
-        request = self.exchange.request
-        last_id = request.header(LAST_EVENT_ID)
-        facts = {} if last_id is None else {"last_event_id": last_id}
-        if content_encoding(response):
-            facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
-        if facts or request.method != "POST":
-            self._note(status=response.status_code, **facts)
-
-    def _record_event(self, event: Event | Oversized) -> None:
-        if isinstance(event, Oversized):
-            self.recording.journal.record_oversized("out", event)
-        elif event.data and event.name == "message" and not self._is_repeated(event):
-            self._record_message(event.data)
 
     def _is_repeated(self, event: Event) -> bool:
         """Return whether an event is sent again to a client that resumes a stream."""

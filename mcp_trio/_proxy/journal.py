@@ -209,7 +209,11 @@ class MessageJournal:
         self.counts["malformed"] += not is_accepted
         self.record_part(direction, data, envelope=envelope, embed=is_accepted)
         for message in messages:
-            self._look_at(direction, message)
+            if direction == "in":
+                self._handshake.to_server(message)
+            elif facts := self._handshake.to_client(message):
+                self.is_negotiated = True
+                self.mark("negotiated", facts)
         return messages
 
     def record_part(
@@ -259,13 +263,6 @@ class MessageJournal:
             ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
             self.mark("exited", ending)
         self.recorder.end_session(dict(self.counts), channel=self.channel)
-
-    def _look_at(self, direction: Direction, message: Message) -> None:
-        if direction == "in":
-            self._handshake.to_server(message)
-        elif facts := self._handshake.to_client(message):
-            self.is_negotiated = True
-            self.mark("negotiated", facts)
 
 
 @attrs.define(kw_only=True, eq=False)

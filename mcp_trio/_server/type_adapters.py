@@ -901,14 +901,6 @@ class TypeReader:
         if known is not hint:
             found = self.readable(known)
             return hint if found is known else found
-        return self._generic(hint)
-
-    def may_change(self, value: Any) -> bool:
-        """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
-        kind = value.__class__
-        return has_fields(kind) or not isinstance(self._custom(kind), Made | None)
-
-    def _generic(self, hint: Any) -> Any:
         members = typing.get_args(hint)
         if typing.get_origin(hint) is Literal:
             return hint
@@ -916,6 +908,11 @@ class TypeReader:
         if is_union(hint):
             return _union(hint, inner)
         return hint if inner == members else typing.get_origin(hint)[inner]
+
+    def may_change(self, value: Any) -> bool:
+        """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
+        kind = value.__class__
+        return has_fields(kind) or not isinstance(self._custom(kind), Made | None)
 
     def _class(self, kind: Any) -> Any:
         if kind not in self._built:

@@ -120,7 +120,12 @@ class Expression:
         except UnicodeDecodeError:
             return None
         for name, value in decoded.items():
-            _reject_traversal(name, value, may_hold_slash=self.operator.may_hold_slash)
+            # Handlers may decode a value once more by mistake, so that is checked too.
+            leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
+            if leaves or ("/" in value and not self.operator.may_hold_slash):
+                raise TraversalError(
+                    f"{name}: a value that could leave its place in the path is refused"
+                )
         return decoded
 
     def _read_named(self, text: str) -> dict[str, str] | None:
@@ -144,13 +149,6 @@ def _keep_reserved(value: str) -> str:
     parts = _TRIPLET.split(value)
     parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
     return "".join(parts)
-
-
-def _reject_traversal(name: str, value: str, *, may_hold_slash: bool) -> None:
-    # Handlers may decode a value once more by mistake, so the result of that is checked as well.
-    leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
-    if leaves or ("/" in value and not may_hold_slash):
-        raise TraversalError(f"{name}: a value that could leave its place in the path is refused")
 
 
 @attrs.frozen

@@ -173,21 +173,18 @@ class AsgiSocket:
         with self._writing:
             try:
                 while True:
-                    await self._write_next()
+                    while not self._unsent:
+                        await self._filled.park()
+                    message = self._unsent[0]
+                    self.bytes_sent += len(message.get("text", ""))
+                    self._sending_since = trio.current_time()
+                    await self._send(message)
+                    self._unsent.popleft()
+                    self._progress.unpark_all()
             except Exception as error:
                 logger.debug("sending on a WebSocket failed", exc_info=error)
                 self._is_gone = True
                 self._progress.unpark_all()
-
-    async def _write_next(self) -> None:
-        while not self._unsent:
-            await self._filled.park()
-        message = self._unsent[0]
-        self.bytes_sent += len(message.get("text", ""))
-        self._sending_since = trio.current_time()
-        await self._send(message)
-        self._unsent.popleft()
-        self._progress.unpark_all()
 
     def stop(self) -> bool:
         """Cancel `write`; return whether it is within a write that it cannot cancel."""
@@ -371,7 +368,13 @@ class AsgiHost:
             elif _has_two_lengths(exchange.request):
                 exchange.reject(_AMBIGUOUS)
             else:
-                await self._respond_guarded(exchange)
+                try:
+                    await self._respond(exchange)
+                except* trio.BrokenResourceError as errors:
+                    level = logging.DEBUG if exchange.is_broken else logging.ERROR
+                    self._log_failure(exchange, errors, level)
+                except* Exception as errors:
+                    self._log_failure(exchange, errors, logging.ERROR)
             await exchange.finish()
         finally:
             exchange.close()
@@ -393,7 +396,10 @@ class AsgiHost:
 
     def _is_long(self, scope: Scope) -> bool:
         """Check the headers' length, since servers check it only for slow HTTP/1.1 requests."""
-        return _headers_length(scope) > self._limits.http.headers_bytes_max
+        fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
+        return (
+            len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
+        ) > self._limits.http.headers_bytes_max
 
     @property
     def _long_text(self) -> str:
@@ -402,15 +408,6 @@ class AsgiHost:
 
     async def _reject_long(self, upgrade: Upgrade) -> None:
         await upgrade.reject(Rejection(status=_LONG, text=self._long_text))
-
-    async def _respond_guarded(self, exchange: "AsgiExchange") -> None:
-        try:
-            await self._respond(exchange)
-        except* trio.BrokenResourceError as errors:
-            level = logging.DEBUG if exchange.is_broken else logging.ERROR
-            self._log_failure(exchange, errors, level)
-        except* Exception as errors:
-            self._log_failure(exchange, errors, logging.ERROR)
 
     def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
         text = f"answering {exchange.request.method} {exchange.request.path} failed"
@@ -736,12 +733,6 @@ def _fields(
     is_short = sum(map(len, values.values())) <= _CACHED_BYTES_MAX
     is_remembered = is_short and len(values) == len(sent) and _SECRETS.isdisjoint(values)
     return (_cached_decoded_headers if is_remembered else decoded_headers)(sent)
-
-
-def _headers_length(scope: Scope) -> int:
-    """Return the approximate length of the request line and headers in HTTP/1.1."""
-    fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
-    return len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
 
 
 def _path_below_mount(scope: Scope) -> str:

@@ -608,18 +608,15 @@ class HttpSseStream:
 
     async def _receive(self, event: Event | Oversized, until_endpoint: trio.CancelScope) -> None:
         if self.endpoint is None:
-            self.endpoint = self._endpoint_in(event)
+            if isinstance(event, Oversized) or event.name != "endpoint":
+                raise ConnectionLost("the first event of the server's stream is not `endpoint`")
+            url = self.link.same_origin(event.data.decode(errors="replace"))
+            if url is None:
+                raise ConnectionLost("the server's `endpoint` event names a URL of another origin")
+            self.endpoint = url
             until_endpoint.deadline = math.inf
             self.was_tried.set()
         elif isinstance(event, Oversized):
             await self.on_message(event)
         elif event.name == "message" and event.data:
             await self.on_message(event.data)
-
-    def _endpoint_in(self, event: Event | Oversized) -> httpx2.URL:
-        if isinstance(event, Oversized) or event.name != "endpoint":
-            raise ConnectionLost("the first event of the server's stream is not `endpoint`")
-        url = self.link.same_origin(event.data.decode(errors="replace"))
-        if url is None:
-            raise ConnectionLost("the server's `endpoint` event names a URL of another origin")
-        return url
