@@ -483,7 +483,7 @@ class Client:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counters of received messages that were ignored, such as late answers, by reason."""
+        """Counters of received messages that were ignored, such as late responses, by reason."""
         return dict(self._session.connection.counts)
 
     async def request(
@@ -520,9 +520,10 @@ class Client:
             RequestError: The server answered with an error.
             RequestTimeout: The server did not answer in time.
             ConnectionLost: The session has ended.
-            OutcomeUnknown: The connection broke, or the answer exceeds `limits.messages.bytes_max`.
+            OutcomeUnknown: The connection broke, or the response exceeds
+                `limits.messages.bytes_max`.
             LocalProtocolError: The protocol forbids the request, or the server lacks a capability.
-            RemoteProtocolError: The answer is invalid, or the server requires input that it must
+            RemoteProtocolError: The response is invalid, or the server requires input that it must
                 not ask for.
             Exception: A callback raised it.
         """

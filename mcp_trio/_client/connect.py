@@ -6,9 +6,9 @@
 4. `VersionMemory` remembers whether the server at a URL is stateless or legacy.
 
 Asking a legacy server for `server/discover` costs one rejected request, and if the server does not
-answer such requests at all, `limits.requests.probe_seconds`. That is why the answer is remembered,
-by default for as long as the Trio run. If a remembered answer turns out to be wrong it is dropped,
-and the client connects once more without it.
+answer such requests at all, `limits.requests.probe_seconds`. So the kind of the server is
+remembered, by default for as long as the Trio run. If a remembered kind turns out to be wrong it is
+dropped, and the client connects once more without it.
 
 Specification: 2026-07-28, pages basic/versioning and server/discover.
 """
@@ -360,9 +360,9 @@ class SessionTask:
 #     stateless    error            stateless         stateless
 #
 # Only an error code that stateless versions define shows that a server is stateless. After any
-# other error, no answer, or an invalid result the client tries the handshake. A server that did not
-# answer may only have been slow: if it then rejects the handshake as a stateless server does, or
-# its answer has arrived by then, it is asked once more. The result holds for the whole session.
+# other error, no response, or an invalid result the client tries the handshake. A server that did
+# not answer may only have been slow: if it then rejects the handshake as a stateless server does,
+# or its response has arrived by then, it is asked once more. The result holds for the session.
 
 _COMPLETE: Final = (None, "complete")
 
@@ -425,7 +425,7 @@ async def shake_hands(session: Session) -> bool:
         await session.initialize()
     except RequestError as rejection:
         connection = session.connection
-        # Before the handshake only the answer to `server/discover` can be late.
+        # Before the handshake only the response to `server/discover` can be late.
         has_reason = rejection.code in STATELESS_CODES or connection.counts["late answer"] > 0
         if not has_reason or not supports_stateless(connection.protocol_versions):
             raise
@@ -440,7 +440,7 @@ async def shake_hands(session: Session) -> bool:
 
 
 async def _probe(session: Session) -> _Reply:
-    """Return the answer to `server/discover`, or its error.
+    """Return the response to `server/discover`, or its error.
 
     The timeout is short only if the client can try a handshake after it.
     """
@@ -501,7 +501,7 @@ class Address(NamedTuple):
     """The key of a server in `VersionMemory`; it holds no secret of the URL.
 
     The HTTP client belongs to it, because another one may use a proxy that leads to another server,
-    and so do the client's protocol versions, on which the answer depends. The HTTP client is held
+    and so do the client's protocol versions, on which the response depends. The HTTP client is held
     by a weak reference.
     """
 

@@ -256,7 +256,7 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
         time_ns: When it was recorded, in nanoseconds since the recording began.
         sender: The side that sent it.
         kind: Request, notification, result or error.
-        method: Its method; of an answer that of its request, "" if there is none.
+        method: Its method; of a response that of its request, "" if there is none.
         id: The id of a request.
         body: Its params, result or error as JSON; None for absent params.
         request_index: The index of the request that it answers, cancels or reports on; None if it
@@ -299,7 +299,7 @@ class Conversation:
 
     @cached_property
     def answers(self) -> Mapping[int, RecordedMessage]:
-        """The answers by the indexes of their requests."""
+        """The responses by the indexes of their requests."""
         return {
             each.request_index: each
             for each in self.messages

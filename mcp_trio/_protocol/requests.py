@@ -296,7 +296,7 @@ class Admission:
         self._waiting.queue.wait(request.client, request)
 
     def hold(self, request: IncomingRequest) -> None:
-        """Count a request that waits for the answer to another one, as one of the queue.
+        """Count a request that waits for the response to another one, as one of the queue.
 
         The caller has checked `rejection`, and calls `release` for it.
         """

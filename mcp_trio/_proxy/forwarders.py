@@ -122,7 +122,7 @@ class ConnectionForwarder:
                 async with trio.open_nursery() as nursery:
                     if parent_pid is not None:
                         nursery.start_soon(self._watch_parent, parent_pid)
-                    nursery.start_soon(self._pass_answers)
+                    nursery.start_soon(self._pass_responses)
                     if await self._pass_requests():
                         status = ENDED
                         with trio.move_on_after(self.limits.shutdown.drain_seconds):
@@ -200,17 +200,17 @@ class ConnectionForwarder:
         if message.is_request and message.id is not None:
             await self._answer(message.id, message.code, message.message)
 
-    async def _pass_answers(self) -> None:
+    async def _pass_responses(self) -> None:
         try:
             with suppress(*_GONE):
                 while received := await self.server.receive():
                     for item in received:
-                        await self._pass_answer(item)
+                        await self._pass_response(item)
         except ConnectionLost as loss:
             self._lose(loss)
         self.shut("lost")
 
-    async def _pass_answer(self, item: Received) -> None:
+    async def _pass_response(self, item: Received) -> None:
         if isinstance(item, Lost):
             await self._fail(item.id, str(item.error))
         elif isinstance(item, Oversized):
@@ -225,7 +225,7 @@ class ConnectionForwarder:
                     self._forget_request(message.id)
 
     async def _drop(self, item: Oversized) -> None:
-        """Fail the request whose answer is too large to be forwarded."""
+        """Fail the request whose response is too large to be forwarded."""
         text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         request_id = oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
@@ -360,7 +360,7 @@ class UpstreamConnection:
         self._received.extend(first)
         try:
             async with trio.open_nursery() as nursery:
-                for pass_all in (self._pass_answers, self._pass_requests):
+                for pass_all in (self._pass_responses, self._pass_requests):
                     nursery.start_soon(self._while_there, pass_all, nursery.cancel_scope)
         finally:
             while self._received:
@@ -426,14 +426,14 @@ class UpstreamConnection:
         if stall.cancelled_caught:
             raise ConnectionLost(f"the server has read nothing for {seconds} seconds")
 
-    async def _pass_answers(self) -> None:
+    async def _pass_responses(self) -> None:
         while items := await self.server.receive():
             for item in items:
                 if isinstance(item, Oversized):
                     self._drop(item)
                 else:
                     assert isinstance(item, bytes)
-                    await self._pass_answer(item)
+                    await self._pass_response(item)
         raise ConnectionLost(_CONNECTION_CLOSED)
 
     def _drop(self, item: Oversized) -> None:
@@ -447,7 +447,7 @@ class UpstreamConnection:
         if request is not None:
             fail_requests(self.clients, self.journal, (request.id,), why)
 
-    async def _pass_answer(self, line: bytes) -> None:
+    async def _pass_response(self, line: bytes) -> None:
         messages = self.journal.record("out", line)
         self.journal.flush()
         parts = [line] if len(messages) == 1 else messages_in(line)

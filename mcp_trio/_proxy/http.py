@@ -8,7 +8,7 @@ Clients and server should not be able to notice the proxy, except for its addres
 - Statuses and bodies are forwarded unchanged. Each piece of a stream is forwarded when it arrives,
   after the records of the events that it completes. Other bodies are buffered until they are
   complete, or `limits.messages.bytes_max` long.
-- When a client disconnects, its request to the server is cancelled. When an answer breaks off, the
+- When a client disconnects, its request to the server is cancelled. When a response breaks off, the
   client's answer breaks off. A server that does not answer becomes a 502 that says so.
 - Only messages are recorded: no headers except the ids of sessions and events, no credentials, and
   no bodies that are not MCP. An exchange that is not a message with a plain answer leaves a mark
@@ -352,7 +352,7 @@ class ProxiedExchange:
         self._open = {each.id: each for each in self.messages if isinstance(each, Request)}
 
     async def run(self) -> None:
-        """Forward the request and its answer, until one of both sides disconnects."""
+        """Forward the request and its response, until one of both sides disconnects."""
         if self.messages:
             self.recording.journal.counts["in_bytes"] += len(self.body)
             self.recording.journal.record("in", self.body, messages=self.messages)
@@ -378,7 +378,7 @@ class ProxiedExchange:
             await self._reject(str(self.link.loss_from(error)))
             return
         try:
-            await self._pass_answer(response)
+            await self._pass_response(response)
         finally:
             await response.aclose()
 
@@ -407,7 +407,7 @@ class ProxiedExchange:
         self._note(status=_BAD_GATEWAY, error=why)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
-    async def _pass_answer(self, response: httpx2.Response) -> None:
+    async def _pass_response(self, response: httpx2.Response) -> None:
         try:
             fields = self._fields(response)
         except ValueError as error:
@@ -421,7 +421,7 @@ class ProxiedExchange:
             await self._break_off(str(self.link.loss_from(error)))
 
     def _fields(self, response: httpx2.Response) -> Headers:
-        """Return the headers for the client; raise `ValueError` if the answer is not valid."""
+        """Return the headers for the client; raise `ValueError` if the response is not valid."""
         if response.status_code not in _STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
         fields = response_headers(response)
@@ -433,14 +433,14 @@ class ProxiedExchange:
         return value if url is None else url.raw_path.decode()
 
     async def _break_off(self, why: str) -> None:
-        """Leave an answer that has begun without its end, so that the client sees the failure."""
+        """Leave a response that has begun without its end, so that the client sees the failure."""
         if self._has_begun:
             self._note(error=why)
         else:
             await self._reject(why)
 
     def _follow_session(self, response: httpx2.Response) -> None:
-        """Begin or end a session as the headers of an answer say."""
+        """Begin or end a session as the headers of a response say."""
         request, session_id = self.exchange.request, response.headers.get(SESSION_ID)
         is_over = response.status_code == _NOT_FOUND or (
             request.method == "DELETE" and response.is_success

@@ -37,7 +37,7 @@ _NOTHING: Final = Raw(b"null")
 
 @attrs.define(eq=False)
 class Handshake:
-    """An observer of the forwarded messages that finds the answer to the latest `initialize`."""
+    """An observer of the forwarded messages that finds the response to the latest `initialize`."""
 
     _request: Request | None = attrs.field(default=None, init=False)
 
@@ -47,7 +47,7 @@ class Handshake:
             self._request = message
 
     def to_client(self, message: Message) -> Mapping[str, Raw] | None:
-        """Observe a message of the server; return what an answer to `initialize` negotiates."""
+        """Observe a message of the server; return what a response to `initialize` negotiates."""
         request = self._request
         if request is None or not isinstance(message, Response | ErrorResponse):
             return None
@@ -233,7 +233,7 @@ class MessageJournal:
         self.record_part(direction, message.prefix, envelope={"discarded": message.size})
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
-        """Record that the proxy answers a request with an error; return the answer to send."""
+        """Record that the proxy answers a request with an error; return the response to send."""
         self.mark(LOST_MARK, {"id": request_id, "error": text})
         return encode_error(request_id, code, text)
 

@@ -389,8 +389,8 @@ class HandlerJob(msgspec.Struct, eq=False):
         """Run the handler in a cancel scope, and encode its answer."""
         handling, lane = self.handling, self.handling.lane
         handling.enter(scope)
-        if handling.session.send_queue.is_full_of_answers:
-            await handling.session.send_queue.room_for_answers()
+        if handling.session.send_queue.is_full_of_responses:
+            await handling.session.send_queue.room_for_responses()
         if lane is not None and lane.has_steps:
             await drive(self._handle(), (lane,))
         else:

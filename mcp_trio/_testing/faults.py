@@ -268,10 +268,10 @@ class FaultyChannel:
                         self._reads_at = trio.current_time() + (0 if slow is None else slow.seconds)
                     await self._pause_until(self._reads_at)
                     self._reads_at = None
-                batch = await self._next_batch()
-                if not batch:
+                received = await self._next_messages()
+                if not received:
                     self._release_overtaken()
-                for message in batch:
+                for message in received:
                     if not self._is_to_be_cut:
                         self._arrive(message)
 
@@ -287,8 +287,8 @@ class FaultyChannel:
         await self._pause_until(late.due)
         late.seconds = 0.0
 
-    async def _next_batch(self) -> Sequence[Received]:
-        """Return the next batch; empty at the end, or if the held message is due before."""
+    async def _next_messages(self) -> Sequence[Received]:
+        """Return the next messages; empty at the end, or if the held message is due before."""
         if self._held is None:
             return await self._receive()
         with trio.move_on_at(self._held.due):
@@ -297,13 +297,13 @@ class FaultyChannel:
 
     async def _receive(self) -> Sequence[Received]:
         try:
-            batch = await self.inner.receive()
+            received = await self.inner.receive()
         except trio.ClosedResourceError:
             if self._is_cut:  # while this receive waited
                 raise _connection_cut() from None
             raise
-        self._has_ended = not batch
-        return batch
+        self._has_ended = not received
+        return received
 
     def _arrive(self, message: Received) -> None:
         fault = self._in.next_message_fault()

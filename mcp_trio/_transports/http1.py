@@ -25,8 +25,8 @@ class Rejected(Exception):  # noqa: N818 - it reports the client's error, not on
     """A request that the listener itself answers, with this status and text.
 
     Attributes:
-        status: The HTTP status of the answer.
-        text: The body of the answer, which tells the client's author the reason.
+        status: The HTTP status of the response.
+        text: The body of the response, which tells the client's author the reason.
     """
 
     status: int
@@ -41,7 +41,7 @@ class ParsedRequest:
         request: The request as the application sees it.
         body_bytes: The length of the body; None for a chunked body.
         takes_chunks: Whether the client understands a chunked answer.
-        is_last: Whether the connection closes after the answer.
+        is_last: Whether the connection closes after the response.
         awaits_continue: Whether the client sends the body only after `100 Continue`.
     """
 
@@ -228,20 +228,20 @@ _HOST_HEADERS: Final = frozenset({b"connection", b"content-length", b"date", b"t
 
 
 def has_body(status: int) -> bool:
-    """Return whether an answer with this status has a body, which may be empty."""
+    """Return whether a response with this status has a body, which may be empty."""
     return status not in _WITHOUT_BODY
 
 
 def encoded_response_headers(
     status: int, headers: Headers, *, framing: bytes, is_last: bool
 ) -> bytes:
-    """Return the encoded status line and headers of an answer.
+    """Return the encoded status line and headers of a response.
 
     Args:
         status: A final status, 200 to 599.
         headers: The application's headers; the host's own and the date are added.
         framing: A complete `Content-Length` or `Transfer-Encoding` line, or nothing.
-        is_last: Whether the connection closes after this answer.
+        is_last: Whether the connection closes after this response.
 
     Raises:
         ValueError: The status is not a final one, a header has characters that would start another

@@ -70,11 +70,11 @@ def shares_of_bodies(limits: Limits) -> Shares:
 
 
 class Exchange(Protocol):
-    """One HTTP request and its answer: the interface between an application and its host.
+    """One HTTP request and its response: the interface between an application and its host.
 
     There are two hosts, the native listener (`http_server`) and ASGI (`asgi`). The application is
     a function of an exchange; it sees no sockets, no chunks and no HTTP version. It answers by
-    `answer`, or by `start`, `send` and `end`. If it returns without an answer, the host sends 500.
+    `answer`, or by `start`, `send` and `end`. If it returns without a response, the host sends 500.
     One coroutine reads and answers; another task may await `gone`.
     """
 
@@ -99,7 +99,7 @@ class Exchange(Protocol):
         ...
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """Send a complete answer; the host adds `Content-Length`.
+        """Send a complete response; the host adds `Content-Length`.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected.
@@ -107,7 +107,7 @@ class Exchange(Protocol):
         ...
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the headers of an answer whose length is unknown.
+        """Send the headers of a response whose length is unknown.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected.
@@ -138,11 +138,11 @@ class Exchange(Protocol):
 
 Responder: TypeAlias = Callable[[Exchange], Awaitable[None]]
 """An HTTP application. The host logs its errors. It then answers 500, or closes the connection if
-an answer has started."""
+a response has started."""
 
 
 class Sent(msgspec.Struct, eq=False, gc=False):
-    """A JSON-RPC message on an answer stream.
+    """A JSON-RPC message on a response stream.
 
     Attributes:
         frame: The encoded message.
@@ -155,7 +155,7 @@ class Sent(msgspec.Struct, eq=False, gc=False):
     is_answer: bool
 
 
-class AnswerStream(msgspec.Struct, eq=False):
+class ResponseStream(msgspec.Struct, eq=False):
     """The queue of one stream's messages that no HTTP response has sent yet, in order.
 
     The stream ends when the responses to all requests in `awaits` were put, or by `end`. While no
@@ -329,8 +329,8 @@ STREAM_HEADERS: Final[Headers] = (
 )
 """Headers that keep proxies from caching, transforming or buffering an event stream."""
 
-CompleteAnswer: TypeAlias = tuple[int, Headers, bytes]
-"""The status, the headers and the body of a complete answer."""
+CompleteResponse: TypeAlias = tuple[int, Headers, bytes]
+"""The status, the headers and the body of a complete response."""
 
 _OK: Final = 200
 _ACCEPTED: Final = 202
@@ -345,16 +345,16 @@ class _ErrorCode(msgspec.Struct):
     code: int = 0
 
 
-class _Answer(msgspec.Struct):
+class _ResponseError(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
 class StreamSender(msgspec.Struct, kw_only=True, eq=False):
-    """A sender of one answer stream over one exchange, as JSON or as events.
+    """A sender of one response stream over one exchange, as JSON or as events.
 
     Attributes:
-        limits: The time before an answer becomes an event stream, and between keep-alive comments.
-        headers: Headers of every answer.
+        limits: The time before a response becomes an event stream, and between keep-alive comments.
+        headers: Headers of every response.
         status_of: Returns the HTTP status of a JSON answer with this JSON-RPC error code; without
             it, the status is 200.
         begin: Called when the events start; returns the id of a first event without a message, or
@@ -363,7 +363,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         last_id: Returns the id of a last event without a message, with which the client can
             reconnect when the server closes the connection before the stream has ended. Without
             it, the connection stays open until the stream ends.
-        why_unanswered: Returns the answer for a stream that ends without a message; None for 202.
+        why_unanswered: Returns the response for a stream that ends without a message; None for 202.
         wants_stream: Whether to send events to a client that accepts both events and JSON.
     """
 
@@ -376,7 +376,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     why_unanswered: Callable[[], Rejection | None] = _nothing
     wants_stream: bool = False
 
-    async def carry(self, exchange: Exchange, stream: AnswerStream) -> None:
+    async def carry(self, exchange: Exchange, stream: ResponseStream) -> None:
         """Send the stream to its end: as one JSON answer, or as events.
 
         After a cancellation or a disconnect, messages that were taken from the stream may not have
@@ -392,8 +392,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         else:
             await self._carry_on(exchange, stream)
 
-    def whole(self, request: HttpRequest, stream: AnswerStream) -> CompleteAnswer:
-        """Return the complete answer of an ended stream, in the form that `request` accepts.
+    def whole(self, request: HttpRequest, stream: ResponseStream) -> CompleteResponse:
+        """Return the complete response of an ended stream, in the form that `request` accepts.
 
         A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
         status of an event stream is always 200.
@@ -414,7 +414,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
         return status, [*_JSON_HEADERS, *self.headers], body
 
-    def _events(self, stream: AnswerStream) -> CompleteAnswer:
+    def _events(self, stream: ResponseStream) -> CompleteResponse:
         """Return all events as one answer with a known length."""
         first = self._first_event()
         events = b"" if first is None else encode_event(first)
@@ -424,14 +424,14 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     def _status(self, frame: bytes) -> int:
         if self.status_of is None:
             return _OK
-        error = msgspec.json.decode(frame, type=_Answer).error
+        error = msgspec.json.decode(frame, type=_ResponseError).error
         return _OK if error is None else self.status_of(error.code)
 
     def _is_stream(self, request: HttpRequest) -> bool:
         return not request.accepts_json or (self.wants_stream and request.accepts_event_streams)
 
-    async def _first_news(self, stream: AnswerStream) -> None:
-        """Wait until the form of the answer can be chosen."""
+    async def _first_news(self, stream: ResponseStream) -> None:
+        """Wait until the form of the response can be chosen."""
         if stream.is_ended:
             return
         if stream.is_narrow:
@@ -439,7 +439,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         else:
             await stream.soon(self.limits.http.stream_after_seconds)
 
-    async def stream(self, exchange: Exchange, stream: AnswerStream) -> None:
+    async def stream(self, exchange: Exchange, stream: ResponseStream) -> None:
         """Send the stream as events to its end, or for `limits.http.stream_seconds_max`.
 
         Raises:
@@ -451,7 +451,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         else:
             await self._carry_on(exchange, stream)
 
-    async def _carry_on(self, exchange: Exchange, stream: AnswerStream) -> None:
+    async def _carry_on(self, exchange: Exchange, stream: ResponseStream) -> None:
         with trio.CancelScope() as scope:
             stream.carry(scope)
             try:
@@ -464,7 +464,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             )
 
     async def _stream(
-        self, exchange: Exchange, stream: AnswerStream, scope: trio.CancelScope
+        self, exchange: Exchange, stream: ResponseStream, scope: trio.CancelScope
     ) -> None:
         await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
         first = self._first_event()
@@ -502,7 +502,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             return self.first_event
         return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
 
-    async def _next_news(self, exchange: Exchange, stream: AnswerStream, over_at: float) -> None:
+    async def _next_news(self, exchange: Exchange, stream: ResponseStream, over_at: float) -> None:
         """Wait for the next messages; send keep-alive comments, so that proxies keep waiting."""
         while not stream.has_news:
             with (
@@ -521,7 +521,7 @@ def _encoded(taken: Sequence[Sent]) -> bytes:
 
 
 async def carried(
-    exchange: Exchange, carrier: StreamSender, stream: AnswerStream, timeout: TimerQueue
+    exchange: Exchange, carrier: StreamSender, stream: ResponseStream, timeout: TimerQueue
 ) -> bool:
     """Send the stream, and stop when the client disconnects; return False in that case.
 

@@ -264,8 +264,8 @@ class HandshakeFailed(Exception):  # noqa: N818  it reports the peer's behaviour
     """A WebSocket handshake failed.
 
     Attributes:
-        status: The HTTP status of the server's answer; None without an answer.
-        body: The body of that answer.
+        status: The HTTP status of the server's response; None without a response.
+        body: The body of that response.
     """
 
     def __init__(self, text: str, *, status: int | None = None, body: bytes = b"") -> None:
