@@ -395,23 +395,22 @@ class _ConversationBuilder:
             if isinstance(message, Malformed):
                 self.unreadable += 1
             else:
-                self._add_message(record, position, message)
-
-    def _add_message(self, record: Record, position: int, message: Message) -> None:
-        sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
-        added = RecordedMessage(
-            index=len(self.messages),
-            record=record.number,
-            position=position,
-            time_ns=record.time_ns,
-            sender=sender,
-            **self._fields_of(message, sender),
-        )
-        self._track(added)
-        if sender == "server":
-            cause_index = self._cause_of(added, record.lane)
-            added = msgspec.structs.replace(added, cause_index=cause_index)
-        self.messages.append(added)
+                sender: Sender = (
+                    "client" if (record.kind == "in") is (self.role != "client") else "server"
+                )
+                added = RecordedMessage(
+                    index=len(self.messages),
+                    record=record.number,
+                    position=position,
+                    time_ns=record.time_ns,
+                    sender=sender,
+                    **self._fields_of(message, sender),
+                )
+                self._track(added)
+                if sender == "server":
+                    cause_index = self._cause_of(added, record.lane)
+                    added = msgspec.structs.replace(added, cause_index=cause_index)
+                self.messages.append(added)
 
     def _fields_of(self, message: Message, sender: Sender) -> dict[str, Any]:
         """Return the fields of a `RecordedMessage` that depend on the type of the message."""

@@ -516,7 +516,11 @@ class _JsonRedactor:
         """Take the next token of the text."""
         what = match.lastindex
         if what == _OPENING:
-            self._enter(match)
+            outer = self._open[-1]
+            zone, start, is_array = outer.take_zone(), match.start(), match[0] == "["
+            inner = _Container(start, zone, zone, is_array, is_array and outer.is_array)
+            inner.is_next_secret = start in self._named
+            self._open.append(inner)
         elif what == _CLOSING:
             self._open.pop()
         elif what == _KEY:
@@ -524,18 +528,15 @@ class _JsonRedactor:
         elif what == _VALUE:
             self._take_text(match)
         else:
-            self._take_number(match)
+            rule = self._open[-1].take_zone().rule
+            if rule is Rule.HIDE:
+                self._replace(match, self._redactor.hide_number(match[0]))
+            elif rule is Rule.SEARCH:
+                self._replace(match, self._redactor.search_number(match[0]))
 
     def text(self) -> str:
         """Return the redacted text, after all tokens."""
         return "".join((*self._pieces, self._text[self._copied :]))
-
-    def _enter(self, match: re.Match[str]) -> None:
-        outer = self._open[-1]
-        zone, start, is_array = outer.take_zone(), match.start(), match[0] == "["
-        inner = _Container(start, zone, zone, is_array, is_array and outer.is_array)
-        inner.is_next_secret = start in self._named
-        self._open.append(inner)
 
     def _take_key(self, match: re.Match[str]) -> None:
         container = self._open[-1]
@@ -574,13 +575,6 @@ class _JsonRedactor:
         else:
             may_name = container.key in NAME_MEMBERS
         return may_name and self._redactor.names.covers(value)
-
-    def _take_number(self, match: re.Match[str]) -> None:
-        rule = self._open[-1].take_zone().rule
-        if rule is Rule.HIDE:
-            self._replace(match, self._redactor.hide_number(match[0]))
-        elif rule is Rule.SEARCH:
-            self._replace(match, self._redactor.search_number(match[0]))
 
     def _put(self, match: re.Match[str], before: str, after: str) -> None:
         if before != after:

@@ -30,7 +30,7 @@ from typing import (
     cast,
     overload,
 )
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import attrs
 import msgspec
@@ -676,7 +676,8 @@ def _check_url(url: str) -> None:
         raise LocalProtocolError(
             "a URL for a user needs https; http is for the loopback interface only"
         )
-    if _has_secret(parts):
+    named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
+    if "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named):
         raise LocalProtocolError("a URL for a user must not contain credentials")
 
 
@@ -685,11 +686,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _has_secret(parts: SplitResult) -> bool:
-    named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
-    return "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named)
 
 
 def url_elicitation_params(

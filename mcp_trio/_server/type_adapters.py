@@ -252,18 +252,14 @@ class Built(ByOne):
 
     def read(self, value: Any, *, strict: bool) -> Any:
         struct = convert(value, self._struct, strict=strict)
-        return self.kind(**_members(struct))
+        members = msgspec.structs.asdict(struct).items()
+        return self.kind(**{name: value for name, value in members if value is not msgspec.UNSET})
 
 
 def _doc_of(kind: type) -> str | None:
     """Return the docstring of a class, but not the signature that dataclasses use in its place."""
     text = kind.__doc__
     return None if text is None or text.startswith(f"{kind.__name__}(") else text
-
-
-def _members(struct: msgspec.Struct) -> Mapping[str, Any]:
-    members = msgspec.structs.asdict(struct)
-    return {name: value for name, value in members.items() if value is not msgspec.UNSET}
 
 
 # Constraints of `annotated-types` ---------------------------------------------------------------

@@ -186,7 +186,22 @@ class UriTemplate:
 
     @functools.cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return _compile(self.pieces)
+        # The pattern is built from right to left, because a value ends where the next sign or text
+        # begins. The signs of several expressions in a row all end the value, since each of these
+        # expressions may be left out.
+        patterns: list[str] = []
+        signs: list[str] = []
+        text: list[str] = []
+        for piece in reversed(self.pieces):
+            if isinstance(piece, str):
+                patterns.append(re.escape(piece))
+                signs, text = [], [piece]
+            else:
+                patterns.append(
+                    piece.pattern(signs if piece.operator.keeps_reserved else signs + text)
+                )
+                signs = [*signs, piece.operator.first]
+        return re.compile("".join(reversed(patterns)), re.DOTALL)
 
     def expand(self, values: Mapping[str, str]) -> str:
         """Return the URI for these values; a variable without a value is left out (RFC 6570)."""
@@ -280,23 +295,3 @@ def _touch(left: Piece, right: Piece) -> bool:
         return False
     first = right.operator.first
     return not first or (first == left.operator.separator and len(left.names) > 1)
-
-
-def _compile(pieces: tuple[Piece, ...]) -> re.Pattern[str]:
-    """Return the pattern of a template.
-
-    The pattern is built from right to left, because a value ends where the next sign or text
-    begins. The signs of several expressions in a row all end the value, since each of these
-    expressions may be left out.
-    """
-    patterns: list[str] = []
-    signs: list[str] = []
-    text: list[str] = []
-    for piece in reversed(pieces):
-        if isinstance(piece, str):
-            patterns.append(re.escape(piece))
-            signs, text = [], [piece]
-        else:
-            patterns.append(piece.pattern(signs if piece.operator.keeps_reserved else signs + text))
-            signs = [*signs, piece.operator.first]
-    return re.compile("".join(reversed(patterns)), re.DOTALL)

@@ -356,7 +356,8 @@ class AsgiHost:
             case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
                 await self._upgrade(scope, receive, send, self._upgraded)
             case "websocket":
-                await _reject_websocket(receive, send)
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
             case unknown:
                 raise NotImplementedError(f"ASGI scope {unknown!r}")
 
@@ -429,11 +430,6 @@ async def _respond_without_trio(send: Send) -> None:
     ]
     await send({"type": "http.response.start", "status": 500, "headers": encoded(headers)})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _reject_websocket(receive: Receive, send: Send) -> None:
-    await receive()
-    await send({"type": "websocket.close", "code": 1000})
 
 
 class _Progress(enum.Enum):
