@@ -399,7 +399,10 @@ class RecordedClient:
         assert self._client is not None
         await self._client.__aexit__(kind, error, traceback)
         if self._mock is None:
-            _keep_or_delete(self._temporary_path, self._path, is_good=error is None)
+            if error is None:
+                self._temporary_path.replace(self._path)
+            else:
+                self._temporary_path.unlink(missing_ok=True)
         elif self._mock.unrecorded and error is None:
             lines = "\n".join(self._mock.unrecorded)
             raise AssertionError(
@@ -590,11 +593,3 @@ def _outside_trio(work: Callable[[], Result]) -> Result:
         return work()
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(work).result()
-
-
-def _keep_or_delete(temporary: Path, path: Path, *, is_good: bool) -> None:
-    """Move the temporary recording of a passed run to its path, or delete that of a failed run."""
-    if is_good:
-        temporary.replace(path)
-    else:
-        temporary.unlink(missing_ok=True)

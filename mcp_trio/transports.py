@@ -22,9 +22,9 @@ from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
 
 if TYPE_CHECKING:
     from mcp_trio._server.dialing import ListenOptions, WebSocketHub, listen_websocket
+    from mcp_trio._transports.client_channels import open_websocket_channel
     from mcp_trio._transports.http_client import HttpChannel, open_http_channel
     from mcp_trio._transports.websocket import WebSocketChannel
-    from mcp_trio._transports.websocket_client import open_websocket_channel
 
 __all__ = [
     "ByteSink",
@@ -64,7 +64,7 @@ _IMPORTED_LATER: Final = {
     "WebSocketHub": "mcp_trio._server.dialing",
     "listen_websocket": "mcp_trio._server.dialing",
     "open_http_channel": "mcp_trio._transports.http_client",
-    "open_websocket_channel": "mcp_trio._transports.websocket_client",
+    "open_websocket_channel": "mcp_trio._transports.client_channels",
 }
 
 

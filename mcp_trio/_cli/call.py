@@ -527,7 +527,16 @@ def call_command(
     if as_json:
         echo_json(bytes(raw_results[-1]))
     else:
-        _print_call(result)
+        text = content_text(result.content)
+        if result.is_error:
+            echo_error(text)
+        elif _has_more_than_texts(result):
+            structured = msgspec.json.format(
+                msgspec.json.encode(result.structured_content)
+            ).decode()
+            echo_peer_text(f"{text}\n{structured}" if text else structured)
+        else:
+            echo_peer_text(text)
     context.exit(1 if result.is_error else 0)
 
 
@@ -541,17 +550,6 @@ async def _typed_arguments(client: "Client", tool: str, given: Given) -> Argumen
     if tool not in schemas:
         raise click.UsageError(f"the server has no tool {tool!r}; it has: {', '.join(schemas)}")
     return tool_arguments(given, schemas[tool])
-
-
-def _print_call(result: "CallToolResult") -> None:
-    text = content_text(result.content)
-    if result.is_error:
-        echo_error(text)
-    elif _has_more_than_texts(result):
-        structured = msgspec.json.format(msgspec.json.encode(result.structured_content)).decode()
-        echo_peer_text(f"{text}\n{structured}" if text else structured)
-    else:
-        echo_peer_text(text)
 
 
 def _has_more_than_texts(result: "CallToolResult") -> bool:
@@ -696,29 +694,24 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
     chosen["server"], kinds = _server_and_kinds(chosen["server"], kinds)
 
     async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
-        return await _fetch(client, kinds)
+        lists: dict[str, Sequence[Any]] = {}
+        for name, kind in KINDS.items():
+            is_offered = getattr(client.server_capabilities, kind.capability) is not None
+            if name not in kinds and (kinds or not is_offered):
+                continue
+            try:
+                lists[name] = await kind.fetch(client)
+            except RequestError as error:
+                # Many servers with resources do not know the request for templates.
+                if name in kinds or error.code != METHOD_NOT_FOUND:
+                    raise
+        return lists
 
     lists, raw_results = in_session(SessionChoices(**chosen), fetch, with_raw_results=as_json)
     if as_json:
         echo_json(_merged(lists, raw_results))
     else:
         _print_lists(lists)
-
-
-async def _fetch(client: "Client", names: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Request each list in `names`, or, without names, all that the server offers."""
-    lists: dict[str, Sequence[Any]] = {}
-    for name, kind in KINDS.items():
-        is_offered = getattr(client.server_capabilities, kind.capability) is not None
-        if name not in names and (names or not is_offered):
-            continue
-        try:
-            lists[name] = await kind.fetch(client)
-        except RequestError as error:
-            # Many servers with resources do not know the request for templates.
-            if name in names or error.code != METHOD_NOT_FOUND:
-                raise
-    return lists
 
 
 def _merged(names: Iterable[str], raw_results: Iterable[Any]) -> bytes:

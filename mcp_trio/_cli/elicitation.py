@@ -72,7 +72,16 @@ def ask(params: ElicitParams) -> ElicitResult:
         try:
             if params.requested_schema is None:
                 return _ask_to_open(params.url or "")
-            return _fill_in(params.requested_schema)
+            properties = cast("Mapping[str, Any]", params.requested_schema.get("properties") or {})
+            if not properties:
+                return _confirm("Accept?")
+            required = cast("Sequence[str]", params.requested_schema.get("required") or ())
+            content: dict[str, Any] = {}
+            for name, member in properties.items():
+                value = _ask_for_member(name, member, is_required=name in required)
+                if value is not UNSET:
+                    content[name] = value
+            return _confirm("Send this?", content)
         except click.Abort:
             click.echo(err=True)
             return _DECLINED
@@ -87,19 +96,6 @@ def _ask_to_open(url: str) -> ElicitResult:
     if "xn--" in host:  # Punycode, whose letters may look like others
         echo_error("warning: this host name may imitate another one")
     return _confirm(f"Open {printable(host)} in a browser and continue?")
-
-
-def _fill_in(schema: Mapping[str, Any]) -> ElicitResult:
-    properties = cast("Mapping[str, Any]", schema.get("properties") or {})
-    if not properties:
-        return _confirm("Accept?")
-    required = cast("Sequence[str]", schema.get("required") or ())
-    content: dict[str, Any] = {}
-    for name, member in properties.items():
-        value = _ask_for_member(name, member, is_required=name in required)
-        if value is not UNSET:
-            content[name] = value
-    return _confirm("Send this?", content)
 
 
 def _confirm(question: str, content: dict[str, Any] | None = None) -> ElicitResult:

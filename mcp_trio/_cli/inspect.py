@@ -163,7 +163,12 @@ def print_timeline(
     """
     messages: dict[int | None, str] = {}
     rows, counts = read_rows(file, messages if with_messages else None)
-    extra_columns = _extra_columns(rows)
+    # These columns are shown only if rows differ in them.
+    extra_columns: set[str] = set()
+    if any(row.channel is not None for row in rows):
+        extra_columns.add("channel")
+    if len({row.client for row in rows} - {None}) > 1:
+        extra_columns.add("client")
     columns = (
         Column("record", "right"),
         Column("ms", "right"),
@@ -221,16 +226,6 @@ def _with_messages(
             raw = body_bytes(item) or b""
             messages[item.number] = printable(raw.decode(errors="backslashreplace"))
         yield item
-
-
-def _extra_columns(rows: "Collection[Row]") -> Collection[str]:
-    """Return the columns that are shown only if rows differ in them."""
-    extra: set[str] = set()
-    if any(row.channel is not None for row in rows):
-        extra.add("channel")
-    if len({row.client for row in rows} - {None}) > 1:
-        extra.add("client")
-    return extra
 
 
 def _row_cells(row: "Row", extra_columns: Collection[str]) -> Iterator[str]:

@@ -435,13 +435,12 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
         f"the same, byte for byte: {counts}{ending}",
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
         *remarks_of(report),
-        *(_continuing(lane, location) for lane, location in report.continuing.items()),
+        *(
+            (f"lane {lane} would continue after the cut" + (f", at {location}" if location else ""))
+            for lane, location in report.continuing.items()
+        ),
     ]
     return "\n".join(lines)
-
-
-def _continuing(lane: str, location: str) -> str:
-    return f"lane {lane} would continue after the cut" + (f", at {location}" if location else "")
 
 
 # A live server, for `replay` and for `mock --as client`.
@@ -753,7 +752,10 @@ def sweep_command(
         written = None
         if report.shortest is not None:
             written = output or f"{Path(file).name.partition('.')[0]}.schedule.json"
-            _write_schedule(written, report.shortest)
+            try:
+                Path(written).write_bytes(report.shortest.encoded())
+            except OSError as error:
+                raise click.UsageError(f"cannot write the schedule: {error}") from error
         echo_text(sweep_summary(report, file, target, written))
     context.exit(0 if report.is_clean else 1)
 
@@ -769,13 +771,6 @@ def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
     with contextlib.redirect_stdout(sys.stderr), naming(file):
         server = load_server(target)
         return sweep_forked(file, server, sweep_options)
-
-
-def _write_schedule(path: str, schedule: "Schedule") -> None:
-    try:
-        Path(path).write_bytes(schedule.encoded())
-    except OSError as error:
-        raise click.UsageError(f"cannot write the schedule: {error}") from error
 
 
 def sweep_summary(

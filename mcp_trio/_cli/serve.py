@@ -175,7 +175,12 @@ def run_command(
     if transport == "stdio":
         _serve_stdio(target, protocol_versions, recording)
     else:
-        _check_many_sessions(recording, transport)
+        from mcp_trio._recorder.writer import holds_many_sessions
+
+        if not holds_many_sessions(recording):
+            raise click.UsageError(
+                f"--transport {transport} serves many sessions: --record needs an existing folder"
+            )
         _serve_listening(
             _load(target, protocol_versions), transport, options, recording, workers or 1
         )
@@ -204,15 +209,6 @@ def _serve_stdio(
         run_stdio(server, record=recording, descriptors=descriptors)
     except Exception as error:
         raise sole_exception(error) from None
-
-
-def _check_many_sessions(recording: "RecordOptions | None", transport: str) -> None:
-    from mcp_trio._recorder.writer import holds_many_sessions
-
-    if not holds_many_sessions(recording):
-        raise click.UsageError(
-            f"--transport {transport} serves many sessions: --record needs an existing folder"
-        )
 
 
 def _serve_listening(

@@ -397,7 +397,9 @@ def _request_row(session: _Session, message: Request, position: _Position) -> Ro
     text = message_text(message.method, message.params)
     if is_retry:
         text = f"{text}, round {round_trip.number}"
-    client = _client_text(meta.get(CLIENT_INFO))
+    members = members_of(meta.get(CLIENT_INFO))
+    name, version = (members.get(each) for each in ("name", "version"))
+    client = f"{name} {version or ''}".rstrip() if isinstance(name, str) else None
     request = _SentRequest(record.number, message.method, text, record.time_ns, round_trip, client)
     session.counts.requests += 1
     session.by_id[position.direction, message.id] = request
@@ -413,13 +415,6 @@ def _request_row(session: _Session, message: Request, position: _Position) -> Ro
         protocol_version=protocol_version if isinstance(protocol_version, str) else None,
     )
     return _about(row, request)
-
-
-def _client_text(info: object) -> str | None:
-    """Return a client's name and version; None without a name."""
-    members = members_of(info)
-    name, version = (members.get(each) for each in ("name", "version"))
-    return f"{name} {version or ''}".rstrip() if isinstance(name, str) else None
 
 
 def _notification_row(session: _Session, message: Notification, position: _Position) -> Row:

@@ -14,7 +14,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED, ParamsToSend
-from mcp_trio.types import CacheableResult, ResourceUpdatedParams
+from mcp_trio.types import CacheableResult
 
 CacheKey: TypeAlias = tuple[str, bytes]
 """A method and its params as JSON, with sorted members."""
@@ -90,7 +90,13 @@ class Cache:
     def apply(self, notification: str, params: Any) -> None:
         """Drop the results that a notification of a change makes outdated."""
         if notification == RESOURCE_UPDATED:
-            self._forget_resource(params)
+            # The updated URI may be that of a sub-resource, so resources that contain it are
+            # dropped as well.
+            self.changes += 1
+            for key in [key for key in self._entries if key[0] == _READ]:
+                uri = msgspec.json.decode(key[1], type=_ReadKey).uri
+                if params.uri == uri or params.uri.startswith(f"{uri.rstrip('/')}/"):
+                    self._drop(key)
         for method in _CHANGED.get(notification, ()):
             self.forget(method)
 
@@ -107,14 +113,6 @@ class Cache:
         self.changes += 1
         self._entries.clear()
         self._size_bytes = 0
-
-    def _forget_resource(self, updated: ResourceUpdatedParams) -> None:
-        """Drop the resource, and those that contain it: the updated URI may be a sub-resource."""
-        self.changes += 1
-        for key in [key for key in self._entries if key[0] == _READ]:
-            uri = msgspec.json.decode(key[1], type=_ReadKey).uri
-            if updated.uri == uri or updated.uri.startswith(f"{uri.rstrip('/')}/"):
-                self._drop(key)
 
     def _drop(self, key: CacheKey) -> None:
         entry = self._entries.pop(key, None)

@@ -483,7 +483,7 @@ class Client:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counters of received messages that were ignored, such as late answers, by reason."""
+        """Counters of received messages that were ignored, such as late responses, by reason."""
         return dict(self._session.connection.counts)
 
     async def request(
@@ -520,9 +520,10 @@ class Client:
             RequestError: The server answered with an error.
             RequestTimeout: The server did not answer in time.
             ConnectionLost: The session has ended.
-            OutcomeUnknown: The connection broke, or the answer exceeds `limits.messages.bytes_max`.
+            OutcomeUnknown: The connection broke, or the response exceeds
+                `limits.messages.bytes_max`.
             LocalProtocolError: The protocol forbids the request, or the server lacks a capability.
-            RemoteProtocolError: The answer is invalid, or the server requires input that it must
+            RemoteProtocolError: The response is invalid, or the server requires input that it must
                 not ask for.
             Exception: A callback raised it.
         """
@@ -1108,7 +1109,18 @@ class Client:
         if self._has_to_reconnect:
             async with self._reconnecting:
                 if self._has_to_reconnect:
-                    await self._reconnect()
+                    # The caches begin empty; only the kind of the server is remembered.
+                    assert self._session_task is not None
+                    if url_of(self.target) is None:
+                        logger.warning("%s has ended; starting it again", self._server_name)
+                    else:
+                        logger.warning(
+                            "the connection to %s is lost; connecting again", self._server_name
+                        )
+                    await self._session_task.wait_ended()
+                    self._cache.clear()
+                    self._output_schemas.forget()
+                    await self._connect_session()
         self._subscription.revive()
         return self._session
 
@@ -1116,18 +1128,6 @@ class Client:
     def _has_to_reconnect(self) -> bool:
         has_ended = self._session_task is not None and self._session_task.session.cause is not None
         return has_ended and self._reconnects and not self._is_closed
-
-    async def _reconnect(self) -> None:
-        """Connect again, with empty caches; only the kind of the server is remembered."""
-        assert self._session_task is not None
-        if url_of(self.target) is None:
-            logger.warning("%s has ended; starting it again", self._server_name)
-        else:
-            logger.warning("the connection to %s is lost; connecting again", self._server_name)
-        await self._session_task.wait_ended()
-        self._cache.clear()
-        self._output_schemas.forget()
-        await self._connect_session()
 
     def _start_in_session(self, task: Callable[[], Awaitable[None]]) -> None:
         """Start a task that lives as long as the session."""

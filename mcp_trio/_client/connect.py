@@ -6,9 +6,9 @@
 4. `VersionMemory` remembers whether the server at a URL is stateless or legacy.
 
 Asking a legacy server for `server/discover` costs one rejected request, and if the server does not
-answer such requests at all, `limits.requests.probe_seconds`. That is why the answer is remembered,
-by default for as long as the Trio run. If a remembered answer turns out to be wrong it is dropped,
-and the client connects once more without it.
+answer such requests at all, `limits.requests.probe_seconds`. So the kind of the server is
+remembered, by default for as long as the Trio run. If a remembered kind turns out to be wrong it is
+dropped, and the client connects once more without it.
 
 Specification: 2026-07-28, pages basic/versioning and server/discover.
 """
@@ -42,12 +42,7 @@ from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import ErrorGroup, contained
-from mcp_trio._transports.connections import (
-    ConnectionOptions,
-    OnState,
-    is_connection_url,
-    open_connection,
-)
+from mcp_trio._transports.connections import ConnectionOptions, OnState, is_connection_url
 from mcp_trio._transports.lines import memory_pair
 from mcp_trio._transports.process import Command, open_process_channel
 from mcp_trio.errors import (
@@ -192,6 +187,8 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
     if is_connection_url(url):
         if web.http is not None:
             raise TypeError("http is for http:// and https:// only")
+        from mcp_trio._transports.client_channels import open_connection
+
         options = ConnectionOptions(
             headers=web.headers, token=web.token, ssl_context=web.ssl_context
         )
@@ -363,9 +360,9 @@ class SessionTask:
 #     stateless    error            stateless         stateless
 #
 # Only an error code that stateless versions define shows that a server is stateless. After any
-# other error, no answer, or an invalid result the client tries the handshake. A server that did not
-# answer may only have been slow: if it then rejects the handshake as a stateless server does, or
-# its answer has arrived by then, it is asked once more. The result holds for the whole session.
+# other error, no response, or an invalid result the client tries the handshake. A server that did
+# not answer may only have been slow: if it then rejects the handshake as a stateless server does,
+# or its response has arrived by then, it is asked once more. The result holds for the session.
 
 _COMPLETE: Final = (None, "complete")
 
@@ -428,7 +425,7 @@ async def shake_hands(session: Session) -> bool:
         await session.initialize()
     except RequestError as rejection:
         connection = session.connection
-        # Before the handshake only the answer to `server/discover` can be late.
+        # Before the handshake only the response to `server/discover` can be late.
         has_reason = rejection.code in STATELESS_CODES or connection.counts["late answer"] > 0
         if not has_reason or not supports_stateless(connection.protocol_versions):
             raise
@@ -443,7 +440,7 @@ async def shake_hands(session: Session) -> bool:
 
 
 async def _probe(session: Session) -> _Reply:
-    """Return the answer to `server/discover`, or its error.
+    """Return the response to `server/discover`, or its error.
 
     The timeout is short only if the client can try a handshake after it.
     """
@@ -504,7 +501,7 @@ class Address(NamedTuple):
     """The key of a server in `VersionMemory`; it holds no secret of the URL.
 
     The HTTP client belongs to it, because another one may use a proxy that leads to another server,
-    and so do the client's protocol versions, on which the answer depends. The HTTP client is held
+    and so do the client's protocol versions, on which the response depends. The HTTP client is held
     by a weak reference.
     """
 

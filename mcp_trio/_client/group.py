@@ -382,7 +382,7 @@ class ClientGroup:
         return names
 
     async def _first(self, names: list[str], ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
-        """Return the first answer that is no error; raise the last error if there is none."""
+        """Return the first response that is no error; raise the last error if there is none."""
         *others, last = names
         for name in others:
             try:

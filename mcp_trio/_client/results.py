@@ -194,16 +194,6 @@ class OutputSchemas:
         return self._compiled.get(name)
 
 
-def _converted(content: Any, result_type: type[T]) -> T:
-    """Return structured content, or the value that it wraps, as a value of a type."""
-    try:
-        return msgspec.convert(content, result_type)
-    except msgspec.ValidationError:
-        if not isinstance(content, dict) or [*cast("dict[str, Any]", content)] != ["result"]:
-            raise
-        return msgspec.convert(content["result"], result_type)
-
-
 def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
     """Return the result of the tool `name` as a value of `result_type`.
 
@@ -216,7 +206,16 @@ def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
     """
     try:
         if result.structured_content is not msgspec.UNSET:
-            return _converted(result.structured_content, result_type)
+            content: Any = result.structured_content
+            try:
+                return msgspec.convert(content, result_type)
+            except msgspec.ValidationError:
+                # A server may have wrapped the value in a member `result`.
+                if not isinstance(content, dict) or [*cast("dict[str, Any]", content)] != [
+                    "result"
+                ]:
+                    raise
+                return msgspec.convert(content["result"], result_type)
         texts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         if len(texts) != 1:
             raise msgspec.ValidationError(

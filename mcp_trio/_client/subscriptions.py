@@ -310,26 +310,23 @@ class SubscriptionStream:
     def _receive(self, method: Method, params: Any) -> bool:
         """Handle a notification of the server; return whether the callbacks get it, too."""
         if method.name == ACKNOWLEDGED:
-            return self._acknowledge(params.notifications)
+            if self._is_acknowledged:
+                return False
+            is_resumed = self.acknowledged is not None
+            self._is_acknowledged, self.acknowledged = True, params.notifications
+            for notification in notifications_in(params.notifications):
+                self._on_change(*notification)
+            if is_resumed and not self.for_callbacks:
+                for change in _changes_in(params.notifications):
+                    self._add(attrs.evolve(change, missed=True))
+            self._call.report(None)
+            return is_resumed and self.for_callbacks
         if not self._is_acknowledged:  # the server must not send others before it
             return False
         self._on_change(method.name, params)
         if not self.for_callbacks:
             self._add(Change(_KINDS[method.name], getattr(params, "uri", None)))
         return self.for_callbacks
-
-    def _acknowledge(self, acknowledged: SubscriptionFilter) -> bool:
-        if self._is_acknowledged:
-            return False
-        is_resumed = self.acknowledged is not None
-        self._is_acknowledged, self.acknowledged = True, acknowledged
-        for notification in notifications_in(acknowledged):
-            self._on_change(*notification)
-        if is_resumed and not self.for_callbacks:
-            for change in _changes_in(acknowledged):
-                self._add(attrs.evolve(change, missed=True))
-        self._call.report(None)
-        return is_resumed and self.for_callbacks
 
     def _add(self, change: Change) -> None:
         limit = self._limits.messages.progress_queued_max

@@ -256,7 +256,7 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
         time_ns: When it was recorded, in nanoseconds since the recording began.
         sender: The side that sent it.
         kind: Request, notification, result or error.
-        method: Its method; of an answer that of its request, "" if there is none.
+        method: Its method; of a response that of its request, "" if there is none.
         id: The id of a request.
         body: Its params, result or error as JSON; None for absent params.
         request_index: The index of the request that it answers, cancels or reports on; None if it
@@ -299,7 +299,7 @@ class Conversation:
 
     @cached_property
     def answers(self) -> Mapping[int, RecordedMessage]:
-        """The answers by the indexes of their requests."""
+        """The responses by the indexes of their requests."""
         return {
             each.request_index: each
             for each in self.messages
@@ -395,23 +395,22 @@ class _ConversationBuilder:
             if isinstance(message, Malformed):
                 self.unreadable += 1
             else:
-                self._add_message(record, position, message)
-
-    def _add_message(self, record: Record, position: int, message: Message) -> None:
-        sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
-        added = RecordedMessage(
-            index=len(self.messages),
-            record=record.number,
-            position=position,
-            time_ns=record.time_ns,
-            sender=sender,
-            **self._fields_of(message, sender),
-        )
-        self._track(added)
-        if sender == "server":
-            cause_index = self._cause_of(added, record.lane)
-            added = msgspec.structs.replace(added, cause_index=cause_index)
-        self.messages.append(added)
+                sender: Sender = (
+                    "client" if (record.kind == "in") is (self.role != "client") else "server"
+                )
+                added = RecordedMessage(
+                    index=len(self.messages),
+                    record=record.number,
+                    position=position,
+                    time_ns=record.time_ns,
+                    sender=sender,
+                    **self._fields_of(message, sender),
+                )
+                self._track(added)
+                if sender == "server":
+                    cause_index = self._cause_of(added, record.lane)
+                    added = msgspec.structs.replace(added, cause_index=cause_index)
+                self.messages.append(added)
 
     def _fields_of(self, message: Message, sender: Sender) -> dict[str, Any]:
         """Return the fields of a `RecordedMessage` that depend on the type of the message."""

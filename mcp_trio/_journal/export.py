@@ -47,7 +47,10 @@ def export_jsonld(record: Record, *, with_record: bool = False) -> list[bytes]:
         return []
     write: _Write = _record_document if with_record else _message_document
     try:
-        return [_encode(write(record, message)) for message in _messages(record)]
+        return [
+            json.dumps(write(record, message), separators=(",", ":"), allow_nan=False).encode()
+            for message in _messages(record)
+        ]
     except RecursionError as error:
         raise RecordingError(f"record {record.number}: nested too deep") from error
     except ValueError as error:
@@ -109,7 +112,3 @@ def _property(name: str, context: Mapping[str, Any]) -> str:
 
 def _escape(character: str) -> str:
     return f"%{ord(character):02X}"
-
-
-def _encode(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()

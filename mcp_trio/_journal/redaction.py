@@ -402,20 +402,16 @@ def mask_malformed(data: bytes) -> bytes:
         if match["id"] is not None:
             value = match["value"]
             return match["id"] + (value if _is_id(value, id_) else _PART.sub(mask, value))
-        return _replacement(match)
+        part = match[0]
+        group = match.lastgroup
+        if group == "number":
+            # A leading zero stays, since JSON allows no digit after it.
+            return part[: part.startswith(b"0")] + part[part.startswith(b"0") :].translate(_ONES)
+        if group == "rest":
+            return b"x" * len(part)
+        return _REPLACEMENTS.get(group or "", part)
 
     return _malformed_alike(data, _PART.sub(mask, data))
-
-
-def _replacement(match: re.Match[bytes]) -> bytes:
-    part = match[0]
-    group = match.lastgroup
-    if group == "number":
-        # A leading zero stays, since JSON allows no digit after it.
-        return part[: part.startswith(b"0")] + part[part.startswith(b"0") :].translate(_ONES)
-    if group == "rest":
-        return b"x" * len(part)
-    return _REPLACEMENTS.get(group or "", part)
 
 
 def _is_id(value: bytes, id_: int | str | None) -> bool:
@@ -520,7 +516,11 @@ class _JsonRedactor:
         """Take the next token of the text."""
         what = match.lastindex
         if what == _OPENING:
-            self._enter(match)
+            outer = self._open[-1]
+            zone, start, is_array = outer.take_zone(), match.start(), match[0] == "["
+            inner = _Container(start, zone, zone, is_array, is_array and outer.is_array)
+            inner.is_next_secret = start in self._named
+            self._open.append(inner)
         elif what == _CLOSING:
             self._open.pop()
         elif what == _KEY:
@@ -528,18 +528,15 @@ class _JsonRedactor:
         elif what == _VALUE:
             self._take_text(match)
         else:
-            self._take_number(match)
+            rule = self._open[-1].take_zone().rule
+            if rule is Rule.HIDE:
+                self._replace(match, self._redactor.hide_number(match[0]))
+            elif rule is Rule.SEARCH:
+                self._replace(match, self._redactor.search_number(match[0]))
 
     def text(self) -> str:
         """Return the redacted text, after all tokens."""
         return "".join((*self._pieces, self._text[self._copied :]))
-
-    def _enter(self, match: re.Match[str]) -> None:
-        outer = self._open[-1]
-        zone, start, is_array = outer.take_zone(), match.start(), match[0] == "["
-        inner = _Container(start, zone, zone, is_array, is_array and outer.is_array)
-        inner.is_next_secret = start in self._named
-        self._open.append(inner)
 
     def _take_key(self, match: re.Match[str]) -> None:
         container = self._open[-1]
@@ -578,13 +575,6 @@ class _JsonRedactor:
         else:
             may_name = container.key in NAME_MEMBERS
         return may_name and self._redactor.names.covers(value)
-
-    def _take_number(self, match: re.Match[str]) -> None:
-        rule = self._open[-1].take_zone().rule
-        if rule is Rule.HIDE:
-            self._replace(match, self._redactor.hide_number(match[0]))
-        elif rule is Rule.SEARCH:
-            self._replace(match, self._redactor.search_number(match[0]))
 
     def _put(self, match: re.Match[str], before: str, after: str) -> None:
         if before != after:
@@ -791,7 +781,10 @@ class Redactor:
         if not is_whole_json and not is_json(body):
             return mask_malformed(body)
         if kind in MESSAGE_KINDS and body.startswith(b"["):
-            return self._batch(kind, body)
+            # Each message of a batch by itself, since the zones depend on its method.
+            messages = messages_in(body)
+            redacted = [self._redacted(kind, each) for each in messages]
+            return body if redacted == messages else b"[" + b",".join(redacted) + b"]"
         return self._redacted(kind, body)
 
     def redact_envelope(self, envelope: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -804,12 +797,6 @@ class Redactor:
             self.redact(_ENVELOPE, msgspec.json.encode(envelope))
         )
         return redacted
-
-    def _batch(self, kind: str, data: bytes) -> bytes:
-        """Redact each message of a batch by itself, since the zones depend on its method."""
-        messages = messages_in(data)
-        redacted = [self._redacted(kind, each) for each in messages]
-        return data if redacted == messages else b"[" + b",".join(redacted) + b"]"
 
     def _redacted(self, kind: str, body: bytes) -> bytes:
         self._found = self._known.found_in(body)
@@ -1051,7 +1038,11 @@ def redact_recording(
         if record.kind == "open":
             opened = msgspec.json.decode(body or b"", type=dict[str, Any])
             body = encode_body(opened | {"redaction": redactor.manifest()})
-        written = _with_body(record, body, encoder)
+        encoder.next_number = record.number
+        made = encoder.record(record.kind, body, record.time_ns, embed=record.body is not UNSET)
+        written = msgspec.structs.replace(
+            record, body=made.body, body_base64=made.body_base64, digest=None
+        )
         if record.envelope is not None:
             envelope = redactor.redact_envelope(record.envelope)
             written = msgspec.structs.replace(written, envelope=envelope)
@@ -1063,14 +1054,6 @@ def _redacted(record: Record, redactor: Redactor) -> bytes | None:
     if body is None:
         return None
     return redactor.redact(record.kind, body, is_whole_json=record.body is not UNSET)
-
-
-def _with_body(record: Record, body: bytes | None, encoder: RecordEncoder) -> Record:
-    encoder.next_number = record.number
-    made = encoder.record(record.kind, body, record.time_ns, embed=record.body is not UNSET)
-    return msgspec.structs.replace(
-        record, body=made.body, body_base64=made.body_base64, digest=None
-    )
 
 
 class _Tool(msgspec.Struct, rename="camel"):

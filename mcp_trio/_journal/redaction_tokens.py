@@ -181,7 +181,12 @@ class Tokens:
         self._make_room(len(value))
         # A short value may by chance get itself as a token.
         tries = self._tries(value, shape_of(value))
-        token = next(token for token in tries if token != value and self._is_free(token))
+        # An adopted token may belong to this value.
+        token = next(
+            token
+            for token in tries
+            if token != value and token not in self._made_here and token not in self.by_value
+        )
         self.by_value[value] = token
         self._made_here.add(token)
         self.all.add(token)
@@ -212,10 +217,6 @@ class Tokens:
         return "".join(
             choice[byte % len(choice)] for choice, byte in zip(shape, random_source, strict=True)
         )
-
-    def _is_free(self, token: str) -> bool:
-        """Return whether no value has this token; an adopted one may belong to this value."""
-        return token not in self._made_here and token not in self.by_value
 
 
 def _reads_back(value: str) -> bool:

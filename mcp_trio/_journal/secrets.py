@@ -606,7 +606,12 @@ class KnownSecrets:
         for _, followed, is_token in self._longest_first(text, found):
             edits += _kept(text, followed) if is_token else _edits(text, followed, edits)
         if edits:
-            text = _edited(text, edits)
+            pieces: list[str] = []
+            copied = 0
+            for begin, end, again in sorted(edits):
+                pieces += (text[copied:begin], again)
+                copied = max(copied, end)
+            text = "".join((*pieces, text[copied:]))
         for followed in found:
             if _PART_CHARS_MIN < len(followed.value) == len(followed.token):
                 text = _without_parts(text, followed.value, followed.token)
@@ -722,15 +727,6 @@ def _stands_alone(match: re.Match[str]) -> bool:
 
 def _overlap(span: tuple[int, int], other: _Edit) -> bool:
     return span[0] < other[1] and other[0] < span[1]
-
-
-def _edited(text: str, edits: Iterable[_Edit]) -> str:
-    pieces: list[str] = []
-    copied = 0
-    for begin, end, again in sorted(edits):
-        pieces += (text[copied:begin], again)
-        copied = max(copied, end)
-    return "".join((*pieces, text[copied:]))
 
 
 def _without_parts(text: str, value: str, token: str) -> str:

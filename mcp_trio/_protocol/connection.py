@@ -100,7 +100,6 @@ from mcp_trio._protocol.requests import (
     IncomingTrigger,
     OutgoingRequest,
     OutgoingRequests,
-    RequestId,
     oversized_response_id,
     response_id_of,
 )
@@ -122,6 +121,7 @@ from mcp_trio.errors import (
     RemoteProtocolError,
 )
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
+from mcp_trio.types import RequestId
 
 # The state of a session.
 #
@@ -433,7 +433,11 @@ class Connection:
         try:
             if metadata is None:
                 return self._receive_in_session(message, size_bytes)
-            return self._receive_stateless(message, metadata, size_bytes)
+            peer = self._peer_of(metadata)
+            row = self._receivable(message, peer.protocol_version)
+            self._check_transition(row, SessionTrigger.STATELESS)
+            self._check_capability(row, self.current_capabilities())
+            return self._accept(row, message, size_bytes, peer, metadata)
         except msgspec.MsgspecError as error:
             return self._rejection(message.id, INVALID_PARAMS, f"invalid params: {error}")
         except _Rejected as rejected:
@@ -462,13 +466,6 @@ class Connection:
                 # The error changes nothing, also if the client has initialized before.
                 self.state = state
             raise
-
-    def _receive_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
-        peer = self._peer_of(metadata)
-        row = self._receivable(message, peer.protocol_version)
-        self._check_transition(row, SessionTrigger.STATELESS)
-        self._check_capability(row, self.current_capabilities())
-        return self._accept(row, message, size_bytes, peer, metadata)
 
     def _peer_of(self, metadata: Metadata) -> Peer:
         """Return the sender of a stateless request, whose protocol version is supported."""

@@ -195,17 +195,14 @@ class ReplayBuffer:
     def _forget_surplus(self) -> None:
         while self._kept_events > self._events_max or self._kept_bytes > self._bytes_max:
             if self._closed:
-                self._forget_closed()
+                # The oldest event of the stream that ended first; with its last event the stream.
+                stream, first, *events = self._closed.popleft()
+                if len(events) > 1:
+                    self._closed.appendleft((stream, first + 1, *events[1:]))
+                self._forgot(events[0])
             else:
                 streams = (stream for stream in self._open.values() if stream.events)
                 self._forget_first(min(streams, key=_age))
-
-    def _forget_closed(self) -> None:
-        # The oldest event of the stream that ended first; with its last event the stream.
-        stream, first, *events = self._closed.popleft()
-        if len(events) > 1:
-            self._closed.appendleft((stream, first + 1, *events[1:]))
-        self._forgot(events[0])
 
     def _forget_first(self, stream: _Stream) -> None:
         _, data = stream.events.pop(0)

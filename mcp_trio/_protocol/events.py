@@ -9,8 +9,9 @@ from msgspec import Raw
 from mcp_trio._jsonrpc.messages import ErrorObject, Message
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import Method
-from mcp_trio._protocol.requests import IncomingRequest, OutgoingRequest, RequestId
+from mcp_trio._protocol.requests import IncomingRequest, OutgoingRequest
 from mcp_trio.errors import OutcomeUnknown, RemoteProtocolError
+from mcp_trio.types import RequestId
 
 
 class RequestReceived(msgspec.Struct, gc=False):

@@ -38,7 +38,6 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
 from mcp_trio._protocol.metadata import Metadata, metadata_of
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import (
     HEADER_MISMATCH,
@@ -48,6 +47,7 @@ from mcp_trio.errors import (
     MISSING_CLIENT_CAPABILITY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
+from mcp_trio.types import RequestId
 
 SESSION_ID: Final = "Mcp-Session-Id"
 LAST_EVENT_ID: Final = "Last-Event-ID"
@@ -261,7 +261,15 @@ class Endpoint:
 
     def _in_session(self, http_request: HttpRequest, message: Message | Batch) -> RoutingResult:
         if not self.has_sessions:
-            return self._stateless_only(message)
+            return Rejection(
+                status=400,
+                code=HEADER_MISMATCH,
+                text=f"{PROTOCOL_VERSION} is missing; this server has no sessions"
+                " (see its settings protocol_versions= and workers=),"
+                f" and supports {', '.join(self.protocol_versions)}",
+                id=_id_of(message),
+                data={"supported": [*self.protocol_versions]},
+            )
         if isinstance(message, Request) and message.method == INITIALIZE:
             if http_request.header(SESSION_ID) is not None:
                 text = f"initialize must be sent without {SESSION_ID}"
@@ -272,17 +280,6 @@ class Endpoint:
             return attrs.evolve(session, id=_id_of(message))
         rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
         return rejection or SessionMessage(session[0], message, _request_ids(message))
-
-    def _stateless_only(self, message: Message | Batch) -> Rejection:
-        return Rejection(
-            status=400,
-            code=HEADER_MISMATCH,
-            text=f"{PROTOCOL_VERSION} is missing; this server has no sessions"
-            " (see its settings protocol_versions= and workers=),"
-            f" and supports {', '.join(self.protocol_versions)}",
-            id=_id_of(message),
-            data={"supported": [*self.protocol_versions]},
-        )
 
     # Requests of a session.
 

@@ -1,4 +1,4 @@
-"""Open requests in both directions: their ids, states, time limits and progress.
+"""Open requests in both directions: their ids, states, places, time limits and progress.
 
 Both sides number their requests independently, so there are two tables of requests. Ids keep their
 JSON type: `1` and `"1"` are different requests.
@@ -14,7 +14,7 @@ the caller was cancelled or a time limit was exceeded; a late response is then o
 import enum
 import hashlib
 from collections.abc import Collection, Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 import attrs
 import msgspec
@@ -23,9 +23,10 @@ from mcp_trio import types
 from mcp_trio._jsonrpc.messages import Malformed
 from mcp_trio._protocol.metadata import UNKNOWN_PEER, Peer
 from mcp_trio._protocol.methods import FastEnum, Method
+from mcp_trio._protocol.shares import Queue, Shares, request_shares
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
-
-RequestId: TypeAlias = int | str
+from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 
 class IncomingState(FastEnum):
@@ -223,6 +224,123 @@ class IncomingRequests:
         if not self._open:
             self._open.clear()  # otherwise the empty dict keeps its size in each idle session
         return after is IncomingState.ANSWERED
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """The queue of requests, with its bounds."""
+
+    queue: Queue[IncomingRequest]
+    queued: Shares
+    queued_bytes: Shares
+
+
+@attrs.define
+class Admission:
+    """The places of running handlers, and the queue of requests that wait for one.
+
+    The queue is bounded by count and by bytes, for each client and for all of them. No method
+    waits.
+    """
+
+    limits: Limits
+    _places: Shares = attrs.field(init=False)
+    _waiting: _Waiting | None = attrs.field(default=None, init=False)  # most sessions need none
+
+    def __attrs_post_init__(self) -> None:
+        self._places = request_shares("in_flight_max", self.limits)
+
+    @property
+    def running(self) -> int:
+        """The number of places that are taken."""
+        return self._places.total
+
+    @property
+    def queued(self) -> int:
+        """The number of requests in the queue, and of those that `hold` has counted."""
+        return 0 if self._waiting is None else self._waiting.queued.total
+
+    def may_start(self, request: IncomingRequest) -> bool:
+        """Return whether a request that arrives now may run at once."""
+        if self._waiting is None:
+            return self._places.may_take(request.client)
+        return self._waiting.queue.may_start(request.client)
+
+    def enter(self, request: IncomingRequest) -> None:
+        """Take a place for the handler of a request."""
+        if self._waiting is None:
+            self._places.take(request.client)
+        else:
+            self._waiting.queue.enter(request.client)
+
+    def rejection(self, request: IncomingRequest) -> str | None:
+        """Return why a request cannot be queued, with the setting; None if there is room."""
+        waiting = self._waiting or self._nothing_waiting()
+        exceeded = waiting.queued.exceeded(request.client)
+        if exceeded is not None:
+            return f"too many requests wait{exceeded}"
+        exceeded = waiting.queued_bytes.exceeded(request.client, request.size_bytes)
+        return None if exceeded is None else f"the requests that wait are too large{exceeded}"
+
+    def _nothing_waiting(self) -> _Waiting:
+        return _Waiting(
+            Queue(self._places),
+            request_shares("queued_max", self.limits),
+            request_shares("queued_bytes_max", self.limits),
+        )
+
+    def wait(self, request: IncomingRequest) -> None:
+        """Add a request to the queue; the caller has checked `rejection`."""
+        self.hold(request)
+        assert self._waiting is not None
+        self._waiting.queue.wait(request.client, request)
+
+    def hold(self, request: IncomingRequest) -> None:
+        """Count a request that waits for the response to another one, as one of the queue.
+
+        The caller has checked `rejection`, and calls `release` for it.
+        """
+        waiting = self._waiting = self._waiting or self._nothing_waiting()
+        waiting.queued.take(request.client)
+        waiting.queued_bytes.take(request.client, request.size_bytes)
+
+    def release(self, request: IncomingRequest) -> None:
+        """Count a request no longer that `hold` has counted."""
+        waiting = self._waiting
+        assert waiting is not None
+        waiting.queued.give_back(request.client)
+        waiting.queued_bytes.give_back(request.client, request.size_bytes)
+        if not waiting.queued.total:
+            self._waiting = None
+
+    def leave(self, request: IncomingRequest) -> IncomingRequest | None:
+        """Give back the place of the handler of a request.
+
+        Returns:
+            The request that may run now. It is no longer in the queue; call `enter` for it.
+        """
+        if self._waiting is None:
+            self._places.give_back(request.client)
+            return None
+        following = self._waiting.queue.leave(request.client)
+        if following is not None:
+            self.release(following)
+        return following
+
+    def withdraw(self, request: IncomingRequest) -> bool:
+        """Remove a cancelled request from the queue; return whether it was there."""
+        waiting = self._waiting
+        if waiting is None or not waiting.queue.withdraw(request.client, request):
+            return False
+        self.release(request)
+        return True
+
+    def withdraw_all(self) -> list[IncomingRequest]:
+        """Empty the queue at the end of the session; return the requests, which never run."""
+        requests = [] if self._waiting is None else self._waiting.queue.withdraw_all()
+        for request in requests:
+            self.release(request)
+        return requests
 
 
 # Sent requests.

@@ -132,16 +132,15 @@ class BridgeHttpSession:
             finally:
                 exit_status = exit_status_of(server)
         except ConnectionLost as loss:  # the connection could not be opened
-            self._fail(first, journal, str(loss))
+            for encoded in first:
+                assert isinstance(encoded, bytes)
+                asked = [
+                    each for each in journal.record("in", encoded) if isinstance(each, Request)
+                ]
+                fail_requests(self.clients, journal, [each.id for each in asked], str(loss))
         finally:
             journal.shut(self.application.cause)
             journal.close(exit_status)
-
-    def _fail(self, first: Sequence[Received], journal: MessageJournal, why: str) -> None:
-        for encoded in first:
-            assert isinstance(encoded, bytes)
-            asked = [each for each in journal.record("in", encoded) if isinstance(each, Request)]
-            fail_requests(self.clients, journal, [each.id for each in asked], why)
 
 
 @attrs.define(kw_only=True, eq=False)

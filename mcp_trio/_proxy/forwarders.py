@@ -63,13 +63,13 @@ from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import INVALID_REQUEST, METHOD_NOT_FOUND, SERVER_BUSY, ConnectionLost
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 logger = logging.getLogger("mcp_trio")
 
 ENDED: Final = 0
 LOST: Final = 1
 
-Id = int | str
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -105,7 +105,7 @@ class ConnectionForwarder:
     has_begun: bool = attrs.field(default=False, init=False)
     closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _open: dict[Id, str] = attrs.field(factory=dict[Id, str], init=False)
+    _open: dict[RequestId, str] = attrs.field(factory=dict[RequestId, str], init=False)
     _settled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
@@ -122,7 +122,7 @@ class ConnectionForwarder:
                 async with trio.open_nursery() as nursery:
                     if parent_pid is not None:
                         nursery.start_soon(self._watch_parent, parent_pid)
-                    nursery.start_soon(self._pass_answers)
+                    nursery.start_soon(self._pass_responses)
                     if await self._pass_requests():
                         status = ENDED
                         with trio.move_on_after(self.limits.shutdown.drain_seconds):
@@ -200,17 +200,17 @@ class ConnectionForwarder:
         if message.is_request and message.id is not None:
             await self._answer(message.id, message.code, message.message)
 
-    async def _pass_answers(self) -> None:
+    async def _pass_responses(self) -> None:
         try:
             with suppress(*_GONE):
                 while received := await self.server.receive():
                     for item in received:
-                        await self._pass_answer(item)
+                        await self._pass_response(item)
         except ConnectionLost as loss:
             self._lose(loss)
         self.shut("lost")
 
-    async def _pass_answer(self, item: Received) -> None:
+    async def _pass_response(self, item: Received) -> None:
         if isinstance(item, Lost):
             await self._fail(item.id, str(item.error))
         elif isinstance(item, Oversized):
@@ -225,17 +225,17 @@ class ConnectionForwarder:
                     self._forget_request(message.id)
 
     async def _drop(self, item: Oversized) -> None:
-        """Fail the request whose answer is too large to be forwarded."""
+        """Fail the request whose response is too large to be forwarded."""
         text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         request_id = oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
             await self._fail(request_id, text)
 
-    async def _fail(self, request_id: Id, why: str) -> None:
+    async def _fail(self, request_id: RequestId, why: str) -> None:
         await self._answer(request_id, SERVER_BUSY, why)
         self._forget_request(request_id)
 
-    async def _answer(self, request_id: Id, code: int, text: str) -> None:
+    async def _answer(self, request_id: RequestId, code: int, text: str) -> None:
         """Answer a request with an error of the proxy."""
         await self._send(self.journal.answer(request_id, code, text))
 
@@ -244,13 +244,13 @@ class ConnectionForwarder:
         async with self._send_lock:
             await send_if_text(self.client, encoded)
 
-    def _forget_request(self, request_id: Id | None) -> None:
+    def _forget_request(self, request_id: RequestId | None) -> None:
         if request_id is not None:
             self._open.pop(request_id, None)
         self._settled.unpark_all()
 
     @property
-    def _waiting(self) -> list[Id]:
+    def _waiting(self) -> list[RequestId]:
         """The ids of the open requests that are no subscriptions."""
         return [request_id for request_id, method in self._open.items() if method != LISTEN]
 
@@ -288,19 +288,14 @@ class HttpForwarder(ConnectionForwarder):
             self._note(request)
             await self.server.send([encoded])
             if request.method == INITIALIZE:
-                await self._session_begun(request.id)
-
-    async def _session_begun(self, request_id: Id) -> None:
-        """Wait for the answer to `initialize`, which has the session id for the next messages."""
-        with trio.move_on_after(self.limits.requests.initialize_seconds):
-            while request_id in self._open:
-                await self._settled.park()
+                # The response to `initialize` has the session id for the next messages.
+                with trio.move_on_after(self.limits.requests.initialize_seconds):
+                    while request.id in self._open:
+                        await self._settled.park()
 
     async def _drop(self, item: Oversized) -> None:
         """Do nothing: the channel reports the request as lost."""
 
-
-_Id = int | str
 
 # Decides how streams behave if the negotiated protocol version is unknown.
 _FALLBACK_VERSION: Final = next(
@@ -352,7 +347,7 @@ class UpstreamConnection:
     limits: Limits
     is_stateless: bool
     _received: deque[Received] = attrs.field(factory=deque[Received], init=False)
-    _open: dict[_Id, Request] = attrs.field(factory=dict[_Id, Request], init=False)
+    _open: dict[RequestId, Request] = attrs.field(factory=dict[RequestId, Request], init=False)
     _why: str = attrs.field(default="the proxy has stopped the server", init=False)
     _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
@@ -365,7 +360,7 @@ class UpstreamConnection:
         self._received.extend(first)
         try:
             async with trio.open_nursery() as nursery:
-                for pass_all in (self._pass_answers, self._pass_requests):
+                for pass_all in (self._pass_responses, self._pass_requests):
                     nursery.start_soon(self._while_there, pass_all, nursery.cancel_scope)
         finally:
             while self._received:
@@ -415,7 +410,7 @@ class UpstreamConnection:
         del params["_meta"]["progressToken"]
         return encode_request(request.id, request.method, params)
 
-    def _asked_with(self, token: _Id) -> _Id | None:
+    def _asked_with(self, token: RequestId) -> RequestId | None:
         """Return the id of the open request with this progress token."""
         named = (each.id for each in self._open.values() if token_of(each.params) == token)
         return next(named, None)
@@ -431,14 +426,14 @@ class UpstreamConnection:
         if stall.cancelled_caught:
             raise ConnectionLost(f"the server has read nothing for {seconds} seconds")
 
-    async def _pass_answers(self) -> None:
+    async def _pass_responses(self) -> None:
         while items := await self.server.receive():
             for item in items:
                 if isinstance(item, Oversized):
                     self._drop(item)
                 else:
                     assert isinstance(item, bytes)
-                    await self._pass_answer(item)
+                    await self._pass_response(item)
         raise ConnectionLost(_CONNECTION_CLOSED)
 
     def _drop(self, item: Oversized) -> None:
@@ -447,51 +442,45 @@ class UpstreamConnection:
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
         self._fail(oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), waiting), text)
 
-    def _fail(self, request_id: _Id | None, why: str) -> None:
+    def _fail(self, request_id: RequestId | None, why: str) -> None:
         request = self._forget(request_id)
         if request is not None:
             fail_requests(self.clients, self.journal, (request.id,), why)
 
-    async def _pass_answer(self, line: bytes) -> None:
+    async def _pass_response(self, line: bytes) -> None:
         messages = self.journal.record("out", line)
         self.journal.flush()
         parts = [line] if len(messages) == 1 else messages_in(line)
         for message, part in zip(messages, parts, strict=True):
             if isinstance(message, Request) and self.is_stateless:
-                await self._reject(message)
+                text = "a stateless client takes no requests"
+                answer = self.journal.answer(message.id, METHOD_NOT_FOUND, text)
+                self.journal.record("in", answer)
+                self.journal.flush()
+                await self._send(answer)
             elif isinstance(message, Malformed):
                 self._fail(response_id_of(message), f"an answer that is {message.message}")
             else:
                 self.clients.send_nowait([self._addressed(message, part)])
 
-    async def _reject(self, request: Request) -> None:
-        text = "a stateless client takes no requests"
-        answer = self.journal.answer(request.id, METHOD_NOT_FOUND, text)
-        self.journal.record("in", answer)
-        self.journal.flush()
-        await self._send(answer)
-
     def _addressed(self, message: Message, encoded: bytes) -> RelatedMessage:
         if isinstance(message, Response | ErrorResponse):
             request = self._forget(message.id)
-            if request is not None and request.method == INITIALIZE:
-                self._agree(message)
+            is_handshake = request is not None and request.method == INITIALIZE
+            if is_handshake and isinstance(message, Response):
+                version = agreed_version(message.result) or ""
+                self.negotiated_version.protocol_version = PROTOCOL_VERSIONS.get(
+                    version, _FALLBACK_VERSION
+                )
+                self.negotiated_version.negotiated.set()
             return RelatedMessage(encoded, message.id, is_answer=True)
         assert isinstance(message, Request | Notification)
         return RelatedMessage(encoded, self._about(message))
 
-    def _forget(self, request_id: _Id | None) -> Request | None:
+    def _forget(self, request_id: RequestId | None) -> Request | None:
         return None if request_id is None else self._open.pop(request_id, None)
 
-    def _agree(self, answer: Response | ErrorResponse) -> None:
-        if isinstance(answer, Response):
-            version = agreed_version(answer.result) or ""
-            self.negotiated_version.protocol_version = PROTOCOL_VERSIONS.get(
-                version, _FALLBACK_VERSION
-            )
-            self.negotiated_version.negotiated.set()
-
-    def _about(self, message: Request | Notification) -> _Id | None:
+    def _about(self, message: Request | Notification) -> RequestId | None:
         subscription = subscription_of(message.params)
         if subscription is not None:
             return subscription
@@ -503,7 +492,7 @@ class UpstreamConnection:
 
 
 def fail_requests(
-    clients: Clients, journal: MessageJournal, requests: Iterable[_Id], why: str
+    clients: Clients, journal: MessageJournal, requests: Iterable[RequestId], why: str
 ) -> None:
     """Answer requests with an error of the proxy."""
     for request_id in requests:

@@ -8,7 +8,7 @@ Clients and server should not be able to notice the proxy, except for its addres
 - Statuses and bodies are forwarded unchanged. Each piece of a stream is forwarded when it arrives,
   after the records of the events that it completes. Other bodies are buffered until they are
   complete, or `limits.messages.bytes_max` long.
-- When a client disconnects, its request to the server is cancelled. When an answer breaks off, the
+- When a client disconnects, its request to the server is cancelled. When a response breaks off, the
   client's answer breaks off. A server that does not answer becomes a 502 that says so.
 - Only messages are recorded: no headers except the ids of sessions and events, no credentials, and
   no bodies that are not MCP. An exchange that is not a message with a plain answer leaves a mark
@@ -207,7 +207,10 @@ class OpenRecordings:
         Raises:
             RecordingError: A new recording cannot be created.
         """
-        names = _names_of(messages)
+        requests = [each for each in messages if isinstance(each, Request)]
+        tokens = (token_of(each.params) for each in requests)
+        ids: list[_Name] = [("id", each.id) for each in requests]
+        names = [*ids, *(("token", token) for token in tokens if token is not None)]
         recording = self._found(key, messages, names)
         try:
             with recording.holding(names):
@@ -230,20 +233,17 @@ class OpenRecordings:
         has_place = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
         if is_opening and key is None and has_place and not self._gives_no_ids:
             return self._begun()
-        return self._in_common(names)
-
-    def _begun(self) -> OpenRecording:
-        recording = OpenRecording(self.start())
-        self._new.add(recording)
-        return recording
-
-    def _in_common(self, names: Collection[_Name]) -> OpenRecording:
         fitting = (each for each in self._common if each.has_room_for(names))
         found = next(fitting, None)
         if found is None and len(self._common) < self.limits.http.streams_max:
             found = OpenRecording(self.start(), is_common=True)
             self._common.append(found)
         return found or self._common[-1]
+
+    def _begun(self) -> OpenRecording:
+        recording = OpenRecording(self.start())
+        self._new.add(recording)
+        return recording
 
     def name(self, recording: OpenRecording, key: str) -> OpenRecording:
         """Give a new session its key; return the recording of that session."""
@@ -305,13 +305,6 @@ class OpenRecordings:
         return (*self._sessions.values(), *self._common, *self._new)
 
 
-def _names_of(messages: Sequence[Message]) -> Collection[_Name]:
-    requests = [each for each in messages if isinstance(each, Request)]
-    tokens = (token_of(each.params) for each in requests)
-    ids: list[_Name] = [("id", each.id) for each in requests]
-    return [*ids, *(("token", token) for token in tokens if token is not None)]
-
-
 # Exchanges ----------------------------------------------------------------------------------------
 
 
@@ -359,27 +352,24 @@ class ProxiedExchange:
         self._open = {each.id: each for each in self.messages if isinstance(each, Request)}
 
     async def run(self) -> None:
-        """Forward the request and its answer, until one of both sides disconnects."""
+        """Forward the request and its response, until one of both sides disconnects."""
         if self.messages:
             self.recording.journal.counts["in_bytes"] += len(self.body)
             self.recording.journal.record("in", self.body, messages=self.messages)
             self.recording.journal.flush()
         try:
             if not await until_gone(self.exchange, self._pass):
-                self._note_gone()
+                # A client that disconnects cancels its stateless requests.
+                journal = self.recording.journal
+                self._note(error="the client went away")
+                for request in self._open.values():
+                    if protocol_version_of(request.params) is not None:
+                        params = {"requestId": request.id, "reason": "the client went away"}
+                        journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
+                journal.flush()
         finally:
             if self._own is not None:
                 self.recordings.end(self._own)
-
-    def _note_gone(self) -> None:
-        """Record that the client disconnected, which cancels its stateless requests."""
-        journal = self.recording.journal
-        self._note(error="the client went away")
-        for request in self._open.values():
-            if protocol_version_of(request.params) is not None:
-                params = {"requestId": request.id, "reason": "the client went away"}
-                journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
-        journal.flush()
 
     async def _pass(self) -> None:
         try:
@@ -388,7 +378,7 @@ class ProxiedExchange:
             await self._reject(str(self.link.loss_from(error)))
             return
         try:
-            await self._pass_answer(response)
+            await self._pass_response(response)
         finally:
             await response.aclose()
 
@@ -417,7 +407,7 @@ class ProxiedExchange:
         self._note(status=_BAD_GATEWAY, error=why)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
-    async def _pass_answer(self, response: httpx2.Response) -> None:
+    async def _pass_response(self, response: httpx2.Response) -> None:
         try:
             fields = self._fields(response)
         except ValueError as error:
@@ -431,7 +421,7 @@ class ProxiedExchange:
             await self._break_off(str(self.link.loss_from(error)))
 
     def _fields(self, response: httpx2.Response) -> Headers:
-        """Return the headers for the client; raise `ValueError` if the answer is not valid."""
+        """Return the headers for the client; raise `ValueError` if the response is not valid."""
         if response.status_code not in _STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
         fields = response_headers(response)
@@ -443,14 +433,14 @@ class ProxiedExchange:
         return value if url is None else url.raw_path.decode()
 
     async def _break_off(self, why: str) -> None:
-        """Leave an answer that has begun without its end, so that the client sees the failure."""
+        """Leave a response that has begun without its end, so that the client sees the failure."""
         if self._has_begun:
             self._note(error=why)
         else:
             await self._reject(why)
 
     def _follow_session(self, response: httpx2.Response) -> None:
-        """Begin or end a session as the headers of an answer say."""
+        """Begin or end a session as the headers of a response say."""
         request, session_id = self.exchange.request, response.headers.get(SESSION_ID)
         is_over = response.status_code == _NOT_FOUND or (
             request.method == "DELETE" and response.is_success
@@ -458,11 +448,12 @@ class ProxiedExchange:
         if request.header(SESSION_ID) is not None:
             if is_over:
                 self.recordings.end(self.recording)
-        elif session_id is not None and response.is_success and self._awaits_initialize():
+        elif (
+            session_id is not None
+            and response.is_success
+            and any(request.method == INITIALIZE for request in self._open.values())
+        ):
             self.recording = self.recordings.name(self.recording, session_id)
-
-    def _awaits_initialize(self) -> bool:
-        return any(request.method == INITIALIZE for request in self._open.values())
 
     def _note(self, **facts: Any) -> None:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
@@ -516,7 +507,14 @@ class ProxiedExchange:
         return bool(self.messages) and _type_of(response) == JSON and not content_encoding(response)
 
     async def _pass_stream(self, response: httpx2.Response, fields: Headers) -> None:
-        self._note_stream(response)
+        # A stream that does more than answer a request is marked.
+        request = self.exchange.request
+        last_id = request.header(LAST_EVENT_ID)
+        facts = {} if last_id is None else {"last_event_id": last_id}
+        if content_encoding(response):
+            facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
+        if facts or request.method != "POST":
+            self._note(status=response.status_code, **facts)
         parser = EventParser(data_bytes_max=self.limits.messages.bytes_max)
         is_plain = not content_encoding(response)
         self._has_begun = True
@@ -533,25 +531,12 @@ class ProxiedExchange:
             if isinstance(event, Event) and event.name == "endpoint" and self._own is None:
                 piece = self._begin_sse_session(event, piece)
             elif self.is_endpoint or self._own is not None:
-                self._record_event(event)
+                if isinstance(event, Oversized):
+                    self.recording.journal.record_oversized("out", event)
+                elif event.data and event.name == "message" and not self._is_repeated(event):
+                    self._record_message(event.data)
         self.recording.journal.flush()
         return piece
-
-    def _note_stream(self, response: httpx2.Response) -> None:
-        """Mark a stream that does more than answer a request."""
-        request = self.exchange.request
-        last_id = request.header(LAST_EVENT_ID)
-        facts = {} if last_id is None else {"last_event_id": last_id}
-        if content_encoding(response):
-            facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
-        if facts or request.method != "POST":
-            self._note(status=response.status_code, **facts)
-
-    def _record_event(self, event: Event | Oversized) -> None:
-        if isinstance(event, Oversized):
-            self.recording.journal.record_oversized("out", event)
-        elif event.data and event.name == "message" and not self._is_repeated(event):
-            self._record_message(event.data)
 
     def _is_repeated(self, event: Event) -> bool:
         """Return whether an event is sent again to a client that resumes a stream."""

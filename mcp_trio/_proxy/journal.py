@@ -37,7 +37,7 @@ _NOTHING: Final = Raw(b"null")
 
 @attrs.define(eq=False)
 class Handshake:
-    """An observer of the forwarded messages that finds the answer to the latest `initialize`."""
+    """An observer of the forwarded messages that finds the response to the latest `initialize`."""
 
     _request: Request | None = attrs.field(default=None, init=False)
 
@@ -47,7 +47,7 @@ class Handshake:
             self._request = message
 
     def to_client(self, message: Message) -> Mapping[str, Raw] | None:
-        """Observe a message of the server; return what an answer to `initialize` negotiates."""
+        """Observe a message of the server; return what a response to `initialize` negotiates."""
         request = self._request
         if request is None or not isinstance(message, Response | ErrorResponse):
             return None
@@ -209,7 +209,11 @@ class MessageJournal:
         self.counts["malformed"] += not is_accepted
         self.record_part(direction, data, envelope=envelope, embed=is_accepted)
         for message in messages:
-            self._look_at(direction, message)
+            if direction == "in":
+                self._handshake.to_server(message)
+            elif facts := self._handshake.to_client(message):
+                self.is_negotiated = True
+                self.mark("negotiated", facts)
         return messages
 
     def record_part(
@@ -229,7 +233,7 @@ class MessageJournal:
         self.record_part(direction, message.prefix, envelope={"discarded": message.size})
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
-        """Record that the proxy answers a request with an error; return the answer to send."""
+        """Record that the proxy answers a request with an error; return the response to send."""
         self.mark(LOST_MARK, {"id": request_id, "error": text})
         return encode_error(request_id, code, text)
 
@@ -259,13 +263,6 @@ class MessageJournal:
             ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
             self.mark("exited", ending)
         self.recorder.end_session(dict(self.counts), channel=self.channel)
-
-    def _look_at(self, direction: Direction, message: Message) -> None:
-        if direction == "in":
-            self._handshake.to_server(message)
-        elif facts := self._handshake.to_client(message):
-            self.is_negotiated = True
-            self.mark("negotiated", facts)
 
 
 @attrs.define(kw_only=True, eq=False)

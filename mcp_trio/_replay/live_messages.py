@@ -35,10 +35,11 @@ from mcp_trio._jsonrpc.messages import (
     encode_response,
     malformed,
 )
-from mcp_trio._protocol.requests import RequestId, oversized_response_id, response_id_of
+from mcp_trio._protocol.requests import oversized_response_id, response_id_of
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import INVALID_REQUEST, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 # A peer that leaves more messages than this unread is not read from either.
 _UNSENT_MAX: Final = 1024

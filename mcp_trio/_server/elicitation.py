@@ -30,7 +30,7 @@ from typing import (
     cast,
     overload,
 )
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import attrs
 import msgspec
@@ -653,13 +653,11 @@ def _with_elicitation_id(
         return question
     if not handling.request.peer.protocol_version.has_elicitation_ids:
         return attrs.evolve(question, elicitation_id=None)
-    elicitation_id = question.elicitation_id or _random_id(handling)
+    elicitation_id = question.elicitation_id or str(
+        uuid.UUID(int=randomness(handling).getrandbits(_UUID_BITS), version=4)
+    )
     served.elicitations.begin(elicitation_id)
     return attrs.evolve(question, elicitation_id=elicitation_id)
-
-
-def _random_id(handling: Handling) -> str:
-    return str(uuid.UUID(int=randomness(handling).getrandbits(_UUID_BITS), version=4))
 
 
 def _check_url(url: str) -> None:
@@ -678,7 +676,8 @@ def _check_url(url: str) -> None:
         raise LocalProtocolError(
             "a URL for a user needs https; http is for the loopback interface only"
         )
-    if _has_secret(parts):
+    named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
+    if "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named):
         raise LocalProtocolError("a URL for a user must not contain credentials")
 
 
@@ -687,11 +686,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _has_secret(parts: SplitResult) -> bool:
-    named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
-    return "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named)
 
 
 def url_elicitation_params(

@@ -31,7 +31,6 @@ from mcp_trio._protocol.http_requests import (
     SessionMessage,
     StatelessMessage,
 )
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
@@ -41,9 +40,9 @@ from mcp_trio._session.leader_followers import FirstStep, lead_all
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
 from mcp_trio._transports.http_response import (
-    AnswerStream,
     BodyTooLargeError,
     Exchange,
+    ResponseStream,
     StreamSender,
     TooManyBodiesError,
     carried,
@@ -52,6 +51,7 @@ from mcp_trio._transports.http_response import (
 from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
 from mcp_trio._transports.websocket import Upgrade, Upgraded, accept_websocket
 from mcp_trio.errors import SERVER_BUSY
+from mcp_trio.types import RequestId
 
 
 class RejectedError(Exception):
@@ -179,7 +179,7 @@ class McpEndpoint:
     # Sessions.
 
     async def open(self, asked: Question, opening: OpenSession, body: bytes) -> None:
-        """Open a session; the answer to `initialize` carries its id in `Mcp-Session-Id`."""
+        """Open a session; the response to `initialize` carries its id in `Mcp-Session-Id`."""
         begun = begun_session(self.runtime, asked, opening.request.id)
         is_told = False
         try:
@@ -228,7 +228,7 @@ class McpEndpoint:
         self,
         asked: Question,
         begun: HttpSession,
-        stream: AnswerStream,
+        stream: ResponseStream,
         request_id: RequestId | None = None,
         steps: list[FirstStep] | None = None,
     ) -> bool:
@@ -269,7 +269,7 @@ class McpEndpoint:
         self,
         asked: Question,
         begun: HttpSession,
-        stream: AnswerStream,
+        stream: ResponseStream,
         why_unanswered: Callable[[], Rejection | None] = lambda: None,
     ) -> StreamSender:
         channel, primes = begun.channel, begun.primes_streams
@@ -349,7 +349,7 @@ def _busy(status: int, text: str, request_id: RequestId | None = None) -> Reject
     return Rejection(status=status, code=SERVER_BUSY, text=text, id=request_id, headers=headers)
 
 
-def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerStream:
+def _listened_to(channel: SessionChannel, last_event_id: str | None) -> ResponseStream:
     """Return the stream that a GET asks for.
 
     Only a GET with `Last-Event-ID` takes over a stream that another connection carries.
@@ -462,7 +462,7 @@ class SseEndpoints:
             begun.channel.finish()
 
     async def respond_post(self, asked: Question) -> None:
-        """Deliver a posted message to its session; the stream carries the answer.
+        """Deliver a posted message to its session; the stream carries the response.
 
         Raises:
             RejectedError: The message is rejected.
@@ -470,7 +470,11 @@ class SseEndpoints:
         """
         only(asked, "POST")
         body = await asked.body()
-        begun = self._session(asked)
+        session_id = parse_qs(asked.request.query).get("session_id", [""])[0]
+        known = self.runtime.sessions.known(session_id, transport="sse")
+        if known is None or known.principal != asked.request.principal:
+            raise RejectedError(Rejection(status=404, text="there is no such session"))
+        begun = self.runtime.sessions.used(session_id)
         message = self.runtime.endpoint.decoder.decode(body)
         if isinstance(message, Malformed):
             rejection = Rejection(
@@ -479,13 +483,6 @@ class SseEndpoints:
             raise RejectedError(rejection)
         begun.channel.deliver(body, message)
         await asked.answer(202)
-
-    def _session(self, asked: Question) -> HttpSession:
-        session_id = parse_qs(asked.request.query).get("session_id", [""])[0]
-        known = self.runtime.sessions.known(session_id, transport="sse")
-        if known is None or known.principal != asked.request.principal:
-            raise RejectedError(Rejection(status=404, text="there is no such session"))
-        return self.runtime.sessions.used(session_id)
 
 
 # WebSocket --------------------------------------------------------------------------------------

@@ -122,7 +122,9 @@ class EffectTransport(_Transport):
         return library.Response(
             response.status,
             headers=response.headers,
-            content=_decoded_body(response.body),
+            content=response.body.encode()
+            if isinstance(response.body, str)
+            else base64.b64decode(response.body.base64),
             request=request,
         )
 
@@ -268,7 +270,3 @@ def _encoded_body(body: bytes) -> str | Base64Body:
         return body.decode()
     except UnicodeDecodeError:
         return Base64Body(base64.b64encode(body).decode())
-
-
-def _decoded_body(body: str | Base64Body) -> bytes:
-    return body.encode() if isinstance(body, str) else base64.b64decode(body.base64)

@@ -119,23 +119,19 @@ class Workers:
     def _hold(self, signals: socket.socket) -> int:
         while True:
             for slot in self._slots:
-                self._update(slot)
+                if slot.process is None:
+                    if time.monotonic() >= slot.changed_at:
+                        self._begin(slot)
+                elif slot.process.exitcode is not None:
+                    self._replace(slot, slot.process)
+                elif slot.report_pipe is not None and not slot.is_serving:
+                    slot.is_serving = _has_reported(slot.report_pipe)
             if not self._have_served and all(slot.is_serving for slot in self._slots):
                 self._have_served = True
                 self.serving()
             number = self._next_signal(signals, self._next_change())
             if number is not None:
                 return number
-
-    def _update(self, slot: _WorkerSlot) -> None:
-        """Start, replace or poll the worker of one slot, as its state requires."""
-        if slot.process is None:
-            if time.monotonic() >= slot.changed_at:
-                self._begin(slot)
-        elif slot.process.exitcode is not None:
-            self._replace(slot, slot.process)
-        elif slot.report_pipe is not None and not slot.is_serving:
-            slot.is_serving = _has_reported(slot.report_pipe)
 
     def _begin(self, slot: _WorkerSlot) -> None:
         slot.report_pipe, pipe = get_context("fork").Pipe(duplex=False)
@@ -573,7 +569,14 @@ def _run_workers(
         url = address.url(sockets[0].getsockname()[1], app.path)
 
         def work(serving: Callable[[], None]) -> None:
-            _become_worker(server)
+            # A worker serves stateless requests only, and suspends no handler until its client's
+            # next request: that request may arrive at another worker.
+            server.protocol_versions = [
+                name for name in server.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
+            ]
+            server.limits = attrs.evolve(
+                server.limits, requests=attrs.evolve(server.limits.requests, suspended_max=0)
+            )
             wait = partial(wait_parent_death, parent_pid=parent_pid, limits=server.limits)
 
             def report_serving(_url: str) -> None:
@@ -613,20 +616,6 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
     for text, applies in rejections.items():
         if applies:
             raise ValueError(text)
-
-
-def _become_worker(server: "Server") -> None:
-    """Serve stateless requests only, and suspend no handler until its client's next request.
-
-    A later request of a client may arrive at another worker, which knows no session or handler of
-    this one.
-    """
-    server.protocol_versions = [
-        name for name in server.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
-    ]
-    server.limits = attrs.evolve(
-        server.limits, requests=attrs.evolve(server.limits.requests, suspended_max=0)
-    )
 
 
 async def _serve_on(

@@ -373,18 +373,15 @@ class Runtime:
             beside.start_soon(self._handshake_timeouts.run)
             async with open_shielded_pool(self.close) as self.pool:
                 try:
-                    self._begin_stateless(beside)
+                    if self.endpoint.is_stateless:
+                        self._stateless = self._start(self.stateless)
+                        beside.start_soon(self._keep_stateless, self._stateless)
                     task_status.started(self)
                     await self._closing.wait()
                 finally:
                     self.close()
                     self._shut_all()
             beside.cancel_scope.cancel()
-
-    def _begin_stateless(self, beside: trio.Nursery) -> None:
-        if self.endpoint.is_stateless:
-            self._stateless = self._start(self.stateless)
-            beside.start_soon(self._keep_stateless, self._stateless)
 
     def _shut_all(self) -> None:
         """Start to close all sessions, each in bounded time."""

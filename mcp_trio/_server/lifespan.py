@@ -23,7 +23,7 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from random import Random
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 import trio
@@ -36,7 +36,6 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
-from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.locks import NO_RESULT
 from mcp_trio._session.effects import Effect, begin, is_cancelled_now, recorded_outcome
 from mcp_trio._session.handlers import lane_of_caller
@@ -47,6 +46,9 @@ from mcp_trio._session.recorded_errors import encoded_error
 from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio.limits import Limits
+
+if TYPE_CHECKING:
+    from mcp_trio._server.handlers import ServedSession
 
 logger = logging.getLogger("mcp_trio")
 
@@ -172,7 +174,7 @@ class LifespanRun:
 
     make: MakeLifespan
     sequencer: Sequencer
-    served: ServedSession
+    served: "ServedSession"
     watch: UntrackedCallWatch | None = None
     lane: Lane = attrs.field(init=False)
     memory: Memory | None = attrs.field(default=None, init=False)

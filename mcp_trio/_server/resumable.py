@@ -146,7 +146,7 @@ class SealedRounds:
         }
         text = None
         if result.request_state is not None:
-            pending = {key: _asked_by_result(it.method) for key, it in requests.items()}
+            pending = {key: StepId("", 0, it.method, "") for key, it in requests.items()}
             after = msgspec.structs.replace(
                 state, round=state.round + 1, text=result.request_state, pending=pending
             )
@@ -325,10 +325,6 @@ def _round(
     return types.InputRequiredResult(
         result_type=INPUT_REQUIRED, input_requests=requests or None, request_state=request_state
     )
-
-
-def _asked_by_result(method: str) -> StepId:
-    return StepId("", 0, method, "")
 
 
 def _answers(

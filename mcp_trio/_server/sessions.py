@@ -30,7 +30,7 @@ from mcp_trio._recorder.writer import (
     begin_session,
     options_of,
 )
-from mcp_trio._server.effect_results import EffectResults
+from mcp_trio._server.effects import EffectResults
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.lifespan import (
     EnteredLifespan,

@@ -30,7 +30,6 @@ from msgspec.structs import replace
 
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import Lane, drive_in
@@ -42,6 +41,7 @@ from mcp_trio.types import (
     EmptyParams,
     ListenParams,
     ListenResult,
+    RequestId,
     ResourceUpdatedParams,
     ServerCapabilities,
     SubscriptionFilter,
@@ -154,7 +154,12 @@ class ChangeListener(ABC):
         await self.session.send_queue.ready(lane)
         choice = self._choose(lane)
         if choice is not None and choice != END:
-            await self._send(choice, lane)
+            method, uri, count = choice
+            while self._counts.get((method, uri), 0) < count:  # The replay is behind the recording.
+                await self._wakeup.wait()
+            if self._counts[method, uri] == count:
+                del self._pending[method, uri]
+            self.session.send_queue.post_now(self.encode(method, uri), lane, about=self.request_id)
         return bool(choice == END)
 
     def _is_in_own_thread(self) -> bool:
@@ -187,14 +192,6 @@ class ChangeListener(ABC):
             return choice
         recorded = self.session.sequencer.marked(CHOICE, choice, lane)
         return choice if recorded == END else recorded
-
-    async def _send(self, choice: Any, lane: Lane | None) -> None:
-        method, uri, count = choice
-        while self._counts.get((method, uri), 0) < count:  # The replay is behind the recording.
-            await self._wakeup.wait()
-        if self._counts[method, uri] == count:
-            del self._pending[method, uri]
-        self.session.send_queue.post_now(self.encode(method, uri), lane, about=self.request_id)
 
 
 @attrs.define(eq=False)

@@ -220,7 +220,13 @@ async def run_in_thread(
     call = functools.partial(_call, handler, keywords, bridge)
     lane = lane_in(bridge.sequencer)
     if lane is None and not bridge.sequencer.replays:
-        return await _run_unrecorded(call, bridge, limiter)
+        any_limiter: Any = limiter  # Trio accepts every object with the two methods.
+        try:
+            return await trio.to_thread.run_sync(
+                call, abandon_on_cancel=True, limiter=any_limiter, thread_name=bridge.name
+            )
+        finally:
+            await bridge.abandon()
     thread = _RecordedThread(call, bridge, lane, None if bridge.sequencer.replays else limiter)
     if lane is not None:
         await thread.acquire(lane)
@@ -230,18 +236,6 @@ async def run_in_thread(
         return await thread.run_sync()
     finally:
         LANE.reset(outer)
-
-
-async def _run_unrecorded(
-    call: Callable[[], Result], bridge: ThreadBridge, limiter: Limiter
-) -> Result:
-    any_limiter: Any = limiter  # Trio accepts every object with the two methods.
-    try:
-        return await trio.to_thread.run_sync(
-            call, abandon_on_cancel=True, limiter=any_limiter, thread_name=bridge.name
-        )
-    finally:
-        await bridge.abandon()
 
 
 def _call(

@@ -252,18 +252,14 @@ class Built(ByOne):
 
     def read(self, value: Any, *, strict: bool) -> Any:
         struct = convert(value, self._struct, strict=strict)
-        return self.kind(**_members(struct))
+        members = msgspec.structs.asdict(struct).items()
+        return self.kind(**{name: value for name, value in members if value is not msgspec.UNSET})
 
 
 def _doc_of(kind: type) -> str | None:
     """Return the docstring of a class, but not the signature that dataclasses use in its place."""
     text = kind.__doc__
     return None if text is None or text.startswith(f"{kind.__name__}(") else text
-
-
-def _members(struct: msgspec.Struct) -> Mapping[str, Any]:
-    members = msgspec.structs.asdict(struct)
-    return {name: value for name, value in members.items() if value is not msgspec.UNSET}
 
 
 # Constraints of `annotated-types` ---------------------------------------------------------------
@@ -901,14 +897,6 @@ class TypeReader:
         if known is not hint:
             found = self.readable(known)
             return hint if found is known else found
-        return self._generic(hint)
-
-    def may_change(self, value: Any) -> bool:
-        """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
-        kind = value.__class__
-        return has_fields(kind) or not isinstance(self._custom(kind), Made | None)
-
-    def _generic(self, hint: Any) -> Any:
         members = typing.get_args(hint)
         if typing.get_origin(hint) is Literal:
             return hint
@@ -916,6 +904,11 @@ class TypeReader:
         if is_union(hint):
             return _union(hint, inner)
         return hint if inner == members else typing.get_origin(hint)[inner]
+
+    def may_change(self, value: Any) -> bool:
+        """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
+        kind = value.__class__
+        return has_fields(kind) or not isinstance(self._custom(kind), Made | None)
 
     def _class(self, kind: Any) -> Any:
         if kind not in self._built:

@@ -123,7 +123,12 @@ class Expression:
         except UnicodeDecodeError:
             return None
         for name, value in decoded.items():
-            _reject_traversal(name, value, may_hold_slash=self.operator.may_hold_slash)
+            # Handlers may decode a value once more by mistake, so that is checked too.
+            leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
+            if leaves or ("/" in value and not self.operator.may_hold_slash):
+                raise TraversalError(
+                    f"{name}: a value that could leave its place in the path is refused"
+                )
         return decoded
 
     def _read_named(self, text: str) -> dict[str, str] | None:
@@ -147,13 +152,6 @@ def _keep_reserved(value: str) -> str:
     parts = re.split(f"({_TRIPLET.pattern})", value)
     parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
     return "".join(parts)
-
-
-def _reject_traversal(name: str, value: str, *, may_hold_slash: bool) -> None:
-    # Handlers may decode a value once more by mistake, so the result of that is checked as well.
-    leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
-    if leaves or ("/" in value and not may_hold_slash):
-        raise TraversalError(f"{name}: a value that could leave its place in the path is refused")
 
 
 @attrs.frozen
@@ -191,7 +189,22 @@ class UriTemplate:
 
     @functools.cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return _compile(self.pieces)
+        # The pattern is built from right to left, because a value ends where the next sign or text
+        # begins. The signs of several expressions in a row all end the value, since each of these
+        # expressions may be left out.
+        patterns: list[str] = []
+        signs: list[str] = []
+        text: list[str] = []
+        for piece in reversed(self.pieces):
+            if isinstance(piece, str):
+                patterns.append(re.escape(piece))
+                signs, text = [], [piece]
+            else:
+                patterns.append(
+                    piece.pattern(signs if piece.operator.keeps_reserved else signs + text)
+                )
+                signs = [*signs, piece.operator.first]
+        return re.compile("".join(reversed(patterns)), re.DOTALL)
 
     def expand(self, values: Mapping[str, str]) -> str:
         """Return the URI for these values; a variable without a value is left out (RFC 6570)."""
@@ -285,23 +298,3 @@ def _touch(left: Piece, right: Piece) -> bool:
         return False
     first = right.operator.first
     return not first or (first == left.operator.separator and len(left.names) > 1)
-
-
-def _compile(pieces: tuple[Piece, ...]) -> re.Pattern[str]:
-    """Return the pattern of a template.
-
-    The pattern is built from right to left, because a value ends where the next sign or text
-    begins. The signs of several expressions in a row all end the value, since each of these
-    expressions may be left out.
-    """
-    patterns: list[str] = []
-    signs: list[str] = []
-    text: list[str] = []
-    for piece in reversed(pieces):
-        if isinstance(piece, str):
-            patterns.append(re.escape(piece))
-            signs, text = [], [piece]
-        else:
-            patterns.append(piece.pattern(signs if piece.operator.keeps_reserved else signs + text))
-            signs = [*signs, piece.operator.first]
-    return re.compile("".join(reversed(patterns)), re.DOTALL)

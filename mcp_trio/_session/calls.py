@@ -19,7 +19,7 @@ from mcp_trio._protocol.events import (
     ResponseUnreadable,
 )
 from mcp_trio._protocol.methods import Method, ParamsToSend
-from mcp_trio._protocol.requests import OutgoingRequest, RequestId
+from mcp_trio._protocol.requests import OutgoingRequest
 from mcp_trio._session.lanes import Lane
 from mcp_trio.errors import (
     ConnectionLost,
@@ -29,6 +29,7 @@ from mcp_trio.errors import (
     RequestTimeout,
     loss_as,
 )
+from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._session.send_queue import SendQueue

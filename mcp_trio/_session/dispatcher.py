@@ -27,8 +27,11 @@ from mcp_trio._protocol.events import (
 )
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import SessionTrigger
-from mcp_trio._protocol.requests import IncomingRequest, RequestId, invalid_state_error
-from mcp_trio._protocol.shares import Admission
+from mcp_trio._protocol.requests import (
+    Admission,
+    IncomingRequest,
+    invalid_state_error,
+)
 from mcp_trio._session.calls import Question, Requests
 from mcp_trio._session.handlers import Application, HandlerJob, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
@@ -37,6 +40,7 @@ from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.tasks import Tasks
 from mcp_trio._transports.concurrency import LightEvent, Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
+from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._session.session import Session

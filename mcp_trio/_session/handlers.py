@@ -17,7 +17,6 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest
-from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.journal import Memory, Sequencer
 from mcp_trio._session.lanes import Lane, drive, enter_lane, lane_in, operation
 from mcp_trio._session.tasks import from_users_code, sole_exception, split_group
@@ -34,6 +33,7 @@ from mcp_trio.limits import Limits
 from mcp_trio.types import InputRequiredResult
 
 if TYPE_CHECKING:
+    from mcp_trio._session.calls import ProgressCallback, Question
     from mcp_trio._session.dispatcher import Dispatcher
     from mcp_trio._session.input_required import Rounds
     from mcp_trio._session.session import Session
@@ -48,7 +48,7 @@ CRASH_TEXT: Final = "internal error"
 UNSENT_BODY: Final = b'"unsent"'
 
 InputResponse: TypeAlias = types.ElicitResult | types.CreateMessageResult | types.ListRootsResult
-AskInRounds: TypeAlias = Callable[["Handling", Sequence[Question]], Awaitable[list[Any]]]
+AskInRounds: TypeAlias = Callable[["Handling", "Sequence[Question]"], Awaitable[list[Any]]]
 
 
 class EffectCaller(Protocol):
@@ -230,7 +230,7 @@ class Handling(msgspec.Struct, eq=False):
         *,
         idle_seconds: float | None = None,
         total_seconds: float | None = None,
-        on_progress: ProgressCallback | None = None,
+        on_progress: "ProgressCallback | None" = None,
     ) -> Any:
         """Send a request on behalf of this one, as `Session.request` does, and return its result.
 
@@ -384,8 +384,8 @@ class HandlerJob(msgspec.Struct, eq=False):
         """Run the handler in a cancel scope, and encode its answer."""
         handling, lane = self.handling, self.handling.lane
         handling.enter(scope)
-        if handling.session.send_queue.is_full_of_answers:
-            await handling.session.send_queue.room_for_answers()
+        if handling.session.send_queue.is_full_of_responses:
+            await handling.session.send_queue.room_for_responses()
         if lane is not None and lane.has_steps:
             await drive(self._handle(), (lane,))
         else:

@@ -1,7 +1,7 @@
 """The send queue: the order of outgoing messages, and the writer.
 
 A message is recorded and queued in one synchronous step, and sent in that order. The queue is
-flushed at the end of a read batch, by the last request in flight, or by the writer, an actor that
+flushed at the end of a read, by the last request in flight, or by the writer, an actor that
 exists only while messages wait. A channel that delivers by itself gets every message directly. The
 journal is flushed before the bytes that it explains.
 
@@ -17,13 +17,13 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.messages import RelatedMessage
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane, operation
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._session.tasks import Tasks
@@ -87,7 +87,7 @@ class SendQueue:
         return self._bytes
 
     @property
-    def is_full_of_answers(self) -> bool:
+    def is_full_of_responses(self) -> bool:
         """Return whether answers fill the queue, so that the peer has to read first."""
         return self._answer_bytes >= self.limits.messages.send_queue_bytes_max
 
@@ -101,7 +101,7 @@ class SendQueue:
         about: RequestId | None = None,
         is_answer: bool = False,
     ) -> None:
-        """Record and queue a message, which the writer or the end of the read batch writes.
+        """Record and queue a message, which the writer or the end of the read writes.
 
         `about` is the id of the peer's request that the message belongs to or answers.
         """
@@ -164,9 +164,9 @@ class SendQueue:
                 self.sequencer.resumed(lane, "cxl")
             raise
 
-    async def room_for_answers(self) -> None:
+    async def room_for_responses(self) -> None:
         """Wait until answers no longer fill the queue, or the channel is lost."""
-        while self.is_full_of_answers:
+        while self.is_full_of_responses:
             await self._written.wait()
 
     async def drained(self) -> None:
@@ -178,11 +178,11 @@ class SendQueue:
     # Writing.
 
     def hold(self) -> None:
-        """Begin a read batch: messages are queued until `release`."""
+        """Begin a read: messages are queued until `release`."""
         self._is_holding = True
 
     def release(self) -> None:
-        """End a read batch: write the queued messages at once."""
+        """End a read: write the queued messages at once."""
         self._is_holding = False
         self.flush()
 
@@ -212,31 +212,31 @@ class SendQueue:
     async def _write(self) -> None:
         """Run the writer until the queue is empty."""
         while (self._queue or self._has_tail()) and not self._is_lost:
-            await self._send(self._next_batch())
+            await self._send(self._next_part())
         self._has_writer = False
 
-    def _next_batch(self) -> _Queue:
+    def _next_part(self) -> _Queue:
         """Take messages of about one chunk from the queue, which makes room step by step."""
         size = count = 0
         while count < len(self._queue) and size < self.limits.messages.chunk_bytes:
             size += len(self._queue[count][0])
             count += 1
-        batch = self._queue[:count]
+        taken = self._queue[:count]
         del self._queue[:count]
-        return batch
+        return taken
 
-    async def _send(self, batch: _Queue) -> None:
+    async def _send(self, taken: _Queue) -> None:
         self._is_sending = True
         if not self._has_watcher:
             self._has_watcher = True
             self.tasks.start_actor(self._watch)
         self.sequencer.flush()
         try:
-            await self.channel.send([message for message, _ in batch])
+            await self.channel.send([message for message, _ in taken])
         except Exception as error:  # A transport may raise anything; it ends this session only.
             self._lose(error)
         else:
-            self._count_sent(batch)
+            self._count_sent(taken)
         finally:
             self._is_sending = False
 

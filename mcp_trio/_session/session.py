@@ -2,7 +2,7 @@
 
 Roles
 -----
-- Received messages come in batches to the **dispatcher**, by a synchronous call that never waits
+- Received messages come to the **dispatcher**, by a synchronous call that never waits
   for a handler. They come from a channel that delivers by itself, or from the **reader**, which
   pauses while answers fill the send queue.
 - The **send queue** has all outgoing messages; its writer sends them.
@@ -36,7 +36,6 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.versions import supported_versions_in
 from mcp_trio._session.calls import Call, OnNotification, ProgressCallback, Requests
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
@@ -51,7 +50,7 @@ from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
-from mcp_trio.types import DiscoverResult, InitializeResult
+from mcp_trio.types import DiscoverResult, InitializeResult, RequestId
 
 logger = logging.getLogger("mcp_trio")
 
@@ -290,8 +289,8 @@ class Session:
         """Read messages, and lead the handlers that they start: the reader of the session."""
         try:
             while self.cause is None:
-                await self.send_queue.room_for_answers()
-                take = partial(self._take_batch, await self.channel.receive())
+                await self.send_queue.room_for_responses()
+                take = partial(self._take_messages, await self.channel.receive())
                 try:
                     await lead_all(self._tasks.collect(take))
                 finally:
@@ -302,32 +301,32 @@ class Session:
         except Exception as error:  # A transport may raise anything; it ends this session only.
             self._lost(error)
 
-    def _take_delivered(self, batch: Sequence[Received]) -> None:
-        """Take what a channel delivers by itself, which has room for all answers."""
+    def _take_delivered(self, messages: Sequence[Received]) -> None:
+        """Take what a channel delivers by itself, which has room for all responses."""
         try:
-            self._take_batch(batch)
+            self._take_messages(messages)
         except (
             Exception
         ) as error:  # An error of ours ends this session, and does not reach the caller.
             self._lost(error)
         self.send_queue.release()
 
-    def _take_batch(self, batch: Sequence[Received]) -> None:
-        """Act upon each message; answers gather until `send_queue.release`."""
+    def _take_messages(self, messages: Sequence[Received]) -> None:
+        """Act upon each message; responses gather until `send_queue.release`."""
         if self.cause is not None:
-            return  # A batch that arrives after the end is ignored.
-        if not batch:
+            return  # Messages that arrive after the end are ignored.
+        if not messages:
             self.shut("eof")
             return
         self.send_queue.hold()
-        for message in batch:
+        for message in messages:
             if isinstance(message, Lost):
                 self._dispatcher.lose(message)
             else:
                 self._dispatcher.take(message)
 
     def stop_handler(self, lane: str) -> None:
-        """Cancel the handler of a request, by the name of its lane; it gives no answer."""
+        """Cancel the handler of a request, by the name of its lane; it gives no response."""
         self._dispatcher.stop_handler(lane)
 
     def take(self, message: bytes | Oversized) -> None:

@@ -524,7 +524,7 @@ class FakeChannel:
         return [message for write in self.writes for message in write]
 
     def feed(self, *messages: bytes | Oversized) -> None:
-        """Let messages arrive in one batch; no messages are the end of the connection."""
+        """Let messages arrive together; no messages are the end of the connection."""
         self._put.send_nowait(list(messages))
 
     def break_down(self, error: Exception) -> None:
@@ -537,7 +537,7 @@ class FakeChannel:
         self._moved.unpark_all()
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Return the next batch of `feed`, or raise the error of `break_down`."""
+        """Return the messages of the next `feed`, or raise the error of `break_down`."""
         item = await self._fed.receive()
         if isinstance(item, Exception):
             raise item

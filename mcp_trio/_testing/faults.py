@@ -216,7 +216,10 @@ class FaultyChannel:
             if fault is not None and kind in {"cut", "delay"}:
                 await self._forward(ready)
                 ready = []
-                await self._cut_or_wait(fault)
+                if fault.kind == "cut":
+                    await self._cut()
+                    raise _broken()
+                await self._pause_until(trio.current_time() + fault.seconds)
             if kind == "reorder" and not overtaken:
                 overtaken = [message]
             elif kind != "drop":
@@ -224,12 +227,6 @@ class FaultyChannel:
                 ready += overtaken
                 overtaken = []
         await self._forward(ready + overtaken)
-
-    async def _cut_or_wait(self, fault: Fault) -> None:
-        if fault.kind == "cut":
-            await self._cut()
-            raise _broken()
-        await self._pause_until(trio.current_time() + fault.seconds)
 
     async def _forward(self, messages: Sequence[bytes]) -> None:
         if self._is_cut:
@@ -265,7 +262,18 @@ class FaultyChannel:
                 await trio.lowlevel.checkpoint()
                 return []
             else:
-                await self._read()
+                if self.faults.slow_reader:
+                    if self._reads_at is None:
+                        slow = self._in.next_read_fault()
+                        self._reads_at = trio.current_time() + (0 if slow is None else slow.seconds)
+                    await self._pause_until(self._reads_at)
+                    self._reads_at = None
+                received = await self._next_messages()
+                if not received:
+                    self._release_overtaken()
+                for message in received:
+                    if not self._is_to_be_cut:
+                        self._arrive(message)
 
     def _take_ready(self) -> list[Received]:
         ready: list[Received] = []
@@ -279,26 +287,8 @@ class FaultyChannel:
         await self._pause_until(late.due)
         late.seconds = 0.0
 
-    async def _read(self) -> None:
-        """Read a batch from the wrapped channel, and inject faults."""
-        if self.faults.slow_reader:
-            await self._read_slowly()
-        batch = await self._next_batch()
-        if not batch:
-            self._release_overtaken()
-        for message in batch:
-            if not self._is_to_be_cut:
-                self._arrive(message)
-
-    async def _read_slowly(self) -> None:
-        if self._reads_at is None:
-            slow = self._in.next_read_fault()
-            self._reads_at = trio.current_time() + (0 if slow is None else slow.seconds)
-        await self._pause_until(self._reads_at)
-        self._reads_at = None
-
-    async def _next_batch(self) -> Sequence[Received]:
-        """Return the next batch; empty at the end, or if the held message is due before."""
+    async def _next_messages(self) -> Sequence[Received]:
+        """Return the next messages; empty at the end, or if the held message is due before."""
         if self._held is None:
             return await self._receive()
         with trio.move_on_at(self._held.due):
@@ -307,13 +297,13 @@ class FaultyChannel:
 
     async def _receive(self) -> Sequence[Received]:
         try:
-            batch = await self.inner.receive()
+            received = await self.inner.receive()
         except trio.ClosedResourceError:
             if self._is_cut:  # while this receive waited
                 raise _connection_cut() from None
             raise
-        self._has_ended = not batch
-        return batch
+        self._has_ended = not received
+        return received
 
     def _arrive(self, message: Received) -> None:
         fault = self._in.next_message_fault()

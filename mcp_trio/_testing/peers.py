@@ -45,7 +45,7 @@ class WirePeer:
     # Sending.
 
     async def send(self, *messages: bytes | Mapping[str, Any]) -> None:
-        """Send messages as one batch: bytes as they are, mappings as JSON-RPC objects."""
+        """Send messages together: bytes as they are, mappings as JSON-RPC objects."""
         await self.channel.send([_encode(message) for message in messages])
 
     async def send_request(
@@ -88,10 +88,10 @@ class WirePeer:
             EOFError: The peer has closed the connection.
         """
         while not self._unread:
-            batch = await self.channel.receive()
-            if not batch:
+            received = await self.channel.receive()
+            if not received:
                 raise EOFError("the peer has closed the connection")
-            self._keep(batch)
+            self._keep(received)
         return _decode(self._unread.popleft())
 
     async def receive_many(self, count: int) -> list[dict[str, Any]]:
@@ -120,12 +120,12 @@ class WirePeer:
         return messages
 
     async def _keep_receiving(self) -> None:
-        while batch := await self.channel.receive():
-            self._keep(batch)
+        while received := await self.channel.receive():
+            self._keep(received)
 
-    def _keep(self, batch: Any) -> None:
-        self.received.extend(batch)
-        self._unread.extend(batch)
+    def _keep(self, received: Any) -> None:
+        self.received.extend(received)
+        self._unread.extend(received)
 
     # Handshakes.
 

@@ -122,7 +122,9 @@ class CountingClient(Client):
         try:
             result = await super().request(method, params, **options)
         except BaseException as error:
-            request.outcome = _outcome_of(error)
+            request.outcome = next(
+                (outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), _OPEN
+            )
             raise
         request.outcome = "result"
         return result
@@ -131,10 +133,6 @@ class CountingClient(Client):
     def connection(self) -> Connection:
         """The protocol state of this client, also after the session."""
         return self._session.connection
-
-
-def _outcome_of(error: BaseException) -> str:
-    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), _OPEN)
 
 
 Scenario: TypeAlias = Callable[[Client, random.Random], Awaitable[None]]

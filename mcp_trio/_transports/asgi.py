@@ -173,21 +173,18 @@ class AsgiSocket:
         with self._writing:
             try:
                 while True:
-                    await self._write_next()
+                    while not self._unsent:
+                        await self._filled.park()
+                    message = self._unsent[0]
+                    self.bytes_sent += len(message.get("text", ""))
+                    self._sending_since = trio.current_time()
+                    await self._send(message)
+                    self._unsent.popleft()
+                    self._progress.unpark_all()
             except Exception as error:
                 logger.debug("sending on a WebSocket failed", exc_info=error)
                 self._is_gone = True
                 self._progress.unpark_all()
-
-    async def _write_next(self) -> None:
-        while not self._unsent:
-            await self._filled.park()
-        message = self._unsent[0]
-        self.bytes_sent += len(message.get("text", ""))
-        self._sending_since = trio.current_time()
-        await self._send(message)
-        self._unsent.popleft()
-        self._progress.unpark_all()
 
     def stop(self) -> bool:
         """Cancel `write`; return whether it is within a write that it cannot cancel."""
@@ -312,7 +309,7 @@ async def send_shielded(send: Send, message: Message) -> None:
         await send(message)
 
 
-class AnswerBrokenOff(Exception):  # noqa: N818  its cause was logged as an error already
+class ResponseBrokenOff(Exception):  # noqa: N818  its cause was logged as an error already
     """Reports to the ASGI server that a started answer will not be completed."""
 
 
@@ -347,19 +344,20 @@ class AsgiHost:
         """Serve one ASGI scope: a request, a WebSocket, or the lifespan.
 
         Raises:
-            AnswerBrokenOff: The answer was started and will not be completed.
+            ResponseBrokenOff: The response was started and will not be completed.
         """
         match scope["type"]:
             case "http" if trio.lowlevel.in_trio_task():
                 await self._serve(scope, receive, send)
             case "http":
-                await _answer_without_trio(send)
+                await _respond_without_trio(send)
             case "lifespan":
                 await self._serve_lifespan(receive, send)
             case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
                 await self._upgrade(scope, receive, send, self._upgraded)
             case "websocket":
-                await _reject_websocket(receive, send)
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
             case unknown:
                 raise NotImplementedError(f"ASGI scope {unknown!r}")
 
@@ -371,7 +369,13 @@ class AsgiHost:
             elif _has_two_lengths(exchange.request):
                 exchange.reject(_AMBIGUOUS)
             else:
-                await self._respond_guarded(exchange)
+                try:
+                    await self._respond(exchange)
+                except* trio.BrokenResourceError as errors:
+                    level = logging.DEBUG if exchange.is_broken else logging.ERROR
+                    self._log_failure(exchange, errors, level)
+                except* Exception as errors:
+                    self._log_failure(exchange, errors, logging.ERROR)
             await exchange.finish()
         finally:
             exchange.close()
@@ -389,11 +393,14 @@ class AsgiHost:
         upgraded = self._reject_long if self._is_long(scope) else upgraded
         await serve_upgrade(upgrade, upgraded, self._log)
         if upgrade.is_stuck:
-            raise AnswerBrokenOff
+            raise ResponseBrokenOff
 
     def _is_long(self, scope: Scope) -> bool:
         """Check the headers' length, since servers check it only for slow HTTP/1.1 requests."""
-        return _headers_length(scope) > self._limits.http.headers_bytes_max
+        fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
+        return (
+            len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
+        ) > self._limits.http.headers_bytes_max
 
     @property
     def _long_text(self) -> str:
@@ -402,15 +409,6 @@ class AsgiHost:
 
     async def _reject_long(self, upgrade: Upgrade) -> None:
         await upgrade.reject(Rejection(status=_LONG, text=self._long_text))
-
-    async def _respond_guarded(self, exchange: "AsgiExchange") -> None:
-        try:
-            await self._respond(exchange)
-        except* trio.BrokenResourceError as errors:
-            level = logging.DEBUG if exchange.is_broken else logging.ERROR
-            self._log_failure(exchange, errors, level)
-        except* Exception as errors:
-            self._log_failure(exchange, errors, logging.ERROR)
 
     def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
         text = f"answering {exchange.request.method} {exchange.request.path} failed"
@@ -424,7 +422,7 @@ class AsgiHost:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _answer_without_trio(send: Send) -> None:
+async def _respond_without_trio(send: Send) -> None:
     body = NO_TRIO.encode("ascii")
     headers = [
         ("content-type", "text/plain; charset=utf-8"),
@@ -434,13 +432,8 @@ async def _answer_without_trio(send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _reject_websocket(receive: Receive, send: Send) -> None:
-    await receive()
-    await send({"type": "websocket.close", "code": 1000})
-
-
 class _Progress(enum.Enum):
-    """The progress of an answer."""
+    """The progress of a response."""
 
     NOT_STARTED = "nothing was sent yet"
     STARTED = "its headers were sent"
@@ -468,7 +461,7 @@ class AsgiExchange:
     """The `Exchange` of one `http` scope.
 
     ASGI reports a client's disconnect by `receive` only. So a task calls `receive` once the body is
-    read and `gone` is awaited or an answer is started. It is a system task, because most exchanges
+    read and `gone` is awaited or a response is started. It is a system task, because most exchanges
     need none, and a nursery would cost time in each of them.
     """
 
@@ -590,13 +583,13 @@ class AsgiExchange:
     # Answering
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """Send a complete answer."""
+        """Send a complete response."""
         has_length = status not in _LENGTHLESS_STATUSES
         await self._begin(status, headers, len(body) if has_length else None)
         await self._complete(b"" if self.request.method == "HEAD" else body)
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the headers of an answer whose length is unknown."""
+        """Send the headers of a response whose length is unknown."""
         await self._begin(status, headers)
         self._watch()
         # A server may hold the headers back until it gets the first piece of the body.
@@ -614,13 +607,13 @@ class AsgiExchange:
         await self._complete(b"")
 
     async def _complete(self, body: bytes) -> None:
-        """Send the rest of the answer's body, and its end when the request has ended.
+        """Send the rest of the response's body, and its end when the request has ended.
 
-        Over HTTP/1.1, servers close the connection after an answer to an incomplete request, which
-        resets the connection if the client still sends, and the client may lose the answer. So the
-        end waits for the request for `limits.shutdown.close_seconds`. Over HTTP/2 it waits without
-        a limit, since hypercorn 0.18 fails with all of its connections when data arrive for a
-        stream that was answered (hypercorn issue 329).
+        Over HTTP/1.1, servers close the connection after a response to an incomplete request, which
+        resets the connection if the client still sends, and the client may lose the response. So
+        the end waits for the request for `limits.shutdown.close_seconds`. Over HTTP/2 it waits
+        without a limit, since hypercorn 0.18 fails with all of its connections when data arrive for
+        a stream that was answered (hypercorn issue 329).
         """
         if not self._is_input_over.is_set():
             if body:
@@ -634,14 +627,14 @@ class AsgiExchange:
         self._progress = _Progress.COMPLETE
 
     def reject(self, status: int, text: str = "") -> None:
-        """Set the answer that `finish` gives in place of the application's."""
+        """Set the response that `finish` gives in place of the application's."""
         self._host_status, self._host_text = status, text
 
     async def finish(self) -> None:
-        """Send an error if the application has returned without an answer.
+        """Send an error if the application has returned without a response.
 
         Raises:
-            AnswerBrokenOff: The application has started an answer and not completed it, and the
+            ResponseBrokenOff: The application has started a response and not completed it, and the
                 client is still connected.
         """
         if self._progress is _Progress.NOT_STARTED and not self.is_broken:
@@ -649,7 +642,7 @@ class AsgiExchange:
             with contextlib.suppress(trio.BrokenResourceError):
                 await self.answer(self._host_status, headers, self._host_text.encode())
         if self._progress is not _Progress.COMPLETE and not self._is_gone.is_set():
-            raise AnswerBrokenOff
+            raise ResponseBrokenOff
 
     def close(self) -> None:
         """Stop watching for the client's disconnect."""
@@ -662,7 +655,7 @@ class AsgiExchange:
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
         if not self._is_body_over.is_set():
-            # A server may accept no answer before the rest of the body is received.
+            # A server may accept no response before the rest of the body is received.
             self._watch()
             if not self._is_multiplexed:
                 fields.append((b"connection", b"close"))
@@ -736,12 +729,6 @@ def _fields(
     is_short = sum(map(len, values.values())) <= _CACHED_BYTES_MAX
     is_remembered = is_short and len(values) == len(sent) and _SECRETS.isdisjoint(values)
     return (_cached_decoded_headers if is_remembered else decoded_headers)(sent)
-
-
-def _headers_length(scope: Scope) -> int:
-    """Return the approximate length of the request line and headers in HTTP/1.1."""
-    fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
-    return len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
 
 
 def _path_below_mount(scope: Scope) -> str:

@@ -15,7 +15,7 @@ Seven more members are used where they exist:
     Sends as many messages as can be sent without waiting, and returns how many. A message of which
     only a part could be sent counts as sent: the next `send` or `send_nowait` finishes it first
     (`send([])` finishes it and sends nothing more). It is called only while no `send` runs, and
-    raises the errors of `send`. With it, an answer needs no second task.
+    raises the errors of `send`. With it, a response needs no second task.
 
 `is_unfinished: bool`
     Comes with `send_nowait`: whether a part of a message is left to be sent.
@@ -28,13 +28,13 @@ Seven more members are used where they exist:
     the peer that it belongs to.
 
 `reports_losses: bool`
-    Whether the channel reports each request that will get no answer, as `Lost`, and whether it was
-    sent. When such a channel ends, requests without a report were not sent. For other channels
+    Whether the channel reports each request that will get no response, as `Lost`, and whether it
+    was sent. When such a channel ends, requests without a report were not sent. For other channels
     that is unknown.
 
 `deliver_to(take: Callable[[Sequence[Received]], None]) -> None`
-    Makes the channel call `take` with each batch as it arrives, in place of `receive`, so that an
-    idle session needs no task. `take` neither waits nor raises. A full queue of answers does not
+    Makes the channel call `take` with messages as they arrive, in place of `receive`, so that an
+    idle session needs no task. `take` neither waits nor raises. A full queue of responses does not
     stop such a channel; so its `send_nowait` always sends everything.
 
 `mcp_trio.testing.check_channel` checks all of this for any transport.
@@ -50,7 +50,7 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost
 
 Received: TypeAlias = bytes | Oversized | Lost
-"""An encoded message, the beginning of one over the size limit, or the loss of an answer."""
+"""An encoded message, the beginning of one over the size limit, or the loss of a response."""
 
 
 class Channel(Protocol):
@@ -78,8 +78,8 @@ class Channel(Protocol):
         """Return the messages that have arrived, at least one; an empty sequence at the end.
 
         A message over the size limit is returned as `Oversized`, and the channel continues after
-        it. A request that will get no answer, while others will, is returned as `Lost`. Cancelled:
-        no message is lost, the next call returns it.
+        it. A request that will get no response, while others will, is returned as `Lost`.
+        Cancelled: no message is lost, the next call returns it.
 
         Raises:
             ConnectionLost: The channel ended, and the reason is known.

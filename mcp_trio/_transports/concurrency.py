@@ -89,7 +89,7 @@ class LightEvent(Wakeup, eq=False):
 class TimerQueue:
     """Wakes tasks that have waited for `seconds`; one timer for many waits of the same length.
 
-    A cancel scope with a deadline for each wait would cost more than all other work for an answer.
+    A cancel scope with a deadline for each wait would cost more than all other work for a response.
     The queue's system task starts with the first wait, and ends when there is none.
     """
 

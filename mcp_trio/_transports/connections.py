@@ -1,13 +1,11 @@
-"""Connections of a client to a URL: their state, pauses before reconnecting, and opening them."""
+"""Connections of a client to a URL: their options and state, and pauses before reconnecting."""
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
-from mcp_trio._transports.channel import Channel
 from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ _TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(
         ("retrying", "closed"),
     }
 )
-
 _CONNECTION_SCHEMES: Final = frozenset({"ws", "wss", "unix", "tcp"})
 
 
@@ -88,19 +85,6 @@ class ReportedState:
             logger.exception("the callback state_changed failed")
 
 
-class NamedChannel(Channel, Protocol):
-    """A channel to a URL."""
-
-    @property
-    def name(self) -> str:
-        """The URL, without anything that may be secret."""
-        ...
-
-    def mark_going_away(self) -> None:
-        """Let `aclose` tell the peer that this side shuts down, if the protocol can express it."""
-        ...
-
-
 @attrs.frozen(kw_only=True, repr=False)
 class ConnectionOptions:
     """Options for opening a connection; see `open_websocket_channel`."""
@@ -113,37 +97,3 @@ class ConnectionOptions:
 def is_connection_url(url: str) -> bool:
     """Return whether the URL is that of a connection which is one session, unlike HTTP."""
     return url.partition(":")[0].lower() in _CONNECTION_SCHEMES
-
-
-async def open_connection(url: str, options: ConnectionOptions, limits: Limits) -> NamedChannel:
-    """Open a connection to a server at a WebSocket, Unix or TCP URL.
-
-    Raises:
-        ConnectionLost: The server cannot be reached, or rejects the connection.
-        ValueError: The URL or an option is invalid.
-        TypeError: An option does not fit the scheme of the URL.
-    """
-    scheme, _, rest = url.partition(":")
-    scheme = scheme.lower()
-    if scheme not in _CONNECTION_SCHEMES:
-        raise ValueError("the URL of a connection begins with ws://, wss://, unix: or tcp://")
-    if scheme in ("ws", "wss"):
-        from mcp_trio._transports.websocket_client import open_websocket_channel
-
-        return await open_websocket_channel(
-            url,
-            headers=options.headers,
-            token=options.token,
-            ssl_context=options.ssl_context,
-            limits=limits,
-        )
-    if options.headers or options.token is not None or options.ssl_context is not None:
-        raise TypeError("headers, token and ssl_context are for HTTP and WebSocket URLs only")
-    from mcp_trio._transports.sockets import open_tcp_channel, open_unix_channel
-
-    if scheme == "unix":
-        return await open_unix_channel(rest, limits=limits)
-    parts = urlsplit(url)
-    if not parts.hostname or parts.port is None or parts.path:
-        raise ValueError("the URL of a TCP server is tcp://host:port")
-    return await open_tcp_channel(parts.hostname, parts.port, limits=limits)

@@ -25,8 +25,8 @@ class Rejected(Exception):  # noqa: N818 - it reports the client's error, not on
     """A request that the listener itself answers, with this status and text.
 
     Attributes:
-        status: The HTTP status of the answer.
-        text: The body of the answer, which tells the client's author the reason.
+        status: The HTTP status of the response.
+        text: The body of the response, which tells the client's author the reason.
     """
 
     status: int
@@ -41,7 +41,7 @@ class ParsedRequest:
         request: The request as the application sees it.
         body_bytes: The length of the body; None for a chunked body.
         takes_chunks: Whether the client understands a chunked answer.
-        is_last: Whether the connection closes after the answer.
+        is_last: Whether the connection closes after the response.
         awaits_continue: Whether the client sends the body only after `100 Continue`.
     """
 
@@ -91,21 +91,17 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
             431, f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
         )
     if not length:
-        _check_beginning(received, searched)
+        # TLS, HTTP/0.9 and HTTP/2 are rejected by their first bytes, without waiting for more.
+        is_text = received[0] > ord(" ")
+        has_new_line = received.find(b"\n") >= searched
+        if not is_text or (has_new_line and not _REQUEST_LINE.match(received)):
+            raise Rejected(400, "the request is not HTTP/1.1")
     return length
 
 
 def _improper_end(received: bytearray, start: int) -> int:
     end = _END.search(received, start)
     return end.end() if end else 0
-
-
-def _check_beginning(received: bytearray, searched: int) -> None:
-    """Reject TLS, HTTP/0.9 and HTTP/2 by their first bytes, without waiting for more."""
-    is_text = received[0] > ord(" ")
-    has_new_line = received.find(b"\n") >= searched
-    if not is_text or (has_new_line and not _REQUEST_LINE.match(received)):
-        raise Rejected(400, "the request is not HTTP/1.1")
 
 
 def parse_request(raw: bytes, client: str | None, scheme: str = "http") -> ParsedRequest:
@@ -232,20 +228,20 @@ _HOST_HEADERS: Final = frozenset({b"connection", b"content-length", b"date", b"t
 
 
 def has_body(status: int) -> bool:
-    """Return whether an answer with this status has a body, which may be empty."""
+    """Return whether a response with this status has a body, which may be empty."""
     return status not in _WITHOUT_BODY
 
 
 def encoded_response_headers(
     status: int, headers: Headers, *, framing: bytes, is_last: bool
 ) -> bytes:
-    """Return the encoded status line and headers of an answer.
+    """Return the encoded status line and headers of a response.
 
     Args:
         status: A final status, 200 to 599.
         headers: The application's headers; the host's own and the date are added.
         framing: A complete `Content-Length` or `Transfer-Encoding` line, or nothing.
-        is_last: Whether the connection closes after this answer.
+        is_last: Whether the connection closes after this response.
 
     Raises:
         ValueError: The status is not a final one, a header has characters that would start another
@@ -321,17 +317,14 @@ class ChunkedBody:
         """
         while not self.is_ended and received:
             if self._left:
-                self._take_data(received)
+                piece = received[: self._left]
+                del received[: self._left]
+                self.data += piece
+                self._left -= len(piece)
+                self._is_after_data = not self._left
             elif not self._take_line(received):
                 break
         return self.is_ended
-
-    def _take_data(self, received: bytearray) -> None:
-        piece = received[: self._left]
-        del received[: self._left]
-        self.data += piece
-        self._left -= len(piece)
-        self._is_after_data = not self._left
 
     def _take_line(self, received: bytearray) -> bool:
         """Read one line of framing; return False while the line is incomplete."""
@@ -343,24 +336,18 @@ class ChunkedBody:
         line = bytes(received[:length])
         del received[:length]
         if length:
-            self._read_line(line)
+            if self._is_after_data and line == _EMPTY:
+                self._is_after_data = False
+            elif self._is_in_trailers and line == _EMPTY:
+                self.is_ended = True
+            elif self._is_after_data or (self._is_in_trailers and not _TRAILER.fullmatch(line)):
+                raise Rejected(400, "the chunked body is malformed")
+            elif not self._is_in_trailers:
+                match = _SIZE.fullmatch(line)
+                if match is None:
+                    raise Rejected(400, "the chunked body is malformed")
+                self._left = int(match[1], 16)
+                self._is_in_trailers = not self._left
+                if len(self.data) + self._left > self.bytes_max:
+                    raise BodyTooLargeError(f"the body is longer than {self.bytes_max} bytes")
         return bool(length)
-
-    def _read_line(self, line: bytes) -> None:
-        if self._is_after_data and line == _EMPTY:
-            self._is_after_data = False
-        elif self._is_in_trailers and line == _EMPTY:
-            self.is_ended = True
-        elif self._is_after_data or (self._is_in_trailers and not _TRAILER.fullmatch(line)):
-            raise Rejected(400, "the chunked body is malformed")
-        elif not self._is_in_trailers:
-            self._read_size(line)
-
-    def _read_size(self, line: bytes) -> None:
-        match = _SIZE.fullmatch(line)
-        if match is None:
-            raise Rejected(400, "the chunked body is malformed")
-        self._left = int(match[1], 16)
-        self._is_in_trailers = not self._left
-        if len(self.data) + self._left > self.bytes_max:
-            raise BodyTooLargeError(f"the body is longer than {self.bytes_max} bytes")

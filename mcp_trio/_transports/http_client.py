@@ -55,7 +55,6 @@ from mcp_trio._transports.http_client_requests import (
     EventStream,
     HttpSseStream,
     Link,
-    OnProgress,
     SessionNotFound,
     UnexpectedResponse,
     client_for,
@@ -687,7 +686,14 @@ class HttpChannel:
                     self._posted_bytes += size
                     stall_timeout.deadline = trio.current_time() + seconds
 
-                await self._post_unanswered(message, on_progress)
+                headers = self._headers(message)
+                async with self._link.post(
+                    message.data, headers, url=self._endpoint, on_progress=on_progress
+                ) as response:
+                    await self._link.check_success(response)
+                    self._condition.become("open")
+                    # The connection can be used again only after the body.
+                    await self._link.body_prefix(response)
         except SessionNotFound:
             self._end_unknown_session()
         except trio.TooSlowError:
@@ -699,15 +705,6 @@ class HttpChannel:
         finally:
             self._posted_bytes = bytes_after
         return False
-
-    async def _post_unanswered(self, message: OutgoingMessage, on_progress: OnProgress) -> None:
-        headers = self._headers(message)
-        async with self._link.post(
-            message.data, headers, url=self._endpoint, on_progress=on_progress
-        ) as response:
-            await self._link.check_success(response)
-            self._condition.become("open")
-            await self._link.body_prefix(response)  # the connection can be used again only then
 
     # The standalone stream, for the server's own requests and notifications
 
@@ -800,7 +797,10 @@ class HttpChannel:
             close_seconds = self._link.limits.shutdown.close_seconds
             with trio.move_on_after(close_seconds, shield=True):
                 if self._deletes_session:
-                    await self._delete_session()
+                    try:
+                        await self._link.delete()
+                    except Exception as error:
+                        logger.debug("the session was not deleted at the server: %s", error)
             if self._has_own_client:
                 with trio.move_on_after(close_seconds, shield=True):
                     await self._link.http.aclose()
@@ -825,12 +825,6 @@ class HttpChannel:
         with trio.move_on_after(2 * self._link.limits.shutdown.close_seconds, shield=True):
             await self._stopped.wait()
         await trio.lowlevel.checkpoint()
-
-    async def _delete_session(self) -> None:
-        try:
-            await self._link.delete()
-        except Exception as error:
-            logger.debug("the session was not deleted at the server: %s", error)
 
 
 def _broken_stream_text(stream: EventStream) -> str:

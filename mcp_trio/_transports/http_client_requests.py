@@ -65,7 +65,7 @@ def parsed_url(url: str) -> httpx2.URL:
 def client_for(url: httpx2.URL) -> httpx2.AsyncClient:
     """Return a new HTTP client for one server.
 
-    It has no read timeout: callers limit how long they wait for an answer.
+    It has no read timeout: callers limit how long they wait for a response.
     """
     return httpx2.AsyncClient(
         verify=default_ssl_context() if url.scheme == "https" else False,
@@ -405,7 +405,7 @@ def check_event_stream(response: httpx2.Response) -> None:
 
 
 def session_id_of(response: httpx2.Response) -> str | None:
-    """Return the session id that the server assigns in its answer to `initialize`.
+    """Return the session id that the server assigns in its response to `initialize`.
 
     Raises:
         ConnectionLost: The id is not made of visible ASCII characters, as the specification
@@ -520,7 +520,7 @@ class EventStream:
         Raises:
             SessionNotFound: The server does not know the session.
             UnexpectedResponse: The server rejects the request.
-            ConnectionLost: The answer is not an event stream.
+            ConnectionLost: The response is not an event stream.
         """
         try:
             async with self.link.get_stream(self.last_event_id) as response:
@@ -608,18 +608,15 @@ class HttpSseStream:
 
     async def _receive(self, event: Event | Oversized, until_endpoint: trio.CancelScope) -> None:
         if self.endpoint is None:
-            self.endpoint = self._endpoint_in(event)
+            if isinstance(event, Oversized) or event.name != "endpoint":
+                raise ConnectionLost("the first event of the server's stream is not `endpoint`")
+            url = self.link.same_origin(event.data.decode(errors="replace"))
+            if url is None:
+                raise ConnectionLost("the server's `endpoint` event names a URL of another origin")
+            self.endpoint = url
             until_endpoint.deadline = math.inf
             self.was_tried.set()
         elif isinstance(event, Oversized):
             await self.on_message(event)
         elif event.name == "message" and event.data:
             await self.on_message(event.data)
-
-    def _endpoint_in(self, event: Event | Oversized) -> httpx2.URL:
-        if isinstance(event, Oversized) or event.name != "endpoint":
-            raise ConnectionLost("the first event of the server's stream is not `endpoint`")
-        url = self.link.same_origin(event.data.decode(errors="replace"))
-        if url is None:
-            raise ConnectionLost("the server's `endpoint` event names a URL of another origin")
-        return url

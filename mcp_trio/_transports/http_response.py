@@ -18,10 +18,10 @@ import trio
 from mcp_trio._jsonrpc.sse import COMMENT, Event, encode_event
 from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.shares import Shares, http_shares
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 
 class BodyTooLargeError(Exception):
@@ -70,11 +70,11 @@ def shares_of_bodies(limits: Limits) -> Shares:
 
 
 class Exchange(Protocol):
-    """One HTTP request and its answer: the interface between an application and its host.
+    """One HTTP request and its response: the interface between an application and its host.
 
     There are two hosts, the native listener (`http_server`) and ASGI (`asgi`). The application is
     a function of an exchange; it sees no sockets, no chunks and no HTTP version. It answers by
-    `answer`, or by `start`, `send` and `end`. If it returns without an answer, the host sends 500.
+    `answer`, or by `start`, `send` and `end`. If it returns without a response, the host sends 500.
     One coroutine reads and answers; another task may await `gone`.
     """
 
@@ -99,7 +99,7 @@ class Exchange(Protocol):
         ...
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """Send a complete answer; the host adds `Content-Length`.
+        """Send a complete response; the host adds `Content-Length`.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected.
@@ -107,7 +107,7 @@ class Exchange(Protocol):
         ...
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the headers of an answer whose length is unknown.
+        """Send the headers of a response whose length is unknown.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected.
@@ -138,11 +138,11 @@ class Exchange(Protocol):
 
 Responder: TypeAlias = Callable[[Exchange], Awaitable[None]]
 """An HTTP application. The host logs its errors. It then answers 500, or closes the connection if
-an answer has started."""
+a response has started."""
 
 
 class Sent(msgspec.Struct, eq=False, gc=False):
-    """A JSON-RPC message on an answer stream.
+    """A JSON-RPC message on a response stream.
 
     Attributes:
         frame: The encoded message.
@@ -155,7 +155,7 @@ class Sent(msgspec.Struct, eq=False, gc=False):
     is_answer: bool
 
 
-class AnswerStream(msgspec.Struct, eq=False):
+class ResponseStream(msgspec.Struct, eq=False):
     """The queue of one stream's messages that no HTTP response has sent yet, in order.
 
     The stream ends when the responses to all requests in `awaits` were put, or by `end`. While no
@@ -329,8 +329,8 @@ STREAM_HEADERS: Final[Headers] = (
 )
 """Headers that keep proxies from caching, transforming or buffering an event stream."""
 
-CompleteAnswer: TypeAlias = tuple[int, Headers, bytes]
-"""The status, the headers and the body of a complete answer."""
+CompleteResponse: TypeAlias = tuple[int, Headers, bytes]
+"""The status, the headers and the body of a complete response."""
 
 _OK: Final = 200
 _ACCEPTED: Final = 202
@@ -345,16 +345,16 @@ class _ErrorCode(msgspec.Struct):
     code: int = 0
 
 
-class _Answer(msgspec.Struct):
+class _ResponseError(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
 class StreamSender(msgspec.Struct, kw_only=True, eq=False):
-    """A sender of one answer stream over one exchange, as JSON or as events.
+    """A sender of one response stream over one exchange, as JSON or as events.
 
     Attributes:
-        limits: The time before an answer becomes an event stream, and between keep-alive comments.
-        headers: Headers of every answer.
+        limits: The time before a response becomes an event stream, and between keep-alive comments.
+        headers: Headers of every response.
         status_of: Returns the HTTP status of a JSON answer with this JSON-RPC error code; without
             it, the status is 200.
         begin: Called when the events start; returns the id of a first event without a message, or
@@ -363,7 +363,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         last_id: Returns the id of a last event without a message, with which the client can
             reconnect when the server closes the connection before the stream has ended. Without
             it, the connection stays open until the stream ends.
-        why_unanswered: Returns the answer for a stream that ends without a message; None for 202.
+        why_unanswered: Returns the response for a stream that ends without a message; None for 202.
         wants_stream: Whether to send events to a client that accepts both events and JSON.
     """
 
@@ -376,7 +376,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     why_unanswered: Callable[[], Rejection | None] = _nothing
     wants_stream: bool = False
 
-    async def carry(self, exchange: Exchange, stream: AnswerStream) -> None:
+    async def carry(self, exchange: Exchange, stream: ResponseStream) -> None:
         """Send the stream to its end: as one JSON answer, or as events.
 
         After a cancellation or a disconnect, messages that were taken from the stream may not have
@@ -392,8 +392,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         else:
             await self._carry_on(exchange, stream)
 
-    def whole(self, request: HttpRequest, stream: AnswerStream) -> CompleteAnswer:
-        """Return the complete answer of an ended stream, in the form that `request` accepts.
+    def whole(self, request: HttpRequest, stream: ResponseStream) -> CompleteResponse:
+        """Return the complete response of an ended stream, in the form that `request` accepts.
 
         A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
         status of an event stream is always 200.
@@ -403,7 +403,10 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         if frames is None or (len(frames) > 1 and not stream.is_narrow):
             return self._events(stream)
         if not frames:
-            return self._why()
+            rejection = self.why_unanswered()
+            if rejection is None:
+                return _ACCEPTED, self.headers, b""
+            return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
         status = self._status(frames[0])
         if is_stream and status == _OK:
             return self._events(stream)
@@ -411,30 +414,24 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
         return status, [*_JSON_HEADERS, *self.headers], body
 
-    def _events(self, stream: AnswerStream) -> CompleteAnswer:
+    def _events(self, stream: ResponseStream) -> CompleteResponse:
         """Return all events as one answer with a known length."""
         first = self._first_event()
         events = b"" if first is None else encode_event(first)
         events += _encoded(stream.take())
         return _OK, [*STREAM_HEADERS, *self.headers], events
 
-    def _why(self) -> CompleteAnswer:
-        rejection = self.why_unanswered()
-        if rejection is None:
-            return _ACCEPTED, self.headers, b""
-        return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
-
     def _status(self, frame: bytes) -> int:
         if self.status_of is None:
             return _OK
-        error = msgspec.json.decode(frame, type=_Answer).error
+        error = msgspec.json.decode(frame, type=_ResponseError).error
         return _OK if error is None else self.status_of(error.code)
 
     def _is_stream(self, request: HttpRequest) -> bool:
         return not request.accepts_json or (self.wants_stream and request.accepts_event_streams)
 
-    async def _first_news(self, stream: AnswerStream) -> None:
-        """Wait until the form of the answer can be chosen."""
+    async def _first_news(self, stream: ResponseStream) -> None:
+        """Wait until the form of the response can be chosen."""
         if stream.is_ended:
             return
         if stream.is_narrow:
@@ -442,7 +439,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         else:
             await stream.soon(self.limits.http.stream_after_seconds)
 
-    async def stream(self, exchange: Exchange, stream: AnswerStream) -> None:
+    async def stream(self, exchange: Exchange, stream: ResponseStream) -> None:
         """Send the stream as events to its end, or for `limits.http.stream_seconds_max`.
 
         Raises:
@@ -454,7 +451,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         else:
             await self._carry_on(exchange, stream)
 
-    async def _carry_on(self, exchange: Exchange, stream: AnswerStream) -> None:
+    async def _carry_on(self, exchange: Exchange, stream: ResponseStream) -> None:
         with trio.CancelScope() as scope:
             stream.carry(scope)
             try:
@@ -467,7 +464,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             )
 
     async def _stream(
-        self, exchange: Exchange, stream: AnswerStream, scope: trio.CancelScope
+        self, exchange: Exchange, stream: ResponseStream, scope: trio.CancelScope
     ) -> None:
         await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
         first = self._first_event()
@@ -479,9 +476,18 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             await (
                 trio.lowlevel.checkpoint_if_cancelled()
             )  # taken over: the messages are the other response's
-            await _send_events(exchange, stream)
+            events = _encoded(stream.take())
+            if stream.is_overrun:
+                raise trio.BrokenResourceError(
+                    "the client reads too slowly (limits.http.unsent_bytes_max)"
+                )
+            if events:
+                await exchange.send(events)
         if not stream.is_ended:
-            await self._break_off(exchange)
+            # The last event has the id and the delay with which the client is to reconnect.
+            assert self.last_id is not None
+            last = Event(id=self.last_id(), retry_ms=self.limits.http.sse_retry_ms)
+            await exchange.send(encode_event(last))
             stream.put_down(scope)  # the client may reconnect before this response has ended
         await exchange.end()
 
@@ -490,19 +496,13 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             return math.inf
         return trio.current_time() + self.limits.http.stream_seconds_max
 
-    async def _break_off(self, exchange: Exchange) -> None:
-        """Send an event with the id and the delay with which the client is to reconnect."""
-        assert self.last_id is not None
-        last = Event(id=self.last_id(), retry_ms=self.limits.http.sse_retry_ms)
-        await exchange.send(encode_event(last))
-
     def _first_event(self) -> Event | None:
         first_id = self.begin()
         if first_id is None:
             return self.first_event
         return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
 
-    async def _next_news(self, exchange: Exchange, stream: AnswerStream, over_at: float) -> None:
+    async def _next_news(self, exchange: Exchange, stream: ResponseStream, over_at: float) -> None:
         """Wait for the next messages; send keep-alive comments, so that proxies keep waiting."""
         while not stream.has_news:
             with (
@@ -516,21 +516,12 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 await exchange.send(COMMENT)
 
 
-async def _send_events(exchange: Exchange, stream: AnswerStream) -> None:
-    """Send all messages in the queue, as one piece."""
-    events = _encoded(stream.take())
-    if stream.is_overrun:
-        raise trio.BrokenResourceError("the client reads too slowly (limits.http.unsent_bytes_max)")
-    if events:
-        await exchange.send(events)
-
-
 def _encoded(taken: Sequence[Sent]) -> bytes:
     return b"".join([encode_event(Event(each.frame, id=each.event_id)) for each in taken])
 
 
 async def carried(
-    exchange: Exchange, carrier: StreamSender, stream: AnswerStream, timeout: TimerQueue
+    exchange: Exchange, carrier: StreamSender, stream: ResponseStream, timeout: TimerQueue
 ) -> bool:
     """Send the stream, and stop when the client disconnects; return False in that case.
 

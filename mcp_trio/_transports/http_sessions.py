@@ -36,13 +36,12 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.event_store import EventStore, ReplayBuffer
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
-from mcp_trio._protocol.requests import RequestId
 from mcp_trio._protocol.shares import network_of
 from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import Wakeup
-from mcp_trio._transports.http_response import AnswerStream, Sent
+from mcp_trio._transports.http_response import ResponseStream, Sent
 from mcp_trio.limits import Limits
-from mcp_trio.types import CancelledParams
+from mcp_trio.types import CancelledParams, RequestId
 
 Take: TypeAlias = Callable[[Sequence[Received]], None]
 """The session's synchronous receiver; an empty sequence means that the channel has ended."""
@@ -131,7 +130,7 @@ class RoutedChannel(ABC):
         """Put a `RelatedMessage` on its stream, or drop it."""
 
     @abstractmethod
-    def _open_streams(self) -> Iterable[AnswerStream]:
+    def _open_streams(self) -> Iterable[ResponseStream]:
         """Return the streams that end with the channel."""
 
     def finish(self) -> None:
@@ -196,14 +195,14 @@ class SessionChannel(RoutedChannel):
     has_one_stream: bool = False
     principal: str | None = None
     events: EventStore | None = None
-    unasked: AnswerStream = attrs.field(init=False)
-    _streams: dict[int, AnswerStream] = attrs.field(factory=dict[int, AnswerStream], init=False)
-    _of_request: dict[RequestId, AnswerStream] = attrs.field(
-        factory=dict[RequestId, AnswerStream], init=False
+    unasked: ResponseStream = attrs.field(init=False)
+    _streams: dict[int, ResponseStream] = attrs.field(factory=dict[int, ResponseStream], init=False)
+    _of_request: dict[RequestId, ResponseStream] = attrs.field(
+        factory=dict[RequestId, ResponseStream], init=False
     )
 
     def __attrs_post_init__(self) -> None:
-        self.unasked = AnswerStream(self.limits)
+        self.unasked = ResponseStream(self.limits)
 
     @property
     def _kept(self) -> EventStore:
@@ -229,7 +228,7 @@ class SessionChannel(RoutedChannel):
         awaited: Sequence[RequestId] = (),
         *,
         is_narrow: bool = False,
-    ) -> AnswerStream | None:
+    ) -> ResponseStream | None:
         """Deliver the body of a POST to the session.
 
         Args:
@@ -252,13 +251,13 @@ class SessionChannel(RoutedChannel):
         self._inbox.put(DecodedMessage(frame, message, self.principal))
         return stream
 
-    def _open_for(self, awaited: Sequence[RequestId], *, is_narrow: bool) -> AnswerStream:
+    def _open_for(self, awaited: Sequence[RequestId], *, is_narrow: bool) -> ResponseStream:
         of_request, ids = self._of_request, frozenset(awaited)
         if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
             raise DuplicateIdError
         if len(of_request) + len(ids) > self.limits.http.streams_max:
             raise TooManyStreamsError
-        stream = AnswerStream(self.limits, awaits=ids, is_narrow=is_narrow)
+        stream = ResponseStream(self.limits, awaits=ids, is_narrow=is_narrow)
         for each in ids:
             of_request[each] = stream
         return stream
@@ -302,7 +301,7 @@ class SessionChannel(RoutedChannel):
 
     # Event streams, and clients that reconnect
 
-    def begin(self, stream: AnswerStream) -> str | None:
+    def begin(self, stream: ResponseStream) -> str | None:
         """Give the stream's events ids, because it is about to be sent as events.
 
         Returns:
@@ -317,11 +316,11 @@ class SessionChannel(RoutedChannel):
         first_id, stream.first_id = stream.first_id, None
         return first_id
 
-    def begin_unseen(self, stream: AnswerStream) -> None:
+    def begin_unseen(self, stream: ResponseStream) -> None:
         """Do the same for a client that fails on events without a message."""
         self.begin(stream)
 
-    def _number(self, stream: AnswerStream) -> int:
+    def _number(self, stream: ResponseStream) -> int:
         """Register the stream with the event store, which keeps all of its messages from now on."""
         kept = self._kept
         number = stream.number = kept.open_stream()
@@ -330,18 +329,18 @@ class SessionChannel(RoutedChannel):
         self._streams[number] = stream
         return number
 
-    def _number_whole(self, stream: AnswerStream) -> str:
+    def _number_whole(self, stream: ResponseStream) -> str:
         """Do the same for a stream that has ended; return the id of its first event."""
         first_id, *ids = self._kept.append_ended_stream(stream.frames)
         stream.name_all(ids)
         return first_id
 
-    def last_id(self, stream: AnswerStream) -> str:
+    def last_id(self, stream: ResponseStream) -> str:
         """Return the id of a new event without a message, which precedes all later messages."""
         assert stream.number is not None
         return self._kept.keep(stream.number, b"")
 
-    def resumed(self, last_event_id: str) -> AnswerStream:
+    def resumed(self, last_event_id: str) -> ResponseStream:
         """Return the stream of an event, with all messages that followed the event in its queue.
 
         This also works for a stream that another response is still sending: a client whose network
@@ -355,13 +354,13 @@ class SessionChannel(RoutedChannel):
         number, events = self._kept.after(last_event_id)
         stream = self._streams.get(number)
         if stream is None:
-            stream = AnswerStream(self.limits, number)
+            stream = ResponseStream(self.limits, number)
             stream.end()
         missed = [Sent(frame, event_id, is_answer=False) for event_id, frame in events if frame]
         stream.put_again(missed)
         return stream
 
-    def left(self, stream: AnswerStream) -> None:
+    def left(self, stream: ResponseStream) -> None:
         """Note that the client of a stream has disconnected, which cancels no request.
 
         This changes nothing if the client has reconnected already.
@@ -369,7 +368,7 @@ class SessionChannel(RoutedChannel):
         if stream is not self.unasked and not stream.is_carried:
             stream.leave()
 
-    def _open_streams(self) -> Iterable[AnswerStream]:
+    def _open_streams(self) -> Iterable[ResponseStream]:
         return {self.unasked, *self._of_request.values()}
 
 
@@ -387,7 +386,7 @@ class StatelessRequest:
     number: int
     id: RequestId
     method: str
-    stream: AnswerStream
+    stream: ResponseStream
 
 
 @attrs.define(eq=False)
@@ -423,7 +422,7 @@ class StatelessChannel(RoutedChannel):
         client = self._number_of(address) if principal is None else 0
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
-        stream = AnswerStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
+        stream = ResponseStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
         slot = self._slots[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
@@ -487,7 +486,7 @@ class StatelessChannel(RoutedChannel):
         elif not slot.stream.is_narrow:
             slot.stream.put(Sent(_tagged(frame, slot), None, is_answer=False))
 
-    def _open_streams(self) -> Iterable[AnswerStream]:
+    def _open_streams(self) -> Iterable[ResponseStream]:
         return [slot.stream for slot in self._slots.values()]
 
 

@@ -19,7 +19,7 @@ from hypercorn.config import Config
 
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
-from mcp_trio._transports.asgi import AnswerBrokenOff, Application, Receive, Scope, Send
+from mcp_trio._transports.asgi import Application, Receive, ResponseBrokenOff, Scope, Send
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import WITH_ADDRESSES
@@ -50,7 +50,7 @@ async def serve_hypercorn(
     requests and WebSockets of one client are served at the same time; more are rejected (503).
 
     Cancellation is the graceful stop: it closes the listeners and the idle connections, and cancels
-    the application's calls, which may still complete their answers. After
+    the application's calls, which may still complete their responses. After
     `limits.shutdown.close_seconds`, the remaining connections are closed. hypercorn does not
     interrupt a write to a client that reads nothing; Linux ends that write after
     `limits.messages.write_stall_seconds`.
@@ -138,8 +138,8 @@ class _Host:
                 call.cancel()
             try:
                 await self.app(scope, receive, send)
-            except AnswerBrokenOff:
-                pass  # hypercorn closes the connection of an answer that is incomplete
+            except ResponseBrokenOff:
+                pass  # hypercorn closes the connection of a response that is incomplete
             except Exception:
                 logger.exception("the application failed")
             finally:

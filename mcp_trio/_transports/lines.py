@@ -103,15 +103,15 @@ class LineChannel:
         """Send from `messages[sent]` on while there is room; return the new value of `sent`."""
         self._check_open()
         while self._finish_tail() and sent < len(messages):
-            batch = self._next_batch(messages, sent)
-            data = join_lines(batch)
+            part = self._next_part(messages, sent)
+            data = join_lines(part)
             written = self._write(data)
             if written < len(data):
-                return sent + self._keep_tail(batch, data, written)
-            sent += len(batch)
+                return sent + self._keep_tail(part, data, written)
+            sent += len(part)
         return sent
 
-    def _next_batch(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
+    def _next_part(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
         """Return the messages for one write; bounded, since a full pipe wastes the joined rest."""
         if first == 0 and len(messages) == 1:
             return messages
@@ -121,11 +121,11 @@ class LineChannel:
             last += 1
         return messages[first:last]
 
-    def _keep_tail(self, batch: Sequence[bytes], data: bytes, written: int) -> int:
+    def _keep_tail(self, part: Sequence[bytes], data: bytes, written: int) -> int:
         """Keep the rest of a message that was written in part; return how many count as sent."""
         sent = end = 0
         while end < written:
-            end += len(batch[sent]) + 1
+            end += len(part[sent]) + 1
             sent += 1
         self._tail = memoryview(data)[written:end]
         return sent

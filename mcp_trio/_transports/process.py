@@ -143,7 +143,16 @@ class ChildProcess:
                 async with trio.open_nursery() as nursery:
                     if self.stderr is not None:
                         nursery.start_soon(self._read_stderr, self.stderr)
-                    await self._wait_and_reap()
+                    # Cancelled, also by the end of the Trio run, this kills the process group.
+                    try:
+                        await self._wait_exit()
+                    finally:
+                        self.send_signal_to_group(signal.SIGKILL)
+                        with trio.move_on_after(self.limits.shutdown.kill_seconds, shield=True):
+                            self.exit_status = await self.process.wait()
+                        self.stdout.end()
+                        if self.stderr is not None:
+                            self.stderr.end()
         except Exception:  # a system task that raises would end the Trio run
             _log.exception("watching a subprocess failed")
         finally:
@@ -155,18 +164,6 @@ class ChildProcess:
         while chunk := await stderr.read():
             self.tail.feed(chunk)
         self.tail.finish()
-
-    async def _wait_and_reap(self) -> None:
-        """Wait for the exit; cancelled, also by the end of the Trio run, kill the group."""
-        try:
-            await self._wait_exit()
-        finally:
-            self.send_signal_to_group(signal.SIGKILL)
-            with trio.move_on_after(self.limits.shutdown.kill_seconds, shield=True):
-                self.exit_status = await self.process.wait()
-            self.stdout.end()
-            if self.stderr is not None:
-                self.stderr.end()
 
     async def _wait_exit(self) -> None:
         try:

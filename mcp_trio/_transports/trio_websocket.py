@@ -264,8 +264,8 @@ class HandshakeFailed(Exception):  # noqa: N818  it reports the peer's behaviour
     """A WebSocket handshake failed.
 
     Attributes:
-        status: The HTTP status of the server's answer; None without an answer.
-        body: The body of that answer.
+        status: The HTTP status of the server's response; None without a response.
+        body: The body of that response.
     """
 
     def __init__(self, text: str, *, status: int | None = None, body: bytes = b"") -> None:
@@ -306,7 +306,10 @@ class _Messages:
         if not self._is_skipping:
             self._held += event.data.encode()
             if event.message_finished or len(self._held) > self.message_bytes_max:
-                self._put()
+                frame = bounded(bytes(self._held), message_bytes_max=self.message_bytes_max)
+                self._is_skipping = isinstance(frame, Oversized)
+                self._held = bytearray()
+                self.inbox.put(frame)
         if event.message_finished:
             self._is_skipping = False
         self._parts += 1
@@ -317,12 +320,6 @@ class _Messages:
     def _end(self, ending: SocketEnded) -> None:
         self.ending = self.ending or ending
         self.inbox.end()
-
-    def _put(self) -> None:
-        frame = bounded(bytes(self._held), message_bytes_max=self.message_bytes_max)
-        self._is_skipping = isinstance(frame, Oversized)
-        self._held = bytearray()
-        self.inbox.put(frame)
 
 
 @attrs.define(eq=False)

@@ -55,7 +55,7 @@ class StreamUpgrade:
         headers = [("Content-Type", JSON), *rejection.headers]
         framing = b"content-length: %d\r\n" % len(body)
         encoded = encoded_response_headers(rejection.status, headers, framing=framing, is_last=True)
-        await answer_last(self.stream, encoded + body, self.limits)
+        await respond_last(self.stream, encoded + body, self.limits)
 
     @asynccontextmanager
     async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
@@ -77,8 +77,8 @@ class StreamUpgrade:
             raise trio.BrokenResourceError(str(failure)) from None
 
 
-async def answer_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) -> None:
-    """Send the last answer of a connection, and drop input until the client closes.
+async def respond_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) -> None:
+    """Send the last response of a connection, and drop input until the client closes.
 
     This takes at most `limits.shutdown.close_seconds`.
     """
@@ -120,7 +120,7 @@ class WebSocketHost:
     _handshakes: FairSemaphore = attrs.field(init=False)
     _places: Shares = attrs.field(init=False)
     # The connections beyond the limits that are being answered with 503. They cost memory, too: at
-    # `limits.http.connections_max` of them, further ones are closed without an answer.
+    # `limits.http.connections_max` of them, further ones are closed without a response.
     _rejecting: int = attrs.field(default=0, init=False)
     _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
@@ -164,7 +164,7 @@ class WebSocketHost:
             return
         self._rejecting += 1
         try:
-            await answer_last(stream, encoded_rejection(Rejected(503, text)), self.limits)
+            await respond_last(stream, encoded_rejection(Rejected(503, text)), self.limits)
         finally:
             self._rejecting -= 1
 
@@ -181,7 +181,7 @@ class WebSocketHost:
         try:
             request = await self._request_in_time(stream, received, origin)
         except Rejected as rejected:
-            await answer_last(stream, encoded_rejection(rejected), self.limits)
+            await respond_last(stream, encoded_rejection(rejected), self.limits)
             return
         await self.serve_upgrade(stream, request, received)
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import (
 
 from mcp_trio import types as s
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import IncomingRequest
-from mcp_trio._protocol.shares import Admission, Shares, network_of
+from mcp_trio._protocol.requests import Admission, IncomingRequest
+from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio.limits import Limits, RequestLimits
 
 

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio import Client, Context, Limits, Server, ThreadContext, effect
-from mcp_trio._server.effect_results import EffectResults
+from mcp_trio._server.effects import EffectResults
 from mcp_trio._server.results import JsonWriter
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 from mcp_trio.limits import RequestLimits

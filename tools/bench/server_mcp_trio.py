@@ -13,7 +13,7 @@ from mcp_trio._session import nondeterminism
 from mcp_trio.recording import RecordOptions, Redaction, replay
 
 server = Server("bench")
-HELD: Final = frozenset({"HttpSession", "Session", "SessionChannel", "AnswerStream"})
+HELD: Final = frozenset({"HttpSession", "Session", "SessionChannel", "ResponseStream"})
 
 
 @server.tool

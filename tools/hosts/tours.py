@@ -268,19 +268,20 @@ async def pydantic_ai(transport: str, target: Any) -> None:
         await step("resource", lambda: server.read_resource(URI))
 
 
-async def smolagents(transport: str, target: Any) -> None:
+def _parameters(transport: str, target: Any) -> Any:
+    """Return the parameters of a server for hosts that use mcpadapt."""
     from mcp import StdioServerParameters
+
+    if transport == "stdio":
+        return StdioServerParameters(command=target[0], args=target[1:])
+    return {"url": target, "transport": {"http": "streamable-http", "sse": "sse"}[transport]}
+
+
+async def smolagents(transport: str, target: Any) -> None:
     from smolagents import MCPClient
 
-    names = {"http": "streamable-http", "sse": "sse"}
-    where: Any = (
-        StdioServerParameters(command=target[0], args=target[1:])
-        if transport == "stdio"
-        else {"url": target, "transport": names[transport]}
-    )
-
     def tour() -> None:
-        with MCPClient(where, structured_output=True) as found:
+        with MCPClient(_parameters(transport, target), structured_output=True) as found:
             tools = {tool.name: tool for tool in found}
             outcomes["tools"] = {"value": {name: plain(t.inputs) for name, t in tools.items()}}
             for name, arguments in CALLS.items():
@@ -291,17 +292,9 @@ async def smolagents(transport: str, target: Any) -> None:
 
 async def crewai_tools(transport: str, target: Any) -> None:
     from crewai_tools import MCPServerAdapter
-    from mcp import StdioServerParameters
-
-    names = {"http": "streamable-http", "sse": "sse"}
-    where: Any = (
-        StdioServerParameters(command=target[0], args=target[1:])
-        if transport == "stdio"
-        else {"url": target, "transport": names[transport]}
-    )
 
     def tour() -> None:
-        with MCPServerAdapter(where) as found:
+        with MCPServerAdapter(_parameters(transport, target)) as found:
             tools = {tool.name: tool for tool in found}
             outcomes["tools"] = {
                 "value": {name: t.args_schema.model_json_schema() for name, t in tools.items()}

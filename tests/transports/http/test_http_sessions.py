@@ -22,7 +22,13 @@ from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.concurrency import TimerQueue
-from mcp_trio._transports.http_response import AnswerStream, Sent, StreamSender, carried, until_gone
+from mcp_trio._transports.http_response import (
+    ResponseStream,
+    Sent,
+    StreamSender,
+    carried,
+    until_gone,
+)
 from mcp_trio._transports.http_sessions import (
     DuplicateIdError,
     RequestInbox,
@@ -486,7 +492,7 @@ def answer(text):
 
 
 def test_messages_are_taken_in_order_and_once():
-    stream = AnswerStream(LIMITS)
+    stream = ResponseStream(LIMITS)
     stream.put(note("a"))
     stream.put(note("b"))
     assert stream.has_waiting
@@ -496,7 +502,7 @@ def test_messages_are_taken_in_order_and_once():
 
 
 def test_a_stream_ends_with_the_last_answer_that_it_awaits():
-    stream = AnswerStream(LIMITS, awaits={1, "a"})
+    stream = ResponseStream(LIMITS, awaits={1, "a"})
     stream.answered(1)
     assert not stream.is_ended
     stream.answered(2)
@@ -506,7 +512,7 @@ def test_a_stream_ends_with_the_last_answer_that_it_awaits():
 
 
 def test_answers_alone_are_distinguished_from_answers_among_others():
-    stream = AnswerStream(LIMITS, awaits={1})
+    stream = ResponseStream(LIMITS, awaits={1})
     stream.put(answer("x"))
     assert stream.answers is None
     stream.answered(1)
@@ -518,7 +524,7 @@ def test_answers_alone_are_distinguished_from_answers_among_others():
 
 
 def test_a_stream_without_a_response_drops_its_oldest_messages():
-    stream = AnswerStream(LIMITS)
+    stream = ResponseStream(LIMITS)
     for text in "abcd":
         stream.put(note(text))
     assert (frames(stream), stream.dropped) == (["b", "c", "d"], 1)
@@ -529,7 +535,7 @@ def test_a_stream_without_a_response_drops_its_oldest_messages():
 
 def test_a_single_message_may_exceed_the_buffer_limit():
     for is_carried in (False, True):
-        stream = AnswerStream(LIMITS)
+        stream = ResponseStream(LIMITS)
         if is_carried:
             stream.carry(trio.CancelScope())
         stream.put(note("a"))
@@ -538,7 +544,7 @@ def test_a_single_message_may_exceed_the_buffer_limit():
 
 
 def test_a_stream_that_is_read_too_slowly_is_overrun_and_cleared():
-    stream = AnswerStream(LIMITS)
+    stream = ResponseStream(LIMITS)
     stream.carry(trio.CancelScope())
     for text in "abcdefghijk":  # their number alone does not matter
         stream.put(note(text))
@@ -550,7 +556,7 @@ def test_a_stream_that_is_read_too_slowly_is_overrun_and_cleared():
 
 
 async def test_taking_a_stream_over_ends_the_previous_response():
-    stream, first, second = AnswerStream(LIMITS), trio.CancelScope(), trio.CancelScope()
+    stream, first, second = ResponseStream(LIMITS), trio.CancelScope(), trio.CancelScope()
     stream.carry(first)
     stream.carry(second)
     assert (first.cancel_called, second.cancel_called) == (True, False)
@@ -561,7 +567,7 @@ async def test_taking_a_stream_over_ends_the_previous_response():
 
 
 def test_missed_messages_are_sent_first_and_none_twice():
-    stream = AnswerStream(LIMITS)
+    stream = ResponseStream(LIMITS)
     stream.put(note("b", "1-2"))
     stream.put(note("c", "1-3"))
     stream.put_again([note("a", "1-1"), note("b", "1-2")])
@@ -569,7 +575,7 @@ def test_missed_messages_are_sent_first_and_none_twice():
 
 
 def test_a_stream_without_a_connected_client_buffers_no_messages():
-    stream = AnswerStream(LIMITS)
+    stream = ResponseStream(LIMITS)
     stream.put(note("a", "1-1"))
     stream.leave()
     stream.put(note("b", "1-2"))
@@ -588,7 +594,7 @@ def test_a_stream_without_a_connected_client_buffers_no_messages():
     ],
 )
 async def test_a_new_message_wakes_every_waiting_task(tell, autojump_clock):
-    stream, woken = AnswerStream(LIMITS), []
+    stream, woken = ResponseStream(LIMITS), []
 
     async def wait():
         await stream.news()
@@ -605,7 +611,7 @@ async def test_a_new_message_wakes_every_waiting_task(tell, autojump_clock):
 
 
 async def test_waiting_for_the_end_ignores_new_messages(autojump_clock):
-    stream = AnswerStream(LIMITS)
+    stream = ResponseStream(LIMITS)
     with trio.move_on_after(1) as patience:
         stream.put(note("a"))
         await stream.ended()
@@ -617,7 +623,7 @@ async def test_waiting_for_the_end_ignores_new_messages(autojump_clock):
 
 async def test_a_wait_ends_after_its_time(autojump_clock):
     began = trio.current_time()
-    stream = AnswerStream(LIMITS)
+    stream = ResponseStream(LIMITS)
     await stream.soon(3)
     assert trio.current_time() - began == 3
     stream.put(note("a"))
@@ -643,7 +649,7 @@ def exchange_of(accept=BOTH):
 
 
 def stream_of(*frames):
-    stream = AnswerStream(RESPONSE_LIMITS, awaits={1})
+    stream = ResponseStream(RESPONSE_LIMITS, awaits={1})
     for frame in frames:
         put(stream, frame)
     return stream
@@ -754,13 +760,13 @@ async def test_a_client_that_accepts_only_json_waits_for_the_response(autojump_c
 
 
 async def test_several_responses_are_an_array_if_sse_is_not_accepted():
-    stream = AnswerStream(RESPONSE_LIMITS, awaits={1})
+    stream = ResponseStream(RESPONSE_LIMITS, awaits={1})
     stream.is_narrow = True
     stream.put(Sent(ERROR, None, is_answer=True))
     put(stream, ANSWER)
     exchange = await carry(stream, "application/json")
     assert exchange.json == [json.loads(ERROR), json.loads(ANSWER)]
-    stream = AnswerStream(RESPONSE_LIMITS, awaits={1})
+    stream = ResponseStream(RESPONSE_LIMITS, awaits={1})
     stream.put(Sent(ERROR, None, is_answer=True))
     put(stream, ANSWER)
     assert (await carry(stream)).is_stream

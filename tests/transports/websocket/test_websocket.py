@@ -17,7 +17,7 @@ from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._testing.peers import notification, request
-from mcp_trio._transports import websocket_client as client
+from mcp_trio._transports import client_channels as client
 from mcp_trio._transports.asgi import AsgiHost
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.hypercorn import serve_hypercorn

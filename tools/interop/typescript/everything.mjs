@@ -15,6 +15,14 @@ const audio = { type: "audio", data: facts.wav, mimeType: "audio/wav" };
 const link = { type: "resource_link", uri: facts.static_text_uri, name: "static-text" };
 const resource = (uri, mimeType, text) => ({ type: "resource", resource: { uri, mimeType, text } });
 
+export const CAPABILITIES = {
+  completions: {},
+  logging: {},
+  prompts: { listChanged: true },
+  resources: { listChanged: true, subscribe: true },
+  tools: { listChanged: true },
+};
+
 /** The server of one connection. */
 export class Everything {
   /** Received notifications and cancelled calls, which the tool `test_received` lists. */

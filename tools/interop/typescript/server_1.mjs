@@ -10,7 +10,7 @@ import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
 import { askByRequests } from "./input_requests.mjs";
-import { Everything } from "./everything.mjs";
+import { CAPABILITIES, Everything } from "./everything.mjs";
 import { Rejected, has } from "./facts.mjs";
 import { DialTransport, SocketTransport } from "./websocket.mjs";
 import { listen } from "./connections.mjs";
@@ -40,15 +40,7 @@ let protocolVersion;
 
 const server = new Server(
   { name: "everything", version: "1" },
-  {
-    capabilities: {
-      completions: {},
-      logging: {},
-      prompts: { listChanged: true },
-      resources: { listChanged: true, subscribe: true },
-      tools: { listChanged: true },
-    },
-  },
+  { capabilities: CAPABILITIES },
 );
 
 /** Return what this SDK offers to a handler; see ../caller.py. */

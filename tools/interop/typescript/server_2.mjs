@@ -17,7 +17,7 @@ import {
 import { StdioServerTransport, serveStdio } from "@modelcontextprotocol/server/stdio";
 
 import { InputRequired, askByRequests, askByResults } from "./input_requests.mjs";
-import { Everything, METHODS } from "./everything.mjs";
+import { CAPABILITIES, Everything, METHODS } from "./everything.mjs";
 import { Rejected, has } from "./facts.mjs";
 import { DialTransport, SocketTransport } from "./websocket.mjs";
 import { listen } from "./connections.mjs";
@@ -58,15 +58,7 @@ function makeServer(everything = new Everything(), publish = undefined) {
   const notify = publish ?? ((method, params) => server.notification({ method, params }));
   const server = new Server(
     { name: "everything", version: "2" },
-    {
-      capabilities: {
-        completions: {},
-        logging: {},
-        prompts: { listChanged: true },
-        resources: { listChanged: true, subscribe: true },
-        tools: { listChanged: true },
-      },
-    },
+    { capabilities: CAPABILITIES },
   );
   for (const method of METHODS) {
     server.setRequestHandler(method, ({ params }, context) =>

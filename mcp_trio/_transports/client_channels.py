@@ -1,10 +1,10 @@
-"""The client's end of a WebSocket: opening a channel to a `ws://` or `wss://` URL."""
+"""Channels that a client opens to a URL: over a WebSocket, a Unix socket or TCP."""
 
 import functools
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import attrs
@@ -12,7 +12,9 @@ import trio
 
 from mcp_trio._protocol.http_headers import encoded
 from mcp_trio._protocol.websocket import bearer_header, offered_subprotocols
-from mcp_trio._transports.channel import text_with_cause
+from mcp_trio._transports.channel import Channel, text_with_cause
+from mcp_trio._transports.connections import ConnectionOptions, is_connection_url
+from mcp_trio._transports.sockets import open_tcp_channel, open_unix_channel
 from mcp_trio._transports.trio_websocket import (
     HandshakeFailed,
     TrioSocket,
@@ -123,7 +125,14 @@ class _Opening:
                     f"cannot connect to {name}: {text_with_cause(error)}"
                 ) from error
             try:
-                async with self._upgrade(stream) as socket:
+                async with client_socket(
+                    stream,
+                    host=self.address.netloc,
+                    target=self.address.target,
+                    subprotocols=offered_subprotocols(self.token),
+                    fields=self.fields,
+                    limits=self.limits,
+                ) as socket:
                     timeout.deadline = float("inf")
                     yield socket
             except HandshakeFailed as failure:
@@ -155,16 +164,6 @@ class _Opening:
             raise
         return stream
 
-    def _upgrade(self, stream: trio.abc.Stream) -> AbstractAsyncContextManager[TrioSocket]:
-        return client_socket(
-            stream,
-            host=self.address.netloc,
-            target=self.address.target,
-            subprotocols=offered_subprotocols(self.token),
-            fields=self.fields,
-            limits=self.limits,
-        )
-
     def _rejection(self, failure: HandshakeFailed) -> ConnectionLost:
         name = self.address.name
         if failure.status is None:
@@ -174,3 +173,49 @@ class _Opening:
         return ConnectionLost(
             f"{name} answered HTTP {failure.status}{detail}", http_status=failure.status
         )
+
+
+# Connections of any kind ------------------------------------------------------------------------
+
+
+class NamedChannel(Channel, Protocol):
+    """A channel to a URL."""
+
+    @property
+    def name(self) -> str:
+        """The URL, without anything that may be secret."""
+        ...
+
+    def mark_going_away(self) -> None:
+        """Let `aclose` tell the peer that this side shuts down, if the protocol can express it."""
+        ...
+
+
+async def open_connection(url: str, options: ConnectionOptions, limits: Limits) -> NamedChannel:
+    """Open a connection to a server at a WebSocket, Unix or TCP URL.
+
+    Raises:
+        ConnectionLost: The server cannot be reached, or rejects the connection.
+        ValueError: The URL or an option is invalid.
+        TypeError: An option does not fit the scheme of the URL.
+    """
+    if not is_connection_url(url):
+        raise ValueError("the URL of a connection begins with ws://, wss://, unix: or tcp://")
+    scheme, _, rest = url.partition(":")
+    scheme = scheme.lower()
+    if scheme in ("ws", "wss"):
+        return await open_websocket_channel(
+            url,
+            headers=options.headers,
+            token=options.token,
+            ssl_context=options.ssl_context,
+            limits=limits,
+        )
+    if options.headers or options.token is not None or options.ssl_context is not None:
+        raise TypeError("headers, token and ssl_context are for HTTP and WebSocket URLs only")
+    if scheme == "unix":
+        return await open_unix_channel(rest, limits=limits)
+    parts = urlsplit(url)
+    if not parts.hostname or parts.port is None or parts.path:
+        raise ValueError("the URL of a TCP server is tcp://host:port")
+    return await open_tcp_channel(parts.hostname, parts.port, limits=limits)
