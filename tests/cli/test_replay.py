@@ -294,6 +294,7 @@ def test_a_folder_is_replayed_under_many_seeds(invoke, counting, tmp_path):
     assert row.split()[-3:] == ["6", "the", "same"]
 
 
+@pytest.mark.slow
 def test_a_result_that_depends_on_the_hash_seed_diverges_under_another(invoke, counting, tmp_path):
     counting("shuffled", "a.mcprec.jsonl")
     path = counting("count", "b.mcprec.jsonl")
@@ -968,6 +969,7 @@ def debug(shop, place, *commands, path=None, **variables):
     )
 
 
+@pytest.mark.slow
 def test_a_debugger_opens_in_the_frame_of_the_users_code(shop):
     place = records_of(shop.path, "res")[0]
     shown = debug(shop, place, "p item * 2", "next", "p price + 4", "c")
@@ -1002,6 +1004,7 @@ def test_a_debugger_opens_at_the_first_line_of_a_handler_and_steps_over_its_wait
     assert "the same, byte for byte" in shown.stdout
 
 
+@pytest.mark.slow
 def test_an_expression_in_a_debugger_takes_no_part_in_the_replay(shop):
     calls = ("import time, random, os", "p time.time() > 9", "p random.random() < 1")
     shown = debug(shop, records_of(shop.path, "res")[0], *calls, "p os.environ['HOME']", "c")
@@ -1019,6 +1022,7 @@ def test_the_replay_ends_with_the_debugger(shop, commands):
     assert "Traceback" not in shown.stderr
 
 
+@pytest.mark.slow
 def test_another_debugger_is_called_in_the_task(shop, tmp_path):
     (tmp_path / "other_debugger.py").write_text("""
 import sys
@@ -1039,6 +1043,7 @@ def enter():
     assert "the same, byte for byte" in disabled.stdout
 
 
+@pytest.mark.slow
 def test_a_debugger_has_the_terminal(shop):
     ours, theirs = pty.openpty()
     os.write(ours, b"p item\nc\n")

@@ -109,6 +109,7 @@ def counting(desk):
     return desk
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 def test_replays_do_not_disturb_each_other(counting):
     test = """
@@ -133,6 +134,7 @@ def test_replays_do_not_disturb_each_other(counting):
     outcome(run(counting, test_it=test), passed=5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("findable")
 def test_a_replay_can_be_repeated_under_many_seeds(counting, monkeypatch):
     record(counting, "shuffled", "shuffled", {})

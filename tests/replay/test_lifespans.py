@@ -470,8 +470,17 @@ def slow_process(tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("exit_seconds", [0, "math.inf"], ids=["exits", "is_cancelled"])
-@pytest.mark.parametrize("ending", ["eof", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    ("ending", "exit_seconds"),
+    [
+        ("eof", 0),
+        pytest.param("eof", "math.inf", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", 0, marks=pytest.mark.slow),
+        ("SIGTERM", "math.inf"),
+        pytest.param("SIGKILL", 0, marks=pytest.mark.slow),
+        pytest.param("SIGKILL", "math.inf", marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_replays_however_it_ended(world, slow_process, ending, exit_seconds):
     process, file, path = slow_process(exit_seconds)
     if ending == "eof":

@@ -132,7 +132,7 @@ HOLDERS = {
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", pytest.param("http", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tool", HOLDERS)
 def test_a_process_that_is_held_ends_and_names_the_line_that_held_it(called, transport, tool):
     process = called(transport, tool)

@@ -129,8 +129,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "websocket",
         _WEBSOCKET,
-        "        self._held = bytearray()\n        self.inbox.put(frame)",
-        "        self.inbox.put(frame)",
+        "                self._held = bytearray()\n",
+        "",
     ),
     Planted(
         "recordings",
