@@ -11,12 +11,13 @@ from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 PROOF = Path(__file__).parents[2] / "tools" / "proof"
 
-pytestmark = [pytest.mark.real_time, pytest.mark.slow]
+# Each starts dozens of processes, beside whatever else the machine does.
+pytestmark = [pytest.mark.real_time, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def run(script, *options):
     command = [sys.executable, str(PROOF / script), *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=290)
 
 
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)

@@ -15,6 +15,7 @@ import trio
 from mcp_trio import Limits, Server
 from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import open_stdio_channel
+from mcp_trio.types import TextContent
 
 KILL = Path(__file__).parents[2] / "tools" / "kill_recorders.py"
 SECONDS_MAX = 400
@@ -206,8 +207,8 @@ async def bytes_taken(size):
     server = Server("large", limits=LIMITS)
 
     @server.tool
-    async def large() -> str:
-        return text
+    async def large() -> TextContent:  # a string would be sent twice
+        return TextContent(text=text)
 
     text = "x" * size
     channel, client = stdio_pair()

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from mcp_trio import Limits, Server
 from mcp_trio.limits import HttpLimits, MessageLimits, WebSocketLimits
+from mcp_trio.types import TextContent
 
 PROGRAM: Final = "websocket_framing.mjs"
 SECONDS_MAX: Final = 60.0
@@ -62,8 +63,8 @@ def make_server() -> Server:
     server = Server("framing", limits=limits)
 
     @server.tool
-    async def echo(text: str) -> str:
-        return text
+    async def echo(text: str) -> TextContent:  # a string would be sent twice
+        return TextContent(text=text)
 
     return server
 
