@@ -41,11 +41,11 @@ Caveats
 
 import logging
 import select
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from itertools import chain, islice, zip_longest
 from types import coroutine
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -155,12 +155,14 @@ class Leader:
         driven: The coroutine; it raises nothing that is an `Exception`.
         context: Its context variables.
         idle: Its entry in the poller, while it has one.
+        has_turn: Whether it is in the poller's queue of connections that have something to read.
         scope: The scope of the task that drives it.
     """
 
     driven: Coroutine[Any, Any, None]
     context: Context
     idle: IdleConnection | None = attrs.field(default=None, init=False)
+    has_turn: bool = attrs.field(default=False, init=False)
     scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     is_cancelled: bool = attrs.field(default=False, init=False)
     _is_waiting: bool = attrs.field(default=False, init=False)
@@ -206,7 +208,11 @@ class Leader:
 
 @attrs.define(eq=False)
 class Poller:
-    """The leaders of idle connections, by file descriptor.
+    """The leaders of idle connections, by file descriptor, and those that have something to read.
+
+    Clients take turns, and so do the connections of one client. The kernel's order would not do: a
+    connection that has more to read, because its client sends without waiting for answers, stays
+    in front of all others.
 
     Attributes:
         has_task: Whether a pool task waits for them.
@@ -214,7 +220,10 @@ class Poller:
 
     has_task: bool = attrs.field(default=False, init=False)
     _idle: dict[int, Leader] = attrs.field(factory=dict[int, Leader], init=False)
-    _ready: list[Leader] = attrs.field(factory=list[Leader], init=False)
+    _turns: dict[str | None, deque[Leader]] = attrs.field(
+        factory=dict[str | None, deque[Leader]], init=False
+    )
+    _turns_left: int = attrs.field(default=0, init=False)
     _epoll: "select.epoll | None" = attrs.field(default=None, init=False)
 
     def __bool__(self) -> bool:
@@ -257,16 +266,27 @@ class Poller:
 
         Cancelled: all connections are still registered.
         """
-        if not self._ready:
+        if not self._turns or not self._turns_left:
             await (self._wait_for_one() if len(self._idle) == 1 else self._wait_for_any())
-        return self._ready.pop() if self._ready else None
+            self._turns_left = _READY_MAX
+        while self._turns:
+            client = next(iter(self._turns))
+            leaders = self._turns.pop(client)
+            leader = leaders.popleft()
+            if leaders:
+                self._turns[client] = leaders
+            leader.has_turn = False
+            if leader.idle is not None:  # it has not been removed
+                self._turns_left -= 1
+                return leader
+        return None
 
     async def _wait_for_one(self) -> None:
         """Wait for the only idle connection directly, which costs less than through epoll."""
         ((fd, leader),) = self._idle.items()
         with suppress(trio.ClosedResourceError):  # it is no longer the only one
             await trio.lowlevel.wait_readable(fd)
-            self._ready.append(leader)
+            self._add_turn(leader)
 
     def _wake_from_single_wait(self) -> None:
         (fd,) = self._idle
@@ -275,27 +295,21 @@ class Poller:
     async def _wait_for_any(self) -> None:
         assert self._epoll is not None
         await trio.lowlevel.wait_readable(self._epoll)
-        # All of them, those that became ready first in front; the kernel keeps those that are left.
-        ready = [self._idle[fd] for fd, _ in self._epoll.poll(0, max(len(self._idle), 1))]
-        self._ready = ready if len(ready) <= _READY_MAX else _in_turns(ready)
-        self._ready.reverse()
+        for fd, _ in self._epoll.poll(0, max(len(self._idle), 1)):
+            self._add_turn(self._idle[fd])
+
+    def _add_turn(self, leader: Leader) -> None:
+        if not leader.has_turn:
+            assert leader.idle is not None
+            leader.has_turn = True
+            self._turns.setdefault(leader.idle.client, deque()).append(leader)
 
     def close(self) -> None:
         """Close all leaders that are idle."""
-        self._ready.clear()
+        self._turns.clear()
         for leader in [*self._idle.values()]:
             self.remove(leader)
             leader.context.run(leader.driven.close)
-
-
-def _in_turns(ready: list[Leader]) -> list[Leader]:
-    """Return the first `_READY_MAX` leaders, by turns of their clients."""
-    of_client: dict[str | None, list[Leader]] = {}
-    for leader in ready:
-        assert leader.idle is not None
-        of_client.setdefault(leader.idle.client, []).append(leader)
-    turns = chain.from_iterable(zip_longest(*of_client.values()))
-    return list(islice((leader for leader in turns if leader is not None), _READY_MAX))
 
 
 Work: TypeAlias = Job | Leader | Poller

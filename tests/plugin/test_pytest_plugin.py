@@ -260,7 +260,9 @@ def test_inputs_mode_compares_all_but_the_ignored_paths(trip):
     test = MARKED.replace('jsonl"', 'jsonl", mode="inputs"').format('mcp_replay(make("Bye"))')
     text = outcome(run(trip, test_it=test), failed=1)
     assert "AssertionError: changed answer to tools/call" in text
-    ignoring = test.replace('"inputs"', '"inputs", ignore=["$.result.content", "$.result.structuredContent"]')
+    ignoring = test.replace(
+        '"inputs"', '"inputs", ignore=["$.result.content", "$.result.structuredContent"]'
+    )
     outcome(run(trip, test_it=ignoring), passed=1)
     outcome(run(trip, test_it=test.replace('make("Bye")', "server")), passed=1)
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from mcp_trio._transports.socket_bytes import IdleConnection, wait_idle
 
-NAME = ContextVar("name", default="nobody")
+NAME = ContextVar("name", default="unnamed")
 
 
 async def settled():
@@ -33,7 +33,7 @@ def tasks_living():
 class Connection:
     """Rests, and does with each byte what `act` makes of it, up to the end."""
 
-    def __init__(self, warm, act=None, name="nobody", client=None):
+    def __init__(self, warm, act=None, name="unnamed", client=None):
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
         self.resting = IdleConnection(self.ours.fileno(), client)

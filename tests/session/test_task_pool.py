@@ -474,7 +474,7 @@ async def test_each_connection_is_served_with_its_own_context_variables(poller, 
             connection.say(b"x")
         await settled()
     assert [each.names for each in connections] == [["0", "0+"], ["1", "1+"], ["2", "2+"]]
-    assert NAME.get() == "nobody"
+    assert NAME.get() == "unnamed"
 
 
 async def test_a_connection_that_suspends_keeps_the_task_and_the_others_continue(
@@ -626,6 +626,25 @@ async def test_ready_connections_of_different_clients_take_turns(open_connection
     assert len(order) == len(connections)
     assert order.index(b"o") < _READY_MAX
     assert order[:_READY_MAX].count(b"o") == 3
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="idle connections have no poller")
+@pytest.mark.parametrize("clients", [1, 2 * _READY_MAX])
+async def test_connections_that_always_have_more_to_read_do_not_starve_another(
+    open_connections, clients
+):
+    async def note(data):
+        order.append(data)
+
+    order = []
+    *busy, other = connections = await open_connections(2 * _READY_MAX + 1, note)
+    for number, connection in enumerate(busy):
+        connection.resting.client = f"busy {number % clients}"
+        connection.say(b"f" * 20)
+    other.say(b"o")
+    await settled()
+    assert len(order) == 20 * len(busy) + 1
+    assert order.index(b"o") < len(connections)
 
 
 async def test_cancellation_closes_all_idle_connections(poller):
