@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import select
+import selectors
 import signal
 import sys
 import threading
@@ -87,16 +88,19 @@ def _watch(
     root: trio.lowlevel.Task | None,
 ) -> None:
     first, exit_at, cause = 0, math.inf, ""
-    watched = [reader] if parent is None else [reader, parent]
+    selector = selectors.PollSelector()  # `select.select` takes no descriptor above 1023
+    selector.register(reader, selectors.EVENT_READ)
+    if parent is not None:
+        selector.register(parent, selectors.EVENT_READ)
     while True:
         left_seconds = min(max(0.0, exit_at - time.monotonic()), _WAIT_SECONDS_MAX)
-        ready, _, _ = select.select(watched, [], [], left_seconds)
+        ready = {key.fd for key, _ in selector.select(left_seconds)}
         if not ready:
             if time.monotonic() >= exit_at:
                 _exit(first or signal.SIGHUP, _report(cause, seconds, root))
             continue
-        if parent in ready:
-            watched.remove(parent)
+        if parent is not None and parent in ready:
+            selector.unregister(parent)
             if math.isinf(exit_at):  # no signal has come before
                 exit_at, cause = time.monotonic() + seconds, "the end of its parent"
         if reader not in ready:

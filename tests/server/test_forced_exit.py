@@ -55,6 +55,12 @@ async def printing() -> str:
 def serving(url):
     print(url, flush=True)
 
+if len(sys.argv) > 2:
+    import os, resource
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2048), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(int(sys.argv[2]))]
+
 options = {{"on_serving": serving, "port": 0}} if sys.argv[1] == "http" else {{}}
 server.run(sys.argv[1], **options)
 """
@@ -101,10 +107,15 @@ def called(tmp_path):
     path.write_text(textwrap.dedent(SERVER))
     with contextlib.ExitStack() as stack:
 
-        def call(transport, tool):
+        def call(transport, tool, *, open_files=None):
             process = stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, str(path), transport],
+                    [
+                        sys.executable,
+                        str(path),
+                        transport,
+                        *([] if open_files is None else [str(open_files)]),
+                    ],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -145,6 +156,13 @@ def test_a_process_that_is_held_ends_and_names_the_line_that_held_it(called, tra
     )
     assert line.strip().startswith(HOLDERS[tool])
     assert line.endswith(f", in {tool}")
+
+
+@pytest.mark.real_time
+def test_a_process_with_more_than_a_thousand_open_files_ends(called):
+    process = called("stdio", "shielded", open_files=1100)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
 
 
 @pytest.mark.real_time
