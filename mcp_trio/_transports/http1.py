@@ -62,7 +62,6 @@ _PROPER_END: Final = b"\r\n\r\n"
 _END_BYTES_MAX: Final = 3
 _REQUEST_LINE: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/1\.[01]\r\n")
 _TARGET: Final = re.compile(r"(?i:https?://[^/?#]+)(?P<rest>[/?][^#]*)?|(?P<path>/[^#]*)")
-_VERSIONS: Final = frozenset({b"1.0", b"1.1"})
 # Each header costs h11 some microseconds; MCP clients send about ten.
 _FIELDS_MAX: Final = 128
 _LENGTH: Final = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]{0,17})\r\n")
@@ -86,16 +85,17 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
         _PROPER_END, start
     )  # `_STRICT_HEADERS` rejects an improper end that came before
     length = at + len(_PROPER_END) if at >= 0 else _improper_end(received, start)
-    if (length or len(received)) > bytes_max:
-        raise Rejected(
-            431, f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
-        )
-    if not length:
+    is_too_long = (length or len(received)) > bytes_max
+    if is_too_long or not length:
         # TLS, HTTP/0.9 and HTTP/2 are rejected by their first bytes, without waiting for more.
         is_text = received[0] > ord(" ")
         has_new_line = received.find(b"\n") >= searched
         if not is_text or (has_new_line and not _REQUEST_LINE.match(received)):
             raise Rejected(400, "the request is not HTTP/1.1")
+    if is_too_long:
+        raise Rejected(
+            431, f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
+        )
     return length
 
 
@@ -149,6 +149,8 @@ def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest
         raise Rejected(
             400, "the headers have a folded line, a lone CR or LF, or a control character"
         )
+    if not _REQUEST_LINE.match(raw):
+        raise Rejected(400, "the request is not HTTP/1.1")
     if raw.count(b"\n") > _FIELDS_MAX + 2:
         raise Rejected(431, f"the request has more than {_FIELDS_MAX} headers")
     parsed = _parsed(raw)
@@ -175,8 +177,6 @@ def _parsed(raw: bytes) -> h11.Request:
     except h11.RemoteProtocolError as error:
         raise Rejected(400, "the request line or a header is malformed") from error
     assert isinstance(parsed, h11.Request)
-    if parsed.http_version not in _VERSIONS:
-        raise Rejected(400, "the request is not HTTP/1.1")
     return parsed
 
 

@@ -542,6 +542,17 @@ def test_incomplete_headers_can_be_too_long(received):
     assert caught.value.status == 431
 
 
+@pytest.mark.parametrize("bytes_max", [100, 10_000])
+@pytest.mark.parametrize("size", [1, 20, 10_000])
+def test_what_is_not_http_is_rejected_as_such_however_long_and_in_any_pieces(size, bytes_max):
+    received = b"GET / HTTP/1\r\n" + b"X: x\r\n" * 129 + b"\r\n"
+    with pytest.raises(Rejected) as caught:  # noqa: PT012 - either may raise it
+        for end in range(size, len(received) + size, size):
+            headers_length(bytearray(received[:end]), end - size, bytes_max=bytes_max)
+        parse_request(received, None)
+    assert caught.value.status == 400
+
+
 def test_complete_headers_can_be_too_long():
     head = bytearray(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert headers_length(head, 0, bytes_max=len(head)) == len(head)
