@@ -62,6 +62,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.timeout(300)  # it copies the package and runs tests in other processes
 def test_a_rule_that_is_switched_off_turns_its_test_red():
     done = run("--ids", "PROG-01")
     assert (done.returncode, done.stderr) == (0, "")
