@@ -7,7 +7,7 @@ no `Server` answers, an `OtherSessionSource` takes its place: a mock of a record
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from contextvars import Context as Variables
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
@@ -666,12 +666,13 @@ class HandshakeTimeouts:
 
         A periodic check of all connections costs less than a timer for each connection.
         """
-        seconds, log = self.limits.requests.first_request_seconds, PeerLog()
-        while True:
-            await trio.sleep(min(seconds / _CHECKS_PER_TIMEOUT, _CHECK_SECONDS_MAX))
-            pending = [each for each in self.pending if each.is_pending]
-            opened_before = trio.current_time() - seconds
-            for each in pending:
-                if each.opened_at <= opened_before:
-                    each.close(seconds, log)
-            self.pending = [each for each in pending if each.opened_at > opened_before]
+        seconds = self.limits.requests.first_request_seconds
+        with closing(PeerLog()) as log:
+            while True:
+                await trio.sleep(min(seconds / _CHECKS_PER_TIMEOUT, _CHECK_SECONDS_MAX))
+                pending = [each for each in self.pending if each.is_pending]
+                opened_before = trio.current_time() - seconds
+                for each in pending:
+                    if each.opened_at <= opened_before:
+                        each.close(seconds, log)
+                self.pending = [each for each in pending if each.opened_at > opened_before]

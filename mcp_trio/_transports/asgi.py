@@ -419,6 +419,7 @@ class AsgiHost:
             await send({"type": "lifespan.startup.complete"})
         if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
             await self._ended()
+        self._log.close()
         await send({"type": "lifespan.shutdown.complete"})
 
 

@@ -9,6 +9,7 @@ import logging
 import math
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeAlias, cast
 
@@ -465,25 +466,26 @@ async def serve_native(
     """
     host = NativeHost(respond=respond, limits=limits, tls=tls, upgraded=upgraded)
 
-    async with trio.open_nursery() as nursery:
-        start_leader = None if leaders_in is None or tls is not None else leaders_in(nursery)
+    with closing(host.log):
+        async with trio.open_nursery() as nursery:
+            start_leader = None if leaders_in is None or tls is not None else leaders_in(nursery)
 
-        async def take(stream: trio.SocketStream) -> None:
-            client = client_of(stream)
-            ends = SocketEnds(
-                fd=stream.socket.detach(),
-                chunk_bytes=limits.messages.chunk_bytes,
-                client=network_of(client),
+            async def take(stream: trio.SocketStream) -> None:
+                client = client_of(stream)
+                ends = SocketEnds(
+                    fd=stream.socket.detach(),
+                    chunk_bytes=limits.messages.chunk_bytes,
+                    client=network_of(client),
+                )
+                if start_leader is None:
+                    await host.serve(ends, client=client)
+                else:
+                    start_leader(partial(host.serve, ends, client=client, may_lead=True))
+
+            nursery.start_soon(host.close_idle)
+            await trio.serve_listeners(
+                take, list(listeners), handler_nursery=nursery, task_status=task_status
             )
-            if start_leader is None:
-                await host.serve(ends, client=client)
-            else:
-                start_leader(partial(host.serve, ends, client=client, may_lead=True))
-
-        nursery.start_soon(host.close_idle)
-        await trio.serve_listeners(
-            take, list(listeners), handler_nursery=nursery, task_status=task_status
-        )
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -499,7 +501,7 @@ class NativeHost:
     _places: Shares = attrs.field(init=False)
     _handshakes: FairSemaphore = attrs.field(init=False)
     _bodies: Shares = attrs.field(init=False)
-    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
@@ -522,7 +524,7 @@ class NativeHost:
             scheme=scheme,
             clock=self._clock,
             bodies=self._bodies,
-            log=self._log,
+            log=self.log,
             may_lead=may_lead,
         )
         network = network_of(client)

@@ -73,6 +73,7 @@ async def serve_hypercorn(
                 await host.serve(config, task_status)
     finally:
         host.stop()
+        host.log.close()
 
 
 @attrs.define(eq=False)
@@ -84,7 +85,7 @@ class _Host:
     places: Shares
     is_stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
-    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     async def serve(
         self, config: Config, task_status: trio.TaskStatus[Sequence[trio.SocketListener]]
@@ -128,7 +129,7 @@ class _Host:
         exceeded = self.places.exceeded(network)
         if exceeded is not None:  # hypercorn does not limit its connections
             reason = f"there are too many requests{exceeded}"
-            self._log.report("too many", f"a request was rejected: {reason}")
+            self.log.report("too many", f"a request was rejected: {reason}")
             await _reject(scope, receive, send, reason)
             return
         with trio.CancelScope() as call:

@@ -303,7 +303,7 @@ class SocketHost:
     handle: Handle
     limits: Limits
     _places: Shares = attrs.field(init=False)
-    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
@@ -313,7 +313,7 @@ class SocketHost:
         network = network_of(client_of(stream))
         exceeded = self._places.exceeded(network)
         if exceeded is not None:
-            self._log.report("too many", f"connection rejected: too many connections{exceeded}")
+            self.log.report("too many", f"connection rejected: too many connections{exceeded}")
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
@@ -329,7 +329,7 @@ class SocketHost:
             if await self._is_authorized(channel):
                 await self.handle(channel)
         except Exception as error:
-            self._log.report("failed", "a connection failed", level=logging.ERROR, error=error)
+            self.log.report("failed", "a connection failed", level=logging.ERROR, error=error)
         finally:
             await channel.aclose()
 
@@ -338,7 +338,7 @@ class SocketHost:
             return True
         channel.principal = await self.authorize(channel.peer)
         if channel.principal is None:
-            self._log.report("rejected", f"connection rejected by authorize=: {channel.peer}")
+            self.log.report("rejected", f"connection rejected by authorize=: {channel.peer}")
         return channel.principal is not None
 
 
@@ -353,7 +353,8 @@ async def serve_sockets(
     Cancelled: no more connections are accepted, each `handle` is cancelled, and this returns when
     all of them have returned and their channels are closed.
     """
-    async with trio.open_nursery() as nursery:
-        await trio.serve_listeners(
-            host.serve, list(listeners), handler_nursery=nursery, task_status=task_status
-        )
+    with contextlib.closing(host.log):
+        async with trio.open_nursery() as nursery:
+            await trio.serve_listeners(
+                host.serve, list(listeners), handler_nursery=nursery, task_status=task_status
+            )

@@ -3,7 +3,7 @@
 import logging
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import NoReturn, TypeAlias
 
 import attrs
@@ -122,7 +122,7 @@ class WebSocketHost:
     # The connections beyond the limits that are being answered with 503. They cost memory, too: at
     # `limits.http.connections_max` of them, further ones are closed without a response.
     _rejecting: int = attrs.field(default=0, init=False)
-    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -155,7 +155,7 @@ class WebSocketHost:
             pass  # the client has disconnected, which is a normal end of a connection
         except Exception as error:
             text = "a WebSocket connection failed"
-            self._log.report("failed", text, level=logging.ERROR, error=error)
+            self.log.report("failed", text, level=logging.ERROR, error=error)
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -255,11 +255,9 @@ async def serve_websocket(
     Cancellation closes the listeners, cancels each call of `handle`, and waits until these have
     returned and their channels are closed.
     """
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(call_when_cancelled, host.mark_going_away)
-        await trio.serve_listeners(
-            host.serve,
-            list(listeners),
-            handler_nursery=nursery,
-            task_status=task_status,
-        )
+    with closing(host.log):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call_when_cancelled, host.mark_going_away)
+            await trio.serve_listeners(
+                host.serve, list(listeners), handler_nursery=nursery, task_status=task_status
+            )

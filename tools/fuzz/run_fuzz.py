@@ -1,9 +1,9 @@
 """Fuzz every parser for a while, or the named ones: `python tools/fuzz/run_fuzz.py [TARGET …]`.
 
-Each parser runs in a process of its own, with inputs that Atheris makes from `corpus/TARGET`: it
-keeps those that run code which no input has run before. At the first finding, the input is written
-to a file, and the exit status is 1. Put a file of each mended finding into the corpus: the tests
-call every parser with every file of it.
+Each parser runs in a process of its own, with inputs that Atheris makes from `corpus/TARGET`, and
+from the words in `dictionaries/TARGET`: it keeps those that run code which no input has run before.
+At the first finding, the input is written to a file, and the exit status is 1. Put a file of each
+mended finding into the corpus: the tests call every parser with every file of it.
 
 With `--planted`, faults are put into a copy of the package, one at a time, and each has to be
 found. So this shows that a fuzzer which finds nothing would find something.
@@ -27,6 +27,7 @@ from planted import PLANTED, Planted
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parent.parent
 CORPUS: Final = HERE / "corpus"
+DICTIONARIES: Final = HERE / "dictionaries"
 SECONDS: Final = 60.0
 PLANTED_SECONDS: Final = 120.0
 
@@ -73,6 +74,8 @@ def fuzz(
             f"-artifact_prefix={findings}/{target}-",
             "-print_final_stats=1",
         ]
+        if (dictionary := DICTIONARIES / target).exists():
+            command.append(f"-dict={dictionary}")
         environment = {**os.environ, "PYTHONPATH": str(package)}
         begin = time.monotonic()
         done = subprocess.run(
