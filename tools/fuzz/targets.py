@@ -7,6 +7,7 @@ standard library's or h11's.
 """
 
 import json
+import re
 import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -422,6 +423,11 @@ def recordings(data: bytes) -> None:
 # Users' templates and schemas, clients' states ----------------------------------------------------
 
 
+_ENCODED_UNRESERVED: Final = re.compile(  # RFC 3986, section 2.3
+    "%(?:2[DE]|3[0-9]|[46][1-9A-F]|[57][0-9A]|5F|7E)", re.IGNORECASE
+)
+
+
 def uri_templates(data: bytes) -> None:
     """Match the second line of the data, a URI, with the first line, a template."""
     text, _, uri = data.decode(errors="replace").partition("\n")
@@ -433,7 +439,9 @@ def uri_templates(data: bytes) -> None:
     if values is None:
         return
     assert values.keys() <= set(template.variables), "a value of an unknown variable"
-    if not any("%" in value for value in values.values()):  # which `{+path}` would decode
+    # An expansion keeps unreserved characters as they are, so that a `%2E` becomes a `.`, which may
+    # end the value; and `{+path}` would decode a `%` in the value.
+    if not _ENCODED_UNRESERVED.search(uri) and not any("%" in value for value in values.values()):
         expanded = template.expand(values)
         again = template.match(expanded)
         assert again is not None, "an expanded template does not match"
