@@ -5,7 +5,7 @@ from mcp_trio._journal.export import export_jsonld
 from mcp_trio._journal.reader import CheckReport, Damage, check, read_recording
 from mcp_trio._journal.records import Record, body_bytes
 from mcp_trio._journal.redaction import Redaction
-from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES
+from mcp_trio._journal.secret_names import DEFAULT_SECRET_NAMES
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import RecordOptions, SharedRecording

@@ -18,6 +18,7 @@ from mcp_trio import Client, ClientGroup, Subscription
 NAMES = sorted(re.findall(r" as (\w+)", Path(mcp_trio.__file__).with_suffix(".pyi").read_text()))
 
 HEAVY = {
+    "annotated_types",
     "anyio",
     "asyncio",
     "cattrs",

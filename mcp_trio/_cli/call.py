@@ -69,8 +69,7 @@ they are declined.
 """
 
 
-@attrs.frozen(kw_only=True)
-class SessionChoices:
+class SessionChoices(msgspec.Struct, frozen=True, kw_only=True):
     """The values of `session_parameters`: SERVER, and the options for the session with it."""
 
     server: str | Sequence[str]
@@ -366,8 +365,7 @@ def _members(value: Any) -> Mapping[str, Any]:
 Arguments: TypeAlias = dict[str, Any]
 
 
-@attrs.frozen
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """One ARGUMENT: a name, and the text of its value, which is JSON after `:=`."""
 
     name: str
@@ -575,8 +573,7 @@ def _json_or_text(text: str) -> Any:
 _ARGUMENTS_COLUMNS_MAX: Final = 40  # leaves room for the descriptions
 
 
-@attrs.frozen(kw_only=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """One of a server's lists: how to request it, and which of its items' facts to print.
 
     `capability` is the capability that announces the list, `member` its name in the result.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import attrs
 import click
+import msgspec
 
 from mcp_trio.errors import RemoteProtocolError
 from mcp_trio.limits import MIB
@@ -130,8 +130,7 @@ _LAST_COLUMNS_MIN: Final = 20
 _GAP: Final = "  "
 
 
-@attrs.frozen
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column's heading, alignment and maximum width; the last column gets what is left."""
 
     name: str
@@ -139,8 +138,7 @@ class Column:
     screen_columns_max: int = 60
 
 
-@attrs.frozen
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A row of a table, its colour, and a text to print below it without cutting it."""
 
     cells: tuple[str, ...]
@@ -151,7 +149,7 @@ class Line:
 def print_table(columns: Sequence[Column], lines: Sequence[Line]) -> None:
     """Print a heading and the lines to stdout, with unprintable characters escaped."""
     lines = [
-        attrs.evolve(
+        msgspec.structs.replace(
             line,
             cells=tuple(map(printable, line.cells)),
             below=None if line.below is None else printable_lines(line.below),

@@ -328,6 +328,7 @@ def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str
 
 def _downstream(source: str, upstream: "Upstream", options: Mapping[str, Any]) -> "Downstream":
     import attrs
+    import msgspec
 
     from mcp_trio._client.connect import has_url
     from mcp_trio._proxy.bridge import parse_downstream
@@ -337,6 +338,6 @@ def _downstream(source: str, upstream: "Upstream", options: Mapping[str, Any]) -
     if "allows_cors" in given and has_url(upstream.target):
         raise click.UsageError(CORS_WITH_HTTP_SERVER)
     is_open = given.pop("is_open", False)
-    return attrs.evolve(
+    return msgspec.structs.replace(
         downstream, listen=attrs.evolve(downstream.listen, **given), is_open=is_open
     )

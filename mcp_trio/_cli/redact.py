@@ -205,7 +205,7 @@ def _redaction(
     rules: tuple[str, ...], names: tuple[str, ...], values: str | None, min_chars: int
 ) -> "Redaction":
     from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES
+    from mcp_trio._journal.secret_names import DEFAULT_SECRET_NAMES
 
     paths: dict[str, list[str]] = {}
     for rule in rules:

@@ -203,8 +203,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.request if self.first_request is None else self.first_request
 
 
-@attrs.frozen
-class _SentRequest:
+class _SentRequest(msgspec.Struct, frozen=True):
     """A request to which later records refer."""
 
     record: int
@@ -361,8 +360,7 @@ _ROWS_OF_KINDS: Final[Mapping[str, Callable[[_Session, Record], Row]]] = {
 # Rows of messages.
 
 
-@attrs.frozen
-class _Position:
+class _Position(msgspec.Struct, frozen=True):
     """The record of a message, its index in a batch, and which way it went."""
 
     record: Record
@@ -538,8 +536,7 @@ _ROWS_OF_MESSAGES: Final[Mapping[type[Message], Callable[[_Session, Any, _Positi
 _MS_PER_SECOND: Final = 1000
 
 
-@attrs.frozen
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """One end of a window: a record's number, or seconds since the beginning."""
 
     value: float
@@ -565,8 +562,7 @@ def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | No
         ) from None
 
 
-@attrs.frozen(kw_only=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows of a timeline to show; None and empty values select every row."""
 
     channel: int | None = None
@@ -626,8 +622,7 @@ _CALL_COLUMNS: Final = (
 )
 
 
-@attrs.frozen
-class MultiRoundTripCall:
+class MultiRoundTripCall(msgspec.Struct, frozen=True):
     """The messages of a call: its requests, the server's questions, retries and the result."""
 
     rows: Sequence[Row]

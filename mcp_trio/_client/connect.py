@@ -33,6 +33,7 @@ from typing import (
 from urllib.parse import urlsplit
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._client.config import ServerConfig
@@ -81,8 +82,7 @@ Target: TypeAlias = str | Command | ServerConfig | SupportsServe | Channel
 """A URL, a command (a program and its arguments), a `ServerConfig`, a server object, a channel."""
 
 
-@attrs.frozen(kw_only=True)
-class ProcessOptions:
+class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for starting a command; see `open_process_channel`."""
 
     env: Mapping[str, str] | None = None
@@ -177,7 +177,7 @@ def _configured(
         assert config.url is not None
         web = attrs.evolve(web, headers={**config.headers, **(web.headers or {})})
         return config.url, process, web
-    process = attrs.evolve(
+    process = msgspec.structs.replace(
         process, env={**config.env, **(process.env or {})}, cwd=process.cwd or config.cwd
     )
     return [config.command, *config.args], process, web

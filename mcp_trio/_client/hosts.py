@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-import attrs
+import msgspec
 
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from mcp_trio.types import (
@@ -31,8 +31,7 @@ def display_name(item: Named) -> str:
     return item.title or (annotations and annotations.title) or item.name
 
 
-@attrs.frozen(kw_only=True)
-class ToolHints:
+class ToolHints(msgspec.Struct, frozen=True, kw_only=True):
     """A server's own description of the effects of a tool; not to be trusted more than the server.
 
     Attributes:
@@ -99,8 +98,7 @@ def _is_showable(icon: Icon, hosts: Collection[str], limits: Limits) -> bool:
     return uri.scheme == "https" and uri.hostname in hosts and not has_credentials
 
 
-@attrs.frozen(kw_only=True)
-class ModelTraits:
+class ModelTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a model that `choose_model` compares, each from 0 (least) to 1 (most).
 
     Attributes:

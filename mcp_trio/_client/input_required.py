@@ -9,7 +9,6 @@ Specification: 2026-07-28, page patterns/mrtr.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-import attrs
 import msgspec
 import trio
 
@@ -30,8 +29,7 @@ Answer: TypeAlias = Callable[[str, Any], Awaitable[msgspec.Struct]]
 _INPUT_METHODS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class RequestRetries:
+class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The retries of one request, from its first `InputRequiredResult` to its complete result."""
 
     method: str

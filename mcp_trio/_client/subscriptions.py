@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._client.connect import Spawn
@@ -76,8 +77,7 @@ _KINDS: Final[dict[str, ChangeKind]] = {
 }
 
 
-@attrs.frozen
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A change of a list or of a resource.
 
     Attributes:
@@ -318,7 +318,7 @@ class SubscriptionStream:
                 self._on_change(*notification)
             if is_resumed and not self.for_callbacks:
                 for change in _changes_in(params.notifications):
-                    self._add(attrs.evolve(change, missed=True))
+                    self._add(msgspec.structs.replace(change, missed=True))
             self._call.report(None)
             return is_resumed and self.for_callbacks
         if not self._is_acknowledged:  # the server must not send others before it

@@ -40,13 +40,15 @@ from mcp_trio._journal.records import (
     messages_in,
 )
 from mcp_trio._journal.redaction_tokens import Tokens
-from mcp_trio._journal.secrets import (
+from mcp_trio._journal.secret_names import (
     DEFAULT_SECRET_NAMES,
     NAME_MEMBERS,
     VALUE_MEMBERS,
+    SecretNames,
+)
+from mcp_trio._journal.secrets import (
     KnownSecret,
     KnownSecrets,
-    SecretNames,
     may_hold_named_secret,
     replace_named_secrets,
 )
@@ -68,15 +70,14 @@ class Rule(Enum):
     HIDE = auto()  # secret: replaced as it is
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Zone:
+class Zone(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The rule for a value, and the zones of its members.
 
     `has_free_names` says that the names of its members are users' data as well.
     """
 
     rule: Rule
-    members: Mapping[str, "Zone"] = attrs.field(factory=lambda: MappingProxyType({}))
+    members: Mapping[str, "Zone"] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     others: "Zone | None" = None
     has_free_names: bool = False
 
@@ -311,7 +312,7 @@ def _hiding(zone: Zone, steps: _Steps) -> Zone:
         return HIDE
     name, rest = steps[0], steps[1:]
     members = {**zone.members, name: _hiding(zone.member(name), rest)}
-    return attrs.evolve(zone, members=members, others=zone.others or SEARCH)
+    return msgspec.structs.replace(zone, members=members, others=zone.others or SEARCH)
 
 
 # Passwords in schemas -----------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any, Final, Literal, Self, TypeAlias
 
-import attrs
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
@@ -748,8 +747,7 @@ class DecodedMessage(bytes):
         return self
 
 
-@attrs.frozen
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """The failure of one sent request. A channel returns it in place of the response.
 
     Attributes:

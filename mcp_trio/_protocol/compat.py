@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
-import attrs
 import msgspec
 
 from mcp_trio import types
@@ -60,8 +59,7 @@ def _unsupported(what: str, protocol_version: ProtocolVersion) -> LocalProtocolE
     return LocalProtocolError(f"protocol version {protocol_version.name} has no {what}")
 
 
-@attrs.frozen
-class _Rule:
+class _Rule(msgspec.Struct, frozen=True):
     """A change of a member, or of a value, and the protocol versions for which it is needed."""
 
     is_needed: Callable[[ProtocolVersion], bool]

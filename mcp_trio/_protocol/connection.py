@@ -452,7 +452,7 @@ class Connection:
     def _receive_in_session(self, message: Request, size_bytes: int) -> Event:
         if not self._accepts_handshakes and message.method != methods.INITIALIZE:
             raise _metadata_missing()
-        peer = self.peer or attrs.evolve(
+        peer = self.peer or msgspec.structs.replace(
             UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
         )
         row = self._receivable(message, peer.protocol_version)
@@ -478,7 +478,7 @@ class Connection:
             raise self._unsupported(metadata.requested)
         if self._principal is None:
             return metadata.peer
-        return attrs.evolve(metadata.peer, principal=self._principal)
+        return msgspec.structs.replace(metadata.peer, principal=self._principal)
 
     def _unsupported(self, requested: str) -> _Rejected:
         supported = ", ".join(self.protocol_versions)

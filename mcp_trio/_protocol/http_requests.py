@@ -74,8 +74,7 @@ RETRY_SECONDS: Final = "1"
 """The value of `Retry-After` in the rejection of a request that a limit caused."""
 
 
-@attrs.frozen(kw_only=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     """The request is rejected with an HTTP status and a JSON-RPC error."""
 
     status: int
@@ -277,7 +276,7 @@ class Endpoint:
             return OpenSession(message)
         session = self._session(http_request)
         if isinstance(session, Rejection):
-            return attrs.evolve(session, id=_id_of(message))
+            return msgspec.structs.replace(session, id=_id_of(message))
         rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
         return rejection or SessionMessage(session[0], message, _request_ids(message))
 
@@ -303,7 +302,7 @@ class Endpoint:
 
     def _get(self, http_request: HttpRequest) -> RoutingResult:
         if not self.has_sessions or self._names_stateless(http_request):
-            return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
+            return msgspec.structs.replace(self._not_allowed("GET"), headers=[("Allow", "POST")])
         if not http_request.accepts_event_streams:
             return Rejection(status=406, text=f"Accept of a GET must have {EVENT_STREAM}")
         session = self._session(http_request)
@@ -313,7 +312,7 @@ class Endpoint:
 
     def _delete(self, http_request: HttpRequest) -> RoutingResult:
         if not self.has_sessions or self._names_stateless(http_request):
-            return attrs.evolve(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
+            return msgspec.structs.replace(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
         session = self._session(http_request)
         return session if isinstance(session, Rejection) else EndSession(session[0])
 

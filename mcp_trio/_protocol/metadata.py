@@ -46,8 +46,7 @@ Capabilities: TypeAlias = types.ClientCapabilities | types.ServerCapabilities
 Value = TypeVar("Value")
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Peer:
+class Peer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The peer, as it describes itself in the handshake or in a stateless request.
 
     Attributes:

@@ -66,8 +66,7 @@ class SessionTrigger(FastEnum):
     CLOSE = enum.auto()  # not a message: the session is closed
 
 
-@attrs.frozen(kw_only=True)
-class RequiredCapability:
+class RequiredCapability(msgspec.Struct, frozen=True, kw_only=True):
     """A capability that a method requires.
 
     Attributes:

@@ -68,8 +68,7 @@ class Failure:
     path: list[str | int] = attrs.field(factory=list[str | int])
 
 
-@attrs.frozen
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """Values that an error text lists one after another, without brackets."""
 
     values: Sequence[Any]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-import attrs
+import msgspec
 
 from mcp_trio._protocol.http_headers import HOST, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
@@ -38,8 +38,7 @@ _METHODS: Final = "GET, POST, DELETE"
 _PREFLIGHT_SECONDS: Final = "600"
 
 
-@attrs.frozen(kw_only=True)
-class HostCheck:
+class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The hosts and origins whose requests a server accepts.
 
     Attributes:

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._client.connect import ProcessOptions, WebOptions, has_url, open_target
@@ -205,8 +206,7 @@ _PROCESSES_MAX: Final = 100
 _INHERITING: Final = ProcessOptions(inherit_env=True, stderr="inherit")
 
 
-@attrs.frozen(kw_only=True)
-class Downstream:
+class Downstream(msgspec.Struct, frozen=True, kw_only=True):
     """The side of the clients.
 
     Attributes:
@@ -217,7 +217,7 @@ class Downstream:
     """
 
     kind: Kind = "stdio"
-    listen: ListenOptions = attrs.field(factory=ListenOptions)
+    listen: ListenOptions = msgspec.field(default_factory=ListenOptions)
     socket_file: str = ""
     is_open: bool = False
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-import attrs
 import msgspec
 
 from mcp_trio.errors import RecordingError
@@ -366,8 +365,7 @@ class Segments:
         self._file.close()
 
 
-@attrs.frozen(kw_only=True)
-class _Batch:
+class _Batch(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
     records: int
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
 import msgspec
 
 from mcp_trio._journal.diff import JsonDifference, json_differences
@@ -38,8 +37,7 @@ _CHANGE_KINDS: Final = {"cmd": "argument", "val": "argument"}
 _RESPONSE: Final = "response"
 
 
-@attrs.frozen(kw_only=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that the replay performed, or wants to perform.
 
     Attributes:
@@ -63,8 +61,7 @@ class Operation:
     limits: tuple[float, float] | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A divergence at `trace.journal[index]`, or after the last record.
 
     Attributes:
@@ -84,7 +81,7 @@ class Finding:
     index: int
     operation: Operation | None = None
     problem: str = ""
-    suspended: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    suspended: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     untracked_calls: Sequence[UntrackedCall] = ()
     list_change: str = ""
     is_strict: bool = True

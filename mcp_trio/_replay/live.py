@@ -346,8 +346,7 @@ def _cut(text: str, begin: int) -> str:
     return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
 
 
-@attrs.frozen(kw_only=True)
-class InputsReport:
+class InputsReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a live replay.
 
     Attributes:

@@ -11,7 +11,7 @@ from contextlib import (
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-import attrs
+import msgspec
 import trio
 
 from mcp_trio._journal.records import Record, body_bytes, messages_in
@@ -80,8 +80,7 @@ class SilentChannel:
         await trio.lowlevel.checkpoint()
 
 
-@attrs.frozen(kw_only=True)
-class ReplayReport:
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a replay without a divergence.
 
     Attributes:
@@ -107,7 +106,7 @@ class ReplayReport:
     is_complete: bool
     recorded_seconds: float
     notes: tuple[str, ...]
-    continuing: dict[str, str] = attrs.field(factory=dict[str, str])
+    continuing: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     untracked_calls: tuple[UntrackedCall, ...] = ()
     list_changes: tuple[str, ...] = ()
     lifespan: str = ""

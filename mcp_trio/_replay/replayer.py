@@ -41,6 +41,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Final, NoReturn, Protocol, TypeAlias
 
 import attrs
+import msgspec
 import outcome
 import trio
 from trio.lowlevel import Abort as AbortResult
@@ -917,7 +918,7 @@ class Replayer:
             redactor=self.redactor,
         )
         change = "" if finding.lane is None else self.list_change(finding.lane[1])
-        return attrs.evolve(finding, list_change=change)
+        return msgspec.structs.replace(finding, list_change=change)
 
     def _waiting_lanes(self) -> dict[str, str]:
         """Return for each lane, except the calling one, the source location at which it waits."""

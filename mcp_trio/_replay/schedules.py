@@ -106,8 +106,7 @@ class Order(Protocol):
         ...
 
 
-@attrs.frozen
-class RecordedOrder:
+class RecordedOrder(msgspec.Struct, frozen=True):
     """The recorded order, except where it deviates; a deviation that is no option is ignored."""
 
     deviations: Mapping[int, str] = {}
@@ -179,8 +178,7 @@ RunAll: TypeAlias = Callable[[Sequence[Order]], Sequence[Sequence[Decision]]]
 """A function that runs a schedule in each order, and returns the decisions of each."""
 
 
-@attrs.frozen
-class Coverage:
+class Coverage(msgspec.Struct, frozen=True):
     """The schedules that a depth-first search has run.
 
     Attributes:

@@ -219,7 +219,7 @@ class SessionReplay:
         if abs(recorded_us - limit_us) > _LIMIT_ROUNDING_US:
             operation = self._operation("cxl", lane, lane.ordinal + 1, None)
             limits = (recorded_us / 1e6, limit_us / 1e6)
-            self.replayer.diverge(attrs.evolve(operation, limits=limits))
+            self.replayer.diverge(msgspec.structs.replace(operation, limits=limits))
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Compare the end of a cancelled request."""
@@ -329,7 +329,7 @@ class SessionReplay:
                 replayer.diverge(operation)
         elif lane is not None and lane.has_steps and not replayer.is_in_step(record):
             operation = self._operation(kind, lane, ordinal, body)
-            replayer.diverge(attrs.evolve(operation, has_waited=False))
+            replayer.diverge(msgspec.structs.replace(operation, has_waited=False))
         else:
             replayer.position.advance()
         # After the last record of a lane, no report needs its last call.

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Final
 
 import attrs
+import msgspec
 
 from mcp_trio._journal.records import Record, message_position
 from mcp_trio._replay.divergence import Finding, is_answer, state_text
@@ -23,8 +24,7 @@ Frames = Sequence[tuple[FrameType, int]]
 """Frames and their lines, the outermost first."""
 
 
-@attrs.frozen(kw_only=True)
-class StoppedReplay:
+class StoppedReplay(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a replay that has stopped.
 
     Attributes:

@@ -66,8 +66,7 @@ _MASK: Final = b"1"
 # Outcomes -----------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class RecordedOutcome:
+class RecordedOutcome(msgspec.Struct, frozen=True):
     """The outcome of an effect or of a reading: kind and body of its record.
 
     Attributes:
@@ -147,8 +146,7 @@ class Outcomes:
 # The trace ----------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class Input:
+class Input(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of the client that arrived together, as in one read.
 
     Attributes:
@@ -164,8 +162,7 @@ class Input:
     responses_before: int
 
 
-@attrs.frozen
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A message of the client about a handler's request: progress, or the response.
 
     `index` is that of its record in the journal.
@@ -184,8 +181,7 @@ class Reply:
         return encode_body(message)
 
 
-@attrs.frozen(kw_only=True)
-class SweepTrace:
+class SweepTrace(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs, outcomes and order of a recorded session.
 
     Attributes:

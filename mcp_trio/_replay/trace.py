@@ -333,8 +333,7 @@ def load_conversation(
     return conversation(records, channel=channel)
 
 
-@attrs.frozen(kw_only=True)
-class LoadedRecording:
+class LoadedRecording(msgspec.Struct, frozen=True, kw_only=True):
     """A server's recording up to the first lost record.
 
     Attributes:

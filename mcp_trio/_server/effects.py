@@ -296,8 +296,7 @@ def _parameters(function: Any) -> _Parameters:
     return known
 
 
-@attrs.frozen
-class _ArgumentEncoder:
+class _ArgumentEncoder(msgspec.Struct, frozen=True):
     """An encoder of arguments that replaces only the values without a JSON form.
 
     The items of lists and dicts are encoded one by one as well, down to `_WALKED_LEVELS`.

@@ -35,7 +35,7 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 import msgspec
 
-from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES, SecretNames
+from mcp_trio._journal.secret_names import DEFAULT_SECRET_NAMES, SecretNames
 from mcp_trio._protocol.client_features import (
     FORMATS,
     check_form,
@@ -120,8 +120,7 @@ class FormError(ValueError):
         self.lines = list(lines)
 
 
-@attrs.frozen(eq=False)
-class Form:
+class Form(msgspec.Struct, frozen=True, eq=False):
     """A form: the schema for the client, and the function that makes a value of valid content."""
 
     schema: dict[str, Any]

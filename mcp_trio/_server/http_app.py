@@ -165,7 +165,7 @@ class McpEndpoint:
         After a 404 the client would open a new session.
         """
         if rejection.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.request):
-            rejection = attrs.evolve(
+            rejection = msgspec.structs.replace(
                 rejection, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE
             )
         await asked.reject(rejection)
@@ -433,8 +433,7 @@ _EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
 # The HTTP+SSE transport of protocol version 2024-11-05 ------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class SseEndpoints:
+class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
     """The two endpoints of HTTP+SSE: a stream for all messages to the client, and one for POSTs.
 
     A session lives as long as its stream.
@@ -488,8 +487,7 @@ class SseEndpoints:
 # WebSocket --------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class WebSocketEndpoint:
+class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The WebSocket endpoint of an HTTP application; each connection is a session.
 
     Attributes:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Literal, Protocol, TypeAlias, TypedDict
 
 import attrs
+import msgspec
 
 from mcp_trio import types
 from mcp_trio._protocol.event_store import EventStore
@@ -22,8 +23,7 @@ from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.subscriptions import Change, NotifyChange
 
 
-@attrs.frozen(kw_only=True)
-class SessionFacts:
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a legacy session that all machines may look up.
 
     Attributes:
@@ -127,8 +127,7 @@ class MemoryChanges:
                 on_change(change)
 
 
-@attrs.frozen(kw_only=True)
-class HttpStores:
+class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
     """The value of the option `stores=`; a store that is not given is in memory.
 
     Attributes:
@@ -140,8 +139,8 @@ class HttpStores:
     """
 
     events: Callable[[str], EventStore] | None = None
-    sessions: SessionStore = attrs.field(factory=MemorySessions)
-    changes: Changes = attrs.field(factory=MemoryChanges)
+    sessions: SessionStore = msgspec.field(default_factory=MemorySessions)
+    changes: Changes = msgspec.field(default_factory=MemoryChanges)
 
 
 HostKind: TypeAlias = Literal["native", "hypercorn"]

@@ -26,6 +26,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._journal.records import (
@@ -55,8 +56,7 @@ logger = logging.getLogger("mcp_trio")
 MakeLifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
-@attrs.frozen
-class EnteredLifespan:
+class EnteredLifespan(msgspec.Struct, frozen=True):
     """A lifespan that was entered, and the recording of its sessions.
 
     Attributes:

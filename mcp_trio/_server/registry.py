@@ -621,8 +621,7 @@ def _digest(data: bytes) -> str:
 # Lists -------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a list that clients can request.
 
     Attributes:

@@ -330,8 +330,7 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-@attrs.frozen(eq=False)
-class OutputSchema:
+class OutputSchema(msgspec.Struct, frozen=True, eq=False):
     """The output schema of a tool.
 
     Attributes:

@@ -63,8 +63,7 @@ class Used(msgspec.Struct, frozen=True):
     reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-@attrs.frozen(kw_only=True)
-class SealedRounds:
+class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
     """The rounds of a server's requests.
 
     Attributes:

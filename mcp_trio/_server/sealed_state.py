@@ -157,8 +157,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class Binding:
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """The request that a state is bound to.
 
     Attributes:
@@ -179,8 +178,7 @@ class Binding:
 _decode_state: Final = msgspec.json.Decoder(State).decode
 
 
-@attrs.frozen(kw_only=True)
-class Sealer:
+class Sealer(msgspec.Struct, frozen=True, kw_only=True):
     """An encoder and decoder of sealed states for the server with the name `server`."""
 
     server: str

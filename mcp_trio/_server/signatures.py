@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 # Docstrings -------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class DocstringStyle:
+class DocstringStyle(msgspec.Struct, frozen=True, kw_only=True):
     """The patterns of a docstring style.
 
     Attributes:
@@ -103,8 +102,7 @@ SPHINX: Final = DocstringStyle(
 STYLES: Final = (GOOGLE, NUMPY, SPHINX)
 
 
-@attrs.frozen
-class Docstring:
+class Docstring(msgspec.Struct, frozen=True):
     """A parsed docstring: the prose outside of sections, and the text for each parameter."""
 
     description: str
@@ -180,8 +178,7 @@ def _itself(default: Any) -> Any:
     return default
 
 
-@attrs.frozen
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True):
     """A parameter that receives an argument of the call.
 
     Attributes:

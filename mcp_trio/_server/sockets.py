@@ -19,6 +19,7 @@ from typing import (
 )
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import HttpRequest
@@ -137,8 +138,7 @@ class RunWebSocketOptions(WebSocketOptions, total=False):
     port: int
 
 
-@attrs.frozen(kw_only=True)
-class HandshakeCheck:
+class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The checks that a WebSocket handshake has to pass.
 
     Attributes:

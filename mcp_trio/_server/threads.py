@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import attrs
+import msgspec
 import outcome
 import trio
 
@@ -190,8 +191,7 @@ class Limiter(Protocol):
         ...
 
 
-@attrs.frozen(eq=False)
-class ClientThreads:
+class ClientThreads(msgspec.Struct, frozen=True, eq=False):
     """The limiter of the threads of one client."""
 
     threads: FairSemaphore

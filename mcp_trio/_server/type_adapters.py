@@ -12,7 +12,8 @@ custom type: for a value of that type msgspec calls `structure`, its `dec_hook`,
 - `PydanticReading`: a class of pydantic, or a type with pydantic's `Field`.
 
 `convert` decodes a value, and `json_schema` returns the JSON Schema of a type that `readable`
-returned. cattrs and pydantic are optional, and are imported only when a type of theirs is used.
+returned. cattrs and pydantic are optional. They and annotated-types are imported only when a type
+or constraint of theirs is used.
 """
 
 import decimal
@@ -24,12 +25,12 @@ import itertools
 import operator
 import pathlib
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, cast
 
-import annotated_types as at
 import attrs
 import msgspec
 import msgspec.inspect
@@ -160,8 +161,7 @@ class Made(ByOne):
         return self.make(convert(value, self.hint, strict=strict))
 
 
-@attrs.frozen(eq=False)
-class FirstFit:
+class FirstFit(msgspec.Struct, frozen=True, eq=False):
     """A reading of a union that msgspec rejects: it tries the members until one fits.
 
     The members are tried in their order, `str` last. An object is tried first as the member that
@@ -265,12 +265,11 @@ def _doc_of(kind: type) -> str | None:
 # Constraints of `annotated-types` ---------------------------------------------------------------
 #
 # A constraint becomes a keyword of `msgspec.Meta` where msgspec supports that for the type, and
-# else a check after decoding. A constraint without a row in `_RULES` is an error, since users would
+# else a check after decoding. A constraint without a row in `_rules` is an error, since users would
 # rely on a check that does not happen.
 
 
-@attrs.frozen
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """A kind of constraint; without `holds`, only msgspec can check it."""
 
     member: str
@@ -279,26 +278,34 @@ class Rule:
     holds: Callable[[Any, Any], bool] | None = None
 
 
-_RULES: Final[dict[type, Rule]] = {
-    at.Ge: Rule("ge", "ge", ">= {}", operator.ge),
-    at.Gt: Rule("gt", "gt", "> {}", operator.gt),
-    at.Le: Rule("le", "le", "<= {}", operator.le),
-    at.Lt: Rule("lt", "lt", "< {}", operator.lt),
-    at.MultipleOf: Rule(
-        "multiple_of",
-        "multiple_of",
-        "that's a multiple of {}",
-        lambda value, unit: not value % unit,
-    ),
-    at.MinLen: Rule("min_length", "min_length"),
-    at.MaxLen: Rule("max_length", "max_length"),
-}
+@functools.cache
+def _rules() -> dict[type, Rule]:
+    import annotated_types as at
+
+    return {
+        at.Ge: Rule("ge", "ge", ">= {}", operator.ge),
+        at.Gt: Rule("gt", "gt", "> {}", operator.gt),
+        at.Le: Rule("le", "le", "<= {}", operator.le),
+        at.Lt: Rule("lt", "lt", "< {}", operator.lt),
+        at.MultipleOf: Rule(
+            "multiple_of",
+            "multiple_of",
+            "that's a multiple of {}",
+            lambda value, unit: not value % unit,
+        ),
+        at.MinLen: Rule("min_length", "min_length"),
+        at.MaxLen: Rule("max_length", "max_length"),
+    }
+
+
 _NUMBERS: Final = (int, float, decimal.Decimal)
 
 
 def is_constrained(metadata: Iterable[Any]) -> bool:
     """Return whether the metadata hold a constraint or a text that msgspec would ignore."""
-    return any(
+    # A user who has none of them has not imported the library, which takes as long as 20 classes.
+    at = sys.modules.get("annotated_types")
+    return at is not None and any(
         isinstance(item, at.BaseMetadata | at.GroupedMetadata | at.DocInfo) for item in metadata
     )
 
@@ -309,6 +316,8 @@ def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
     Raises:
         TypeError: A constraint is unknown, or does not suit the type.
     """
+    import annotated_types as at
+
     limits: list[Any] = []
     kept: list[Any] = []
     for item in _ungrouped(metadata):
@@ -329,6 +338,8 @@ def annotated(hint: Any, metadata: Sequence[Any]) -> Any:
 
 
 def _ungrouped(metadata: Iterable[Any]) -> Iterator[Any]:
+    import annotated_types as at
+
     for item in metadata:
         if isinstance(item, at.GroupedMetadata):
             yield from _ungrouped(cast("Iterable[Any]", item))
@@ -355,9 +366,11 @@ def _limited(hint: Any, limits: Sequence[Any]) -> Any:
 
 
 def _keywords(limit: Any) -> dict[str, Any]:
+    import annotated_types as at
+
     if isinstance(limit, at.Timezone) and (limit.tz is None or limit.tz is ...):
         return {"tz": limit.tz is not None}
-    rule = _RULES.get(limit.__class__)
+    rule = _rules().get(limit.__class__)
     return {rule.keyword: getattr(limit, rule.member)} if rule else {}
 
 
@@ -379,12 +392,14 @@ def _checked(checks: Iterable[Callable[[Any], None]], value: Any) -> Any:
 
 
 def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
+    import annotated_types as at
+
     name = name_of(strip_metadata(hint))
     if isinstance(limit, at.Predicate):
         called = getattr(limit.func, "__name__", "<lambda>")
         text = f"another `{name}`" if called == "<lambda>" else f"`{name}` that `{called}` accepts"
         return functools.partial(_hold, limit.func, f"Expected {text}")
-    rule = _RULES.get(limit.__class__)
+    rule = _rules().get(limit.__class__)
     if rule is None:
         raise TypeError(f"the constraint {limit!r} is not supported")
     bound = getattr(limit, rule.member)
@@ -612,8 +627,7 @@ def _adapter(hint: Any) -> Any:
 # Reading of pydantic ------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class PydanticReading:
+class PydanticReading(msgspec.Struct, frozen=True, eq=False):
     """A reading by pydantic, with the strictness of the model (lax by default)."""
 
     hint: Any

@@ -25,6 +25,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 import attrs
+import msgspec
 
 from mcp_trio.errors import MCPError
 from mcp_trio.limits import DEFAULT_LIMITS
@@ -42,8 +43,7 @@ class TraversalError(UriError):
     """A matched value could lead out of its path segment; handlers never receive it."""
 
 
-@attrs.frozen(kw_only=True)
-class Operator:
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """The rules by which the expressions of an operator expand and match."""
 
     first: str = ""
@@ -66,7 +66,7 @@ OPERATORS: Final = {
     "/": Operator(first="/", separator="/", excludes="?#"),
     ";": Operator(first=";", separator=";", is_named=True, excludes="/?#"),
     "?": _QUERY,
-    "&": attrs.evolve(_QUERY, first="&"),
+    "&": msgspec.structs.replace(_QUERY, first="&"),
 }
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
@@ -79,8 +79,7 @@ _NAME: Final = re.compile(r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)
 _TRAVERSAL: Final = re.compile(r"\0|\\|\A/|(?:\A|/)\.\.(?:/|\Z)")
 
 
-@attrs.frozen
-class Expression:
+class Expression(msgspec.Struct, frozen=True):
     """An expression between braces."""
 
     operator: Operator

@@ -12,7 +12,6 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-import attrs
 import msgspec
 
 from mcp_trio._protocol.json_schema import path_step, shortened
@@ -79,8 +78,7 @@ def lines_of(
     )
 
 
-@attrs.frozen
-class _Walk:
+class _Walk(msgspec.Struct, frozen=True):
     """A walk through a value; each method yields a line for each validation error found."""
 
     read: Callable[[Any, Any], Any]

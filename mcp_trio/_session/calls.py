@@ -42,8 +42,7 @@ def _accept(_result: Any) -> None:
     pass
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Question:
+class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A question to the peer, sent as a request or in an `InputRequiredResult`.
 
     Attributes:

@@ -28,7 +28,6 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeAlias, cast
 
-import attrs
 import msgspec
 import trio
 
@@ -48,15 +47,13 @@ _Function: TypeAlias = Callable[..., Any]
 # Lanes --------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class ImportNotes:
+class ImportNotes(msgspec.Struct, frozen=True, eq=False):
     """The `order` of the lane in which a module is imported: `note` gets what it reads."""
 
     note: Callable[[str, FrameType], None]
 
 
-@attrs.frozen
-class _CallsOfThread:
+class _CallsOfThread(msgspec.Struct, frozen=True):
     thread: int
     call: Callable[[Callable[[], Awaitable[Any]]], Any]
 
@@ -91,8 +88,7 @@ def _calling_thread() -> _CallsOfThread | None:
 # Values -------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class _Form:
+class _Form(msgspec.Struct, frozen=True):
     """The conversion of a value to JSON and back."""
 
     to_json: Callable[[Any], Any] = lambda value: value

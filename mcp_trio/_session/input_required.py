@@ -214,8 +214,7 @@ def _params_of(asked: Question) -> bytes:
     return encode_body(EmptyParams() if asked.params is None else asked.params)
 
 
-@attrs.frozen
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     """A codec with the raw answer of the client, which is decoded and checked in each round."""
 
     asked: Question

@@ -95,8 +95,7 @@ def _any(_: Sequence[Any]) -> bool:
     return True
 
 
-@attrs.frozen(kw_only=True)
-class _Rule:
+class _Rule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule for calls.
 
     Attributes:

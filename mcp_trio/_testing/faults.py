@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._transports.channel import Channel, Received
@@ -65,8 +66,7 @@ class Faults:
 NO_FAULTS: Final = Faults()
 
 
-@attrs.frozen
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """A fault that happened.
 
     Attributes:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
+import msgspec
 import trio
 import trio.testing
 
@@ -48,8 +49,7 @@ class SimulatedRequest:
     outcome: str = _OPEN
 
 
-@attrs.frozen(kw_only=True)
-class SimulatedSession:
+class SimulatedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated session.
 
     Attributes:
@@ -65,8 +65,7 @@ class SimulatedSession:
     faults: tuple[Fault, ...]
 
 
-@attrs.frozen(kw_only=True)
-class SimulationReport:
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a simulation; equal for equal seeds, scenarios, servers and faults.
 
     Attributes:

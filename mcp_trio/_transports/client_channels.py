@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-import attrs
+import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import encoded
@@ -68,8 +68,7 @@ async def open_websocket_channel(
     return await start_channel(opening.opened(), name=address.name, limits=limits)
 
 
-@attrs.frozen
-class _Address:
+class _Address(msgspec.Struct, frozen=True):
     scheme: str
     host: str
     port: int
@@ -104,8 +103,7 @@ def _address(url: str) -> _Address:
     return _Address(parts.scheme, parts.hostname, port, target, path)
 
 
-@attrs.frozen(kw_only=True)
-class _Opening:
+class _Opening(msgspec.Struct, frozen=True, kw_only=True):
     address: _Address
     fields: Sequence[tuple[bytes, bytes]]
     token: str | None

@@ -14,6 +14,7 @@ from typing import Final
 
 import attrs
 import h11
+import msgspec
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
@@ -33,8 +34,7 @@ class Rejected(Exception):  # noqa: N818 - it reports the client's error, not on
     text: str
 
 
-@attrs.frozen(kw_only=True)
-class ParsedRequest:
+class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed request line with its headers, and their consequences for the connection.
 
     Attributes:

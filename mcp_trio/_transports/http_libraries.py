@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import httpx2
+import msgspec
 
 Library: TypeAlias = Any
 """The module `httpx2` or the module `httpx`."""
@@ -158,8 +159,7 @@ async def send(transport: Any, request: Any) -> Any:
 # Authentication -----------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class _ReadBody:
+class _ReadBody(msgspec.Struct, frozen=True, eq=False):
     """The body of a response, read by the response itself, so that it can be read again."""
 
     response: httpx2.Response

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
@@ -38,8 +39,7 @@ _BACKLOG: Final = 1024
 _OWNER_ONLY_UMASK: Final = 0o177
 
 
-@attrs.frozen(kw_only=True)
-class PeerCredentials:
+class PeerCredentials(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the peer of a connection, as far as the operating system knows them.
 
     Attributes:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from typing import NoReturn, TypeAlias
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import JSON, HttpRequest
@@ -33,8 +34,7 @@ from mcp_trio._transports.websocket import WebSocketChannel, accept_websocket
 from mcp_trio.limits import Limits
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class StreamUpgrade:
+class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The `Upgrade` of a handshake request that was read from a stream.
 
     Attributes:
@@ -94,8 +94,7 @@ Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 """Serve a channel, which the host closes afterwards."""
 
 
-@attrs.frozen
-class _Origin:
+class _Origin(msgspec.Struct, frozen=True):
     """Facts about a connection that its request does not contain."""
 
     scheme: str

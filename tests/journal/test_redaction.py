@@ -18,7 +18,8 @@ from mcp_trio import Client, Context, Limits, Server, ToolError
 from mcp_trio._cli.commands import commands
 from mcp_trio._journal.redaction import PARAMS, Redactor, mask_malformed, redactor_for_replay
 from mcp_trio._journal.redaction_tokens import Tokens
-from mcp_trio._journal.secrets import KnownSecrets, SecretNames, likely_secrets, spelling_pattern
+from mcp_trio._journal.secret_names import SecretNames
+from mcp_trio._journal.secrets import KnownSecrets, likely_secrets, spelling_pattern
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio.errors import RecordingError

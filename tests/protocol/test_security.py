@@ -2,7 +2,7 @@
 
 import json
 
-import attrs
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -302,7 +302,7 @@ def test_a_host_check_that_is_made_by_hand_takes_its_two_lists_as_they_are():
 
 # CORS.
 
-CORS = attrs.evolve(PAGES, allows_cors=True)
+CORS = msgspec.structs.replace(PAGES, allows_cors=True)
 
 
 def asks(origin="https://app.example", wanted="content-type, mcp-param-region", **more):

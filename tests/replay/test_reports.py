@@ -7,6 +7,7 @@ import traceback
 from types import SimpleNamespace
 
 import attrs
+import msgspec
 import pytest
 import trio
 
@@ -268,7 +269,9 @@ def test_effects_in_another_order_are_named(divergence):
 
 def test_a_call_that_is_not_recorded_is_named(record):
     path = record(passing)
-    finding = attrs.evolve(finding_at(path, "cmd"), untracked_calls=[untracked("time.time")])
+    finding = msgspec.structs.replace(
+        finding_at(path, "cmd"), untracked_calls=[untracked("time.time")]
+    )
     assert describe(finding).causes == [
         "a call before it that is not recorded: time.time() at desk.py:5: use ctx.now()"
     ]
@@ -328,13 +331,13 @@ def test_another_change_is_no_sign_of_a_shield(record, body):
 
 def test_a_raw_thread_is_named(record):
     calls = [untracked("threading.Thread.start", instead="ctx.to_thread()")]
-    finding = attrs.evolve(finding_at(record(passing), "cmd"), untracked_calls=calls)
+    finding = msgspec.structs.replace(finding_at(record(passing), "cmd"), untracked_calls=calls)
     assert "starts a thread" in cause_of(finding)
     assert "use ctx.to_thread()" in cause_of(finding)
 
 
 def test_a_call_of_another_request_is_listed_but_no_cause(record):
-    finding = attrs.evolve(
+    finding = msgspec.structs.replace(
         finding_at(record(passing), "cmd"), untracked_calls=[untracked("time.time", lane="r9")]
     )
     assert describe(finding).causes == []
@@ -346,7 +349,7 @@ def test_a_call_of_another_request_is_listed_but_no_cause(record):
 def test_the_calls_of_the_request_come_first_and_many_are_counted(record):
     others = [untracked("time.time", lane="r9", number=number) for number in range(9)]
     calls = [*others, untracked("time.time", lane="r5.0", number=77)]
-    finding = attrs.evolve(finding_at(record(passing), "cmd"), untracked_calls=calls)
+    finding = msgspec.structs.replace(finding_at(record(passing), "cmd"), untracked_calls=calls)
     told = rows(describe(finding), "untracked")
     assert "desk.py:77" in told[0]
     assert told[5:] == ["and 5 more calls"]
@@ -354,7 +357,7 @@ def test_the_calls_of_the_request_come_first_and_many_are_counted(record):
 
 def test_a_changed_tool_is_named(record):
     change = 'the tool "run" was changed'
-    finding = attrs.evolve(finding_at(record(passing), "cmd"), list_change=change)
+    finding = msgspec.structs.replace(finding_at(record(passing), "cmd"), list_change=change)
     assert cause_of(finding) == 'the tool "run" was changed since the recording'
 
 
@@ -379,7 +382,7 @@ def test_earlier_sessions_of_the_process_are_named(record, count, text):
 
 def test_the_likeliest_causes_are_shown_and_are_in_the_error(record):
     path = record(passing)
-    finding = attrs.evolve(
+    finding = msgspec.structs.replace(
         finding_at(path, "cmd", body=command(cancelled=True), clock="foreign", earlier_sessions=2),
         untracked_calls=[untracked("time.time"), untracked("threading.Thread.start")],
     )

@@ -6,6 +6,7 @@ import uuid
 from types import SimpleNamespace
 
 import attrs
+import msgspec
 import pytest
 import trio
 
@@ -343,7 +344,7 @@ def test_a_state_is_bound_to_the_authenticated_principal():
     params = types.CallToolParams(name="it")
 
     def bound(**facts):
-        peer = attrs.evolve(UNKNOWN_PEER, **facts)
+        peer = msgspec.structs.replace(UNKNOWN_PEER, **facts)
         request = IncomingRequest(1, METHODS["tools/call"], params, peer=peer)
         return _binding(SimpleNamespace(request=request)).at("shop")
 

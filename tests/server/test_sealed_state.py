@@ -119,10 +119,10 @@ def test_another_spelling_of_a_state_is_rejected():
 @pytest.mark.parametrize(
     "other",
     [
-        attrs.evolve(BINDING, principal="bert"),
-        attrs.evolve(BINDING, principal=None),
-        attrs.evolve(BINDING, method="prompts/get"),
-        attrs.evolve(BINDING, digest=b"others"),
+        msgspec.structs.replace(BINDING, principal="bert"),
+        msgspec.structs.replace(BINDING, principal=None),
+        msgspec.structs.replace(BINDING, method="prompts/get"),
+        msgspec.structs.replace(BINDING, digest=b"others"),
     ],
     ids=["another principal", "nobody", "another method", "other params"],
 )
@@ -135,8 +135,8 @@ def test_a_state_is_valid_only_for_its_own_request(other):
 def test_different_bindings_have_different_encodings(
     server, principal, other_server, other_principal
 ):
-    binding = attrs.evolve(BINDING, principal=principal)
-    other = attrs.evolve(BINDING, principal=other_principal)
+    binding = msgspec.structs.replace(BINDING, principal=principal)
+    other = msgspec.structs.replace(BINDING, principal=other_principal)
 
     is_same = binding.at(server) == other.at(other_server)
 

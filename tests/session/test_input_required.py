@@ -1,6 +1,5 @@
 """A handler asks a stateless client by its answer, and continues with the retry."""
 
-import attrs
 import msgspec
 import pytest
 import trio
@@ -873,7 +872,7 @@ def test_a_retry_needs_the_params_and_principal_of_the_first_request(change, is_
         principal="anna",
     )
     if "peer" in change:
-        change = {"peer": attrs.evolve(peer, principal="berit")}
+        change = {"peer": msgspec.structs.replace(peer, principal="berit")}
     first = {
         "id": 1,
         "method": METHODS["tools/call"],
