@@ -8,7 +8,7 @@ which the client sends back as `requestState`. There are two kinds of such handl
   the next round. A legacy client, whose protocol version has no rounds, receives the same questions
   as requests, and the handler is called again with the answers.
 - A handler that is registered with `resumable=True` and asks by its context. Its state is the list
-  of its finished steps; `Memory` describes how it runs again.
+  of its finished operations; `Memory` describes how it runs again.
 
 Keys, random numbers, the time of day and the store cannot be computed again in a replay. Therefore
 each use of them is an effect.
@@ -37,7 +37,7 @@ from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, S
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all, run_resumably
-from mcp_trio._session.journal import Memory, Step, StepId
+from mcp_trio._session.journal import FinishedOperation, Memory, OperationId
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         }
         text = None
         if result.request_state is not None:
-            pending = {key: StepId("", 0, it.method, "") for key, it in requests.items()}
+            pending = {key: OperationId("", 0, it.method, "") for key, it in requests.items()}
             after = msgspec.structs.replace(
                 state, round=state.round + 1, text=result.request_state, pending=pending
             )
@@ -188,7 +188,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         responses: Mapping[str, msgspec.Raw],
     ) -> Result:
         memory = Memory(state.seed, state.asked)
-        memory.remember([*state.steps, *_answered(state.pending, responses)])
+        memory.remember([*state.operations, *_answered(state.pending, responses)])
         result = await run_resumably(
             handling, memory, functools.partial(served.run_handler, handling)
         )
@@ -200,8 +200,8 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         after = msgspec.structs.replace(
             state,
             round=state.round + 1,
-            steps=memory.steps,
-            pending={key: step_id for key, (step_id, _) in memory.questions.items()},
+            operations=memory.operations,
+            pending={key: operation_id for key, (operation_id, _) in memory.questions.items()},
             asked=memory.asked,
         )
         requests = {
@@ -327,7 +327,7 @@ def _round(
 
 
 def _answers(
-    pending: Mapping[str, StepId] | None, responses: Mapping[str, msgspec.Raw]
+    pending: Mapping[str, OperationId] | None, responses: Mapping[str, msgspec.Raw]
 ) -> dict[str, Any]:
     """Return the decoded answers to the pending questions.
 
@@ -340,16 +340,20 @@ def _answers(
     if pending is None:
         return {key: _typed(key, _method_of(key, raw), raw) for key, raw in responses.items()}
     return {
-        key: _typed(key, step_id.name, responses[key])
-        for key, step_id in pending.items()
+        key: _typed(key, operation_id.name, responses[key])
+        for key, operation_id in pending.items()
         if key in responses
     }
 
 
-def _answered(pending: Mapping[str, StepId], responses: Mapping[str, msgspec.Raw]) -> list[Step]:
-    """Return the pending questions that the client has answered, as finished steps."""
+def _answered(
+    pending: Mapping[str, OperationId], responses: Mapping[str, msgspec.Raw]
+) -> list[FinishedOperation]:
+    """Return the pending questions that the client has answered, as finished operations."""
     return [
-        Step(step_id, "res", responses[key]) for key, step_id in pending.items() if key in responses
+        FinishedOperation(operation_id, "res", responses[key])
+        for key, operation_id in pending.items()
+        if key in responses
     ]
 
 

@@ -21,7 +21,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.shares import Shares
-from mcp_trio._session.journal import Step, StepId
+from mcp_trio._session.journal import FinishedOperation, OperationId
 from mcp_trio.errors import SERVER_BUSY, LocalProtocolError, RequestError
 from mcp_trio.limits import MIB, Limits
 
@@ -140,7 +140,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         version: The version of the handler.
         text: The state that the handler itself returned, if it asks by its result.
         seed: The seed of a resumable handler's random numbers.
-        steps: The steps that a resumable handler has finished, in order.
+        operations: The operations that a resumable handler has finished, in order.
         pending: The requests to the client without an answer so far, by their keys.
         asked: The number of requests to the client in all rounds.
     """
@@ -152,8 +152,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str
     text: str | None = None
     seed: str = ""
-    steps: Sequence[Step] = ()
-    pending: Mapping[str, StepId] = msgspec.field(default_factory=dict[str, StepId])
+    operations: Sequence[FinishedOperation] = ()
+    pending: Mapping[str, OperationId] = msgspec.field(default_factory=dict[str, OperationId])
     asked: int = 0
 
 
@@ -236,7 +236,7 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
 def _too_large(size: int, setting: str, most: int) -> LocalProtocolError:
     return LocalProtocolError(
         f"the request's state has {size} bytes, more than {setting}={most}: return less from the"
-        " steps of the handler"
+        " handler's effects"
     )
 
 

@@ -30,7 +30,7 @@ from mcp_trio._journal.records import (
     encode_body,
 )
 from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller, RunningEffect
-from mcp_trio._session.journal import Memory, Outcome, Step, StepId
+from mcp_trio._session.journal import FinishedOperation, Memory, OperationId, Outcome
 from mcp_trio._session.lanes import LANE, Lane, operation
 from mcp_trio._session.recorded_errors import encoded_error, is_recordable, raise_rebuilt
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
@@ -106,7 +106,7 @@ async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
     memory = caller.memory
     if memory is None:
         return await perform_once(caller, effect)
-    with _remembered(caller, memory, effect, *_next_step(caller, memory, effect)) as remembered:
+    with _remembered(caller, memory, effect, *_begin(caller, memory, effect)) as remembered:
         return await perform_once(caller, remembered)
 
 
@@ -195,8 +195,8 @@ def perform_in_thread(
     memory = caller.memory
     if memory is None:
         return _perform_in_thread(call, caller, effect)
-    step_id, step = call(_next_step_in_loop, caller, memory, effect)
-    with _remembered(caller, memory, effect, step_id, step) as remembered:
+    operation_id, earlier = call(_begin_in_loop, caller, memory, effect)
+    with _remembered(caller, memory, effect, operation_id, earlier) as remembered:
         return _perform_in_thread(call, caller, remembered)
 
 
@@ -259,7 +259,7 @@ def perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Res
     memory = caller.memory
     if memory is None:
         return _perform_without_waiting(caller, effect)
-    with _remembered(caller, memory, effect, *_next_step(caller, memory, effect)) as remembered:
+    with _remembered(caller, memory, effect, *_begin(caller, memory, effect)) as remembered:
         return _perform_without_waiting(caller, remembered)
 
 
@@ -292,12 +292,12 @@ def read_clock(
     if memory is None:
         return _read_clock(caller, name, read, kind)
     _lane_in_loop(caller)
-    step_id, step = memory.next_step(name, b"")
-    if step is not None:
-        body = step.body
+    operation_id, earlier = memory.begin_operation(name, b"")
+    if earlier is not None:
+        body = earlier.body
         return _read_clock(caller, name, lambda: msgspec.json.decode(body, type=kind), kind)
     value = _read_clock(caller, name, read, kind)
-    memory.keep(step_id, "res", encode_body(value))
+    memory.keep(operation_id, "res", encode_body(value))
     return value
 
 
@@ -388,47 +388,51 @@ class _StepCodec(Generic[Result]):
         return self.codec.decoded(body)
 
 
-def _next_step(
+def _begin(
     caller: EffectCaller, memory: Memory, effect: Effect[Any]
-) -> tuple[StepId, Step | None]:
+) -> tuple[OperationId, FinishedOperation | None]:
     caller.current_lane()  # This raises an error inside of an effect.
-    return memory.next_step(effect.name, effect.arguments())
+    return memory.begin_operation(effect.name, effect.arguments())
 
 
-async def _next_step_in_loop(
+async def _begin_in_loop(
     caller: EffectCaller, memory: Memory, effect: Effect[Any]
-) -> tuple[StepId, Step | None]:
-    return _next_step(caller, memory, effect)
+) -> tuple[OperationId, FinishedOperation | None]:
+    return _begin(caller, memory, effect)
 
 
 @contextmanager
 def _remembered(
-    caller: EffectCaller, memory: Memory, effect: Effect[Result], step_id: StepId, step: Step | None
+    caller: EffectCaller,
+    memory: Memory,
+    effect: Effect[Result],
+    operation_id: OperationId,
+    earlier: FinishedOperation | None,
 ) -> Generator[Effect[Result]]:
-    """Give the effect, or one that repeats the outcome of `step`; keep the outcome at the end."""
+    """Give the effect, or one that repeats the `earlier` outcome; keep the outcome at the end."""
     # An effect with a part for replays, such as taking a lock, runs in each round.
     if effect.again is not None:
-        step = None
-    body = None if step is None or step.kind != "res" else bytes(step.body)
+        earlier = None
+    body = None if earlier is None or earlier.kind != "res" else bytes(earlier.body)
     codec = _StepCodec(effect.codec, body)
-    run = effect.run if step is None else functools.partial(_repeat, step)
+    run = effect.run if earlier is None else functools.partial(_repeat, earlier)
     try:
         yield msgspec.structs.replace(effect, run=run, codec=codec)
     except (trio.Cancelled, RequestAbandoned):
-        memory.keep(step_id, "cxl", None)
+        memory.keep(operation_id, "cxl", None)
         raise
     except BaseException as error:
         if is_recordable(error):
-            memory.keep(step_id, "err", _encoded(caller, error))
+            memory.keep(operation_id, "err", _encoded(caller, error))
         raise
-    memory.keep(step_id, "res", codec.body)
+    memory.keep(operation_id, "res", codec.body)
 
 
-def _repeat(step: Step) -> Any:
+def _repeat(operation: FinishedOperation) -> Any:
     """Repeat an outcome: raise the error, or wait to be cancelled; the codec has a value."""
-    if step.kind == "err":
-        raise_rebuilt(bytes(step.body))
-    return _wait_for_cancellation() if step.kind == "cxl" else None
+    if operation.kind == "err":
+        raise_rebuilt(bytes(operation.body))
+    return _wait_for_cancellation() if operation.kind == "cxl" else None
 
 
 async def _wait_for_cancellation() -> None:

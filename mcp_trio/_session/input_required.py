@@ -32,7 +32,7 @@ from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, begin, perform_once
 from mcp_trio._session.handlers import Handling
-from mcp_trio._session.journal import Memory, StepId
+from mcp_trio._session.journal import Memory, OperationId
 from mcp_trio._session.lanes import LANE, Lane, drive_in, enter_lane, watch_lanes
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 # Resumable handlers -----------------------------------------------------------------------------
 #
-# A question is a step whose outcome is the client's answer. A task that asks a question without an
+# A question is an operation whose outcome is the client's answer. A task that asks one without an
 # answer waits until the round ends. It ends when all tasks that could run have had a chance to ask
 # as well: then the handler is cancelled, and the client receives all the questions.
 
@@ -68,7 +68,7 @@ ASK_ALL: Final = "ctx.ask_all"
 async def run_resumably(
     handling: Handling, memory: Memory, handler: Callable[[], Awaitable[Any]]
 ) -> Any:
-    """Run a resumable handler with the steps of its earlier rounds; return None if it asks.
+    """Run a resumable handler with the operations of its earlier rounds; return None if it asks.
 
     In that case `memory.questions` has the questions. Effects that were running are cancelled, and
     run again in the next round.
@@ -118,13 +118,15 @@ async def _end_round(handling: Handling, memory: Memory) -> None:
 
 
 async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Question]) -> list[Any]:
-    steps = [memory.next_step(each.method, _params_of(each)) for each in asked]
+    begun = [memory.begin_operation(each.method, _params_of(each)) for each in asked]
     unanswered = {
-        step_id: each for each, (step_id, step) in zip(asked, steps, strict=True) if step is None
+        operation_id: each
+        for each, (operation_id, earlier) in zip(asked, begun, strict=True)
+        if earlier is None
     }
     if unanswered:
         await _end_round_with(handling, memory, unanswered)
-    bodies = [bytes(step.body) for _, step in steps if step is not None]
+    bodies = [bytes(earlier.body) for _, earlier in begun if earlier is not None]
     return [
         await perform_once(handling, _question(each, body))
         for each, body in zip(asked, bodies, strict=True)
@@ -132,7 +134,7 @@ async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Question]
 
 
 async def _end_round_with(
-    handling: Handling, memory: Memory, asked: Mapping[StepId, Question]
+    handling: Handling, memory: Memory, asked: Mapping[OperationId, Question]
 ) -> NoReturn:
     """Add questions to the round, and wait for its end, which cancels the caller."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer

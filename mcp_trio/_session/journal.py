@@ -1,4 +1,4 @@
-"""The journal of a session: the order of its events, and the steps of resumable handlers.
+"""The journal of a session: the order of its events, and the operations of resumable handlers.
 
 The session reports each event to its `Sequencer`, recorded or not: `Unrecorded` ignores them,
 `Recording` writes a record for each, and the sequencer of a replay compares each with the record at
@@ -32,15 +32,16 @@ from mcp_trio.errors import LocalProtocolError
 if TYPE_CHECKING:
     from mcp_trio._recorder.writer import Recorder
 
-# Steps of resumable handlers --------------------------------------------------------------------
+# Operations of resumable handlers ---------------------------------------------------------------
 #
 # A resumable handler does not wait for the client's answers. It ends at its questions, and runs
-# again from its beginning when the answers have arrived. Each operation on its context is a step,
-# identified by lane and ordinal; the lanes are those of the memory, `h` for the handler, `h.0` for
-# its first task, and so on. A finished step is kept with its outcome, and is not run again.
+# again from its beginning when the answers have arrived. Its operations are identified by lane and
+# ordinal; the lanes are those of the memory, `h` for the handler, `h.0` for its first task, and so
+# on. A finished operation is kept with its outcome, and is not run again.
 #
-# The code may change between two rounds. If a step has another name or other arguments than the one
-# kept, the outcome does not apply: that step and all later ones are forgotten, and run again.
+# The code may change between two rounds. If an operation has another name or other arguments than
+# the one kept, the outcome does not apply: that operation and all later ones are forgotten, and run
+# again.
 
 HANDLER: Final = "h"
 NOTHING: Final = msgspec.Raw(b"null")
@@ -50,8 +51,8 @@ _DIGEST_BYTES: Final = 8
 _QUESTION: Final = "q{}"
 
 
-class StepId(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of a step: its lane, ordinal and name, and a digest of its arguments."""
+class OperationId(msgspec.Struct, frozen=True, array_like=True):
+    """The identity of an operation: its lane, ordinal and name, and a digest of its arguments."""
 
     lane: str
     ordinal: int
@@ -59,27 +60,27 @@ class StepId(msgspec.Struct, frozen=True, array_like=True):
     digest: str
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True):
-    """A finished step: a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
+class FinishedOperation(msgspec.Struct, frozen=True, array_like=True):
+    """A finished operation: a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
 
-    id: StepId
+    id: OperationId
     kind: str
     body: msgspec.Raw = NOTHING
 
 
 @attrs.define(eq=False)
 class Memory:
-    """The finished steps of one handler, in all its rounds.
+    """The finished operations of one handler, in all its rounds.
 
     Attributes:
         seed: The seed of the handler's random numbers, the same in each round.
         asked: The number of questions in all rounds.
-        has_changed: A function that decides whether a step with another identity means that the
-            code has changed. In the replay of a redacted recording it does not: there the arguments
-            differ because of the redaction.
+        has_changed: A function that decides whether an operation with another identity means that
+            the code has changed. In the replay of a redacted recording it does not: there the
+            arguments differ because of the redaction.
         lane: The lane of the handler.
         scope: The scope of the handler's run, cancelled when the round is over.
-        questions: The questions without an answer, with their steps, by key.
+        questions: The questions without an answer, with their operations, by key.
         has_asked: An event that is set while there is a question.
     """
 
@@ -88,27 +89,27 @@ class Memory:
     has_changed: Callable[[], bool] = attrs.field(default=lambda: True, kw_only=True)
     lane: Lane = attrs.field(init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    questions: dict[str, tuple[StepId, Any]] = attrs.field(
-        factory=dict[str, tuple[StepId, Any]], init=False
+    questions: dict[str, tuple[OperationId, Any]] = attrs.field(
+        factory=dict[str, tuple[OperationId, Any]], init=False
     )
     has_asked: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _steps: dict[tuple[str, int], Step] = attrs.field(
-        factory=dict[tuple[str, int], Step], init=False
+    _operations: dict[tuple[str, int], FinishedOperation] = attrs.field(
+        factory=dict[tuple[str, int], FinishedOperation], init=False
     )
     _passed: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]], init=False)
 
     def __attrs_post_init__(self) -> None:
         self.lane = Lane(HANDLER, self)
 
-    def remember(self, steps: Iterable[Step]) -> None:
-        """Add the steps of earlier rounds."""
-        for step in steps:
-            self._steps[step.id.lane, step.id.ordinal] = step
+    def remember(self, operations: Iterable[FinishedOperation]) -> None:
+        """Add the operations of earlier rounds."""
+        for operation in operations:
+            self._operations[operation.id.lane, operation.id.ordinal] = operation
 
     @property
-    def steps(self) -> list[Step]:
-        """The steps for the next round, in order."""
-        return list(self._steps.values())
+    def operations(self) -> list[FinishedOperation]:
+        """The operations for the next round, in order."""
+        return list(self._operations.values())
 
     # Steps.
 
@@ -125,45 +126,49 @@ class Memory:
             )
         return lane
 
-    def next_step(self, name: str, arguments: bytes) -> tuple[StepId, Step | None]:
+    def begin_operation(
+        self, name: str, arguments: bytes
+    ) -> tuple[OperationId, FinishedOperation | None]:
         """Begin the next operation of the calling task; return its outcome in an earlier round.
 
-        An operation during clean-up, when the round is over, is not counted as a step: the next
-        round continues at its ordinal.
+        An operation during clean-up, when the round is over, does not count: the next round
+        continues at its ordinal.
         """
         lane = self.here()
         digest = hashlib.sha256(arguments).digest()[:_DIGEST_BYTES].hex()
-        step_id = StepId(lane.name, lane.next_ordinal(), name, digest)
+        operation_id = OperationId(lane.name, lane.next_ordinal(), name, digest)
         if self.scope.cancel_called:
-            return step_id, None
-        key = (step_id.lane, step_id.ordinal)
-        step = self._steps.get(key)
-        if step is not None and step.id != step_id and self.has_changed():
+            return operation_id, None
+        key = (operation_id.lane, operation_id.ordinal)
+        earlier = self._operations.get(key)
+        if earlier is not None and earlier.id != operation_id and self.has_changed():
             self._forget_from(key)
-            step = None
+            earlier = None
         self._passed.add(key)
-        return step_id, step
+        return operation_id, earlier
 
     def _forget_from(self, key: tuple[str, int]) -> None:
-        """Forget a step and the later ones, except those that this round has already used."""
-        keys = list(self._steps)
+        """Forget an operation and the later ones, except those that this round has already used."""
+        keys = list(self._operations)
         for later in keys[keys.index(key) :]:
             if later not in self._passed:
-                del self._steps[later]
+                del self._operations[later]
 
-    def keep(self, step_id: StepId, kind: str, body: bytes | None) -> None:
-        """Keep the outcome of a step, unless only the end of the round has cancelled it."""
+    def keep(self, operation_id: OperationId, kind: str, body: bytes | None) -> None:
+        """Keep the outcome of an operation, unless only the end of the round has cancelled it."""
         if kind == "cxl" and self.scope.cancel_called:
             return
-        key = (step_id.lane, step_id.ordinal)
-        if key in self._passed and key not in self._steps:
-            self._steps[key] = Step(step_id, kind, NOTHING if body is None else msgspec.Raw(body))
+        key = (operation_id.lane, operation_id.ordinal)
+        if key in self._passed and key not in self._operations:
+            self._operations[key] = FinishedOperation(
+                operation_id, kind, NOTHING if body is None else msgspec.Raw(body)
+            )
 
     @property
     def is_recalling(self) -> bool:
         """Return whether the next operation of the calling task has an outcome already."""
         lane = self.here()
-        return (lane.name, lane.ordinal + 1) in self._steps
+        return (lane.name, lane.ordinal + 1) in self._operations
 
     # Changes of the code, and random numbers.
 
@@ -174,12 +179,12 @@ class Memory:
         branch here. It does not if an earlier round ran the old code here.
         """
         lane = self.here()
-        step = self._steps.get((lane.name, lane.ordinal + 1))
-        if step is not None and step.id.name != name:
+        earlier = self._operations.get((lane.name, lane.ordinal + 1))
+        if earlier is not None and earlier.id.name != name:
             return False
-        step_id, step = self.next_step(name, b"")
-        if step is None:
-            self.keep(step_id, "res", b"true")
+        operation_id, earlier = self.begin_operation(name, b"")
+        if earlier is None:
+            self.keep(operation_id, "res", b"true")
         return True
 
     def randomness(self) -> Random:
@@ -191,18 +196,18 @@ class Memory:
 
     # Questions.
 
-    def ask(self, questions: Mapping[StepId, Any]) -> None:
+    def ask(self, questions: Mapping[OperationId, Any]) -> None:
         """Add questions to the round, which ends when all tasks have had a chance to ask."""
-        for step_id, question in questions.items():
+        for operation_id, question in questions.items():
             self.asked += 1
-            self.questions[_QUESTION.format(self.asked)] = (step_id, question)
+            self.questions[_QUESTION.format(self.asked)] = (operation_id, question)
         self.has_asked.set()
 
-    def withdraw(self, step_ids: Iterable[StepId]) -> None:
+    def withdraw(self, ids: Iterable[OperationId]) -> None:
         """Remove questions whose task no longer waits, before the round is over."""
         if self.scope.cancel_called:
             return
-        gone = set(step_ids)
+        gone = set(ids)
         self.questions = {key: it for key, it in self.questions.items() if it[0] not in gone}
         self.has_asked = trio.Event()
         if self.questions:

@@ -26,7 +26,7 @@ STATELESS = "2026-07-28"
 
 
 @pytest.mark.requirement("MRTR-02", "MRTR-05", "MRTR-06", "MRTR-09", "STATE-02")
-async def test_a_handler_continues_where_it_asked_and_repeats_no_step(resumable):
+async def test_a_handler_continues_where_it_asked_and_repeats_no_operation(resumable):
     done = []
 
     def price(count: int) -> int:
@@ -202,7 +202,7 @@ async def test_a_clock_that_is_set_back_between_rounds_ends_a_request_at_most(
         assert text_of((await it.send(**retry))["result"]) == "True"
 
 
-async def test_steps_too_large_for_a_state_fail_the_request(resumable, caplog):
+async def test_operations_too_large_for_a_state_fail_the_request(resumable, caplog):
     def long() -> str:
         return "".join(map(chr, range(32, 20_000)))
 
@@ -356,7 +356,7 @@ async def test_clocks_and_random_numbers_repeat_in_every_round(resumable):
     assert text_of(result) != text_of(other)
 
 
-async def test_each_task_has_its_own_steps_and_random_numbers(resumable):
+async def test_each_task_has_its_own_operations_and_random_numbers(resumable):
     done = []
 
     def note(name: str) -> str:
@@ -384,7 +384,7 @@ async def test_each_task_has_its_own_steps_and_random_numbers(resumable):
     assert sorted(done) == ["a", "aa", "b", "bb"]
 
 
-async def test_a_step_that_failed_fails_again_without_being_done(resumable):
+async def test_an_operation_that_failed_fails_again_without_being_done(resumable):
     done = []
 
     def fail() -> None:
@@ -406,7 +406,7 @@ async def test_a_step_that_failed_fails_again_without_being_done(resumable):
     assert done == ["fail"]
 
 
-async def test_a_step_that_was_cancelled_is_cancelled_again(resumable, autojump_clock):
+async def test_an_operation_that_was_cancelled_is_cancelled_again(resumable, autojump_clock):
     done = []
 
     async def slow() -> None:
@@ -426,7 +426,7 @@ async def test_a_step_that_was_cancelled_is_cancelled_again(resumable, autojump_
     assert done == ["slow"]
 
 
-async def test_a_step_that_ran_when_the_round_ended_begins_anew(resumable):
+async def test_an_operation_that_ran_when_the_round_ended_begins_anew(resumable):
     done, has_begun = [], trio.Event()
 
     async def slow() -> str:
@@ -450,7 +450,7 @@ async def test_a_step_that_ran_when_the_round_ended_begins_anew(resumable):
     assert done == ["slow", "slow"]
 
 
-async def test_clean_up_at_the_end_of_a_round_is_no_step(resumable):
+async def test_clean_up_at_the_end_of_a_round_is_not_kept(resumable):
     done, rounds = [], []
 
     async def ask(*, ctx: Context) -> str:
@@ -479,7 +479,7 @@ async def test_clean_up_at_the_end_of_a_round_is_no_step(resumable):
     assert sorted(done[2:]) == sorted(["a is there", "b is there", *cleaned])
 
 
-async def test_a_task_that_is_one_step_late_asks_in_the_same_round(resumable):
+async def test_a_task_that_is_one_turn_late_asks_in_the_same_round(resumable):
     async def ask(*, ctx: Context) -> str:
         async def late():
             await trio.lowlevel.checkpoint()
@@ -509,7 +509,7 @@ async def test_sleep_is_over_and_a_lock_is_held_in_every_round(resumable, autoju
     assert 50 <= trio.current_time() - begun < 100
 
 
-async def test_functions_that_are_effects_are_steps_too(resumable):
+async def test_functions_that_are_effects_are_operations_too(resumable):
     done = []
 
     @effect
@@ -607,7 +607,7 @@ async def test_a_handler_in_a_thread_is_resumed_as_well(resumable):
     assert done == ["price"]
 
 
-async def test_a_thread_that_reads_its_kept_steps_records_nothing(resumable, tmp_path):
+async def test_a_thread_that_reads_its_kept_operations_records_nothing(resumable, tmp_path):
     def ask(*, ctx: ThreadContext) -> None:
         ctx.effect(json.dumps, 30)
         ctx.elicit("sure?", bool)
@@ -672,7 +672,7 @@ async def test_prompts_and_resources_are_resumed_as_well(chain):
 # Changes of the code.
 
 
-async def test_a_changed_handler_forgets_later_steps_and_asks_again(resumable):
+async def test_a_changed_handler_forgets_later_operations_and_asks_again(resumable):
     done = []
 
     def step(name: str) -> str:

@@ -18,7 +18,7 @@ from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LE
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, invalid_state_error, request_digest
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
-from mcp_trio._session.journal import Step, StepId
+from mcp_trio._session.journal import FinishedOperation, OperationId
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
@@ -52,9 +52,9 @@ def opened(text, binding=BINDING, *, by=None, version="1", now=NOW):
 
 
 texts = st.text(max_size=40)
-steps = st.builds(
-    Step,
-    st.builds(StepId, texts, st.integers(0, 99), texts, texts),
+operations = st.builds(
+    FinishedOperation,
+    st.builds(OperationId, texts, st.integers(0, 99), texts, texts),
     st.sampled_from(["res", "err", "cxl"]),
     st.builds(msgspec.Raw, st.builds(msgspec.json.encode, st.dictionaries(texts, texts))),
 )
@@ -66,8 +66,8 @@ states = st.builds(
     version=st.just("1"),
     text=st.none() | st.text(max_size=300),
     seed=texts,
-    steps=st.lists(steps, max_size=5),
-    pending=st.dictionaries(texts, st.builds(StepId, texts, st.integers(0, 9), texts, texts)),
+    operations=st.lists(operations, max_size=5),
+    pending=st.dictionaries(texts, st.builds(OperationId, texts, st.integers(0, 9), texts, texts)),
     asked=st.integers(0, 99),
 )
 

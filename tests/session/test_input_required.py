@@ -14,7 +14,7 @@ from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.calls import Question
 from mcp_trio._session.handlers import RUNNING_EFFECT, RunningEffect
 from mcp_trio._session.input_required import ask_all, binding_of
-from mcp_trio._session.journal import Memory, StepId
+from mcp_trio._session.journal import Memory, OperationId
 from mcp_trio._session.lanes import LANE
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits, RequestLimits
@@ -1065,9 +1065,9 @@ async def test_the_size_of_kept_replies_is_limited(dock, rounds, small):
 def handler():
     """Be a resumable handler: gives a memory, and what enters its lane."""
 
-    def begin(steps=()):
+    def begin(operations=()):
         memory = Memory("seed")
-        memory.remember(steps)
+        memory.remember(operations)
         LANE.set(memory.lane)
         return memory
 
@@ -1076,55 +1076,55 @@ def handler():
 
 
 def do(memory, *names):
-    """Come to steps by these names; those that are remembered, and then all that are."""
+    """Come to operations by these names; those that are remembered, and then all that are."""
     known = []
     for name in names:
-        place, step = memory.next_step(name, b"")
-        if step is not None:
+        place, operation = memory.begin_operation(name, b"")
+        if operation is not None:
             known.append(name)
         memory.keep(place, "res", b"1")
-    return known, [step.id.name for step in memory.steps]
+    return known, [operation.id.name for operation in memory.operations]
 
 
-async def test_a_step_is_identified_by_lane_ordinal_name_and_arguments(handler):
+async def test_an_operation_is_identified_by_lane_ordinal_name_and_arguments(handler):
     first = handler()
-    place, step = first.next_step("price", b"[1]")
+    place, earlier = first.begin_operation("price", b"[1]")
     first.keep(place, "res", b"30")
-    assert step is None
+    assert earlier is None
 
-    again = handler(first.steps).next_step("price", b"[1]")
-    other = handler(first.steps).next_step("price", b"[2]")
+    again = handler(first.operations).begin_operation("price", b"[1]")
+    other = handler(first.operations).begin_operation("price", b"[2]")
     assert bytes(again[1].body) == b"30"
     assert other[1] is None
 
 
-async def test_with_a_step_that_changed_all_later_ones_are_forgotten(handler):
+async def test_with_an_operation_that_changed_all_later_ones_are_forgotten(handler):
     first = handler()
     do(first, "a", "b", "c")
 
-    assert do(handler(first.steps), "a", "B") == (["a"], ["a", "B"])
+    assert do(handler(first.operations), "a", "B") == (["a"], ["a", "B"])
 
 
-async def test_steps_that_a_round_has_used_are_not_forgotten(handler):
+async def test_operations_that_a_round_has_used_are_not_forgotten(handler):
     first = handler()
     for name, lane in [("b", first.lane.child()), ("a", first.lane), ("c", first.lane)]:
         LANE.set(lane)
         do(first, name)
-    second = handler(first.steps)
-    second.remember(first.steps)
+    second = handler(first.operations)
+    second.remember(first.operations)
     LANE.set(second.lane)
     do(second, "a")
     LANE.set(second.lane.child())
 
     do(second, "B")
 
-    assert [step.id.name for step in second.steps] == ["a", "B"]
+    assert [operation.id.name for operation in second.operations] == ["a", "B"]
 
 
-async def test_without_a_change_of_the_code_a_step_keeps_its_outcome(handler):
+async def test_without_a_change_of_the_code_an_operation_keeps_its_outcome(handler):
     first = handler()
     do(first, "a")
-    second = handler(first.steps)
+    second = handler(first.operations)
     second.has_changed = lambda: False
 
     assert do(second, "redacted") == (["redacted"], ["a"])
@@ -1132,21 +1132,21 @@ async def test_without_a_change_of_the_code_a_step_keeps_its_outcome(handler):
 
 async def test_a_cancellation_by_the_end_of_the_round_is_no_outcome(handler):
     memory = handler()
-    place, _ = memory.next_step("slow", b"")
+    place, _ = memory.begin_operation("slow", b"")
     memory.keep(place, "cxl", None)
-    later, _ = memory.next_step("slower", b"")
-    last, _ = memory.next_step("slowest", b"")
+    later, _ = memory.begin_operation("slower", b"")
+    last, _ = memory.begin_operation("slowest", b"")
     memory.scope.cancel()
     memory.keep(later, "cxl", None)
     memory.keep(last, "res", b"1")
 
-    assert [step.id.name for step in memory.steps] == ["slow", "slowest"]
+    assert [operation.id.name for operation in memory.operations] == ["slow", "slowest"]
 
 
-async def test_an_operation_after_the_end_of_a_round_is_no_step(handler):
+async def test_an_operation_after_the_end_of_a_round_is_not_kept(handler):
     first = handler()
     do(first, "a", "b")
-    memory = handler(first.steps)
+    memory = handler(first.operations)
     do(memory, "a")
     memory.scope.cancel()
 
@@ -1154,7 +1154,7 @@ async def test_an_operation_after_the_end_of_a_round_is_no_step(handler):
 
 
 async def test_questions_are_withdrawn_until_the_round_is_over(handler):
-    memory, a, b = handler(), StepId("h", 1, "a", ""), StepId("h", 2, "b", "")
+    memory, a, b = handler(), OperationId("h", 1, "a", ""), OperationId("h", 2, "b", "")
     memory.ask({a: "a?", b: "b?"})
     memory.withdraw([a])
     assert memory.questions == {"q2": (b, "b?")}
@@ -1169,9 +1169,9 @@ async def test_questions_are_withdrawn_until_the_round_is_over(handler):
     assert memory.questions == {"q3": (a, "a?")}
 
 
-def test_a_task_that_no_handler_started_has_no_steps(handler):
+def test_a_task_that_no_handler_started_has_no_operations(handler):
     memory = handler()
     LANE.set(None)
 
     with pytest.raises(LocalProtocolError, match="no lane"):
-        memory.next_step("price", b"")
+        memory.begin_operation("price", b"")

@@ -120,7 +120,6 @@ _DATA, _HEADERS, _RESET, _SETTINGS, _H2_PING, _CONTINUATION = 0, 1, 3, 4, 6, 9
 _END_STREAM, _END_HEADERS = 1, 4
 _CANCEL: Final = struct.pack("!I", 8)
 _INITIAL_WINDOW: Final = 4
-_STREAMS: Final = 1000
 
 # `:method: GET`, `:scheme: http`, `:path: /health` and `:authority: x`, encoded by HPACK.
 _GET_HEALTH: Final = b"\x82\x86\x04\x07/health\x41\x01x"
