@@ -19,6 +19,12 @@ _DEFAULT_PROFILE = "ci" if os.environ.get("CI") else "local"
 hypothesis.settings.load_profile(os.environ.get("MCP_TRIO_EXAMPLES", _DEFAULT_PROFILE))
 
 
+# Coverage measures the processes that run tests, and not those that tests start: that would take a
+# third of the time of all tests, and such processes run little code that no other test runs.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+
+
 class ReversedDir(pytest.Dir):
     """A directory collected backwards, so that two processes share the rewriting of test files."""
 
