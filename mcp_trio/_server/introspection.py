@@ -136,6 +136,8 @@ def resolved_return(function: types.FunctionType) -> Any:
 
 def _resolved(function: types.FunctionType, annotation: Any, where: str) -> Any:
     """Resolve one annotation by itself, so that an error can name the parameter."""
+    if annotation.__class__ is type:
+        return annotation
     holder = types.SimpleNamespace(__annotations__={"hint": annotation})
     try:
         return typing.get_type_hints(holder, function.__globals__, include_extras=True)["hint"]

@@ -35,6 +35,7 @@ from mcp_trio._server.type_adapters import (
     is_pydantic,
     json_schema,
     no_json_form,
+    plain_schema,
     structure,
     written,
 )
@@ -510,7 +511,7 @@ def _typed(signature: "Signature", hint: Any) -> OutputSchema:
             return [line(error).replace("arguments", "result", 1)]
         return []
 
-    schema = _with_keywords_at_root(json_schema(readable))
+    schema = plain_schema(readable) or _with_keywords_at_root(json_schema(readable))
     return OutputSchema(schema, validation_errors)
 
 

@@ -32,7 +32,14 @@ from mcp_trio._server.introspection import (
     resolved_return,
 )
 from mcp_trio._server.results import JsonWriter
-from mcp_trio._server.type_adapters import TypeReader, annotated, convert, json_schema, structure
+from mcp_trio._server.type_adapters import (
+    TypeReader,
+    annotated,
+    convert,
+    json_schema,
+    plain_schema,
+    structure,
+)
 from mcp_trio._server.validation_errors import line, lines_of
 from mcp_trio.errors import MCPError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -245,9 +252,12 @@ class Signature:
         return parse_docstring(self._function.__doc__ or "")
 
     @functools.cached_property
+    def _all_parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.handler).parameters.values())
+
+    @functools.cached_property
     def _hints(self) -> dict[str, Any]:
-        parameters = inspect.signature(self.handler).parameters.values()
-        return {item.name: resolved_hint(self._function, item) for item in parameters}
+        return {item.name: resolved_hint(self._function, item) for item in self._all_parameters}
 
     @functools.cached_property
     def context_parameter(self) -> str | None:
@@ -273,14 +283,18 @@ class Signature:
         """The parameters that receive arguments, in the order of the function."""
         return {
             item.name: self._parameter(item)
-            for item in inspect.signature(self.handler).parameters.values()
+            for item in self._all_parameters
             if item.name != self.context_parameter
         }
 
     def _parameter(self, item: inspect.Parameter) -> Parameter:
         hint = _described(self._readable(item.name), self.docstring.parameters.get(item.name))
         default = msgspec.NODEFAULT if item.default is inspect.Parameter.empty else item.default
-        is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or self.reader.may_change(default)
+        is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
+            default is not msgspec.NODEFAULT
+            and type(default) not in _PLAIN_DEFAULTS
+            and self.reader.may_change(default)
+        )
         return Parameter(item.name, hint, default, is_mutable)
 
     @functools.cached_property
@@ -294,6 +308,8 @@ class Signature:
         return resolved_return(self._function)
 
     def _readable(self, name: str) -> Any:
+        if self._plain_schema(self._hints[name]) is not None:
+            return self._hints[name]
         try:
             hint = self.reader.readable(self._hints[name])
             json_schema(hint)
@@ -310,9 +326,12 @@ class Signature:
     @functools.cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments: a closed object, with named types under `$defs`."""
-        schema = json_schema(self.arguments_type)
-        definitions: dict[str, Any] = schema["$defs"]
-        own: dict[str, Any] = definitions.pop(schema["$ref"].removeprefix("#/$defs/"))
+        definitions: dict[str, Any] = {}
+        own = self._schema_of_plain_parameters()
+        if own is None:
+            schema = json_schema(self.arguments_type)
+            definitions = schema["$defs"]
+            own = definitions.pop(schema["$ref"].removeprefix("#/$defs/"))
         for parameter in self.parameters.values():
             if not parameter.is_required:
                 # A default without a JSON form works, but is not listed.
@@ -320,6 +339,26 @@ class Signature:
                     default = JsonWriter(self.converter).plain(parameter.default)
                     own["properties"][parameter.name]["default"] = default
         return own | ({"$defs": definitions} if definitions else {})
+
+    def _schema_of_plain_parameters(self) -> dict[str, Any] | None:
+        """Return what `json_schema` would, in a fraction of its time; None for other parameters."""
+        properties: dict[str, dict[str, Any]] = {}
+        for name in self.parameters:
+            schema = self._plain_schema(self._hints[name])
+            if schema is None:
+                return None
+            text = self.docstring.parameters.get(name)
+            properties[name] = ({"description": text} if text else {}) | schema
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": [each.name for each in self.parameters.values() if each.is_required],
+            "additionalProperties": False,
+        }
+
+    def _plain_schema(self, hint: Any) -> dict[str, Any] | None:
+        # A converter may have a hook for any type.
+        return plain_schema(hint) if self.converter is None else None
 
     @functools.cached_property
     def _decoder(self) -> msgspec.json.Decoder[msgspec.Struct]:
@@ -390,8 +429,7 @@ class RawSignature(Signature):
         Raises:
             TypeError: More parameters than values need a value.
         """
-        parameters = inspect.signature(self.handler).parameters.values()
-        own = [item for item in parameters if item.name != self.context_parameter]
+        own = [item for item in self._all_parameters if item.name != self.context_parameter]
         needed = own[:1] + [item for item in own[1:] if item.default is inspect.Parameter.empty]
         for item in needed[self.values_max :]:
             raise TypeError(

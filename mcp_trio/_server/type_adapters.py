@@ -753,6 +753,38 @@ def json_schema(hint: Any) -> dict[str, Any]:
     return resolved
 
 
+_plain_schemas: Final[dict[str, dict[str, Any]]] = {}
+
+
+def plain_schema(hint: Any) -> dict[str, Any] | None:
+    """Return the JSON Schema of a type that consists of types of JSON itself, or None for others.
+
+    Most parameters and results have such a type, and a thousand tools have few different ones. So
+    each schema is made once; callers do not change it. msgspec decodes these types as they are.
+    """
+    if not _is_plain(hint):
+        return None
+    key = repr(hint)  # `int | None` and `None | int` are equal, but their schemas are not
+    found = _plain_schemas.get(key)
+    if found is None:
+        found = _plain_schemas[key] = json_schema(hint)
+    return found
+
+
+def _is_plain(hint: Any) -> bool:
+    members = typing.get_args(hint)
+    if not members:
+        return isinstance(hint, type) and hint in _JSON_TYPES
+    if is_union(hint):
+        # msgspec cannot tell several arrays, or several objects, apart.
+        compound = [it for it in members if typing.get_args(it)]
+        return not compound[1:] and all(map(_is_plain, members))
+    origin = typing.get_origin(hint)
+    return (origin is list and _is_plain(members[0])) or (
+        origin is dict and members[0] is str and _is_plain(members[1])
+    )
+
+
 # The keys of a schema that hold one schema, a list of schemas, or schemas by name.
 _ONE_SCHEMA: Final = ("items", "additionalProperties")
 _SCHEMA_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")

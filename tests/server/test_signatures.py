@@ -6,6 +6,7 @@ import enum
 import functools
 import inspect
 import json
+import operator
 import pathlib
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import annotated_types as at
 import attrs
+import cattrs
 import jsonschema
 import msgspec
 import pytest
@@ -540,6 +542,52 @@ def test_numpy_sections_are_underlined():
         "ctx": "",
         "exact": "Exactly.",
     }
+
+
+PLAIN = st.recursive(
+    st.sampled_from([int, str, float, bool, type(None)]),
+    lambda inner: (
+        inner.map(lambda hint: list[hint])
+        | inner.map(lambda hint: dict[str, hint])
+        | st.lists(inner, min_size=2, max_size=3).map(
+            lambda hints: functools.reduce(operator.or_, hints)
+        )
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.lists(st.tuples(PLAIN, st.booleans(), st.booleans()), max_size=3))
+def test_types_of_json_itself_have_the_schema_that_they_have_among_others(parameters):
+    """A converter, which could have a hook for each, makes the signature look into them."""
+
+    def handler(**given):
+        pass
+
+    names = [f"p{number}" for number in range(len(parameters))]
+    handler.__annotations__ = {
+        name: hint for name, (hint, *_) in zip(names, parameters, strict=True)
+    }
+    handler.__signature__ = inspect.Signature(
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=hint,
+                default=None if has_default else inspect.Parameter.empty,
+            )
+            for name, (hint, has_default, _) in zip(names, parameters, strict=True)
+        ]
+    )
+    described = [name for name, (*_, it) in zip(names, parameters, strict=True) if it]
+    handler.__doc__ = "Do it.\n\nArgs:\n" + "".join(f"    {name}: The {name}.\n" for name in described)
+    schemas = []
+    for converter in (None, cattrs.Converter()):
+        try:
+            schemas.append(json.dumps(signature_of(handler, converter=converter).schema))
+        except TypeError as error:
+            schemas.append(str(error))
+    assert schemas[0] == schemas[1]
 
 
 def test_sphinx_fields_begin_with_colons():
