@@ -16,7 +16,6 @@ from facts import FACTS
 Json: TypeAlias = dict[str, Any]
 
 WAIT_SECONDS: Final = 10.0
-REPORT_SECONDS: Final = 0.05
 
 MESSAGE: Final = "notifications/message"
 UPDATED: Final = "notifications/resources/updated"
@@ -199,15 +198,6 @@ async def rejects(_prompt: str, _report: Report) -> str:
     """Reject the sampling request, as a user may."""
     await anyio.lowlevel.checkpoint()
     raise Rejected(FACTS.user_rejected, "User rejected sampling request")
-
-
-async def reports_progress(_prompt: str, report: Report) -> str:
-    """Report progress three times, then answer."""
-    for step in range(3):
-        await report(step + 1, 3)
-        # The TypeScript SDK loses one that arrives with the answer (typescript-sdk#2580).
-        await anyio.sleep(REPORT_SECONDS)
-    return "At last."
 
 
 class SlowModel:
