@@ -149,7 +149,7 @@ def _copied(given: Mapping[str, Any], run: Run, limits: Limits) -> dict[str, Any
     while remaining:
         source, copy, depth = remaining.pop()
         objects += 1
-        run.spend(3 + (len(source) >> 1))
+        run.spend(12 + (len(source) >> 1))
         if depth > messages.schema_depth_max:
             raise SchemaError(
                 f"schema deeper than limits.messages.schema_depth_max={messages.schema_depth_max}"
@@ -162,9 +162,10 @@ def _copied(given: Mapping[str, Any], run: Run, limits: Limits) -> dict[str, Any
         is_object = copy.__class__ is dict
         for key, member in source.items() if is_object else enumerate(source):
             part: Any = member
-            if member.__class__ not in _SCALARS:
-                if isinstance(member, Mapping | list | tuple):
-                    part = {} if isinstance(member, Mapping) else []
+            kind = member.__class__
+            if kind not in _SCALARS:
+                if kind is dict or isinstance(member, Mapping | list | tuple):
+                    part = {} if kind is dict or isinstance(member, Mapping) else []
                     remaining.append((cast("Any", member), part, depth + 1))
                 else:
                     part = _scalar(member)
@@ -248,6 +249,7 @@ class _Reader:
             )
         found = self._known.get(id(part))
         if found is None:
+            self.run.spend(7)
             found = Subschema(part, parent.resource, parent, steps)
             self._known[id(part)] = found
             self._unread.append(found)
@@ -280,7 +282,7 @@ class _Reader:
 
     def _read(self, subschema: Subschema) -> None:
         source: Any = subschema.source
-        self.run.spend(24 + 8 * len(source))
+        self.run.spend(8 + 8 * len(source))
         if "$ref" in source and "/draft-0" in self.dialect:
             # Until draft 7, all other keywords beside a reference are ignored.
             source = {key: source[key] for key in ("$ref", "definitions") if key in source}

@@ -250,11 +250,23 @@ def canonical(run: Run, value: Any) -> bytes:
     except OverflowError:
         text = None
     if text is not None:
-        run.spend(3 + (len(text) >> 5))
+        run.spend(4 + (len(text) >> 5))
         if _MAYBE_INTEGRAL.search(text) is None:
             return text
     run.spend(4)
     return _ENCODER.encode(_with_integers(run, value))
+
+
+def _canonical_items(run: Run, items: list[Any]) -> set[bytes]:
+    """Return the texts of all items by `canonical`, in a third of the time for most lists."""
+    try:
+        text = _ENCODER.encode(items)
+    except OverflowError:
+        text = None
+    if text is None or _MAYBE_INTEGRAL.search(text) is not None:
+        return {canonical(run, item) for item in items}
+    run.spend(len(items) + (len(text) >> 5))
+    return set(map(_ENCODER.encode, items))
 
 
 def _with_integers(run: Run, value: Any) -> Any:
@@ -673,8 +685,7 @@ def _unique_items(reader: Reader, subschema: Subschema, key: str, value: Any) ->
         if instance.__class__ is not list:
             return None
         run.spend(len(instance))
-        seen = {canonical(run, item) for item in instance}
-        if len(seen) == len(instance):
+        if len(_canonical_items(run, instance)) == len(instance):
             return None
         return [Failure("{} has non-unique elements", (instance,))]
 
@@ -1030,11 +1041,11 @@ def _evaluated(
 def _own_properties(subschema: Subschema, run: Run, instance: Any) -> set[Any]:
     properties = subschema.parts.get("properties", {})
     patterns = subschema.parts.get("patterns", ())
-    return {
-        name
-        for name in instance
-        if name in properties or any(pattern.finds(run, name) for pattern, _ in patterns)
-    }
+    found = {name for name in instance if name in properties}
+    if patterns:
+        run.spend(2 * len(instance))
+        found |= {name for name in instance if any(it.finds(run, name) for it, _ in patterns)}
+    return found
 
 
 def _own_items(subschema: Subschema, run: Run, instance: Any) -> set[Any]:

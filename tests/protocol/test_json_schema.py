@@ -179,7 +179,7 @@ def test_a_schema_that_is_too_deep_or_too_large_is_rejected_by_name():
 @pytest.mark.requirement("JSCH-09")
 def test_the_depth_of_a_schema_may_be_greater_than_that_of_the_stack():
     deep = Limits(messages=MessageLimits(schema_depth_max=20_000, schema_steps_max=10**6))
-    limits = Limits(messages=MessageLimits(schema_depth_max=9_000))
+    limits = Limits(messages=MessageLimits(schema_depth_max=9_000, schema_steps_max=10**6))
     with pytest.raises(SchemaError, match=r"limits\.messages\.schema_depth_max=9000"):
         SchemaValidator(nested(10_000), limits=limits)
     assert SchemaValidator(nested(4_000), limits=deep).check(1) == ["value: nested too deeply"]
