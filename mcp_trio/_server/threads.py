@@ -61,7 +61,7 @@ class ThreadBridge:
     def lane(self) -> Lane | None:
         """Return the lane of the thread in its own session."""
         lane = self.innermost
-        while lane is not None and lane.order is not self.sequencer:
+        while lane is not None and lane.owner is not self.sequencer:
             lane = lane.outer
         return lane
 

@@ -75,9 +75,9 @@ def capturing_in_thread(
 
 def _innermost(lane: Lane | None) -> Lane | None:
     """Return the lane of a session that the calling task acts in; None if none is recorded."""
-    while lane is not None and isinstance(lane.order, Memory):
+    while lane is not None and isinstance(lane.owner, Memory):
         lane = lane.outer
-    return None if lane is None or lane.order is None else lane
+    return None if lane is None or lane.owner is None else lane
 
 
 def _calling_thread() -> _CallsOfThread | None:
@@ -121,8 +121,8 @@ def _captured(
     lane = _innermost(lane)
     if lane is None or is_collecting() or not reads_for_handler(frame):
         return read()
-    if isinstance(lane.order, ImportNotes):
-        lane.order.note(name, frame)
+    if isinstance(lane.owner, ImportNotes):
+        lane.owner.note(name, frame)
         return read()
     named = {str(position): value for position, value in enumerate(arguments)}
     body = encode_body(named) if named else None
@@ -156,8 +156,8 @@ def _journaled(name: str, lane: Lane, form: _Form, arguments: bytes | None, read
         values.append(value)
         return Outcome("res", encode_body(form.to_json(value)))
 
-    order = cast("Sequencer", lane.order)
-    outcome = order.read_value(lane, name, arguments, read_live)
+    sequencer = cast("Sequencer", lane.owner)
+    outcome = sequencer.read_value(lane, name, arguments, read_live)
     if errors:
         raise errors[0]
     if values:
@@ -251,13 +251,13 @@ def _generator(name: str, lane: Lane | None, frame: FrameType) -> random.Random 
     lane = _innermost(lane)
     if lane is None or is_collecting() or not reads_for_handler(frame):
         return None
-    if isinstance(lane.order, ImportNotes):
-        lane.order.note(name, frame)
+    if isinstance(lane.owner, ImportNotes):
+        lane.owner.note(name, frame)
         return None
     if not (trio.lowlevel.in_trio_task() or _calling_thread()):
         return None
     if lane.random is None:
-        seed = cast("Sequencer", lane.order).seed
+        seed = cast("Sequencer", lane.owner).seed
         lane.random = random.Random(f"{seed}:{lane.name}")  # noqa: S311 - not for secrets
     return lane.random
 

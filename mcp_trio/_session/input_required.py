@@ -336,7 +336,7 @@ class Rounds:
         if outer is None:
             self.lane = None
         else:
-            self.lane = Lane(f"{outer.name}.{KEEPER}", outer.order, has_steps=outer.has_steps)
+            self.lane = Lane(f"{outer.name}.{KEEPER}", outer.owner, has_steps=outer.has_steps)
 
     # Properties for the dispatcher.
 

@@ -47,7 +47,7 @@ class Lane(msgspec.Struct, eq=False):
 
     Attributes:
         name: The path, such as `r5.0`.
-        order: The sequencer that the lane belongs to, or the memory of a resumable handler.
+        owner: The sequencer that the lane belongs to, or the memory of a resumable handler.
         outer: The lane of the same task in an outer session.
         has_steps: True if the steps of its task are journaled.
         ordinal: The number of the last operation; 0 before the first.
@@ -63,7 +63,7 @@ class Lane(msgspec.Struct, eq=False):
     """
 
     name: str
-    order: object = None
+    owner: object = None
     outer: "Lane | None" = None
     has_steps: bool = False
     ordinal: int = 0
@@ -97,7 +97,7 @@ class Lane(msgspec.Struct, eq=False):
     def child(self, *, has_own_pace: bool = False) -> "Lane":
         """Return the lane of the next task that this one spawns, or of a thread."""
         outer = None if self.outer is None else self.outer.child(has_own_pace=has_own_pace)
-        lane = Lane(f"{self.name}.{self.children}", self.order, outer, self.has_steps)
+        lane = Lane(f"{self.name}.{self.children}", self.owner, outer, self.has_steps)
         lane.has_own_pace = has_own_pace or self.has_own_pace
         self.children += 1
         return lane
@@ -112,10 +112,10 @@ def enter_lane(lane: Lane) -> None:
     LANE.set(lane)
 
 
-def lane_in(order: object) -> Lane | None:
-    """Return the calling task's lane that belongs to the sequencer `order`, if there is one."""
+def lane_in(owner: object) -> Lane | None:
+    """Return the calling task's lane that belongs to `owner`, if there is one."""
     lane = LANE.get()
-    while lane is not None and lane.order is not order:
+    while lane is not None and lane.owner is not owner:
         lane = lane.outer
     return lane
 
@@ -161,7 +161,7 @@ def drive(
                 if lane.is_in_operation:
                     lane.has_waited = True
                     continue
-                sequencer: Any = lane.order
+                sequencer: Any = lane.owner
                 turn: Awaitable[None] | None = sequencer.step(lane)
                 if turn is not None:
                     yield from turn.__await__()

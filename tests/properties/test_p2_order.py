@@ -83,7 +83,7 @@ def lanes_by_spawn_time(monkeypatch):
 
     def child(self):
         outer = None if self.outer is None else self.outer.child()
-        return Lane(f"{self.name.partition('.')[0]}.{next(numbers)}", self.order, outer)
+        return Lane(f"{self.name.partition('.')[0]}.{next(numbers)}", self.owner, outer)
 
     with monkeypatch.context() as patch:
         patch.setattr(Lane, "child", child)
