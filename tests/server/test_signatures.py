@@ -580,7 +580,9 @@ def test_types_of_json_itself_have_the_schema_that_they_have_among_others(parame
         ]
     )
     described = [name for name, (*_, it) in zip(names, parameters, strict=True) if it]
-    handler.__doc__ = "Do it.\n\nArgs:\n" + "".join(f"    {name}: The {name}.\n" for name in described)
+    handler.__doc__ = "Do it.\n\nArgs:\n" + "".join(
+        f"    {name}: The {name}.\n" for name in described
+    )
     schemas = []
     for converter in (None, cattrs.Converter()):
         try:
