@@ -141,7 +141,7 @@ def proof(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure the cost of a call over stdio, HTTP and sockets, beside the official SDKs."""
-    install(session)
+    install(session, "bench")
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
     session.run("python", "tools/bench/recording.py")
@@ -149,6 +149,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "tools/bench/over_http.py", *session.posargs)
     session.run("python", "tools/bench/over_sockets.py", *session.posargs)
     session.run("python", "tools/bench/round_trips.py")
+    session.run("python", "tools/bench/curves.py", "--plots", "docs/curves")
 
 
 @nox.session(default=False)

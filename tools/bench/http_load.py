@@ -5,6 +5,7 @@ server's CPU time; see `load.py`. Each connection has its own session, if the se
 and at most one request in flight.
 """
 
+import itertools
 import selectors
 import subprocess
 import time
@@ -83,6 +84,7 @@ class HttpServerUnderLoad:
         self._port = free_port()
         self._last_id = 0
         self._sessions: list[str] = []
+        self._turns: Iterator[Mapping[str, str]] = iter(())
         self._decode = msgspec.json.Decoder(Message).decode
         self._begin = time.perf_counter()
         address = ["--port", str(self._port), "--form", form.name]
@@ -140,14 +142,16 @@ class HttpServerUnderLoad:
     ) -> Message:
         return self._answer(link.ask(self._request(headers, tool, arguments, id_)))
 
-    def add(self, *, connections: int, seconds: float) -> Cost:
+    def add(self, *, connections: int, seconds: float, sessions: Sequence[str] = ()) -> Cost:
         """Keep one call of `add` in flight on each of so many connections, for so long.
 
         The connections are new, as servers close those that were quiet; each has made a call
-        before anything is measured.
+        before anything is measured. Each has a session of its own, unless `sessions` are given,
+        which take turns on all of them.
         """
         with ExitStack() as stack:
             lanes = list(self._lanes(connections, stack))
+            self._turns = itertools.cycle([self._headers_in(each) for each in sessions])
             for lane in lanes:
                 checked_id(self._answer(lane.link.ask(self._next_add(lane))))
             return self._drive(lanes, seconds)
@@ -189,7 +193,14 @@ class HttpServerUnderLoad:
 
     def _next_add(self, lane: "_Lane") -> bytes:
         id_ = self._next_id()
-        return self._request(lane.headers, "add", {"a": id_, "b": 1}, id_)
+        return self._request(next(self._turns, lane.headers), "add", {"a": id_, "b": 1}, id_)
+
+    def call_once_in_each(self, sessions: Sequence[str]) -> None:
+        """Make a call in each of these sessions, one after the other."""
+        with self._link() as link:
+            for session in sessions:
+                arguments = {"a": 1, "b": 1}
+                self._call(link, self._headers_in(session), "add", arguments, id_=self._next_id())
 
     def _next_id(self) -> int:
         if self._is_floor:
@@ -232,8 +243,12 @@ class HttpServerUnderLoad:
     def _headers(self, number: int = 0) -> Mapping[str, str]:
         if self._form.is_stateless:
             return {**_HEADERS, _VERSION: STATELESS_VERSION, "Mcp-Method": "tools/call"}
-        session = {_SESSION_ID: self._sessions[number]} if self._has_sessions else {}
-        return {**_HEADERS, _VERSION: NEWEST_LEGACY, **session}
+        if self._has_sessions:
+            return self._headers_in(self._sessions[number])
+        return {**_HEADERS, _VERSION: NEWEST_LEGACY}
+
+    def _headers_in(self, session: str) -> Mapping[str, str]:
+        return {**_HEADERS, _VERSION: NEWEST_LEGACY, _SESSION_ID: session}
 
     def _request(
         self, headers: Mapping[str, str], tool: str, arguments: Mapping[str, int], id_: int

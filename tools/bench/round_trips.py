@@ -1,8 +1,9 @@
-"""Measure the latency of a client's call over HTTP: `python tools/bench/round_trips.py`.
+"""Measure a client's call over HTTP and stdio: `python tools/bench/round_trips.py`.
 
-Complete clients and servers, one kept connection, one call at a time. Each SDK is measured with
-itself and with ours at the other end. Latencies are reliable on an idle machine only, so the CPU
-time of both ends is shown as well (Linux only). Slowness is no failure.
+Complete clients and servers, one kept connection, one call at a time. Over HTTP each SDK is
+measured with itself and with ours at the other end; over stdio, the clients with our server.
+Latencies are reliable on an idle machine only, so the CPU time of the client, and of both ends, is
+shown as well (Linux only). Slowness is no failure.
 """
 
 import argparse
@@ -10,12 +11,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from client_http import CALLS, WARM_UP
+from bench_client import CALLS, WARM_UP
 from http_load import JSON_ANSWERS, STATELESS, Form, HttpServerUnderLoad
 from load import NEWEST_LEGACY, STATELESS_VERSION
 from measuring import Measurements, Results, medians_of, print_figures, print_ratios
@@ -45,11 +46,11 @@ PAIRS: Final = (
 
 
 def clients(bench_folder: BenchFolder) -> Mapping[str, Sequence[str]]:
-    """Return the command of each client, without the URL and protocol version."""
+    """Return the command of each client, without the protocol version and the target."""
     return {
-        OURS: [sys.executable, str(HERE / "client_http.py"), "mcp_trio"],
-        PYTHON_PEER: python_peer("client_http.py", "sdk"),
-        TYPESCRIPT_PEER: bench_folder.node("client_http_typescript.mjs"),
+        OURS: [sys.executable, str(HERE / "bench_client.py"), "mcp_trio"],
+        PYTHON_PEER: python_peer("bench_client.py", "sdk"),
+        TYPESCRIPT_PEER: bench_folder.node("bench_client.mjs"),
     }
 
 
@@ -62,16 +63,19 @@ def measure(rounds: int, bench_folder: BenchFolder) -> Results:
             for client, server in PAIRS:
                 with HttpServerUnderLoad(servers[server], bench_folder.environment(), form) as it:
                     cpu_seconds = -it.start().cpu_seconds
-                    timings = run_client(
-                        clients(bench_folder)[client], it.url, protocol_version, bench_folder
-                    )
+                    timings = run_client(client, protocol_version, [it.url], bench_folder)
                     cpu_seconds += it.cpu_seconds()
-                percentiles = statistics.quantiles(timings.seconds, n=100)
+                title, row = pair_title(client, server), f"HTTP, {protocol_version}"
+                for name, value in timings.rows():
+                    yield title, f"{row}: {name}", value
                 cpu_each = cpu_seconds / (WARM_UP + CALLS) + timings.cpu_seconds / CALLS
-                title = pair_title(client, server)
-                yield title, f"{protocol_version}: p50, µs", percentiles[49] * 1_000_000
-                yield title, f"{protocol_version}: p99, µs", percentiles[98] * 1_000_000
-                yield title, f"{protocol_version}: CPU of both ends, µs", cpu_each * 1_000_000
+                yield title, f"{row}: CPU of both ends, µs", cpu_each * 1_000_000
+            for client in clients(bench_folder):
+                command = bench_folder.commands()[OURS]
+                timings = run_client(client, protocol_version, command, bench_folder)
+                for name, value in timings.rows():
+                    title = pair_title(client, OURS)
+                    yield title, f"stdio, {protocol_version}: {name}", value
 
     return medians_of(rounds, measure_round)
 
@@ -82,12 +86,19 @@ class Timings(msgspec.Struct):
     seconds: list[float]
     cpu_seconds: float
 
+    def rows(self) -> Iterator[tuple[str, float]]:
+        """Yield the names and values of the client's figures, in µs."""
+        percentiles = statistics.quantiles(self.seconds, n=100)
+        yield "p50, µs", percentiles[49] * 1_000_000
+        yield "p99, µs", percentiles[98] * 1_000_000
+        yield "CPU of the client, µs", self.cpu_seconds / CALLS * 1_000_000
+
 
 def run_client(
-    client: Sequence[str], url: str, protocol_version: str, bench_folder: BenchFolder
+    client: str, protocol_version: str, target: Sequence[str], bench_folder: BenchFolder
 ) -> Timings:
     done = subprocess.run(
-        [*client, url, protocol_version],
+        [*clients(bench_folder)[client], protocol_version, *target],
         env=bench_folder.environment(),
         stdout=subprocess.PIPE,
         check=True,
@@ -101,14 +112,17 @@ def pair_title(client: str, server: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Measure how long a call over HTTP takes.")
+    parser = argparse.ArgumentParser(description="Measure the calls of clients.")
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
         results = measure(options.rounds, BenchFolder(Path(folder)))
-    print_figures("L15: an HTTP call of one client, keep-alive: medians of the rounds", results)
+    print_figures("a call of one client: medians of the rounds", results)
     theirs = {f"÷ {peer}": (OURS, peer) for peer in (PYTHON_PEER, TYPESCRIPT_PEER)}
-    print_ratios("L15: our calls ÷ theirs", results, theirs)
+    print_ratios("our client and server ÷ theirs", results, theirs)
+    peers = (PYTHON_PEER, TYPESCRIPT_PEER)
+    at_ours = {f"÷ {peer}": (OURS, pair_title(peer, OURS)) for peer in peers}
+    print_ratios("our client ÷ theirs, at our server", results, at_ours)
     return 0
 
 

@@ -10,9 +10,14 @@ from bench_options import count_function_calls, function_calls, options_parser
 
 from mcp_trio import Context, Server, effect
 from mcp_trio._session import nondeterminism
+from mcp_trio.limits import HttpLimits, Limits, RequestLimits
 from mcp_trio.recording import RecordOptions, Redaction, replay
 
-server = Server("bench")
+# The loads have more calls in flight, and more sessions, than one client should.
+LIMITS: Final = Limits(
+    requests=RequestLimits(in_flight_max=10_000), http=HttpLimits(sessions_max=20_000)
+)
+server = Server("bench", limits=LIMITS)
 HELD: Final = frozenset({"HttpSession", "Session", "SessionChannel", "ResponseStream"})
 
 

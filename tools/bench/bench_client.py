@@ -1,13 +1,14 @@
-"""A client for `round_trips.py`, ours or the SDK's: `python client_http.py NAME URL VERSION`.
+"""A client for `round_trips.py`, ours or the SDK's: `python bench_client.py NAME VERSION TARGET…`.
 
-It makes calls one after the other, and prints their durations and its total CPU time.
+The target is a URL, or the command of a server over stdio. The client makes calls one after the
+other, and prints their durations and its total CPU time.
 """
 
 import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,13 +32,14 @@ async def measure(call: Callable[[int], Awaitable[str]]) -> None:
     print(json.dumps({"seconds": seconds[WARM_UP:], "cpu_seconds": cpu_seconds}))
 
 
-def run_mcp_trio(url: str, protocol_version: str) -> None:
+def run_mcp_trio(target: Sequence[str], protocol_version: str) -> None:
     import trio
 
     from mcp_trio import Client
 
     async def main() -> None:
-        async with Client(url, protocol_versions=(protocol_version,)) as client:
+        server = target[0] if len(target) == 1 else target
+        async with Client(server, protocol_versions=(protocol_version,)) as client:
 
             async def call(number: int) -> str:
                 answer = await client.call_tool("add", {"a": number, "b": 1}, result_type=int)
@@ -48,12 +50,14 @@ def run_mcp_trio(url: str, protocol_version: str) -> None:
     trio.run(main)
 
 
-def run_sdk(url: str, protocol_version: str) -> None:
-    from mcp import Client  # type: ignore[import-not-found]
+def run_sdk(target: Sequence[str], protocol_version: str) -> None:
+    from mcp import Client, StdioServerParameters  # type: ignore[import-not-found]
 
     async def main() -> None:
         mode = protocol_version if protocol_version == STATELESS_VERSION else "legacy"
-        async with Client(url, mode=mode, cache=None) as client:
+        program, *arguments = target
+        server = StdioServerParameters(command=program, args=arguments) if arguments else program
+        async with Client(server, mode=mode, cache=None) as client:
             await measure(partial(call, client))
 
     async def call(client: Any, number: int) -> str:
@@ -63,11 +67,11 @@ def run_sdk(url: str, protocol_version: str) -> None:
     asyncio.run(main())
 
 
-CLIENTS: Final[Mapping[str, Callable[[str, str], None]]] = {
+CLIENTS: Final[Mapping[str, Callable[[Sequence[str], str], None]]] = {
     "mcp_trio": run_mcp_trio,
     "sdk": run_sdk,
 }
 
 if __name__ == "__main__":
-    name, url, protocol_version = sys.argv[1:]
-    CLIENTS[name](url, protocol_version)
+    name, protocol_version, *target = sys.argv[1:]
+    CLIENTS[name](target, protocol_version)

@@ -1,8 +1,9 @@
 // The client of `round_trips.py`, by the official TypeScript SDK 2.
 
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
-const [url, protocolVersion] = process.argv.slice(2);
+const [protocolVersion, command, ...args] = process.argv.slice(2);
 const isStateless = protocolVersion === "2026-07-28";
 const WARM_UP = 100;
 const CALLS = 500;
@@ -11,7 +12,11 @@ const client = new Client(
   { name: "bench", version: "0" },
   { versionNegotiation: { mode: isStateless ? { pin: protocolVersion } : "legacy" } },
 );
-await client.connect(new StreamableHTTPClientTransport(new URL(url)));
+await client.connect(
+  args.length
+    ? new StdioClientTransport({ command, args })
+    : new StreamableHTTPClientTransport(new URL(command)),
+);
 const seconds = [];
 let cpuBegin;
 for (let number = 0; number < WARM_UP + CALLS; number += 1) {
