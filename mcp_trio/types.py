@@ -829,13 +829,11 @@ class CallToolParams(InputResponseParams, kw_only=True):
     arguments: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        if self.arguments is msgspec.UNSET:
+        if self.arguments is msgspec.UNSET or bytes(memoryview(self.arguments)[:1]) == b"{":
             return
-        text = bytes(memoryview(self.arguments)[:4])
-        if text == b"null":
-            self.arguments = msgspec.UNSET
-        elif text[:1] != b"{":
+        if bytes(self.arguments) != b"null":
             raise ValueError("arguments is not an object")
+        self.arguments = msgspec.UNSET
 
 
 class CallToolResult(Result, kw_only=True):

@@ -137,7 +137,9 @@ class _Envelope(msgspec.Struct, gc=False):
 
 
 def _request(envelope: _Envelope) -> Request:
-    return Request(_id(envelope), envelope.method, _params(envelope))
+    if envelope.id is None:
+        raise msgspec.ValidationError("id is null")
+    return Request(envelope.id, envelope.method, _params(envelope))
 
 
 def _notification(envelope: _Envelope) -> Notification:
@@ -147,17 +149,13 @@ def _notification(envelope: _Envelope) -> Notification:
 def _response(envelope: _Envelope) -> Response:
     if memoryview(envelope.result)[0] != _BRACE:
         raise msgspec.ValidationError("result is not an object")
-    return Response(_id(envelope), envelope.result)
+    if envelope.id is None:
+        raise msgspec.ValidationError("id is null")
+    return Response(envelope.id, envelope.result)
 
 
 def _error_response(envelope: _Envelope) -> ErrorResponse:
     return ErrorResponse(None if envelope.id is _ABSENT else envelope.id, envelope.error)
-
-
-def _id(envelope: _Envelope) -> int | str:
-    if envelope.id is None:
-        raise msgspec.ValidationError("id is null")
-    return envelope.id
 
 
 def _params(envelope: _Envelope) -> Raw | None:
@@ -225,7 +223,20 @@ class Decoder:
                 return self._too_deep(data)
             if not data.isascii():
                 data.decode()  # msgspec does not check strings that it skips
-            message = _message(_decode_envelope(data))
+            envelope = _decode_envelope(data)
+            build = _SHAPES.get(
+                (
+                    envelope.id is not _ABSENT,
+                    envelope.method is not _ABSENT,
+                    envelope.result is not _ABSENT,
+                    envelope.error is not _ABSENT,
+                )
+            )
+            if build is None:
+                return _invalid(data, "neither a request, a notification nor a response")
+            message = build(envelope)
+            if len(data) <= self._short_bytes:
+                return message
             return self._slow_to_read(data, message) or message
         except UnicodeDecodeError as error:
             return malformed(data, PARSE_ERROR, f"not UTF-8: {error.reason}")
@@ -271,20 +282,6 @@ class Decoder:
     def _too_deep(self, data: bytes) -> Malformed:
         reason = f"nested deeper than limits.messages.json_depth_max ({self._json_depth_max})"
         return malformed(data, INVALID_REQUEST, reason)
-
-
-def _message(envelope: _Envelope) -> Message:
-    build = _SHAPES.get(
-        (
-            envelope.id is not _ABSENT,
-            envelope.method is not _ABSENT,
-            envelope.result is not _ABSENT,
-            envelope.error is not _ABSENT,
-        )
-    )
-    if build is None:
-        raise msgspec.ValidationError("neither a request, a notification nor a response")
-    return build(envelope)
 
 
 def malformed(data: bytes, code: int, message: str) -> Malformed:

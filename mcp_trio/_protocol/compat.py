@@ -91,7 +91,8 @@ def _object_content(value: Any, protocol_version: ProtocolVersion) -> Any:
 
 def _is_object(value: Any) -> bool:
     if isinstance(value, msgspec.Raw):
-        return bytes(value).lstrip().startswith(b"{")
+        text = memoryview(value)
+        return bytes(text[:1]) == b"{" or bytes(text).lstrip().startswith(b"{")
     marks = ("__struct_fields__", "__attrs_attrs__", "__dataclass_fields__")
     return isinstance(value, Mapping) or any(hasattr(value, mark) for mark in marks)
 
@@ -400,8 +401,9 @@ def _downgraded_member(member: Any, protocol_version: ProtocolVersion) -> Any:
     if isinstance(member, list):
         items = cast("Sequence[Any]", member)
         for each in items:
-            if downgraded(each, protocol_version) is not each:
-                return [downgraded(every, protocol_version) for every in items]
+            if _change_for(each.__class__, protocol_version) is not None:
+                changed = [downgraded(every, protocol_version) for every in items]
+                return items if _is_same(items, changed) else changed
         return items
     if isinstance(member, dict):
         named = cast("dict[str, Any]", member)

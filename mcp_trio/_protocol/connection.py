@@ -9,8 +9,7 @@ request belongs to a session that a handshake opens. A connection serves both si
 received request keeps its sender as a `Peer`, known from the handshake or from its own metadata.
 
 A received request is checked in the order in which its sender can correct errors: metadata, method,
-id, session state, capability, params. A rejected request changes no state, with one exception: an
-`initialize` with invalid params resets the session, as its error response does at the client.
+id, session state, capability, params. A rejected request changes no state.
 
 The lifecycle: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle
 """
@@ -95,7 +94,6 @@ from mcp_trio._protocol.methods import (
 from mcp_trio._protocol.requests import (
     Budget,
     IncomingRequest,
-    IncomingRequests,
     IncomingState,
     IncomingTrigger,
     OutgoingRequest,
@@ -261,7 +259,7 @@ class Connection:
         result_types: The result types that extensions add, by their `resultType`.
         state: The state of the session.
         peer: The peer, once the handshake or a client's discovery has made it known.
-        incoming: The open requests of the peer.
+        incoming: The open requests of the peer, by their ids.
         outgoing: The open requests of this side.
         counts: The number of ignored messages and of errors, by their kind.
     """
@@ -280,7 +278,9 @@ class Connection:
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     peer: Peer | None = attrs.field(default=None, init=False)
     their_role: Role = attrs.field(init=False)
-    incoming: IncomingRequests = attrs.field(factory=IncomingRequests, init=False)
+    incoming: dict[RequestId, IncomingRequest] = attrs.field(
+        factory=dict[RequestId, IncomingRequest], init=False
+    )
     outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
@@ -426,21 +426,24 @@ class Connection:
     # Receiving requests.
 
     def _receive_request(self, message: Request, size_bytes: int) -> Event:
-        if self._is_client_of_stateless():
+        if self.our_role is Role.CLIENT and self._is_client_of_stateless():
             # Stateless servers send no requests, and clients send them no responses.
             return self._ignored("request of a server", f"the server sent {message.method}")
-        metadata = metadata_of(message.params)
+        metadata, state = metadata_of(message.params), self.state
         try:
-            if metadata is None:
-                return self._receive_in_session(message, size_bytes)
-            peer = self._peer_of(metadata)
-            row = self._receivable(message, peer.protocol_version)
-            self._check_transition(row, SessionTrigger.STATELESS)
-            self._check_capability(row, self.current_capabilities())
-            return self._accept(row, message, size_bytes, peer, metadata)
+            if metadata is not None:
+                return self._accept(message, size_bytes, self._peer_of(metadata), metadata)
+            if not self._accepts_handshakes and message.method != methods.INITIALIZE:
+                raise _metadata_missing()
+            peer = self.peer or msgspec.structs.replace(
+                UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
+            )
+            return self._accept(message, size_bytes, peer, None)
         except msgspec.MsgspecError as error:
+            self.state = state
             return self._rejection(message.id, INVALID_PARAMS, f"invalid params: {error}")
         except _Rejected as rejected:
+            self.state = state
             return self._rejection(
                 message.id,
                 rejected.code,
@@ -448,24 +451,6 @@ class Connection:
                 counted=rejected.counted,
                 data=rejected.data,
             )
-
-    def _receive_in_session(self, message: Request, size_bytes: int) -> Event:
-        if not self._accepts_handshakes and message.method != methods.INITIALIZE:
-            raise _metadata_missing()
-        peer = self.peer or msgspec.structs.replace(
-            UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
-        )
-        row = self._receivable(message, peer.protocol_version)
-        state = self.state
-        self._check_transition(row, row.trigger)
-        self._check_capability(row, self.our_capabilities)
-        try:
-            return self._accept(row, message, size_bytes, peer)
-        except (msgspec.MsgspecError, _Rejected):
-            if row.trigger is SessionTrigger.INITIALIZE:
-                # The error changes nothing, also if the client has initialized before.
-                self.state = state
-            raise
 
     def _peer_of(self, metadata: Metadata) -> Peer:
         """Return the sender of a stateless request, whose protocol version is supported."""
@@ -486,70 +471,63 @@ class Connection:
         data = {"supported": list(self.protocol_versions), "requested": requested}
         return _Rejected(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
 
-    def _receivable(self, message: Request, protocol_version: ProtocolVersion) -> Method:
-        """Return the row of a method that this side receives, under an id that is free."""
+    def _accept(
+        self, message: Request, size_bytes: int, peer: Peer, metadata: Metadata | None
+    ) -> Event:
+        """Check a request; add it to the open ones, or answer it. `metadata`: it is stateless.
+
+        Raises:
+            _Rejected: The request is not allowed.
+            msgspec.MsgspecError: Its params are invalid.
+        """
         row = self.methods.get(message.method)
         if row is None or not row.is_request or self.their_role not in row.senders:
             raise _Rejected(METHOD_NOT_FOUND, f"method not found: {message.method}")
-        if not row.exists_in(protocol_version):
-            stateless = newest(self.protocol_versions, has_handshake=False)
-            if (
-                stateless is not None
-                and protocol_version.has_handshake
-                and row.exists_in(stateless)
-            ):
-                raise _metadata_missing()
-            raise _Rejected(
-                METHOD_NOT_FOUND, f"method not found: {row.name} (not in {protocol_version.name})"
-            )
-        if self.incoming.get(message.id) is not None:
+        if peer.protocol_version not in row.protocol_versions:
+            raise self._not_in_version(row, peer.protocol_version)
+        if message.id in self.incoming:
             text = f"an unfinished request has the same id: {message.id!r}"
             raise _Rejected(INVALID_REQUEST, text, counted="duplicate id")
-        return row
-
-    def _check_transition(self, row: Method, trigger: SessionTrigger) -> None:
+        trigger = row.trigger if metadata is None else SessionTrigger.STATELESS
         if trigger is SessionTrigger.INITIALIZE and (self.incoming or self.outgoing):
             text = (
                 "initialize is not allowed now: it would begin a new session, but requests of this"
-                f" one are unfinished ({len(self.incoming)} received, {len(self.outgoing)} sent)"
+                f" one are unfinished ({len(self.incoming)} received,"
+                f" {len(self.outgoing)} sent)"
             )
             raise _Rejected(INVALID_REQUEST, text, counted="out of order")
         if not self._move(self.their_role, trigger):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
             raise _Rejected(INVALID_REQUEST, text, counted="out of order")
-
-    def _check_capability(self, row: Method, capabilities: Capabilities) -> None:
         required = row.required_capability
-        if required is not None and not has_capability(capabilities, required.path):
-            text = f"method not found: {row.name} (the {required} is not announced)"
-            raise _Rejected(METHOD_NOT_FOUND, text)
-
-    def _accept(
-        self,
-        row: Method,
-        message: Request,
-        size_bytes: int,
-        peer: Peer,
-        metadata: Metadata | None = None,
-    ) -> Event:
-        request_id, raw = message.id, message.params
-        without_meta = None
+        if required is not None:
+            own = self.our_capabilities if metadata is None else self.current_capabilities()
+            if not has_capability(own, required.path):
+                text = f"method not found: {row.name} (the {required} is not announced)"
+                raise _Rejected(METHOD_NOT_FOUND, text)
+        raw, without_meta = message.params, None
         if metadata is not None and raw is not None and not row.is_custom:
             without_meta = metadata.params_without_meta(raw)
         params = row.decode_params(raw if without_meta is None else without_meta)
         if row.name in self._responders:
-            reply = self._responders[row.name](self, request_id, params)
+            reply = self._responders[row.name](self, message.id, params)
             reply.peer = None if metadata is None else peer
             return reply
-        token = (
-            metadata.progress_token
-            if metadata and without_meta
-            else progress_token_of(row, params, raw)
-        )
+        if metadata is not None and without_meta is not None:
+            token = metadata.progress_token
+        else:
+            token = progress_token_of(row, params, raw)
         client = self._client if self._principal is None else self._principal
-        request = IncomingRequest(request_id, row, params, size_bytes, token, peer, client)
-        self.incoming.add(request)
+        request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client)
+        self.incoming[message.id] = request
         return RequestReceived(request)
+
+    def _not_in_version(self, row: Method, protocol_version: ProtocolVersion) -> _Rejected:
+        stateless = newest(self.protocol_versions, has_handshake=False)
+        if protocol_version.has_handshake and stateless in row.protocol_versions:
+            return _metadata_missing()
+        text = f"method not found: {row.name} (not in {protocol_version.name})"
+        return _Rejected(METHOD_NOT_FOUND, text)
 
     def _answer_ping(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
         return Reply(encode_response(request_id, types.EmptyResult()), request_id)
@@ -588,7 +566,7 @@ class Connection:
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
         protocol_version = self._version_to_send(row.name)
-        if not row.exists_in(protocol_version):
+        if protocol_version not in row.protocol_versions:
             text = f"protocol version {protocol_version.name} has no {row.name}"
             return self._ignored("unknown notification", text)
         if self.our_role is Role.SERVER and metadata_of(message.params) is not None:
@@ -972,14 +950,6 @@ class Connection:
 
     # The course of requests, and the end of the session.
 
-    def start(self, request: IncomingRequest) -> None:
-        """Note that the handler of a received request has started.
-
-        Raises:
-            LocalProtocolError: The request was started, answered or cancelled before.
-        """
-        request.move(IncomingTrigger.START)
-
     def finish(self, request: IncomingRequest) -> bool:
         """Finish a received request, cancelled or not; its id is free from now on.
 
@@ -989,7 +959,12 @@ class Connection:
         Raises:
             LocalProtocolError: The request was answered before.
         """
-        return self.incoming.finish(request)
+        after = request.move(IncomingTrigger.ANSWER)
+        if self.incoming.get(request.id) is request:  # a cancelled request may be finished twice
+            del self.incoming[request.id]
+        if not self.incoming:
+            self.incoming.clear()  # otherwise the empty dict keeps its size in each idle session
+        return after is IncomingState.ANSWERED
 
     def close(self) -> list[OutgoingRequest]:
         """Close the session, once or more often; return the requests that get no response."""
@@ -1018,7 +993,7 @@ class Connection:
             raise LocalProtocolError(text)
         if self.our_role not in row.senders:
             raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
-        if not row.exists_in(protocol_version):
+        if protocol_version not in row.protocol_versions:
             raise LocalProtocolError(f"protocol version {protocol_version.name} has no {method}")
         if not self._is_allowed(self.our_role, self._trigger(row, protocol_version)):
             raise LocalProtocolError(

@@ -14,7 +14,7 @@ import attrs
 import msgspec
 
 from mcp_trio import types
-from mcp_trio._protocol.versions import ProtocolVersion, is_between
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion, is_between
 
 ParamsToSend: TypeAlias = types.Params | Mapping[str, Any]
 
@@ -85,6 +85,11 @@ def _is_request(row: "Method") -> bool:
     return row.result is not None
 
 
+def _protocol_versions(row: "Method") -> frozenset[ProtocolVersion]:
+    versions = PROTOCOL_VERSIONS.values()
+    return frozenset(each for each in versions if is_between(each, row.since, row.until))
+
+
 def _decoder_of_params(row: "Method") -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(row.params)
 
@@ -113,6 +118,7 @@ class Method:
         needs_subscription: Whether a stateless server sends it on a subscription only.
         is_custom: Whether a user has registered it; its handler receives all params, with `_meta`.
         is_request: Whether it is answered.
+        protocol_versions: The protocol versions that have the method.
     """
 
     name: str
@@ -131,16 +137,15 @@ class Method:
     is_request: bool = attrs.field(
         default=attrs.Factory(_is_request, takes_self=True), init=False, eq=False, repr=False
     )
+    protocol_versions: frozenset[ProtocolVersion] = attrs.field(
+        default=attrs.Factory(_protocol_versions, takes_self=True), init=False, eq=False, repr=False
+    )
     _params_decoder: msgspec.json.Decoder[Any] = attrs.field(
         default=attrs.Factory(_decoder_of_params, takes_self=True), init=False, eq=False, repr=False
     )
     _result_decoder: msgspec.json.Decoder[Any] = attrs.field(
         default=attrs.Factory(_decoder_of_result, takes_self=True), init=False, eq=False, repr=False
     )
-
-    def exists_in(self, protocol_version: ProtocolVersion) -> bool:
-        """Return whether a protocol version has this method."""
-        return is_between(protocol_version, self.since, self.until)
 
     def decode_params(self, raw: msgspec.Raw | bytes | None) -> Any:
         """Return the typed params; absent params are an empty object.

@@ -193,39 +193,6 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
 _INFINITY: Final = float("inf")
 
 
-@attrs.define
-class IncomingRequests:
-    """The received requests that are not finished."""
-
-    _open: dict[RequestId, IncomingRequest] = attrs.field(
-        factory=dict[RequestId, IncomingRequest], init=False
-    )
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def get(self, request_id: RequestId) -> IncomingRequest | None:
-        """Return the unfinished request with this id, if there is one."""
-        return self._open.get(request_id)
-
-    def add(self, request: IncomingRequest) -> None:
-        """Add a request with an id that no other request here has."""
-        self._open[request.id] = request
-
-    def finish(self, request: IncomingRequest) -> bool:
-        """Finish a request; return whether a response may be sent, as it was not cancelled.
-
-        Raises:
-            LocalProtocolError: The request was answered before.
-        """
-        after = request.move(IncomingTrigger.ANSWER)
-        if self._open.get(request.id) is request:  # a cancelled request may be finished twice
-            del self._open[request.id]
-        if not self._open:
-            self._open.clear()  # otherwise the empty dict keeps its size in each idle session
-        return after is IncomingState.ANSWERED
-
-
 @attrs.define(eq=False)
 class _Waiting:
     """The queue of requests, with its bounds."""
@@ -260,11 +227,14 @@ class Admission:
         """The number of requests in the queue, and of those that `hold` has counted."""
         return 0 if self._waiting is None else self._waiting.queued.total
 
-    def may_start(self, request: IncomingRequest) -> bool:
-        """Return whether a request that arrives now may run at once."""
+    def enter_if_free(self, request: IncomingRequest) -> bool:
+        """Take a place for a request that arrives now, if it may run at once; return whether."""
         if self._waiting is None:
-            return self._places.may_take(request.client)
-        return self._waiting.queue.may_start(request.client)
+            return self._places.take_if_free(request.client)
+        may_start = self._waiting.queue.may_start(request.client)
+        if may_start:
+            self._waiting.queue.enter(request.client)
+        return may_start
 
     def enter(self, request: IncomingRequest) -> None:
         """Take a place for the handler of a request."""

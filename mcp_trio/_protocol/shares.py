@@ -69,19 +69,22 @@ class Shares:
     total: int = attrs.field(default=0, init=False)
     _taken: dict[Client, int] = attrs.field(factory=dict[Client, int], init=False)
 
-    @property
-    def total_max(self) -> int:
-        """The places that all clients may take."""
-        return self.client_max * self.factor
-
     def taken_by(self, client: Client) -> int:
         """Return the number of places that a client has taken."""
         return self._taken.get(client, 0)
 
     def may_take(self, client: Client, amount: int = 1) -> bool:
         """Return whether a client may take more places."""
-        after = self.taken_by(client) + amount
-        return after <= self.client_max and after <= self.total_max - self.total
+        after = self._taken.get(client, 0) + amount
+        return after <= self.client_max and after <= self.client_max * self.factor - self.total
+
+    def take_if_free(self, client: Client, amount: int = 1) -> bool:
+        """Take places if the client may; return whether it has."""
+        if not self.may_take(client, amount):
+            return False
+        self._taken[client] = self._taken.get(client, 0) + amount
+        self.total += amount
+        return True
 
     def exceeded(self, client: Client, amount: int = 1) -> str | None:
         """Return the limit that keeps a client from taking more places; None if it may take them.
@@ -103,7 +106,7 @@ class Shares:
 
     def give_back(self, client: Client, amount: int = 1) -> None:
         """Give back places that the client has taken."""
-        left = self.taken_by(client) - amount
+        left = self._taken.get(client, 0) - amount
         assert left >= 0
         self.total -= amount
         if left:

@@ -137,16 +137,19 @@ class ServedSession:
             RequestError: The request is answered with this error.
             Exception: The handler failed.
         """
-        if handling.request.has_rounds:
-            return self.rounds.answer(handling, self)
-        return self._handle_without_rounds(handling)
+        request = handling.request
+        if request.peer.protocol_version.is_stateless and request.has_rounds:
+            return self.rounds.answer_round(handling, self)
+        return self._handle_in_session(handling)
 
-    async def _handle_without_rounds(self, handling: Handling) -> _Result:
+    async def _handle_in_session(self, handling: Handling) -> _Result:
         result = await self.run_handler(handling)
-        if isinstance(result, types.InputRequiredResult):
+        if not isinstance(result, types.InputRequiredResult):
+            return result
+        if not handling.request.has_rounds:
             method = handling.request.method.name
             raise TypeError(f"{method} cannot ask the client by an InputRequiredResult")
-        return result
+        return await self.rounds.ask_in_session(handling, self, result)
 
     def failure_result(self, request: IncomingRequest, text: str) -> types.CallToolResult | None:
         """Return the result with `isError` for a failed call of a tool; None for other methods."""
@@ -250,20 +253,22 @@ class ServedSession:
         protocol_version = handling.request.peer.protocol_version
         raw = None if params.arguments is msgspec.UNSET else params.arguments
         try:
-            arguments = _decoded(tool.signature.decode, raw)
-        except RequestError as error:
-            if not protocol_version.argument_errors_are_results:
-                raise
-            return _tool_failure(error.message)
+            arguments = tool.signature.decode(raw)
+        except ArgumentsError as error:
+            text = f"invalid arguments: {error}"
+            if protocol_version.argument_errors_are_results:
+                return _tool_failure(text)
+            raise RequestError(INVALID_PARAMS, text) from error
         try:
             value = await self._call(tool, handling, arguments)
-            result = _converted(tool, tool_result, value, self.shared.writer, tool.output)
+            return _converted(
+                tool, tool_result, value, self.shared.writer, protocol_version, tool.output
+            )
         except Exception as error:
             failure = sole_exception(error)
             if isinstance(failure, ToolError):
                 return _tool_failure(str(failure))
             raise
-        return result if tool.output is None else tool.output.result_for(protocol_version, result)
 
     async def read_resource(
         self, handling: Handling, params: types.ReadResourceParams
@@ -397,26 +402,26 @@ class ServedSession:
 
     # From a method's function to the handler.
 
-    async def _call(
+    def _call(
         self,
         registered: Registered,
         handling: Handling,
         arguments: Any,
         limiter: Limiter | None = None,
-    ) -> Any:
-        """Return the value that a handler returns.
+    ) -> Awaitable[Any]:
+        """Call a handler; return the awaitable of its value.
 
-        If this is cancelled while the handler's thread runs, the thread is abandoned.
+        If that is cancelled while the handler's thread runs, the thread is abandoned.
         """
         if registered.runs_in_thread:
             limiter = limiter or ClientThreads(self._threads, handling.request.client)
-            return await self._call_in_thread(registered, handling, arguments, limiter)
+            return self._call_in_thread(registered, handling, arguments, limiter)
         signature = registered.signature
         takes_context = signature.context_parameter is not None
         context = Context(handling, self, limiter) if takes_context else None
         CURRENT_CONTEXT.set(CurrentContext(handling, self))
         value: Any = signature.handler(**signature.bind(arguments, context))
-        return await value if hasattr(value, "__await__") else value
+        return value if hasattr(value, "__await__") else _returned(value)
 
     async def _call_in_thread(
         self,
@@ -449,6 +454,10 @@ class ServedSession:
                 abandon_effect(handling, bridge.lane)
             bridge.end()
             CURRENT_CONTEXT.reset(outer)
+
+
+async def _returned(value: Any) -> Any:
+    return value
 
 
 def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:

@@ -36,7 +36,7 @@ from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.sockets import HandshakeCheck, verified
-from mcp_trio._session.leader_followers import FirstStep, lead_all
+from mcp_trio._session.leader_followers import FirstStep, lead
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
 from mcp_trio._transports.http_response import (
@@ -237,7 +237,7 @@ class McpEndpoint:
         has_stayed = is_answered = False
         try:
             if steps:
-                await lead_all(steps)
+                await lead(steps)
             is_answered = stream.is_ended
             has_stayed = await carried(asked.exchange, carrier, stream, self._timer_queue)
         finally:
@@ -312,7 +312,7 @@ class McpEndpoint:
         )
         try:
             if steps:
-                await lead_all(steps)
+                await lead(steps)
             await carried(asked.exchange, carrier, slot.stream, self._timer_queue)
         finally:
             channel.abandon(slot)

@@ -203,7 +203,9 @@ class JsonWriter:
         Raises:
             TypeError: The value, or a part of it, has no JSON form.
         """
-        return self._encoder.encode(self.in_order(value))
+        if value.__class__ not in _LEAVES:
+            value = self.in_order(value)
+        return self._encoder.encode(value)
 
     def plain(self, value: Any) -> Any:
         """Return the value as lists, dicts, strings and numbers; raise what `encode` raises."""
@@ -345,11 +347,8 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
 
     def is_wrapped_for(self, protocol_version: ProtocolVersion) -> bool:
         """Return whether a version demands an object, and values of the schema may be others."""
-        return protocol_version.structured_content == "object" and not self._has_objects
-
-    @property
-    def _has_objects(self) -> bool:
-        return self.schema.get("type") == "object"
+        is_limited = protocol_version.structured_content == "object"
+        return is_limited and self.schema.get("type") != "object"
 
     def schema_for(self, protocol_version: ProtocolVersion) -> dict[str, Any]:
         """Return the schema of what is sent: that of an object `{"result": …}` if it is wrapped.
@@ -363,20 +362,24 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         properties = {"result": own}
         return {"type": "object", "properties": properties, "required": ["result"], **shared}
 
-    def result_for(
-        self, protocol_version: ProtocolVersion, result: CallToolResult | InputRequiredResult
-    ) -> CallToolResult | InputRequiredResult:
-        """Return a result whose structured content is wrapped if the version demands an object."""
-        if not isinstance(result, CallToolResult) or not self.is_wrapped_for(protocol_version):
-            return result
-        if result.is_error or result.structured_content is msgspec.UNSET:
-            return result
-        wrapped = b'{"result":%b}' % bytes(result.structured_content)
-        return msgspec.structs.replace(result, structured_content=msgspec.Raw(wrapped))
+    def structured(self, encoded: bytes, protocol_version: ProtocolVersion) -> msgspec.Raw:
+        """Return structured content, wrapped if the version demands an object.
+
+        Raises:
+            TypeError: The value does not match the schema.
+        """
+        errors = self.validation_errors(encoded)
+        if errors:
+            raise TypeError("it does not match the output schema: " + "; ".join(errors))
+        is_wrapped = self.is_wrapped_for(protocol_version)
+        return msgspec.Raw(b'{"result":%b}' % encoded if is_wrapped else encoded)
 
 
 def tool_result(
-    value: Any, writer: JsonWriter, output: OutputSchema | None = None
+    value: Any,
+    writer: JsonWriter,
+    protocol_version: ProtocolVersion,
+    output: OutputSchema | None = None,
 ) -> CallToolResult | InputRequiredResult:
     """Return the result of a tool whose handler returned `value`.
 
@@ -394,18 +397,20 @@ def tool_result(
         if isinstance(value, InputRequiredResult):
             return value
         if isinstance(value, CallToolResult):
-            return _completed(value, writer, output)
+            return _completed(value, writer, protocol_version, output)
     if output is None:
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)
-    _validate(encoded, output)
+    structured = output.structured(encoded, protocol_version)
     text = value if type(value) is str else encoded.decode()
-    content: list[Content] = [TextContent(text=text)]
-    return CallToolResult(content=content, structured_content=msgspec.Raw(encoded))
+    return CallToolResult(content=[TextContent(text=text)], structured_content=structured)
 
 
 def _completed(
-    result: CallToolResult, writer: JsonWriter, output: OutputSchema | None
+    result: CallToolResult,
+    writer: JsonWriter,
+    protocol_version: ProtocolVersion,
+    output: OutputSchema | None,
 ) -> CallToolResult:
     """Return the handler's own result with its structured content encoded, and as text as well."""
     # An error result need not have structured content, nor does the output schema apply to it.
@@ -414,19 +419,14 @@ def _completed(
             raise TypeError("the tool has an output schema, but its result no structured content")
         return result
     encoded = writer.encode(result.structured_content)
+    structured = msgspec.Raw(encoded)
     if output is not None and not result.is_error:
-        _validate(encoded, output)
+        structured = output.structured(encoded, protocol_version)
     return msgspec.structs.replace(
         result,
         content=result.content or [TextContent(text=encoded.decode())],
-        structured_content=msgspec.Raw(encoded),
+        structured_content=structured,
     )
-
-
-def _validate(encoded: bytes, output: OutputSchema) -> None:
-    errors = output.validation_errors(encoded)
-    if errors:
-        raise TypeError("it does not match the output schema: " + "; ".join(errors))
 
 
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:

@@ -76,8 +76,8 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
     store: StateStore | None
     version: str
 
-    def answer(self, handling: Handling, served: "ServedSession") -> Awaitable[Result]:
-        """Return the result of a request that may have rounds.
+    async def answer_round(self, handling: Handling, served: "ServedSession") -> Result:
+        """Return the result of one round of a stateless client's request.
 
         Raises:
             RequestError: The state or an answer in the request is invalid.
@@ -85,12 +85,6 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             LocalProtocolError: A question is malformed, or the state is too large.
             Exception: The handler raised it.
         """
-        if handling.request.peer.protocol_version.is_stateless:
-            return self._answer_round(handling, served)
-        return self._answer_in_session(handling, served)
-
-    async def _answer_round(self, handling: Handling, served: "ServedSession") -> Result:
-        """Answer one round of a stateless client."""
         registered, params = served.entry(handling.request), handling.request.params
         version = None if registered is None else registered.state_version(self.version)
         if params.request_state is not None:
@@ -152,18 +146,22 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             text = await self._sealed(handling, after)
         return _round(requests, text)
 
-    async def _answer_in_session(self, handling: Handling, served: "ServedSession") -> Result:
-        """Ask a legacy client by requests, round by round.
+    async def ask_in_session(
+        self, handling: Handling, served: "ServedSession", required: types.InputRequiredResult
+    ) -> Result:
+        """Ask a legacy client by requests, round by round, and return the last round's result.
 
         A round without questions is followed by a pause, which grows each time: a stateless client
         would retry after such a pause.
+
+        Raises:
+            CapabilityMissing: The client did not announce the capability for a question.
+            LocalProtocolError: A question is malformed, or there are too many rounds.
+            Exception: The handler raised it.
         """
-        limits = self.sealer.limits
+        limits, result = self.sealer.limits, required
         pause_seconds = limits.requests.round_pause_seconds
-        for _ in range(limits.requests.rounds_max):
-            result = await served.run_handler(handling)
-            if not isinstance(result, types.InputRequiredResult):
-                return result
+        for _ in range(limits.requests.rounds_max - 1):
             asks = _asks_of(result)
             if not asks:
                 pause = functools.partial(trio.sleep, pause_seconds)
@@ -173,6 +171,10 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             answers = await ask_all(handling, [question.asked() for question in questions])
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(asks, answers, strict=True))
+            after = await served.run_handler(handling)
+            if not isinstance(after, types.InputRequiredResult):
+                return after
+            result = after
         raise LocalProtocolError(
             "the handler needs too many rounds"
             f" (limits.requests.rounds_max={limits.requests.rounds_max})"

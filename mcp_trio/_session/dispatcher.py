@@ -33,7 +33,7 @@ from mcp_trio._protocol.requests import (
     invalid_state_error,
 )
 from mcp_trio._session.calls import Question, Requests
-from mcp_trio._session.handlers import Application, HandlerJob, Handling
+from mcp_trio._session.handlers import Application, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
 from mcp_trio._session.lanes import Lane
 from mcp_trio._session.notifications import Deliveries
@@ -124,30 +124,31 @@ class Dispatcher:
 
     def _admit(self, event: RequestReceived, number: int | str) -> None:
         request = event.request
-        can_ask = request.may_want_input
+        can_ask = False
         if request.peer.protocol_version.is_stateless:
             self._note_peer(request.peer)
-        if can_ask and is_retry(request):
-            self._take_retry(request)
-            return
+            can_ask = request.has_rounds
+            if can_ask and is_retry(request):
+                self._take_retry(request)
+                return
         sequencer = self.session.sequencer
         lane = None
         if sequencer.has_lanes:
             lane = Lane(f"r{number}", sequencer, has_steps=sequencer.has_steps)
-        handling = Handling(self.session, request, lane)
+        handling = Handling(self.session, self, request, lane)
         self._handlings[request.id] = handling
         if can_ask:
             handling.ask_in_rounds = self._ask
-        if request.method.is_subscription or self._admission.may_start(request):
-            self._start(handling)
-            return
-        rejection = self._rejection(request)
-        if rejection is None:
+        if request.method.is_subscription:  # It stays open until the session ends: no slot.
+            self._open_subscriptions += 1
+            self.tasks.start_job(handling)
+        elif self._admission.enter_if_free(request):
+            self.tasks.start_job(handling)
+        elif (rejection := self._rejection(request)) is None:
             self._admission.wait(request)
         else:
-            self._finish_handling(
-                handling, self.session.connection.error(request, SERVER_BUSY, rejection)
-            )
+            error = self.session.connection.error(request, SERVER_BUSY, rejection)
+            self._finish_handling(handling, error)
 
     def _rejection(self, request: IncomingRequest) -> str | None:
         rejection, counts = self._admission.rejection(request), self.session.connection.counts
@@ -157,22 +158,12 @@ class Dispatcher:
                 logger.warning("%s rejected: %s", request.method.name, rejection)
         return rejection
 
-    def _start(self, handling: Handling) -> None:
-        """Start a handler; one that stays open until the session ends takes no slot."""
-        if handling.request.method.is_subscription:
-            self._open_subscriptions += 1
-        else:
-            self._admission.enter(handling.request)
-        self.tasks.start_job(HandlerJob(handling, self))
-
-    def _start_next(self, finished: IncomingRequest) -> None:
-        """Give the slot of a finished handler to the request whose turn it is."""
-        waiting = self._admission.leave(finished)
-        if waiting is None:
-            return
+    def _start_waiting(self, waiting: IncomingRequest) -> None:
+        """Give a free slot to the request whose turn it is."""
+        self._admission.enter(waiting)
         handling = self._handlings[waiting.id]
         if handling.request is waiting:
-            self._start(handling)
+            self.tasks.start_job(handling)
         else:
             self._resume(handling, waiting)
 
@@ -218,7 +209,7 @@ class Dispatcher:
 
     def finish(self, handling: Handling, answer: bytes | None) -> None:
         """Finish a handler: send its answer, and give its slot to a request that waits."""
-        rounds = self._rounds_of(handling)
+        rounds = None if handling.rounds is None else self._rounds_of(handling)
         has_free_slot = rounds is None or rounds.is_open
         is_answered = has_free_slot and self._finish_handling(handling, answer)
         if rounds is not None:
@@ -227,7 +218,9 @@ class Dispatcher:
             self._open_subscriptions -= 1
             self._idle.wake()
         elif has_free_slot:
-            self._start_next(handling.request)
+            waiting = self._admission.leave(handling.request)
+            if waiting is not None:
+                self._start_waiting(waiting)
 
     def _finish_handling(self, handling: Handling, answer: bytes | None) -> bool:
         """Finish the request of a handler; return whether it was answered."""
@@ -274,7 +267,9 @@ class Dispatcher:
         self._finish_request(rounds.handling.request, reply, rounds.lane)
         self._answer_duplicates(rounds, reply)
         self.suspended_handlers.update(rounds)
-        self._start_next(rounds.handling.request)
+        waiting = self._admission.leave(rounds.handling.request)
+        if waiting is not None:
+            self._start_waiting(waiting)
         if self.suspended_handlers.is_closed:
             rounds.cancel_handler()
 
@@ -313,7 +308,7 @@ class Dispatcher:
 
     def _admit_retry(self, rounds: Rounds, retry: IncomingRequest) -> None:
         """Let a handler go on with a retry that has all answers, as soon as there is a slot."""
-        has_free_slot = self._admission.may_start(retry)
+        has_free_slot = self._admission.enter_if_free(retry)
         if not has_free_slot:
             self._check_room(retry)
         self._handlings[retry.id] = rounds.handling
@@ -326,7 +321,6 @@ class Dispatcher:
     def _resume(self, handling: Handling, retry: IncomingRequest) -> None:
         rounds = self._rounds_of(handling)
         assert rounds is not None
-        self._admission.enter(retry)
         rounds.resume(retry)
         self.suspended_handlers.update(rounds)
 

@@ -6,7 +6,7 @@ exceptions (`KeyboardInterrupt`, `SystemExit`) are not caught, and end the sessi
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -16,9 +16,9 @@ import trio
 
 from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
-from mcp_trio._protocol.requests import IncomingRequest
+from mcp_trio._protocol.requests import IncomingRequest, IncomingTrigger
 from mcp_trio._session.journal import Memory, Sequencer
-from mcp_trio._session.lanes import Lane, drive, enter_lane, lane_in, operation
+from mcp_trio._session.lanes import Lane, drive, lane_in, operation
 from mcp_trio._session.tasks import from_users_code, sole_exception, split_group
 from mcp_trio.errors import (
     INTERNAL_ERROR,
@@ -119,8 +119,11 @@ def lane_of_caller(caller: EffectCaller) -> Lane | None:
 class Handling(msgspec.Struct, eq=False):
     """A request of the peer that is being handled, and the operations of its handler.
 
+    It is the `Job` of the task pool that runs the handler and answers the request.
+
     Attributes:
         session: The session.
+        dispatcher: The dispatcher of the session, which finishes the request.
         request: The request; a retry replaces it when the handler asks in rounds.
         lane: The lane of the handler; None if the session is not recorded.
         is_cancelled: True if the peer, or the end of the session, has cancelled the request.
@@ -134,9 +137,12 @@ class Handling(msgspec.Struct, eq=False):
         rounds: The rounds of a handler that has asked and is suspended between them.
         questions: The number of questions that the client was asked.
         final_message: An encoded message that is sent after the answer.
+        answer: The encoded response; None before the handler has returned, or if the request was
+            cancelled.
     """
 
     session: "Session"
+    dispatcher: "Dispatcher"
     request: IncomingRequest
     lane: Lane | None
     is_cancelled: bool = False
@@ -149,6 +155,7 @@ class Handling(msgspec.Struct, eq=False):
     rounds: "Rounds | None" = None
     questions: int = 0
     final_message: bytes | None = None
+    answer: bytes | None = None
     _scope: trio.CancelScope | None = None
     _notifications: int = 0
 
@@ -167,16 +174,6 @@ class Handling(msgspec.Struct, eq=False):
         """Return the cancel scope of the handler; other handlers may use it before and after."""
         assert self._scope is not None
         return self._scope
-
-    def enter(self, scope: trio.CancelScope) -> None:
-        """Set the scope of the handler; cancel it at once if the request is cancelled."""
-        self._scope = scope
-        if self.is_cancelled:
-            scope.cancel()
-
-    def leave(self) -> None:
-        """Unset the scope, because the handler has returned and others may use the scope."""
-        self._scope = None
 
     def cancel(self) -> None:
         """Cancel the handler, for the peer or at the end of the session."""
@@ -305,6 +302,119 @@ class Handling(msgspec.Struct, eq=False):
         if lane is not None:
             self.session.sequencer.resumed(lane, kind, UNSENT_BODY)
 
+    # The job of the task pool.
+
+    def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
+        """Run the handler in a cancel scope, and encode its answer."""
+        self._scope = scope
+        if self.is_cancelled:
+            scope.cancel()
+        running: Coroutine[Any, Any, None] = self._handle()
+        lane = self.lane
+        if lane is not None and lane.has_steps:
+            driven: Any = drive(running, (lane,))
+            running = driven
+        if self.session.send_queue.is_full_of_responses:
+            return self._run_when_there_is_room(running)
+        return running
+
+    async def _run_when_there_is_room(self, running: Coroutine[Any, Any, None]) -> None:
+        try:
+            await self.session.send_queue.room_for_responses()
+        except BaseException:
+            running.close()
+            raise
+        await running
+
+    async def _handle(self) -> None:
+        if not self.is_cancelled:
+            self.is_started = True
+            self.request.move(IncomingTrigger.START)
+            try:
+                result = await self.dispatcher.application.handle(self)
+            except Exception as error:
+                if self.rounds is not None:
+                    await self.rounds.wait_until_open()
+                self.fail(sole_exception(error))
+            except BaseExceptionGroup as group:
+                errors, rest = split_group(group)
+                if errors is not None:
+                    self.fail(errors)
+                raise rest from None
+            else:
+                if self.rounds is not None:
+                    await self.rounds.wait_until_open()
+                self.answer = self._response(result)
+        self._scope = None  # Other handlers may use it from now on.
+
+    def end(self) -> None:
+        """Finish the request with the answer."""
+        self.dispatcher.finish(self, self.answer)
+
+    def _response(self, result: msgspec.Struct | msgspec.Raw) -> bytes:
+        connection = self.session.connection
+        bytes_max = connection.limits.messages.bytes_max
+        if isinstance(result, InputRequiredResult) and not self.request.may_want_input:
+            reason = "this request cannot have an InputRequiredResult"
+            return self._unsendable(reason)
+        try:
+            message = connection.response(self.request, result)
+        except (Unencodable, LocalProtocolError) as error:
+            return self._unsendable(str(error))
+        if len(message) > bytes_max:
+            text = f"{len(message)} bytes exceed limits.messages.bytes_max={bytes_max}"
+            return self._unsendable(text)
+        return message
+
+    def _unsendable(self, reason: str) -> bytes:
+        request, connection = self.request, self.session.connection
+        text = f"the result cannot be sent: {reason}"
+        method = request.method.name
+        self.session.peer_log.report(f"result of {method}", f"{method}: {text}")
+        result = self.dispatcher.application.failure_result(request, text)
+        if result is not None:
+            return connection.response(request, result)
+        return connection.error(request, INTERNAL_ERROR, text)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with the error that the handler raised."""
+        self.answer = self._error_response(error)
+
+    def _error_response(self, error: Exception) -> bytes:
+        request, connection = self.request, self.session.connection
+        encode = connection.error
+        if isinstance(error, RequestError):
+            try:
+                data = msgspec.UNSET if error.data is None else error.data
+                return encode(request, error.code, error.message, data)
+            except Unencodable:
+                return encode(
+                    request, error.code, "the data of the error cannot be encoded as JSON"
+                )
+        if isinstance(error, CapabilityMissing) and request.peer.protocol_version.is_stateless:
+            data = {"requiredCapabilities": error.required}
+            return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)
+        target: object = getattr(request.params, "name", None) or getattr(
+            request.params, "uri", None
+        )
+        is_for_client = isinstance(error, ToolError | CapabilityMissing)
+        if not is_for_client:
+            call = f"{request.method.name} {target!r}" if target else request.method.name
+            call = call[: connection.limits.messages.error_text_chars_max]
+            self.session.peer_log.report(
+                f"{type(error).__name__} in {call}",
+                f"the handler of {call} failed",
+                level=logging.ERROR,
+                error=from_users_code(error),
+            )
+        text = str(error) if is_for_client else f"{CRASH_TEXT} in {target}"
+        result = self.dispatcher.application.failure_result(request, text)
+        if result is not None:
+            return connection.response(request, result)
+        if is_for_client:
+            return encode(request, INTERNAL_ERROR, text)
+        return encode(request, INTERNAL_ERROR, CRASH_TEXT)
+
 
 class Application(Protocol):
     """The handlers of a server or client, called in tasks of the session, never in the reader."""
@@ -354,139 +464,3 @@ class Application(Protocol):
     def on_session_close(self) -> None:
         """End a session, whose actors are cancelled now. Must not raise."""
         ...
-
-
-class HandlerJob(msgspec.Struct, eq=False):
-    """The `Job` of the task pool that runs the handler of one request, and answers the request.
-
-    Attributes:
-        handling: The request.
-        dispatcher: The dispatcher of the session, which finishes the request.
-        answer: The encoded response; None before the handler has returned, or if the request was
-            cancelled.
-    """
-
-    handling: Handling
-    dispatcher: "Dispatcher"
-    answer: bytes | None = None
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Return whether the request was cancelled; nothing else cancels the scope."""
-        return self.handling.is_cancelled
-
-    def enter(self) -> None:
-        """Enter the lane of the handler."""
-        if self.handling.lane is not None:
-            enter_lane(self.handling.lane)
-
-    async def run(self, scope: trio.CancelScope) -> None:
-        """Run the handler in a cancel scope, and encode its answer."""
-        handling, lane = self.handling, self.handling.lane
-        handling.enter(scope)
-        if handling.session.send_queue.is_full_of_responses:
-            await handling.session.send_queue.room_for_responses()
-        if lane is not None and lane.has_steps:
-            await drive(self._handle(), (lane,))
-        else:
-            await self._handle()
-        handling.leave()
-
-    async def _handle(self) -> None:
-        handling = self.handling
-        if handling.is_cancelled:
-            return
-        handling.is_started = True
-        handling.session.connection.start(handling.request)
-        outcome = await _call_handler(handling, self.dispatcher.application)
-        if handling.rounds is not None:
-            await handling.rounds.wait_until_open()
-        if isinstance(outcome, Exception):
-            self.answer = _error_response(handling, self.dispatcher.application, outcome)
-        else:
-            self.answer = _response(handling, self.dispatcher.application, outcome)
-
-    def fail(self, error: Exception) -> None:
-        """Answer with an error."""
-        self.answer = _error_response(self.handling, self.dispatcher.application, error)
-
-    async def end(self) -> None:
-        """Finish the request with the answer."""
-        self.dispatcher.finish(self.handling, self.answer)
-
-
-async def _call_handler(
-    handling: Handling, application: Application
-) -> msgspec.Struct | msgspec.Raw | Exception:
-    """Call the handler; return its result, or the error that it raised."""
-    try:
-        return await application.handle(handling)
-    except Exception as error:
-        return sole_exception(error)
-    except BaseExceptionGroup as group:
-        errors, rest = split_group(group)
-        if errors is not None:
-            _error_response(handling, application, errors)
-        raise rest from None
-
-
-def _response(
-    handling: Handling, application: Application, result: msgspec.Struct | msgspec.Raw
-) -> bytes:
-    connection = handling.session.connection
-    limits = connection.limits
-    if isinstance(result, InputRequiredResult) and not handling.request.may_want_input:
-        reason = "this request cannot have an InputRequiredResult"
-        return _unsendable(handling, application, reason)
-    try:
-        message = connection.response(handling.request, result)
-    except (Unencodable, LocalProtocolError) as error:
-        return _unsendable(handling, application, str(error))
-    if len(message) > limits.messages.bytes_max:
-        text = f"{len(message)} bytes exceed limits.messages.bytes_max={limits.messages.bytes_max}"
-        return _unsendable(handling, application, text)
-    return message
-
-
-def _unsendable(handling: Handling, application: Application, reason: str) -> bytes:
-    request, connection = handling.request, handling.session.connection
-    text = f"the result cannot be sent: {reason}"
-    method = request.method.name
-    handling.session.peer_log.report(f"result of {method}", f"{method}: {text}")
-    result = application.failure_result(request, text)
-    if result is not None:
-        return connection.response(request, result)
-    return connection.error(request, INTERNAL_ERROR, text)
-
-
-def _error_response(handling: Handling, application: Application, error: Exception) -> bytes:
-    """Return the encoded answer to a request whose handler raised an exception."""
-    request, connection = handling.request, handling.session.connection
-    encode = connection.error
-    if isinstance(error, RequestError):
-        try:
-            data = msgspec.UNSET if error.data is None else error.data
-            return encode(request, error.code, error.message, data)
-        except Unencodable:
-            return encode(request, error.code, "the data of the error cannot be encoded as JSON")
-    if isinstance(error, CapabilityMissing) and request.peer.protocol_version.is_stateless:
-        data = {"requiredCapabilities": error.required}
-        return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)
-    target: object = getattr(request.params, "name", None) or getattr(request.params, "uri", None)
-    is_for_client = isinstance(error, ToolError | CapabilityMissing)
-    if not is_for_client:
-        call = f"{request.method.name} {target!r}" if target else request.method.name
-        call = call[: connection.limits.messages.error_text_chars_max]
-        handling.session.peer_log.report(
-            f"{type(error).__name__} in {call}",
-            f"the handler of {call} failed",
-            level=logging.ERROR,
-            error=from_users_code(error),
-        )
-    text = str(error) if is_for_client else f"{CRASH_TEXT} in {target}"
-    result = application.failure_result(request, text)
-    if result is not None:
-        return connection.response(request, result)
-    if is_for_client:
-        return encode(request, INTERNAL_ERROR, text)
-    return encode(request, INTERNAL_ERROR, CRASH_TEXT)

@@ -25,6 +25,7 @@ from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import (
     SUSPENDED_PREFIX,
     IncomingRequest,
+    IncomingTrigger,
     invalid_state_error,
     request_digest,
 )
@@ -549,7 +550,7 @@ class Rounds:
         """Let the handler go on, with the retry as its request."""
         self.retry, self.stage, self._deadline = None, Stage.OPEN, math.inf
         self.handling.request, self._last_reply = retry, None
-        self.handling.session.connection.start(retry)
+        retry.move(IncomingTrigger.START)
         for key in self._sent:
             question = self._open.pop(key, None)
             if question is not None:

@@ -214,11 +214,16 @@ async def _as_coroutine(running: Coroutine[Any, Any, Any], lanes: tuple[Lane, ..
 # Child tasks --------------------------------------------------------------------------------------
 
 
-def as_spawned(context: Context) -> Context:
-    """Return a copy of context variables for a task of the pool, which Trio does not spawn anew."""
+def as_spawned(context: Context, lane: Lane | None = None) -> Context:
+    """Return a copy of context variables for a task of the pool, which Trio does not spawn anew.
+
+    `lane` is the lane of the handler that the task runs next, if it has one.
+    """
     copied = context.copy()
     if LANE in copied:
         _take_child(copied)
+    if lane is not None:
+        copied.run(enter_lane, lane)
     return copied
 
 

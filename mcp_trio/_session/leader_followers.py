@@ -19,7 +19,7 @@ Measured with the benchmark of this repository, as a share of the CPU time of a 
 more).
 
 To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes
-Trio's own traps on to Trio and keeps two traps of this module, `FirstStep` and `IdleConnection`. A
+Trio's own traps on to Trio and keeps two traps of this module, `FirstSteps` and `IdleConnection`. A
 leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
 belong to the task. Where one is open, the handler starts in a pool task.
 
@@ -54,7 +54,7 @@ import msgspec
 import outcome
 import trio
 
-from mcp_trio._session.lanes import Trap, as_spawned, drive
+from mcp_trio._session.lanes import Lane, Trap, as_spawned, drive, enter_lane
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.socket_bytes import IdleConnection
 
@@ -77,7 +77,7 @@ _NURSERY_POLL_SECONDS: Final = 1.0
 class Job(Protocol):
     """A handler that is run once: `run`, then `fail` if it raised, then `end`.
 
-    The implementation for requests is `HandlerJob`. This module knows nothing of requests, and its
+    The implementation for requests is `Handling`. This module knows nothing of requests, and its
     tests run jobs of their own.
     """
 
@@ -86,11 +86,12 @@ class Job(Protocol):
         """Return whether the job cancelled the scope that it was given."""
         ...
 
-    def enter(self) -> None:
-        """Prepare the context variables of the job, which are the current ones."""
+    @property
+    def lane(self) -> Lane | None:
+        """The lane in which the job runs; None if it is not recorded."""
         ...
 
-    async def run(self, scope: trio.CancelScope) -> None:
+    def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
         """Run the handler; cancelling `scope` cancels it and nothing else."""
         ...
 
@@ -98,13 +99,13 @@ class Job(Protocol):
         """Report that the handler failed with this error."""
         ...
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """Send the answer; called once, outside of the scope if that was cancelled."""
         ...
 
 
 class FirstStep(msgspec.Struct, eq=False):
-    """A job that was started while a leader collected jobs, and has not begun; see `lead_all`."""
+    """A job that was started while a leader collected jobs, and has not begun; see `lead`."""
 
     job: Job
     context: Context
@@ -115,27 +116,30 @@ class FirstStep(msgspec.Struct, eq=False):
         self.pool.run(self.job, self.context)
 
 
+class FirstSteps(msgspec.Struct, eq=False):
+    """The trap with which a leader asks its driver to run jobs, from the end of the list."""
+
+    steps: list[FirstStep]
+
+
 @coroutine
-def lead(step: FirstStep) -> Generator[FirstStep, None, None]:
-    """Run the first step of a job in the leader that calls this.
+def lead(steps: list[FirstStep]) -> Generator[FirstSteps, None, None]:
+    """Run the first steps of these jobs in the leader that calls this. Empties the list.
 
-    Afterwards the job has ended, or the leader continues in another task. Not a checkpoint.
+    Afterwards each job has ended, or has kept a task; the leader may continue in another task. Not
+    a checkpoint. When the leader is closed meanwhile, the remaining jobs begin in pool tasks.
     """
-    yield step
-
-
-async def lead_all(steps: list[FirstStep]) -> None:
-    """Lead each of these; closed meanwhile, the others begin in pool tasks. Empties the list."""
     steps.reverse()
+    trap = FirstSteps(steps)
     try:
-        while steps:
-            await lead(steps.pop())
+        while steps:  # A job that keeps the task leaves the others to the next one.
+            yield trap
     finally:
-        for step in steps:
-            step.begin()
+        while steps:
+            steps.pop().begin()
 
 
-Request: TypeAlias = FirstStep | IdleConnection | None
+Request: TypeAlias = FirstSteps | IdleConnection | None
 """A request of a driven coroutine to its driver; None: the coroutine has ended."""
 
 
@@ -192,7 +196,7 @@ class Leader:
         self.scope = scope
         try:
             trap = trap or self.driven.send(None)
-            while type(trap) is not FirstStep and type(trap) is not IdleConnection:
+            while type(trap) is not FirstSteps and type(trap) is not IdleConnection:
                 self._is_waiting = True
                 if self.is_cancelled:
                     scope.cancel()
@@ -377,9 +381,9 @@ class TaskPool:
         if self._idle:
             task = self._idle.pop()
             self._unneeded = min(self._unneeded, len(self._idle))
-            task.context = as_spawned(context)
-            if not isinstance(work, Leader | Poller):
-                task.context.run(work.enter)
+            task.context = as_spawned(
+                context, None if isinstance(work, Leader | Poller) else work.lane
+            )
             trio.lowlevel.reschedule(task, outcome.Value(work))
         else:
             context.run(self.nursery.start_soon, _PoolTask(self, work).run)
@@ -436,8 +440,8 @@ class _PoolTask:
 
     async def run(self) -> None:
         """Run the first work, in the context variables of the spawn, and what follows."""
-        if not isinstance(self.work, Leader | Poller | None):
-            self.work.enter()
+        if not isinstance(self.work, Leader | Poller | None) and self.work.lane is not None:
+            enter_lane(self.work.lane)
         while self.work is not None:
             has_ended = False
             try:
@@ -445,7 +449,7 @@ class _PoolTask:
             except Exception as error:
                 self._fail(error)
             if not has_ended:
-                await self._end_work()
+                self._end_work()
                 await _outlive_nurseries()
                 self.work = await self.pool.next_work()
 
@@ -465,7 +469,7 @@ class _PoolTask:
                 if self._is_used_up_by(self.work):
                     self._was_left_open = self._is_left_open()
                     return False
-                await self._end_work()
+                self._end_work()
                 self.work = await self.pool.next_work()
         return self.work is None
 
@@ -484,8 +488,8 @@ class _PoolTask:
             while self.work is leader:
                 request = await leader.run_until_request(self._scope, trap)
                 trap = None
-                if isinstance(request, FirstStep):
-                    await self._lead(request, leader)
+                if isinstance(request, FirstSteps):
+                    await self._lead(request.steps, leader)
                 elif request is None or await self._is_watched_when_idle(leader, request):
                     return
                 del request  # a leader that waits for its next message must not keep this one
@@ -506,28 +510,31 @@ class _PoolTask:
             await trio.lowlevel.wait_readable(connection.fd)
         return False
 
-    async def _lead(self, step: FirstStep, leader: Leader) -> None:
-        """Run the first step of a job, which keeps the task if it waits or used up the scope."""
-        if self._is_left_open():
-            step.begin()
+    async def _lead(self, steps: list[FirstStep], leader: Leader) -> None:
+        """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
+        is_left_open = self._is_left_open()
+        while steps:
+            step = steps.pop()
+            if is_left_open:
+                step.begin()
+                continue
+            job, context = step.job, as_spawned(step.context, step.job.lane)
+            running, trap = job.run(self._scope), None
+            try:
+                trap = context.run(running.send, None)
+            except StopIteration:
+                pass
+            except Exception as error:
+                job.fail(error)
+            if trap is None and not (job.is_cancelled or self._is_left_open()):
+                job.end()
+                continue
+            self._keep_task_for(job, leader)
+            self.pool.run(leader, leader.context.copy())
+            if trap is not None:
+                self._task.context = context
+                await drive(running, (), trap)
             return
-        job, context = step.job, as_spawned(step.context)
-        context.run(job.enter)
-        running, trap = job.run(self._scope), None
-        try:
-            trap = context.run(running.send, None)
-        except StopIteration:
-            pass
-        except Exception as error:
-            job.fail(error)
-        if trap is None and not self._is_used_up_by(job):
-            await job.end()
-            return
-        self._keep_task_for(job, leader)
-        self.pool.run(leader, leader.context.copy())
-        if trap is not None:
-            self._task.context = context
-            await drive(running, (), trap)
 
     def _keep_task_for(self, work: Work, leader: Leader) -> None:
         """Let this task belong to `work`; if it ran the poller, another task does from now on."""
@@ -559,8 +566,8 @@ class _PoolTask:
 
     async def _continue(self, poller: Poller, leader: Leader) -> None:
         """Continue a connection until it is idle or has ended; if it waits, it keeps the task."""
-        while isinstance(request := leader.step(), FirstStep):
-            await self._lead(request, leader)
+        while isinstance(request := leader.step(), FirstSteps):
+            await self._lead(request.steps, leader)
             if self.work is not poller:
                 return
         if request is None:
@@ -580,11 +587,11 @@ class _PoolTask:
         else:
             raise error
 
-    async def _end_work(self) -> None:
+    def _end_work(self) -> None:
         """End a job; when that fails, it is not tried again."""
         work, self.work = self.work, None
         if not isinstance(work, Leader | Poller | None):
-            await work.end()
+            work.end()
 
 
 async def _outlive_nurseries() -> None:

@@ -42,7 +42,7 @@ from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
 from mcp_trio._session.lanes import Lane, drive_in, watch_lanes
-from mcp_trio._session.leader_followers import Leader, TaskPool, lead_all
+from mcp_trio._session.leader_followers import Leader, TaskPool, lead
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
@@ -292,7 +292,7 @@ class Session:
                 await self.send_queue.room_for_responses()
                 take = partial(self._take_messages, await self.channel.receive())
                 try:
-                    await lead_all(self._tasks.collect(take))
+                    await lead(self._tasks.collect(take))
                 finally:
                     del (
                         take

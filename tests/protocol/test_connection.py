@@ -757,7 +757,7 @@ def test_notification_rejects_progress_and_cancellations(pair, valid_params, met
 SENT_WHEN_READY = [
     row
     for row in METHODS.values()
-    if row.exists_in(NEWEST_LEGACY)
+    if NEWEST_LEGACY in row.protocol_versions
     and row.trigger
     not in {SessionTrigger.INITIALIZE, SessionTrigger.INITIALIZED, SessionTrigger.REFERENCE}
 ]
@@ -811,7 +811,7 @@ def test_the_time_limits_of_a_request_start_when_it_is_opened(pair):
 NEEDY = [
     row
     for row in METHODS.values()
-    if row.required_capability is not None and row.exists_in(NEWEST_LEGACY)
+    if row.required_capability is not None and NEWEST_LEGACY in row.protocol_versions
 ]
 
 

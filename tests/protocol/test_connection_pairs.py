@@ -27,7 +27,7 @@ from mcp_trio._protocol.events import (
     ResponseUnreadable,
 )
 from mcp_trio._protocol.methods import METHODS, Role
-from mcp_trio._protocol.requests import IncomingState, OutgoingState
+from mcp_trio._protocol.requests import IncomingState, IncomingTrigger, OutgoingState
 from mcp_trio.errors import LocalProtocolError
 
 pytestmark = pytest.mark.slow
@@ -177,11 +177,11 @@ class Conversation(RuleBasedStateMachine):
         if taken := self.ends[side].taken:
             request = taken[pick % len(taken)]
             if request.state is IncomingState.RECEIVED:
-                self.ends[side].connection.start(request)
+                request.move(IncomingTrigger.START)
                 assert request.state is IncomingState.RUNNING
             else:
                 with pytest.raises(LocalProtocolError):
-                    self.ends[side].connection.start(request)
+                    request.move(IncomingTrigger.START)
 
     @rule(side=SIDES, pick=PICK, fails=st.booleans())
     def finish(self, side, pick, fails):

@@ -22,6 +22,7 @@ from mcp_trio._protocol.metadata import (
     with_result_metadata,
 )
 from mcp_trio._protocol.methods import METHODS, Role, custom_method
+from mcp_trio._protocol.requests import IncomingTrigger
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -319,7 +320,7 @@ def test_an_extension_that_only_the_client_has_changes_nothing(connect, ask):
     server = connect(Role.SERVER)
     event = ask(server, "tools/list")
     assert isinstance(event, RequestReceived)
-    server.start(event.request)
+    event.request.move(IncomingTrigger.START)
     result = json.loads(server.response(event.request, s.ListToolsResult(tools=[])))["result"]
     assert result["resultType"] == "complete"
     rejected = ask(server, "com.example/maps/draw", id=2)

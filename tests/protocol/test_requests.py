@@ -24,6 +24,7 @@ from mcp_trio._protocol.requests import (
     OUTGOING_TRANSITIONS,
     Budget,
     IncomingState,
+    IncomingTrigger,
     OutgoingState,
     OutgoingTrigger,
 )
@@ -146,7 +147,7 @@ METHOD_CELLS = [
     pytest.param(sender, row, id=f"{sender.value}-{row.name}")
     for row in METHODS.values()
     for sender in sorted(row.senders, key=lambda role: role.value)
-    if row.trigger is not SessionTrigger.REFERENCE and row.exists_in(NEWEST_LEGACY)
+    if row.trigger is not SessionTrigger.REFERENCE and NEWEST_LEGACY in row.protocol_versions
 ]
 
 
@@ -255,7 +256,7 @@ def test_a_cancellation_of_initialize_is_ignored(connect, frame):
 def test_a_cancelled_request_is_never_answered(pair, frame, running):
     request = taken(pair, frame)
     if running:
-        pair.server.start(request)
+        request.move(IncomingTrigger.START)
     event = cancel(pair, frame, reason="tide turned")
     assert isinstance(event, RequestCancelled)
     assert event.request is request
@@ -263,7 +264,7 @@ def test_a_cancelled_request_is_never_answered(pair, frame, running):
     assert pair.server.finish(request) is False
     assert len(pair.server.incoming) == 0
     with pytest.raises(LocalProtocolError, match="START is not possible"):
-        pair.server.start(request)
+        request.move(IncomingTrigger.START)
 
 
 @pytest.mark.requirement("CANC-07", "CANC-10", "CANC-02", "TRAP-04", "TRAP-06")
@@ -327,7 +328,7 @@ def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
 def test_a_response_that_crosses_a_cancellation_ends_the_request_once_on_each_side(pair):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     request = pair.server.receive(opened.message).request
-    pair.server.start(request)
+    request.move(IncomingTrigger.START)
     cancellation = pair.client.abandon(opened)
     assert pair.server.finish(request) is True  # the answer is on its way
     assert pair.server.receive(cancellation).counted == "late cancellation"
@@ -361,7 +362,7 @@ def call(pair, frame, token="t", id_=1):
 
 def running(pair, frame, token="t"):
     request = call(pair, frame, token).request
-    pair.server.start(request)
+    request.move(IncomingTrigger.START)
     return request
 
 
@@ -390,7 +391,7 @@ def test_no_progress_is_sent_without_a_token(pair, frame):
     assert call(pair, frame, None).request.progress_token is None
     for id_, params in enumerate(({"name": "tide"}, {"name": "tide", "_meta": {}}), 2):
         event = pair.server.receive(frame(id=id_, method="tools/call", params=params))
-        pair.server.start(event.request)
+        event.request.move(IncomingTrigger.START)
         assert pair.server.progress(event.request, 1) is None
 
 
@@ -398,7 +399,7 @@ def test_no_progress_is_sent_without_a_token(pair, frame):
 def test_progress_is_sent_only_while_the_request_runs(pair, frame):
     queued = call(pair, frame, "q", 1).request
     assert pair.server.progress(queued, 1) is None
-    pair.server.start(queued)
+    queued.move(IncomingTrigger.START)
     assert pair.server.progress(queued, 1)
     pair.server.finish(queued)
     assert pair.server.progress(queued, 2) is None
@@ -421,7 +422,7 @@ def test_progress_grows_with_every_report(ready, frame, values):
     server = ready(Role.SERVER)
     params = {"name": "tide", "_meta": {"progressToken": 1}}
     request = server.receive(frame(id=1, method="tools/call", params=params)).request
-    server.start(request)
+    request.move(IncomingTrigger.START)
     sent = [leaving for value in values if (leaving := server.progress(request, value))]
     told = [json.loads(leaving)["params"]["progress"] for leaving in sent]
     assert all(earlier < later for earlier, later in pairwise(told))

@@ -30,8 +30,7 @@ def admission_of(**limits):
 
 def start(admission, new):
     """Let a request arrive; return whether it started."""
-    if admission.may_start(new):
-        admission.enter(new)
+    if admission.enter_if_free(new):
         return True
     assert admission.rejection(new) is None
     admission.wait(new)
@@ -206,7 +205,6 @@ class Admitted(RuleBasedStateMachine):
         return [each for each in self.waiting if each.client == client]
 
     def run(self, started):
-        self.admission.enter(started)
         self.running.append(started)
         # A client without a running request waits for one start of each other such client at most.
         self.overtaken.pop(started.client, None)
@@ -221,7 +219,7 @@ class Admitted(RuleBasedStateMachine):
         self.next_id += 1
         new = request(self.next_id, size, client)
         rejection = self.admission.rejection(new)
-        if self.admission.may_start(new):
+        if self.admission.enter_if_free(new):
             assert not self.waiting_of(client)
             self.run(new)
         elif rejection is None:
@@ -249,6 +247,7 @@ class Admitted(RuleBasedStateMachine):
             fewest = min(self.running_of(each.client) for each in self.waiting)
             assert self.running_of(following.client) == fewest
             self.waiting.remove(following)
+            self.admission.enter(following)
             self.run(following)
 
     @rule(index=st.integers(0, 15))
@@ -286,7 +285,9 @@ class Admitted(RuleBasedStateMachine):
 
     @invariant()
     def no_client_waits_for_a_place_that_it_may_take(self):
-        total_max = 0 if not hasattr(self, "admission") else self.admission._places.total_max
+        if not hasattr(self, "admission"):
+            return
+        total_max = self.limits.in_flight_max * self.limits.all_clients_factor
         free = total_max - len(self.running)
         for client in {each.client for each in self.waiting}:
             assert self.running_of(client) >= min(self.limits.in_flight_max, free)

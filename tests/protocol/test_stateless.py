@@ -25,6 +25,7 @@ from mcp_trio._protocol.metadata import (
     SUBSCRIPTION_ID,
 )
 from mcp_trio._protocol.methods import METHODS, Role, custom_method
+from mcp_trio._protocol.requests import IncomingTrigger
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -267,7 +268,7 @@ def test_a_stateless_server_rejects_a_handshake_with_its_versions(connect, frame
 
 
 def finished(server, event, result):
-    server.start(event.request)
+    event.request.move(IncomingTrigger.START)
     return json.loads(server.response(event.request, result))["result"]
 
 
@@ -334,7 +335,7 @@ def test_an_encoded_result_gets_the_missing_members(server, ask, text, expected)
     event = ask(server, "tools/list")
     ours = {SERVER_INFO: {"name": "server", "version": "1"}}
     expected = {key: ours if value == "ours" else value for key, value in expected.items()}
-    server.start(event.request)
+    event.request.move(IncomingTrigger.START)
     frame = server.response(event.request, msgspec.Raw(text))
     assert json.loads(frame)["result"] == expected
     assert frame.count(b"_meta") == frame.count(b"resultType") == 1
@@ -350,7 +351,7 @@ def test_an_encoded_result_keeps_its_own_metadata(server, ask, info):
 
 def test_metadata_that_are_no_object_cannot_be_sent(server, ask):
     event = ask(server, "tools/list")
-    server.start(event.request)
+    event.request.move(IncomingTrigger.START)
     with pytest.raises(LocalProtocolError, match="_meta of a result must be an object"):
         server.response(event.request, msgspec.Raw(b'{"_meta":5}'))
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, RootModel
 from pydantic.dataclasses import dataclass
 
 from mcp_trio import Server
+from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio._server.results import JsonWriter, tool_result
 from mcp_trio._server.signatures import ArgumentsError
 from tests.server.conftest import lines, read, signature, signature_of
@@ -320,7 +321,7 @@ class Bag(BaseModel):
     ],
 )
 def test_pydantic_output_has_fields_in_order_and_sorted_sets(value, text):
-    assert tool_result(value, JsonWriter()).content[0].text == text
+    assert tool_result(value, JsonWriter(), NEWEST_LEGACY).content[0].text == text
 
 
 def test_an_annotation_that_pydantic_cannot_read_names_function_and_parameter():

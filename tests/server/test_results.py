@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Audio, Image, Server, types
 from mcp_trio._protocol.json_schema import SchemaValidator
-from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio._protocol.versions import NEWEST_LEGACY, PROTOCOL_VERSIONS
 from mcp_trio._server import results
 from mcp_trio._server.results import BYTES_URI, JsonWriter, prompt_result
 from mcp_trio.types import (
@@ -40,7 +40,9 @@ from mcp_trio.types import (
 )
 from tests.server.conftest import failure_text
 
-tool_result = functools.partial(results.tool_result, writer=JsonWriter())
+tool_result = functools.partial(
+    results.tool_result, writer=JsonWriter(), protocol_version=NEWEST_LEGACY
+)
 resource_result = functools.partial(results.resource_result, writer=JsonWriter())
 
 PIXEL = b"\x89PNG\r\n"
@@ -743,10 +745,10 @@ async def test_an_error_result_need_not_match_the_schema(serve, data):
 
 @pytest.mark.requirement("TOOL-37")
 async def test_an_input_required_result_is_not_structured_content():
-    from mcp_trio._server.results import JsonWriter, prompt_result, resource_result, tool_result
+    from mcp_trio._server.results import JsonWriter, prompt_result, resource_result
 
     asks = types.InputRequiredResult(request_state="s")
-    assert tool_result(asks, JsonWriter()) is asks
+    assert tool_result(asks) is asks
     assert resource_result("x:1", None, asks, JsonWriter()) is asks
     assert prompt_result(None, asks) is asks
 

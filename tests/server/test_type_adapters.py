@@ -31,6 +31,7 @@ import msgspec
 import pytest
 
 from mcp_trio import Server
+from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio._server import validation_errors as mistakes
 from mcp_trio._server.results import JsonWriter, tool_result
 from mcp_trio._server.signatures import ArgumentsError
@@ -265,7 +266,7 @@ def test_every_type_is_decoded_as_itself(hint, sent, value, rejected, wrap, wrap
 @pytest.mark.requirement("TOOL-16")
 @pytest.mark.parametrize(("hint", "sent", "value", "rejected"), TYPES)
 def test_every_type_can_be_returned_and_decoded_again(hint, sent, value, rejected):
-    (content,) = tool_result([[value]], JsonWriter()).content
+    (content,) = tool_result([[value]], JsonWriter(), NEWEST_LEGACY).content
     found = signature(list[list[hint]])
     read = found.decode(b'{"it":' + content.text.encode() + b"}").it
     if hint is Harbour:  # its private field stays private

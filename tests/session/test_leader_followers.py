@@ -36,7 +36,7 @@ class Serving:
         try:
             for job in self.jobs:
                 self.tasks.append(trio.lowlevel.current_task())
-                await lead(FirstStep(job, self.context, self.warm))
+                await lead([FirstStep(job, self.context, self.warm)])
             self.tasks.append(trio.lowlevel.current_task())
         finally:
             self.has_ended = True
@@ -170,7 +170,7 @@ async def test_a_task_inside_a_cancel_scope_does_not_lead(warm, autojump_clock):
         with trio.move_on_after(9):
             for job in (slow, quick):
                 tasks.append(trio.lowlevel.current_task())
-                await lead(FirstStep(job, copy_context(), warm))
+                await lead([FirstStep(job, copy_context(), warm)])
         tasks.append(trio.lowlevel.current_task())
 
     warm.start_leader(serving)
@@ -195,7 +195,7 @@ async def test_a_leader_keeps_no_reference_to_a_finished_job(warm, waits):
             await trio.lowlevel.checkpoint()
 
     async def serving():
-        await lead(FirstStep(jobs.pop(), copy_context(), warm))
+        await lead([FirstStep(jobs.pop(), copy_context(), warm)])
         await trio.sleep_forever()
 
     jobs = [Job(work)]
@@ -223,7 +223,7 @@ async def test_a_base_exception_propagates(waits):
 
 async def test_an_error_at_the_end_of_a_job_propagates_and_ends_the_leader():
     class Fragile(Job):
-        async def end(self):
+        def end(self):
             raise KeyError("end")
 
     with pytest.RaisesGroup(KeyError):
@@ -238,7 +238,7 @@ async def test_a_leader_is_cancelled_in_any_task_that_it_continues_in():
     seen = []
 
     async def serving():
-        await lead(FirstStep(Job(trio.sleep_forever), copy_context(), warm))
+        await lead([FirstStep(Job(trio.sleep_forever), copy_context(), warm)])
         try:
             await trio.sleep_forever()
         except trio.Cancelled:
@@ -257,7 +257,7 @@ async def test_a_leader_catches_the_errors_of_its_own_waits(warm):
     caught = []
 
     async def serving():
-        await lead(FirstStep(Job(trio.lowlevel.checkpoint), copy_context(), warm))
+        await lead([FirstStep(Job(trio.lowlevel.checkpoint), copy_context(), warm)])
         try:
             with trio.fail_after(0):
                 await trio.sleep_forever()

@@ -49,24 +49,22 @@ class Job:
     def __init__(self, work):
         self.work = work
         self.task = self.scope = self.error = None
-        self.began_with = None
+        self.began_with, self.lane = None, None
         self.ended = trio.Event()
 
     @property
     def is_cancelled(self):
         return self.scope is not None and self.scope.cancel_called
 
-    def enter(self):
-        self.began_with = COLOUR.get()
-
     async def run(self, scope):
+        self.began_with = COLOUR.get()
         self.task, self.scope = trio.lowlevel.current_task(), scope
         await self.work()
 
     def fail(self, error):
         self.error = error
 
-    async def end(self):
+    def end(self):
         self.ended.set()
 
 
@@ -177,7 +175,7 @@ async def test_the_end_of_a_job_is_not_repeated_after_an_error(work):
     class Fragile(Job):
         ends = 0
 
-        async def end(self):
+        def end(self):
             self.ends += 1
             raise KeyError("end")
 
@@ -513,7 +511,7 @@ async def test_a_suspended_job_does_not_stop_the_other_connections(
     async def lead_one(data):
         if data == b"l":
             jobs.append(Job(work))
-            await lead(FirstStep(jobs[-1], copy_context(), warm))
+            await lead([FirstStep(jobs[-1], copy_context(), warm)])
 
     jobs = []
     connections = await open_connections(3, lead_one)
@@ -539,7 +537,7 @@ async def test_a_job_that_cancels_itself_affects_no_other(warm, open_connections
 
     async def lead_it(data):
         if data == b"l":
-            await lead(FirstStep(job, copy_context(), warm))
+            await lead([FirstStep(job, copy_context(), warm)])
 
     job = Job(cancel)
     connections = await open_connections(2, lead_it)
@@ -795,7 +793,7 @@ async def test_an_idle_connection_keeps_no_reference_to_its_last_job(warm, open_
             await trio.lowlevel.checkpoint()
 
     async def lead_one(_):
-        await lead(FirstStep(jobs.pop(), copy_context(), warm))
+        await lead([FirstStep(jobs.pop(), copy_context(), warm)])
 
     jobs = [Job(work)]
     gone = weakref.ref(jobs[0])
@@ -819,7 +817,7 @@ def test_all_data_of_all_connections_is_read_once_and_in_order(batches):
             elif data in {b"l", b"s"}:
                 waits = data == b"s"
                 job = Job(lambda: trio.sleep(1 if waits else 0))
-                await lead(FirstStep(job, copy_context(), warm))
+                await lead([FirstStep(job, copy_context(), warm)])
 
         async with trio.open_nursery() as nursery:
             warm = TaskPool(nursery)

@@ -48,8 +48,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "messages",
         _MESSAGES,
-        '    if envelope.id is None:\n        raise msgspec.ValidationError("id is null")\n',
-        "",
+        '        raise msgspec.ValidationError("id is null")\n    return Request(',
+        "        pass\n    return Request(",
     ),
     Planted("messages", _MESSAGES, '(?:\\\\.[^"\\\\]*+)*+', '(?:\\\\.[^"\\\\]*+)?+'),
     Planted(

@@ -51,6 +51,7 @@ from mcp_trio._protocol.http_headers import (
 )
 from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._protocol.methods import Role
+from mcp_trio._protocol.requests import IncomingTrigger
 from mcp_trio._server.sealed_state import Binding, KeyRing, Sealer
 from mcp_trio._server.uri_templates import TemplateError, UriError, UriTemplate
 from mcp_trio._transports.http1 import (
@@ -182,7 +183,7 @@ def _take_event(side: Connection, event: object) -> None:
         with suppress(RemoteProtocolError):
             side.decode_result(event.request, event.result)
     elif isinstance(event, RequestReceived):
-        side.start(event.request)
+        event.request.move(IncomingTrigger.START)
         side.error(event.request, -32603, "internal error")
         side.finish(event.request)
     elif isinstance(event, Reply):
@@ -443,7 +444,8 @@ def uri_templates(data: bytes) -> None:
     # end the value; and `{+path}` would decode a `%` in the value.
     if not _ENCODED_UNRESERVED.search(uri) and not any("%" in value for value in values.values()):
         expanded = template.expand(values)
-        again = template.match(expanded)
+        # Encoded, each of the 1,000 characters may need nine.
+        again = template.match(expanded, uri_chars_max=len(expanded))
         assert again is not None, "an expanded template does not match"
         # Other values may have the same expansion, as `.x` is that of `{.a}{.b}` with either.
         assert template.expand(again) == expanded, "other values after expanding and matching"

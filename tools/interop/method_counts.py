@@ -219,7 +219,7 @@ def rows(protocol_version: str) -> list[Row]:
         for method in METHODS.values()
         for sender in Role
         if sender in method.senders
-        and (method.exists_in(facts) or (facts.is_stateless and method.name in QUESTIONS))
+        and (facts in method.protocol_versions or (facts.is_stateless and method.name in QUESTIONS))
     ]
     features = [
         Row(each.name, each.sender) for each in FEATURES if has(protocol_version, each.since)
