@@ -13,7 +13,6 @@ result depends on the schema and the value alone, never on time, so that a repla
 https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -21,6 +20,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import attrs
 
+from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio._protocol.schema_keywords import (
     KEYWORDS,
     Check,
@@ -414,32 +414,3 @@ class _Reader:
 
 def _brief(text: str) -> str:
     return repr(text[:200])
-
-
-# Error texts.
-
-_UNUSUAL_KEY: Final = re.compile(r"[^\w$@:/-]|\A\Z")
-
-
-def path_step(key: str | int) -> str:
-    """Return the notation for a member or an item in a path; keys come from the peer."""
-    if isinstance(key, int):
-        return f"[{key}]"
-    return f"[{json.dumps(key)}]" if _UNUSUAL_KEY.search(key) else f".{key}"
-
-
-def shortened(lines: Sequence[str], limits: Limits, count: int | None = None) -> list[str]:
-    """Return as many lines, and as much of each, as `limits` allow, and the number of the others.
-
-    There are `count` errors, of which callers may give fewer lines. They stop searching at
-    `limits.messages.validation_error_members_max` errors, so there may be even more.
-    """
-    count = len(lines) if count is None else count
-    kept = [
-        it[: limits.messages.validation_error_chars_max]
-        for it in lines[: limits.messages.validation_errors_max]
-    ]
-    if count == len(kept):
-        return kept
-    least = "at least " if count >= limits.messages.validation_error_members_max else ""
-    return [*kept, f"and {least}{count - len(kept)} more"]

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast, get_args
 import attrs
 import msgspec
 
-from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.introspection import (
     fields_of,
@@ -521,6 +520,8 @@ def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchem
     Raises:
         SchemaError: The JSON Schema cannot be used.
     """
+    from mcp_trio._protocol.json_schema import SchemaValidator  # most servers need none
+
     checker = SchemaValidator(given, of="result", limits=limits)
     return OutputSchema(dict(given), lambda encoded: checker.check(msgspec.json.decode(encoded)))
 

@@ -18,7 +18,6 @@ from mcp_trio._protocol.methods import RESOURCE_UPDATED
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
 from mcp_trio._server.introspection import is_async, name_of
 from mcp_trio._server.registry import (
     CAPABILITIES,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
+    from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
     from mcp_trio._server.sockets import (
         RunTcpOptions,
         RunUnixOptions,
@@ -592,7 +592,7 @@ class Server:
     ) -> None: ...
 
     @overload
-    def run(self, transport: Literal["http"], **options: Unpack[RunHttpOptions]) -> None: ...
+    def run(self, transport: Literal["http"], **options: "Unpack[RunHttpOptions]") -> None: ...
 
     @overload
     def run(
@@ -685,11 +685,11 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
-        server: HostKind = "native",
+        server: "HostKind" = "native",
         certfile: str | None = None,
         keyfile: str | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-        **options: Unpack[HttpOptions],
+        **options: "Unpack[HttpOptions]",
     ) -> None:
         """Serve HTTP until cancelled: `url = await nursery.start(server.serve_http)`.
 
@@ -724,7 +724,7 @@ class Server:
         )
         await serve_http(self._sessions, address, options, task_status=task_status)
 
-    def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":
+    def asgi(self, **options: "Unpack[HttpOptions]") -> "MountedApp":
         """Return an ASGI application of this server, to mount into any application on Trio.
 
         It needs no lifespan events of ASGI. `await app.aclose()` closes its sessions early.

@@ -20,7 +20,6 @@ from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._recorder.writer import (
     Opening,
     RecordTarget,
@@ -644,7 +643,7 @@ class PendingHandshake:
         # A WebSocket can report the reason to the client, and reports it to the session.
         fail = getattr(self._channel, "fail", None)
         if fail is not None:
-            fail(ConnectionLost(text), CloseCode.INTERNAL_ERROR)
+            fail(ConnectionLost(text))
         else:
             log.report("no first request", f"a connection is closed: {text}")
             self._session.shut("lost")

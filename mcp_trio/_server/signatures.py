@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import attrs
 import msgspec
 
-from mcp_trio._protocol.http_headers import parameter_paths
-from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._server.introspection import (
     parameter_label,
     plain_function,
@@ -46,6 +44,8 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from cattrs import Converter
+
+    from mcp_trio._protocol.json_schema import SchemaValidator
 
 
 # Docstrings -------------------------------------------------------------------------------------
@@ -464,9 +464,11 @@ class GivenSchema(RawSignature):
     """
 
     given: Mapping[str, Any]
-    _checker: SchemaValidator = attrs.field(init=False)
+    _checker: "SchemaValidator" = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        from mcp_trio._protocol.json_schema import SchemaValidator  # most servers need none
+
         super().__attrs_post_init__()
         if self.given.get("type") != "object":
             raise ValueError('an input schema needs "type": "object" at its root')
@@ -498,6 +500,8 @@ def param_headers_of(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]
         ValueError: An `x-mcp-header` breaks a rule of the specification; or it annotates a secret,
             which must not appear in headers, because these are often logged.
     """
+    from mcp_trio._protocol.http_headers import parameter_paths  # only clients over HTTP send them
+
     paths = parameter_paths(schema)
     for field, path in paths.items():
         annotated_schema = schema

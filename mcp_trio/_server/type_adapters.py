@@ -35,7 +35,7 @@ import attrs
 import msgspec
 import msgspec.inspect
 
-from mcp_trio._protocol.json_schema import path_step
+from mcp_trio._protocol.error_lines import path_step
 from mcp_trio._server.introspection import (
     Field,
     InvalidValue,

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from mcp_trio._protocol.json_schema import path_step, shortened
+from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio._server.introspection import (
     InvalidValue,
     count_known_keys,

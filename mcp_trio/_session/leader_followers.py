@@ -55,8 +55,7 @@ import outcome
 import trio
 
 from mcp_trio._session.lanes import Lane, Trap, as_spawned, drive, enter_lane
-from mcp_trio._transports.concurrency import LightEvent
-from mcp_trio._transports.socket_bytes import IdleConnection
+from mcp_trio._transports.concurrency import IdleConnection, LightEvent
 
 T = TypeVar("T")
 

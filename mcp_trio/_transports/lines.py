@@ -87,23 +87,22 @@ class LineChannel:
     async def send(self, messages: Sequence[bytes]) -> None:
         """Send all messages; see `Channel.send`."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        sent = self._send_from(messages, 0)
+        sent = self.send_nowait(messages)
         if sent == len(messages) and not self._tail:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         while sent < len(messages) or self._tail:
             await self.sink.wait_writable()
-            sent = self._send_from(messages, sent)
+            sent = self.send_nowait(messages, sent)
 
-    def send_nowait(self, messages: Sequence[bytes]) -> int:
-        """Send without waiting, and return how many messages; see `mcp_trio.transports`."""
-        return self._send_from(messages, 0)
+    def send_nowait(self, messages: Sequence[bytes], sent: int = 0) -> int:
+        """Send from `messages[sent]` on while there is room; return the new value of `sent`.
 
-    def _send_from(self, messages: Sequence[bytes], sent: int) -> int:
-        """Send from `messages[sent]` on while there is room; return the new value of `sent`."""
+        See `mcp_trio.transports`.
+        """
         self._check_open()
-        while self._finish_tail() and sent < len(messages):
-            part = self._next_part(messages, sent)
+        while (not self._tail or self._finish_tail()) and sent < len(messages):
+            part = messages if len(messages) == 1 else self._next_part(messages, sent)
             data = join_lines(part)
             written = self._write(data)
             if written < len(data):
@@ -113,8 +112,6 @@ class LineChannel:
 
     def _next_part(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
         """Return the messages for one write; bounded, since a full pipe wastes the joined rest."""
-        if first == 0 and len(messages) == 1:
-            return messages
         size, last = 0, first
         while last < len(messages) and size < self.limits.messages.chunk_bytes:
             size += len(messages[last])
@@ -131,8 +128,7 @@ class LineChannel:
         return sent
 
     def _finish_tail(self) -> bool:
-        if self._tail:
-            self._tail = self._tail[self._write(self._tail) :]
+        self._tail = self._tail[self._write(self._tail) :]
         return not self._tail
 
     def _write(self, data: bytes | memoryview) -> int:

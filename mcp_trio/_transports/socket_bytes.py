@@ -13,36 +13,11 @@ from types import coroutine
 from typing import Final
 
 import attrs
-import msgspec
 import trio
 
-from mcp_trio._transports.concurrency import FairSemaphore
+from mcp_trio._transports.concurrency import FairSemaphore, IdleConnection
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio.limits import Limits
-
-
-class IdleConnection(msgspec.Struct, eq=False):
-    """A connection that waits for its next request, as a poller of many connections sees it.
-
-    Attributes:
-        fd: The descriptor to poll for input or end of file. A connection yields the same object
-            each time that it is idle.
-        client: The network of the client; where many connections are ready, those of different
-            clients take turns.
-        unregister: Set by the poller while it watches `fd`; removes `fd` from it.
-    """
-
-    fd: int
-    client: str | None = None
-    unregister: Callable[[], None] | None = None
-
-    def end(self) -> None:
-        """Remove `fd` from its poller; call this before `fd` is closed.
-
-        The kernel's poller keeps a closed descriptor that another process has inherited.
-        """
-        if self.unregister is not None:
-            self.unregister()
 
 
 @coroutine

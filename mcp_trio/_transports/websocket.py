@@ -257,7 +257,7 @@ class WebSocketChannel:
                 )
                 return
 
-    def fail(self, loss: ConnectionLost, code: CloseCode) -> None:
+    def fail(self, loss: ConnectionLost, code: CloseCode = CloseCode.INTERNAL_ERROR) -> None:
         """Close the WebSocket with `code`; `receive` and `send` then raise `loss`."""
         if self._loss is None and not self._has_ended:
             self._loss, self._code = loss, code
@@ -316,7 +316,7 @@ class _WebSocketTask:
                     await channel.run()
                 except Exception:  # set the loss before closing the socket ends `receive`
                     loss = ConnectionLost(f"the connection to {self.name} failed")
-                    channel.fail(loss, CloseCode.INTERNAL_ERROR)
+                    channel.fail(loss)
                     raise
         except Exception as error:
             if self.channel is not None:

@@ -629,7 +629,7 @@ class SilentSession:
 class SomeWebSocket:
     failed_at: list = attrs.field(factory=list)
 
-    def fail(self, _loss, _code):
+    def fail(self, _loss):
         self.failed_at.append(trio.current_time())
 
 
@@ -813,7 +813,7 @@ class SomeSession:
 class SomeWebSocketHandshakeTimeouts:
     failures: list = attrs.field(factory=list)
 
-    def fail(self, loss, code):
+    def fail(self, loss, code=CloseCode.INTERNAL_ERROR):
         self.failures.append((str(loss), code))
 
 

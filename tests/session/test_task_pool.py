@@ -26,7 +26,7 @@ from mcp_trio._session.leader_followers import (
     lead,
 )
 from mcp_trio._session.tasks import exception_to_raise, together
-from mcp_trio._transports.socket_bytes import IdleConnection
+from mcp_trio._transports.concurrency import IdleConnection
 from tests.session.idle_connections import (
     NAME,
     Connection,

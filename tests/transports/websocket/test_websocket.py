@@ -136,7 +136,7 @@ async def test_the_first_cause_of_the_end_is_reported(autojump_clock):
     ours, theirs, *_ = await pair()
     await theirs.aclose()
     assert await ours.receive() == []
-    ours.fail(ConnectionLost("too late"), CloseCode.INTERNAL_ERROR)
+    ours.fail(ConnectionLost("too late"))
     assert await ours.receive() == []
     await ours.aclose()
 
@@ -151,7 +151,7 @@ async def test_a_stopping_server_closes_once_with_going_away(autojump_clock):
 
 async def test_an_error_is_reported_although_the_server_is_stopping(autojump_clock):
     ours, theirs, socket, _ = await pair()
-    ours.fail(ConnectionLost("silent"), CloseCode.INTERNAL_ERROR)
+    ours.fail(ConnectionLost("silent"))
     ours.mark_going_away()
     await ours.aclose()
     assert socket.closed_with == CloseCode.INTERNAL_ERROR
