@@ -21,6 +21,8 @@ from mcp_trio import types
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import LocalProtocolError
 
+_BRACE: Final = ord("{")
+
 # More than there are types and versions; users' own types may come and go.
 _CACHED_MAX: Final = 1024
 
@@ -92,7 +94,7 @@ def _object_content(value: Any, protocol_version: ProtocolVersion) -> Any:
 def _is_object(value: Any) -> bool:
     if isinstance(value, msgspec.Raw):
         text = memoryview(value)
-        return bytes(text[:1]) == b"{" or bytes(text).lstrip().startswith(b"{")
+        return bool(text) and (text[0] == _BRACE or bytes(text).lstrip().startswith(b"{"))
     marks = ("__struct_fields__", "__attrs_attrs__", "__dataclass_fields__")
     return isinstance(value, Mapping) or any(hasattr(value, mark) for mark in marks)
 
