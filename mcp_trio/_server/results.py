@@ -31,10 +31,10 @@ from mcp_trio._server.introspection import (
     strip_metadata,
 )
 from mcp_trio._server.type_adapters import (
+    is_plain,
     is_pydantic,
     json_schema,
     no_json_form,
-    plain_schema,
     structure,
     written,
 )
@@ -498,7 +498,8 @@ def output_schema_of(signature: "Signature", *, structured: bool | None) -> Outp
 def _typed(signature: "Signature", hint: Any) -> OutputSchema:
     if hint in _ANYTHING:
         raise TypeError("annotate the return type")
-    readable = signature.reader.readable(hint)
+    schema = signature.plain_schema(hint)
+    readable = hint if schema is not None else signature.reader.readable(hint)
     decode = msgspec.json.Decoder(readable, dec_hook=structure).decode
 
     # The value is checked although it is annotated: Python does not enforce annotations, but the
@@ -510,7 +511,8 @@ def _typed(signature: "Signature", hint: Any) -> OutputSchema:
             return [line(error).replace("arguments", "result", 1)]
         return []
 
-    schema = plain_schema(readable) or _with_keywords_at_root(json_schema(readable))
+    if schema is None:
+        schema = _with_keywords_at_root(json_schema(readable))
     return OutputSchema(schema, validation_errors)
 
 
@@ -541,6 +543,8 @@ def _is_result(hint: Any) -> bool:
 
 def _is_data(hint: Any) -> bool:
     """Return whether every value of the type is data for programs; bytes and content are not."""
+    if hint is not types.NoneType and is_plain(hint):
+        return True
     kind = strip_metadata(hint)
     if is_union(kind):
         members = [strip_metadata(it) for it in typing.get_args(kind) if it is not types.NoneType]

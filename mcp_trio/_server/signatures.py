@@ -122,6 +122,8 @@ def parse_docstring(text: str) -> Docstring:
     Text in a section for parameters that is not about a parameter goes into the description.
     """
     clean = inspect.cleandoc(text)
+    if not clean:
+        return Docstring("", {})
     parsed = (_parse_as(style, clean) for style in STYLES)
     # The style that finds the most parameters is the right one, and of several the style that
     # recognises the most sections, which leaves the shortest description.
@@ -166,6 +168,8 @@ class ArgumentsError(MCPError):
 
 
 def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
+    if hint.__class__ is type:
+        return issubclass(hint, kinds)
     origin = typing.get_origin(hint)
     if origin is Annotated:
         return _is_context(hint.__origin__, kinds)
@@ -308,7 +312,7 @@ class Signature:
         return resolved_return(self._function)
 
     def _readable(self, name: str) -> Any:
-        if self._plain_schema(self._hints[name]) is not None:
+        if self.plain_schema(self._hints[name]) is not None:
             return self._hints[name]
         try:
             hint = self.reader.readable(self._hints[name])
@@ -344,7 +348,7 @@ class Signature:
         """Return what `json_schema` would, in a fraction of its time; None for other parameters."""
         properties: dict[str, dict[str, Any]] = {}
         for name in self.parameters:
-            schema = self._plain_schema(self._hints[name])
+            schema = self.plain_schema(self._hints[name])
             if schema is None:
                 return None
             text = self.docstring.parameters.get(name)
@@ -356,8 +360,11 @@ class Signature:
             "additionalProperties": False,
         }
 
-    def _plain_schema(self, hint: Any) -> dict[str, Any] | None:
-        # A converter may have a hook for any type.
+    def plain_schema(self, hint: Any) -> dict[str, Any] | None:
+        """Return the schema of a type of JSON itself, which is decoded as it is; None for others.
+
+        A converter may have a hook for any type.
+        """
         return plain_schema(hint) if self.converter is None else None
 
     @functools.cached_property

@@ -753,7 +753,7 @@ def json_schema(hint: Any) -> dict[str, Any]:
     return resolved
 
 
-_plain_schemas: Final[dict[str, dict[str, Any]]] = {}
+_plain_schemas: Final[dict[Any, dict[str, Any]]] = {}
 
 
 def plain_schema(hint: Any) -> dict[str, Any] | None:
@@ -762,26 +762,30 @@ def plain_schema(hint: Any) -> dict[str, Any] | None:
     Most parameters and results have such a type, and a thousand tools have few different ones. So
     each schema is made once; callers do not change it. msgspec decodes these types as they are.
     """
-    if not _is_plain(hint):
+    if not is_plain(hint):
         return None
-    key = repr(hint)  # `int | None` and `None | int` are equal, but their schemas are not
+    # `int | None` and `None | int` are equal, but their schemas are not.
+    key = hint if hint.__class__ is type else repr(hint)
     found = _plain_schemas.get(key)
     if found is None:
         found = _plain_schemas[key] = json_schema(hint)
     return found
 
 
-def _is_plain(hint: Any) -> bool:
+def is_plain(hint: Any) -> bool:
+    """Return whether a type consists of types of JSON itself, including null."""
+    if hint.__class__ is type:
+        return hint in _JSON_TYPES
     members = typing.get_args(hint)
     if not members:
-        return isinstance(hint, type) and hint in _JSON_TYPES
+        return False
     if is_union(hint):
         # msgspec cannot tell several arrays, or several objects, apart.
         compound = [it for it in members if typing.get_args(it)]
-        return not compound[1:] and all(map(_is_plain, members))
+        return not compound[1:] and all(map(is_plain, members))
     origin = typing.get_origin(hint)
-    return (origin is list and _is_plain(members[0])) or (
-        origin is dict and members[0] is str and _is_plain(members[1])
+    return (origin is list and is_plain(members[0])) or (
+        origin is dict and members[0] is str and is_plain(members[1])
     )
 
 
