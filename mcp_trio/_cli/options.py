@@ -422,7 +422,7 @@ serving_options: Final = combined(
 )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ListenAttempt:
     """The start of a listener: `report_url` is called once it listens."""
 

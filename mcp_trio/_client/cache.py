@@ -42,7 +42,7 @@ class _ReadKey(msgspec.Struct):
     uri: str
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Cache:
     """Results by method and params; each is valid until it expires or the server reports a change.
 

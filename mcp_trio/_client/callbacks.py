@@ -184,7 +184,7 @@ async def _ignore_progress(
     """Ignore the progress of a callback in a multi round-trip request, which cannot send it."""
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ClientApplication:
     """The `Application` of a client's session: calls the callbacks that the user gave.
 

@@ -254,7 +254,7 @@ def spawn_in_system_task(task: Callable[[], Awaitable[None]]) -> None:
     trio.lowlevel.spawn_system_task(task, context=copy_context())
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class SessionTask:
     """The task of a client's session, and of a server object in this process.
 

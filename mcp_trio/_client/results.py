@@ -135,7 +135,7 @@ def error_text(name: str, result: CallToolResult) -> str:
     return "\n".join(texts) or f"the tool {name} failed without an error text"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OutputSchemas:
     """The output schemas of the listed tools, against which results of calls are checked.
 

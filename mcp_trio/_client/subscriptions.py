@@ -112,7 +112,7 @@ def notifications_in(asked: SubscriptionFilter) -> list[tuple[str, ParamsToSend]
     ]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SubscriptionStream:
     """A `subscriptions/listen` request that is sent again when the server's stream breaks.
 
@@ -409,7 +409,7 @@ async def listening(
         stream.end()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CallbackSubscription:
     """The subscription that feeds a client's callbacks.
 

@@ -406,7 +406,7 @@ class _Encoded(msgspec.Struct, frozen=True):
     offset: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class KnownSecret:
     """A known secret, or a piece of a long one, and its token."""
 

@@ -22,7 +22,7 @@ from mcp_trio import types
 # URL elicitations.
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OpenElicitations:
     """The ids of one session's URL elicitations whose completion may still be reported.
 

@@ -238,7 +238,7 @@ def _counter() -> Counter[str]:
     return Counter()  # not `Counter[str]()`, which stores the alias on each instance
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Connection:
     """One side of a connection.
 

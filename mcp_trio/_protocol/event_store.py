@@ -78,7 +78,7 @@ A busy server has many of these; as tuples of atoms they are not visited by the 
 """
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Stream:
     """The newest events of an open stream; `next_number` is the number of its next event."""
 
@@ -91,7 +91,7 @@ class _Stream:
         return (number, first, *[data for _, data in self.events])
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ReplayBuffer:
     """An event store in memory: the newest events of one session's streams.
 

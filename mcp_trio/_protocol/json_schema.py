@@ -44,7 +44,7 @@ DIALECTS: Final = tuple(KEYWORDS)
 _FAILURES_OF_ONE_PATH_MAX: Final = 128
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SchemaValidator:
     """A schema, ready to validate values.
 
@@ -213,7 +213,7 @@ def _is_false(_run: Run, value: Any) -> Failures:
     return [Failure("False schema does not allow {}", (value,))]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Reader:
     """Reads a schema part by part, without recursion, then looks up its references."""
 

@@ -90,14 +90,6 @@ def _protocol_versions(row: "Method") -> frozenset[ProtocolVersion]:
     return frozenset(each for each in versions if is_between(each, row.since, row.until))
 
 
-def _decoder_of_params(row: "Method") -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(row.params)
-
-
-def _decoder_of_result(row: "Method") -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(row.result or types.EmptyResult)
-
-
 @attrs.frozen(kw_only=True)
 class Method:
     """A row of the table.
@@ -140,12 +132,24 @@ class Method:
     protocol_versions: frozenset[ProtocolVersion] = attrs.field(
         default=attrs.Factory(_protocol_versions, takes_self=True), init=False, eq=False, repr=False
     )
-    _params_decoder: msgspec.json.Decoder[Any] = attrs.field(
-        default=attrs.Factory(_decoder_of_params, takes_self=True), init=False, eq=False, repr=False
-    )
-    _result_decoder: msgspec.json.Decoder[Any] = attrs.field(
-        default=attrs.Factory(_decoder_of_result, takes_self=True), init=False, eq=False, repr=False
-    )
+
+    # Made on first use: a connection uses few of all methods.
+
+    @functools.cached_property
+    def _params_decoder(self) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(self.params)
+
+    @functools.cached_property
+    def _result_decoder(self) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(self.result or types.EmptyResult)
+
+    def check_types(self) -> None:
+        """Check the types of params and result.
+
+        Raises:
+            TypeError: msgspec cannot decode one of them.
+        """
+        _ = self._params_decoder, self._result_decoder
 
     def decode_params(self, raw: msgspec.Raw | bytes | None) -> Any:
         """Return the typed params; absent params are an empty object.
@@ -450,19 +454,20 @@ def custom_method(
     """
     known = METHODS.get(name)
     if known is not None:
-        return attrs.evolve(known, params=params, is_custom=True)
-    if name.startswith(_NOTIFICATIONS):
-        return Method(
-            name=name, senders=senders, params=params, trigger=SessionTrigger.NOTIFICATION
+        row = attrs.evolve(known, params=params, is_custom=True)
+    elif name.startswith(_NOTIFICATIONS):
+        row = Method(name=name, senders=senders, params=params, trigger=SessionTrigger.NOTIFICATION)
+    else:
+        row = Method(
+            name=name,
+            senders=senders,
+            params=params,
+            result=result,
+            trigger=SessionTrigger.REQUEST,
+            is_custom=True,
         )
-    return Method(
-        name=name,
-        senders=senders,
-        params=params,
-        result=result,
-        trigger=SessionTrigger.REQUEST,
-        is_custom=True,
-    )
+    row.check_types()
+    return row
 
 
 def has_capability(capabilities: msgspec.Struct | None, path: str) -> bool:

@@ -193,7 +193,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
 _INFINITY: Final = float("inf")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Waiting:
     """The queue of requests, with its bounds."""
 
@@ -202,7 +202,7 @@ class _Waiting:
     queued_bytes: Shares
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Admission:
     """The places of running handlers, and the queue of requests that wait for one.
 
@@ -316,7 +316,7 @@ class Admission:
 # Sent requests.
 
 
-@attrs.define(kw_only=True)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Budget:
     """The time limits of a request, in seconds on any clock. Either may be infinite.
 
@@ -379,7 +379,7 @@ class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
         return after
 
 
-@attrs.define(kw_only=True)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class OutgoingRequests:
     """The sent requests that are open, and those abandoned last, whose responses may be late.
 

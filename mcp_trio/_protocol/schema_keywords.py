@@ -26,7 +26,7 @@ class TooDeep(Exception):  # noqa: N818 - caught in this package
     """The check of a value needs more subschemas within one another than allowed."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Run:
     """The check of one value, or the reading of one schema: its remaining work and its position.
 
@@ -53,7 +53,7 @@ class Run:
             raise TooManySteps
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Failure:
     """A keyword that a value does not satisfy.
 
@@ -78,7 +78,7 @@ Failures: TypeAlias = "list[Failure] | None"
 Check: TypeAlias = Callable[[Run, Any], Failures]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Resource:
     """A schema with a URI of its own, and the anchors in it."""
 
@@ -91,7 +91,7 @@ class Resource:
 _NO_PARTS: Final[Mapping[str, Any]] = {}
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Subschema:
     """A part of a schema that is a schema itself.
 
@@ -292,7 +292,7 @@ _ECMA_ESCAPE: Final = re.compile(
 )
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Pattern:
     """A regular expression whose search takes time in proportion to the text.
 

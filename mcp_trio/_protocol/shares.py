@@ -52,7 +52,7 @@ def _ipv6_network_of(address: str) -> str:
     return str(ipaddress.IPv6Address(int(parsed) >> host_bits << host_bits))
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Shares:
     """The number of places that each client has taken. A place may also be a byte.
 
@@ -134,7 +134,7 @@ def _setting_with_value(name: str) -> str:
     return f"limits.requests.{name}={{}}"
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Queue(Generic[Item]):
     """A queue for places, in which the clients take turns. Each operation takes constant time.
 

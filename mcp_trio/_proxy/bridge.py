@@ -66,7 +66,7 @@ Open: TypeAlias = Callable[[], Awaitable[Channel]]
 """Opens a connection to the server, or raises `ConnectionLost`."""
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class BridgeHttpSession:
     """A session of the HTTP application that forwards to a server; `run` serves it.
 
@@ -144,7 +144,7 @@ class BridgeHttpSession:
             journal.close(exit_status)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
     """An application that stands for a server and forwards each session to it.
 

@@ -90,7 +90,7 @@ def exit_status_of(server: Channel) -> int | None:
     return server.exit_status if isinstance(server, ProcessChannel) else None
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ConnectionForwarder:
     """A forwarder that owns both channels until one of both sides has ended.
 
@@ -255,7 +255,7 @@ class ConnectionForwarder:
         return [request_id for request_id, method in self._open.items() if method != LISTEN]
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class HttpForwarder(ConnectionForwarder):
     """A forwarder to a server at an HTTP URL, which gets each message by itself."""
 
@@ -309,7 +309,7 @@ _CONNECTION_CLOSED: Final = "the server has closed the connection"
 Clients: TypeAlias = SessionChannel | StatelessChannel
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class NegotiatedVersion:
     """The result of a handshake; `protocol_version` is None before it."""
 
@@ -325,7 +325,7 @@ class NegotiatedVersion:
         """None: the application does not need to know the client's capabilities."""
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class UpstreamConnection:
     """A connection to a server, or a process, from the first message for it to its end.
 

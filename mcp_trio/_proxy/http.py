@@ -141,7 +141,7 @@ _Name: TypeAlias = tuple[str, int | str]
 _CHECKS_PER_EXPIRY = 10
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OpenRecording:
     """A recording that is being written.
 
@@ -185,7 +185,7 @@ class OpenRecording:
         return not self.exchanges and self._used_at <= trio.current_time() - seconds
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class OpenRecordings:
     """The recordings of a proxy's exchanges; `start` begins another one.
 
@@ -317,7 +317,7 @@ _NOT_FOUND: Final = 404
 _BAD_GATEWAY: Final = 502
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ProxiedExchange:
     """One exchange that is forwarded, after its request body was received.
 
@@ -603,10 +603,10 @@ class ListenOptions:
     hosts: Collection[str] | None = None
     origins: Collection[str] | None = None
     allows_cors: bool = False
-    token: str | None = attrs.field(default=None, repr=False)
+    token: str | None = None
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class HttpProxy:
     """An HTTP application that forwards each exchange to the server.
 
@@ -624,7 +624,7 @@ class HttpProxy:
     recordings: OpenRecordings
     limits: Limits
     path: str | None = None
-    token: str | None = attrs.field(default=None, repr=False)
+    token: str | None = None
     _decoder: Decoder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -35,7 +35,7 @@ from mcp_trio.limits import Limits
 _NOTHING: Final = Raw(b"null")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Handshake:
     """An observer of the forwarded messages that finds the response to the latest `initialize`."""
 
@@ -160,7 +160,7 @@ class NullRecorder:
 _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class MessageJournal:
     """The journal of the messages of one session; created by `start_message_journal`.
 
@@ -265,7 +265,7 @@ class MessageJournal:
         self.recorder.end_session(dict(self.counts), channel=self.channel)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class LineJournal:
     """The journal of two byte streams, line by line; created by `start_line_journal`.
 

@@ -93,7 +93,7 @@ SIGNALS: Final[Mapping[int, Callable[[ChildProcess, int], None]]] = {
 }
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class StdioProxy:
     """A proxy that owns the host's two descriptors, the server process and the journal."""
 

@@ -20,7 +20,7 @@ def seconds_of(ns: int) -> float:
     return ns / NS_PER_SECOND
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TickClock(trio.abc.Clock, trio.abc.Instrument):
     """A clock for `trio.run(main, clock=TickClock())`, with which sessions replay exactly.
 

@@ -644,7 +644,7 @@ def holds_many_sessions(record: RecordTarget | None) -> bool:
     return text.endswith("/") or os.path.isdir(text)  # noqa: PTH112  the path is text already
 
 
-@attrs.define(eq=False, init=False)
+@attrs.define(eq=False, init=False, repr=False)
 class SuccessiveSessions:
     """The recording of sessions that follow one another when a client or a server reconnects.
 

@@ -24,7 +24,7 @@ ROUNDING_SECONDS: Final = 2e-9
 _IDLE_SECONDS: Final = 0.05
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
     """A clock that shows the times of a recording and never runs by itself.
 

@@ -21,7 +21,7 @@ from mcp_trio._replay.trace import (
 )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LeftOutRequests:
     """The requests of a trace that a replay goes on without; a lane of one is `in` this object."""
 

@@ -80,7 +80,7 @@ _SILENT_REQUESTS_MAX: Final = 2
 # The driver ---------------------------------------------------------------------------------------
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class RequestDriver:
     """Sends the messages of a recorded client to one live server.
 

@@ -216,7 +216,7 @@ def with_protocol_version(
 # The matcher --------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ResponseMatcher:
     """A recorded conversation, and the live server's part in it so far.
 

@@ -95,7 +95,7 @@ def encode_recorded_response(message: RecordedMessage, request_id: Id) -> bytes:
     return encode_error(request_id, error.code, error.message, error.data)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MessageChannel:
     """A channel to a live peer, with a queue of messages to send.
 

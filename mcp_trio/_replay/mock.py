@@ -614,7 +614,7 @@ class MockSession:
 # The server ---------------------------------------------------------------------------------------
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class MockApplication(OtherSessionSource[MockSession]):
     """A mock in the place of a `Server`, for the functions that serve it.
 

@@ -157,7 +157,7 @@ def unshield(task: trio.lowlevel.Task) -> None:
 # The threads of `def` handlers --------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ThreadToken:
     """A token that lets one thread of a `def` handler run at a time, in the order of the journal.
 
@@ -267,7 +267,7 @@ class Player(Protocol):
 # The replayer -------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Position:
     """The index of the next record; the ends of sessions that came early are skipped."""
 
@@ -306,7 +306,7 @@ class Position:
             self.index += 1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Gate:
     """The wait of a lane's task.
 
@@ -327,7 +327,7 @@ class Gate:
     is_ready: bool = attrs.field(default=False, init=False)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Replayer:
     """A replay of all sessions of a trace.
 

@@ -84,7 +84,7 @@ _UNRECORDED_RANK: Final = 1e12
 _FIRST: Final = (-1.0, "")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Event:
     """Something that may happen: a lane goes on, an effect ends, a response arrives.
 
@@ -113,7 +113,7 @@ class _Event:
     has_operation: bool = attrs.field(default=True, kw_only=True)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Scheduler:
     """A session of a trace that runs in an order.
 
@@ -451,7 +451,7 @@ class Scheduler:
 _DONE: Final = RecordedOutcome("res", b"null")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SweepSequencer:
     """The `Sequencer` of one schedule, which gives effects their recorded outcomes."""
 

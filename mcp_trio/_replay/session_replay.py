@@ -52,7 +52,7 @@ from mcp_trio.errors import ToolError
 _LIMIT_ROUNDING_US: Final = 1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SessionReplay:
     """The `Sequencer` of one replayed session; `channel` is the session's number in the file."""
 
@@ -403,7 +403,7 @@ _NEVER: Final = math.inf
 _FORCED_STEPS_MAX: Final = 10_000
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class UncomparedRecords:
     """The records of a trace that outbound mode does not compare, by lane and name.
 
@@ -444,7 +444,7 @@ def find_uncompared(trace: Trace) -> UncomparedRecords:
     return found
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OutboundReplayer(Replayer):
     """A `Replayer` that compares only what is sent."""
 
@@ -500,7 +500,7 @@ class OutboundReplayer(Replayer):
             await self.settle()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OutboundReplay(SessionReplay):
     """A `SessionReplay` that compares only what is sent.
 

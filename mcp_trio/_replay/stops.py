@@ -44,7 +44,7 @@ class StoppedReplay(msgspec.Struct, frozen=True, kw_only=True):
         return state_text(self.finding)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Stop:
     """A record at which a replay stops.
 

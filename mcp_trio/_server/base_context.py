@@ -19,7 +19,7 @@ _SEVERITY: Final[Mapping[str, int]] = {
 }
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BaseContext:
     """The properties of a request and of its session, which need no waiting."""
 

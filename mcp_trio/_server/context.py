@@ -72,7 +72,7 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Context(BaseContext):
     """The context of an `async def` handler; each `await` of it is a Trio checkpoint."""
 
@@ -407,7 +407,7 @@ def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Res
     return call
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ThreadContext(BaseContext):
     """The context of a `def` handler; each call blocks the thread.
 

@@ -114,7 +114,7 @@ async def dial(
         recordings.end()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class _Dialer:
     """A server's connection to its hub, which is opened again whenever it breaks.
 

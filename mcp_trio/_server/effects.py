@@ -251,7 +251,7 @@ def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> M
     return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Parameters:
     """The signature of a function.
 
@@ -402,7 +402,7 @@ _ANYTHING: Final = (Any, object, list, dict, tuple)
 _decode_plain = msgspec.json.Decoder().decode
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Results:
     """The `Codec` for the results of one function."""
 
@@ -458,7 +458,7 @@ class _Results:
         raise TypeError(f"the result of the effect {self.name} {why}{reason}") from cause
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class EffectResults:
     """The codecs for results by function; each is created when the function is first called.
 

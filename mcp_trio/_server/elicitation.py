@@ -236,7 +236,7 @@ def _reject_link(text: str) -> None:
         raise LocalProtocolError(f"a form must not contain links: use elicit_url for {text!r}")
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class _FormField:
     """One field of a form.
 

@@ -64,7 +64,7 @@ T = TypeVar("T")
 Values = TypeVarTuple("Values")
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ServedSession:
     """The `Application` of a server's session: finds and runs the handler of each request.
 

@@ -129,7 +129,7 @@ T = TypeVar("T")
 _ELSEWHERE: Final = f"this session lives in another process: route requests by {SESSION_ID}"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class McpEndpoint:
     """The MCP endpoint of the Streamable HTTP transport, for stateless and legacy clients.
 
@@ -540,7 +540,7 @@ _HEALTHY: Final = b'{"status":"ok"}'
 _Route: TypeAlias = Callable[[Question], Awaitable[None]]
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class HttpApp:
     """The application that an HTTP server calls, by `respond`, for each request.
 
@@ -666,7 +666,7 @@ async def _tell_health(asked: Question) -> None:
 logger = logging.getLogger("mcp_trio")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Life:
     """An application in a system task of its own, which a cancelled request does not end.
 
@@ -716,7 +716,7 @@ class _Life:
         await self.app.runtime.ended.wait()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MountedApp:
     """An ASGI application; `make` returns a new `HttpApp` for each Trio run."""
 

@@ -66,7 +66,7 @@ class SessionStore(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MemorySessions:
     """A `SessionStore` that keeps its sessions in the memory of this process."""
 
@@ -103,7 +103,7 @@ class Changes(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MemoryChanges:
     """`Changes` between the applications of this process."""
 

@@ -68,7 +68,7 @@ class WorkerFailedError(Exception):
     """A worker ended before all workers had served; the worker itself logged the reason."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _WorkerSlot:
     """One of the workers, which is a new process after each restart."""
 
@@ -79,7 +79,7 @@ class _WorkerSlot:
     is_serving: bool = False
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Workers:
     """A parent process that forks workers, replaces those that end, and stops them on a signal.
 

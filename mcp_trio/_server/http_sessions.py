@@ -41,7 +41,7 @@ from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.limits import Limits
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Restarts:
     """The pauses before restarts of a worker or session: each is twice as long as the last one.
 
@@ -74,7 +74,7 @@ class TooManySessionsError(Exception):
     """The client has its share of sessions, and none that can be closed; the text says which."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HttpSession:
     """A legacy session with its channel and its principal.
 
@@ -124,7 +124,7 @@ class HttpSession:
         self._registry.forget(self)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Sessions:
     """The registry of the legacy sessions of a served application."""
 
@@ -293,7 +293,7 @@ def _close_websocket(channel: WebSocketChannel, session: RunningSession) -> None
     session.shut("closed")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Runtime:
     """The task that holds the lifespan and all sessions of a served application.
 

@@ -136,7 +136,7 @@ def resolved_return(function: types.FunctionType) -> Any:
 
 def _resolved(function: types.FunctionType, annotation: Any, where: str) -> Any:
     """Resolve one annotation by itself, so that an error can name the parameter."""
-    if annotation.__class__ is type:
+    if type(annotation) is type:
         return annotation
     holder = types.SimpleNamespace(__annotations__={"hint": annotation})
     try:

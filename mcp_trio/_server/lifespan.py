@@ -96,7 +96,7 @@ def without_group(error: BaseException) -> BaseException:
     return without_group(group.exceptions[0])
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LifespanRecording(Recording):
     """The sequencer of a lifespan in a recording.
 
@@ -157,7 +157,7 @@ _SESSIONS: Final = Effect(
 )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LifespanRun:
     """A run of a server's lifespan in the lane `lifespan`, recorded or replayed.
 

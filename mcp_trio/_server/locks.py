@@ -31,7 +31,7 @@ class NoResult:
 NO_RESULT: Final = NoResult()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Lock:
     """A lock, and the number of its users: holders and tasks or threads that wait for it."""
 
@@ -39,7 +39,7 @@ class _Lock:
     users: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Locks:
     """The locks of a server by name; each exists only while it has users.
 
@@ -103,7 +103,7 @@ async def _acquire_again(limiter: trio.CapacityLimiter, holder: object) -> None:
         await limiter.acquire_on_behalf_of(holder)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TaskLock:
     """The async context manager `ctx.lock(name)`, for the task that enters it."""
 
@@ -118,7 +118,7 @@ class TaskLock:
         self._locks.release(self.name, trio.lowlevel.current_task())
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ThreadLock:
     """The context manager `ctx.lock(name)` of a handler in a thread.
 

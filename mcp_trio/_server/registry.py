@@ -79,7 +79,7 @@ class CacheHints:
 # are removed when a page is encoded.
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Registered:
     """A handler and its name.
 
@@ -103,7 +103,7 @@ def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) 
     check_keys(meta or ())
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RegisteredEntry(Registered):
     """A handler with an entry in a list; `Server.tool` documents the attributes."""
 
@@ -135,7 +135,9 @@ class RegisteredEntry(Registered):
         }
 
 
-@attrs.frozen(kw_only=True, eq=False, slots=False)  # slots would exclude cached_property
+@attrs.frozen(
+    kw_only=True, eq=False, slots=False, repr=False
+)  # slots would exclude cached_property
 class RegisteredTool(RegisteredEntry):
     """A function that the model may call."""
 
@@ -168,7 +170,7 @@ class RegisteredTool(RegisteredEntry):
         )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RegisteredPrompt(RegisteredEntry):
     """A function that makes messages from arguments."""
 
@@ -191,7 +193,7 @@ class RegisteredPrompt(RegisteredEntry):
         return types.Prompt(**self.common_members(), arguments=arguments or None)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RegisteredResource(RegisteredEntry):
     """A function that reads the resource at one URI, or at all URIs that a template matches."""
 
@@ -244,7 +246,7 @@ _RESERVED: Final = frozenset(
 )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RegisteredMethod(Registered):
     """The user's handler of a method.
 
@@ -376,7 +378,7 @@ _DIGEST_CHARS: Final = 8
 _LINES_MAX: Final = 1000
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Registry:
     """Everything that is registered at a server, by name or URI.
 

@@ -183,7 +183,7 @@ class Audio(_Media):
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class JsonWriter:
     """An encoder that writes fields as declared, dicts in their order, and sets sorted.
 

@@ -301,7 +301,7 @@ class _Used(NamedTuple):
 _ALL_CLIENTS_FACTOR: Final = 4
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MemoryStore:
     """A `StateStore` in the memory of this process, for a server with one instance.
 

@@ -68,7 +68,7 @@ T = TypeVar("T")
 _NOT_DECLARED: Final = ServerCapabilities()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HandlerHttpClient:
     """The HTTP client behind `ctx.http`, whose requests are effects.
 
@@ -100,7 +100,7 @@ class HandlerHttpClient:
 # Counting the sessions that are open at the same time ---------------------------------------------
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Counts:
     opened: int = 0
     closed: int = 0
@@ -110,7 +110,7 @@ class _Counts:
 _OWN_FILE: Final = _Counts(opened=1)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SessionCounter:
     """A counter of the sessions of one server, by the file in which each is recorded.
 
@@ -140,7 +140,7 @@ class SessionCounter:
         return self._all.closed - (0 if same_file is None else same_file.closed)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CountedSession:
     """An open session, which knows how many others were open while it was."""
 
@@ -166,7 +166,7 @@ class CountedSession:
                 self._forget_file()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CountingRecording(Recording):
     """A recording that ends with the number of other sessions, if there were any."""
 
@@ -300,7 +300,7 @@ class SessionSource(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ServerSessions:
     """The sessions of one `Server`: opens them, and holds the state that they share.
 
@@ -542,7 +542,7 @@ def _watch(session: Session, record: RecordTarget) -> UntrackedCallWatch:
 SessionT = TypeVar("SessionT", bound=RunningSession)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class OtherSessionSource(ABC, Generic[SessionT]):
     """The base class of session sources other than a `Server`: bridges and mocks.
 
@@ -613,7 +613,7 @@ _CHECKS_PER_TIMEOUT: Final = 8
 _CHECK_SECONDS_MAX: Final = 10.0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PendingHandshake:
     """A connection whose client may not have sent its first request yet.
 
@@ -649,7 +649,7 @@ class PendingHandshake:
             self._session.shut("lost")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HandshakeTimeouts:
     """The connections that are closed unless their client soon sends its first request."""
 

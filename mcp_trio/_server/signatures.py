@@ -168,7 +168,7 @@ class ArgumentsError(MCPError):
 
 
 def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
-    if hint.__class__ is type:
+    if type(hint) is type:
         return issubclass(hint, kinds)
     origin = typing.get_origin(hint)
     if origin is Annotated:
@@ -222,7 +222,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 # Without slots, because attrs makes cached properties slower in classes with slots.
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class Signature:
     """The parameters of a handler, and the decoder of its arguments.
 
@@ -419,7 +419,7 @@ class Signature:
 # Signatures of handlers whose first parameter receives the raw value --------------------------
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class RawSignature(Signature):
     """The signature of a handler whose first parameter receives all params as one value.
 
@@ -460,7 +460,7 @@ class RawSignature(Signature):
         return keywords
 
 
-@attrs.define(kw_only=True, eq=False, slots=False)
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class GivenSchema(RawSignature):
     """The signature of a tool that was registered with a JSON Schema; its arguments are one dict.
 

@@ -108,7 +108,7 @@ async def _run(
     return watch.received
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _SignalWatch:
     """A signal handler that closes the session.
 

@@ -68,7 +68,7 @@ def list_changed(kind: str) -> Change:
     return f"notifications/{kind}/list_changed", None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ChangeListener(ABC):
     """A sender of change notifications to one client.
 
@@ -194,7 +194,7 @@ class ChangeListener(ABC):
         return choice if recorded == END else recorded
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Announcer(ChangeListener):
     """The change notifications of a legacy session.
 
@@ -271,7 +271,7 @@ class Announcer(ChangeListener):
         return self.session.connection.notification(method, params)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ChangeNotifier:
     """The listeners for a server's changes, perhaps in several Trio runs."""
 
@@ -375,7 +375,7 @@ class Subscription(ChangeListener):
         return connection.notification(method, params, request=self.handling.request)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Subscriptions:
     """The open subscriptions of one session, in which each client has a share."""
 

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thread", default=None)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
 
@@ -261,7 +261,7 @@ THREAD_ENDED_MARK: Final = "thread ended"
 """The mark of a lane whose handler's thread has ended, before the request was cancelled."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _RecordedThread(Generic[Result]):
     """The thread of a handler in a lane, or of a notification's handler in a replay.
 

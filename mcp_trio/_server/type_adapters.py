@@ -146,7 +146,7 @@ class ByOne:
         return inner[0]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Made(ByOne):
     """A reading that decodes an inner type, and passes the value to `make`, which may raise."""
 
@@ -205,7 +205,7 @@ def name_of(hint: Any) -> str:
     return re.sub(r"(?:[\w<>]+\.)+", "", str(hint))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Built(ByOne):
     """A reading of a class with fields that msgspec does not support.
 
@@ -469,7 +469,7 @@ def input_of(converter: "Converter", hint: Any) -> Any:
         return Any
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ConverterReading(ByOne):
     """A reading that decodes the type that a converter's hook takes, and calls the converter."""
 
@@ -765,7 +765,7 @@ def plain_schema(hint: Any) -> dict[str, Any] | None:
     if not is_plain(hint):
         return None
     # `int | None` and `None | int` are equal, but their schemas are not.
-    key = hint if hint.__class__ is type else repr(hint)
+    key = hint if type(hint) is type else repr(hint)
     found = _plain_schemas.get(key)
     if found is None:
         found = _plain_schemas[key] = json_schema(hint)
@@ -774,7 +774,7 @@ def plain_schema(hint: Any) -> dict[str, Any] | None:
 
 def is_plain(hint: Any) -> bool:
     """Return whether a type consists of types of JSON itself, including null."""
-    if hint.__class__ is type:
+    if type(hint) is type:
         return hint in _JSON_TYPES
     members = typing.get_args(hint)
     if not members:
@@ -917,7 +917,7 @@ def _resolved(schema: Any, replaced: dict[str, Any]) -> Any:
 _REJECTS_UNIONS: Final = "Type unions"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class TypeReader:
     """A function from annotations to types that msgspec can decode.
 

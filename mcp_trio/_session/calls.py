@@ -59,7 +59,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     on_progress: ProgressCallback | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Call:
     """An outgoing request and its waiting caller; it ends with an answer or a loss, never both.
 
@@ -162,7 +162,7 @@ def _plain(raw: Any) -> Any:
 PROGRESS_BODY: Final = b'"progress"'
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Requests:
     """The open outgoing requests of a session.
 

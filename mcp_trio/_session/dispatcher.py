@@ -59,7 +59,7 @@ _IGNORED_LEVELS: Final = {
 }
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Dispatcher:
     """The owner of one session's `Connection` and of the peer's open requests."""
 

@@ -370,7 +370,7 @@ def _takes_patch(caller: EffectCaller, memory: Memory | None, lane: Lane | None,
 # Effects of resumable handlers ------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _StepCodec(Generic[Result]):
     """A codec that keeps the body of the result, or starts with the body of an earlier round."""
 

@@ -266,7 +266,7 @@ class Stage(enum.Enum):
     OVER = enum.auto()  # The last answer has been sent.
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _OpenQuestion:
     """One question of a suspended handler.
 
@@ -293,7 +293,7 @@ class _OpenQuestion:
         return self.result
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Rounds:
     """The rounds of one handler that asks a stateless client, from its first question on.
 
@@ -629,7 +629,7 @@ def is_retry(request: IncomingRequest) -> bool:
     return state is not None and state.startswith(SUSPENDED_PREFIX)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SuspendedHandlers:
     """The handlers of a session that have asked, limited in number, bytes and time.
 

@@ -68,7 +68,7 @@ class FinishedOperation(msgspec.Struct, frozen=True, array_like=True):
     body: msgspec.Raw = NOTHING
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Memory:
     """The finished operations of one handler, in all its rounds.
 
@@ -436,7 +436,7 @@ UNRECORDED: Final = Unrecorded()
 """The sequencer of all sessions that are not recorded."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Recording(_Live):
     """A sequencer that writes a record for each event.
 

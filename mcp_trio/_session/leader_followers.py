@@ -150,7 +150,7 @@ def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
         return None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Leader:
     """A coroutine that reads messages and leads handlers, in whichever task.
 
@@ -209,7 +209,7 @@ class Leader:
         return trap
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Poller:
     """The leaders of idle connections, by file descriptor, and those that have something to read.
 
@@ -318,7 +318,7 @@ class Poller:
 Work: TypeAlias = Job | Leader | Poller
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TaskPool:
     """Tasks of one nursery that run handlers, leaders and the poller, one after the other.
 
@@ -426,7 +426,7 @@ class TaskPool:
             trio.lowlevel.reschedule(task, outcome.Value(None))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _PoolTask:
     """One task of a pool. Only `work` refers to what it runs: an idle task keeps no session."""
 

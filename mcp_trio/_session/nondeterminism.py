@@ -328,7 +328,7 @@ _OTHER_TARGETS: Final = "…"
 _WATCH: Final[ContextVar["UntrackedCallWatch | None"]] = ContextVar("mcp_trio_watch", default=None)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class UntrackedCallWatch:
     """A context manager that reports the untracked calls of tasks that begin inside it.
 
@@ -526,7 +526,7 @@ def _checked(name: str, rule: _Rule, original: Callable[..., Any]) -> Callable[.
     return call
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Installation:
     """The hook of this process, and the functions of `_FUNCTIONS` that are not replaced yet."""
 

@@ -31,7 +31,7 @@ NOTIFIED: Final = "notified"
 _Queue: TypeAlias = deque[tuple[NotificationReceived, Lane | None]]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Deliveries:
     """A bounded queue of notifications, and the task that delivers them.
 

@@ -37,7 +37,7 @@ _MESSAGE_OVERHEAD_BYTES = 128
 _CHECKS_PER_STALL = 10
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SendQueue:
     """The outbound queue of one session.
 

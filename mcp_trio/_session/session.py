@@ -69,7 +69,7 @@ _LOSS_TEXTS: Final = {
 _LOSSES: Final = (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost, OSError)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Session:
     """A connection to one peer. Start it in a nursery: `await nursery.start(session.run)`.
 

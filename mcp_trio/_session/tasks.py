@@ -202,7 +202,7 @@ async def open_shielded_pool(on_cancelled: Callable[[], None]) -> AsyncGenerator
         outer.cancel_scope.cancel()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Tasks:
     """The tasks of a session; those started before `open` begin then.
 

@@ -490,7 +490,7 @@ def _short(value: object) -> str:
 _BATCHES_MAX: Final = 10_000
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FakeChannel:
     """A `Channel` without a connection, which a test controls.
 
@@ -568,7 +568,7 @@ class FakeChannel:
         self.writes.append(list(messages))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DirectFakeChannel(FakeChannel):
     """A `FakeChannel` with `send_nowait`.
 

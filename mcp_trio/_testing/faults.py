@@ -84,7 +84,7 @@ class Fault(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FaultSource:
     """The source of the faults in one direction of a channel, in the order of its messages.
 
@@ -154,7 +154,7 @@ class _Arrived:
     due: float = 0.0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FaultyChannel:
     """A channel that passes messages to and from `inner`, and injects faults in both directions.
 

@@ -202,7 +202,7 @@ def simulate(
     )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Simulation:
     """The sessions of a simulation that have ended so far."""
 

@@ -66,7 +66,7 @@ def handshake_request(request: HttpRequest) -> HttpRequest:
     return attrs.evolve(request, scheme=scheme, headers={**request.headers, **_CHECKED})
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class AsgiUpgrade:
     """The `Upgrade` of one `websocket` scope.
 
@@ -119,7 +119,7 @@ class AsgiUpgrade:
             raise trio.BrokenResourceError("the client has disconnected") from error
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AsgiSocket:
     """A `MessageSocket` over ASGI: the tasks `read` and `write` do all calls of the server.
 
@@ -317,7 +317,7 @@ async def _nothing() -> None:
     await trio.lowlevel.checkpoint()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AsgiHost:
     """An ASGI application that passes each request to an HTTP application, as an `Exchange`.
 
@@ -457,7 +457,7 @@ _PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
 _FIELD_BYTES: Final = len(": \r\n")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AsgiExchange:
     """The `Exchange` of one `http` scope.
 

@@ -113,7 +113,7 @@ def text_with_cause(error: BaseException) -> str:
 _ITEM_BYTES: Final = 128
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ReceivedQueue:
     """A queue of received messages that is bounded by bytes: many producers, one consumer.
 

@@ -85,7 +85,7 @@ class LightEvent(Wakeup, eq=False):
             await super().wait()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TimerQueue:
     """Wakes tasks that have waited for `seconds`; one timer for many waits of the same length.
 
@@ -124,7 +124,7 @@ class TimerQueue:
             wakeup.wake()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FairSemaphore:
     """A semaphore whose clients take turns, each with a share of the places.
 

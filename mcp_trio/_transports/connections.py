@@ -48,7 +48,7 @@ def backoff_seconds(failures: int, first_seconds: float, seconds_max: float) -> 
     return min(first_seconds * 2.0 ** min(failures, 16), seconds_max)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ReportedState:
     """The state of a connection, of which each change is reported to `on_state`.
 

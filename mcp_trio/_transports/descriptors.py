@@ -32,7 +32,7 @@ _CLOSED: Final = -1
 _write: Final = os.write
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Descriptor:
     """A `ByteSource` or `ByteSink` over a descriptor whose description is not shared."""
 
@@ -112,7 +112,7 @@ class Descriptor:
         os.close(self.fd)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class FileDescriptor(Descriptor):
     """A regular file, which is always ready, and which epoll does not accept."""
 
@@ -121,7 +121,7 @@ class FileDescriptor(Descriptor):
         await trio.lowlevel.checkpoint()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class SocketDescriptor(Descriptor):
     """A socket whose description may be shared with other processes."""
 
@@ -144,7 +144,7 @@ class SocketDescriptor(Descriptor):
         self._socket.close()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class PolledDescriptor(Descriptor):
     """A shared description that has to be asked by poll(2) before each call."""
 

@@ -96,7 +96,7 @@ _NO_PARAMS: Final = _Params()
 _decode_params: Final = msgspec.json.Decoder(_Params).decode
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class OutgoingMessage:
     """A message to send, with the members that decide how it is sent.
 
@@ -189,7 +189,7 @@ class _Page(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     result: dict[str, Raw]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ToolHeaders:
     """The arguments of a server's tools that a client repeats in headers.
 
@@ -254,7 +254,7 @@ _EXPECTED: Final = (
 )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _PendingRequest:
     """A request that was sent, until its response arrives.
 

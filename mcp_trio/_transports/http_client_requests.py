@@ -81,7 +81,7 @@ OnProgress: TypeAlias = Callable[[int], object]
 """Called with the number of body bytes that were sent since the last call."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _RequestBody(httpx2.AsyncByteStream):
     """A request body that is sent in chunks, so that its progress is seen.
 
@@ -97,7 +97,7 @@ class _RequestBody(httpx2.AsyncByteStream):
         return _Chunks(memoryview(self.data), self.chunk_bytes, self.on_progress)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Chunks(AsyncIterator[bytes]):
     remaining: memoryview
     chunk_bytes: int
@@ -427,7 +427,7 @@ OnMessage: TypeAlias = Callable[[bytes | Oversized], Awaitable[None]]
 _PAUSE_SECONDS_MIN: Final = 0.05
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class EventStream:
     """An event stream of Streamable HTTP, which several connections in a row may carry.
 
@@ -559,7 +559,7 @@ class EventStream:
         return max(min(pause, left_seconds), asked_seconds or 0.0)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class HttpSseStream:
     """The only event stream of a server with the transport of 2024-11-05, HTTP+SSE.
 

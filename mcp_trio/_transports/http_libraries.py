@@ -66,7 +66,7 @@ def _converted_error(error: Exception, library: Library) -> Any:
 # Requests and responses ---------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _ConvertedPieces(AsyncIterator[bytes]):
     """The pieces of a body, with the errors of `library`.
 

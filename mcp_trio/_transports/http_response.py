@@ -32,7 +32,7 @@ class TooManyBodiesError(Exception):
     """The unfinished bodies of a client, or of all clients, are too long; the rest is not read."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class UnfinishedBody:
     """The received bytes of a request body that is not complete.
 

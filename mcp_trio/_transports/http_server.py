@@ -275,14 +275,14 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 _BUSY: Final = math.inf
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CoarseClock:
     """The time of the last check for idle connections, which is cheaper to read than the clock."""
 
     last_check: float = attrs.field(factory=trio.current_time)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class NativeConnection:
     """One connection of the native listener: reads requests, and answers each of them.
 
@@ -488,7 +488,7 @@ async def serve_native(
             )
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class NativeHost:
     """The open connections of one application, in which each client address has a share."""
 

@@ -47,7 +47,7 @@ Take: TypeAlias = Callable[[Sequence[Received]], None]
 """The session's synchronous receiver; an empty sequence means that the channel has ended."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RequestInbox:
     """The receiving side of an HTTP server's channel, filled by the exchanges of its clients.
 
@@ -109,7 +109,7 @@ class RequestInbox:
         return taken
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RoutedChannel(ABC):
     """A channel that receives from many HTTP requests, and sends each message to one stream.
 
@@ -179,7 +179,7 @@ class TooManyStreamsError(Exception):
     """The session has `limits.http.streams_max` unanswered requests already."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SessionChannel(RoutedChannel):
     """The channel of one legacy session.
 
@@ -372,7 +372,7 @@ class SessionChannel(RoutedChannel):
         return {self.unasked, *self._of_request.values()}
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StatelessRequest:
     """One unanswered stateless request.
 
@@ -389,7 +389,7 @@ class StatelessRequest:
     stream: ResponseStream
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StatelessChannel(RoutedChannel):
     """The channel of all stateless requests to one server."""
 

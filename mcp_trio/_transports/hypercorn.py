@@ -76,7 +76,7 @@ async def serve_hypercorn(
         host.log.close()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Host:
     """An application whose calls can be cancelled, and the sockets on which hypercorn serves it."""
 

@@ -57,7 +57,7 @@ class ByteSink(Protocol):
         ...
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class LineChannel:
     """A channel over a `ByteSource` and a `ByteSink`, both of which it owns.
 
@@ -228,7 +228,7 @@ def memory_pair(
     return first, second
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class MemoryPipe:
     """One direction of a memory pair: a bounded buffer, and the tasks that wait for a change."""
 
@@ -248,7 +248,7 @@ class MemoryPipe:
         self._waiting.unpark_all()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ReadEnd:
     """The reader's end of a `MemoryPipe`: a `ByteSource`."""
 
@@ -279,7 +279,7 @@ class ReadEnd:
         self.pipe.changed()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class WriteEnd:
     """The writer's end of a `MemoryPipe`: a `ByteSink`."""
 

@@ -23,7 +23,7 @@ Error: TypeAlias = BaseException | tuple[type[BaseException], BaseException, Tra
 """An exception, or one with another traceback than its own, as `sys.exc_info` gives it."""
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Kind:
     """The state of one kind of line: when the next one may be logged, and the last one left out."""
 
@@ -33,7 +33,7 @@ class _Kind:
     left_out: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PeerLog:
     """A log of one peer's faults: at most one line a second for each kind, with a count.
 

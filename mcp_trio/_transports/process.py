@@ -93,7 +93,7 @@ Command: TypeAlias = Sequence[str | os.PathLike[str]]
 Pipe: TypeAlias = tuple[int, int]
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ChildProcess:
     """A subprocess and its stderr; made by `start_child`.
 
@@ -283,7 +283,7 @@ INHERITED_VARIABLES: Final = frozenset(
 _INHERITED_PREFIX: Final = "LC_"
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ProcessChannel:
     """The channel to a server subprocess; made by `open_process_channel`.
 

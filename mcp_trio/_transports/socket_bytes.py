@@ -46,7 +46,7 @@ def client_of(stream: trio.abc.Stream) -> str | None:
     return address
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class SocketEnds(SocketDescriptor):
     """The byte source and sink of a connected socket, which this object owns.
 
@@ -82,7 +82,7 @@ class SocketEnds(SocketDescriptor):
         super().close()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Wire:
     """One connection's read buffer and its bounded writes, below any protocol.
 
@@ -223,7 +223,7 @@ class Wire:
         self.ends.close()
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class WireStream(trio.abc.HalfCloseableStream):
     """A Trio stream over a `Wire`; in addition, it can write without waiting."""
 
@@ -269,7 +269,7 @@ class WireStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class TlsWire(Wire):
     """A `Wire` over TLS, by Trio's `SSLStream`, which begins with `shake_hands`.
 

@@ -55,7 +55,7 @@ class PeerCredentials(msgspec.Struct, frozen=True, kw_only=True):
     gid: int | None = None
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class SocketChannel(LineChannel):
     """A line channel over a connected socket.
 
@@ -287,7 +287,7 @@ def _remove_stale(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "another server listens at this socket", path)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class SocketHost:
     """The connections of one listener; an error of one does not affect the others.
 

@@ -81,7 +81,7 @@ async def _turn(client: str | None) -> None:
     turns.release(client)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class WatchedStream(trio.abc.Stream):
     """The stream that trio-websocket uses: it observes both directions of a connection.
 
@@ -277,7 +277,7 @@ class HandshakeFailed(Exception):  # noqa: N818  it reports the peer's behaviour
 # Substitutes for parts of trio-websocket
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Messages:
     """The queue of received messages, in place of trio-websocket's."""
 
@@ -322,7 +322,7 @@ class _Messages:
         self.inbox.end()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Reader:
     """The nursery that trio-websocket starts its reader task in; it keeps the task's error."""
 
@@ -406,7 +406,7 @@ def masking() -> Callable[[str], bytes]:
 # The open WebSocket
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TrioSocket:
     """A `MessageSocket` over trio-websocket, made by `client_socket` and `server_socket`."""
 

@@ -282,7 +282,7 @@ class WebSocketChannel:
         await trio.lowlevel.checkpoint()
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class _WebSocketTask:
     """The system task that owns one WebSocket: it opens, pings and closes it."""
 

@@ -101,7 +101,7 @@ class _Origin(msgspec.Struct, frozen=True):
     client: str | None
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class WebSocketHost:
     """The open connections of one WebSocket endpoint; an error ends one connection only.
 

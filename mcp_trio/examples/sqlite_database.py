@@ -56,7 +56,7 @@ class Rows:
     changed_rows: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Database:
     """A database connection that runs one statement at a time."""
 
