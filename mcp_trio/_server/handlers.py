@@ -85,7 +85,6 @@ class ServedSession:
     http: "HandlerHttpClient"
     rounds: SealedRounds
     log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
-    _session: Session = attrs.field(init=False)
     # These are created on first use, to save the memory of idle sessions.
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
@@ -113,7 +112,6 @@ class ServedSession:
 
     def on_session_open(self, session: Session) -> None:
         """Start announcing changes to the client; called when the session opens."""
-        self._session = session
         self.announcer.join(session)
 
     def on_session_restart(self) -> None:
@@ -216,7 +214,7 @@ class ServedSession:
             lane = LANE.get()
             bridge = ThreadBridge(
                 own.name,
-                self._session.sequencer,
+                self.announcer.session.sequencer,
                 innermost=None if lane is None else lane.child(has_own_pace=True),
             )
             await run_in_thread(
@@ -346,7 +344,7 @@ class ServedSession:
     async def listen(self, handling: Handling, params: types.ListenParams) -> types.ListenResult:
         """Answer `subscriptions/listen`, when the session closes."""
         if self._subscriptions is None:
-            self._subscriptions = Subscriptions(self.registry.limits, self._session)
+            self._subscriptions = Subscriptions(self.registry.limits)
         client = handling.request.client
         self._subscriptions.check_room(client, params.notifications)
         capabilities = handling.session.connection.current_capabilities()

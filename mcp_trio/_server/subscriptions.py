@@ -18,6 +18,7 @@ replay diverges at its notification.
 https://modelcontextprotocol.io/specification/draft/basic/utilities/subscriptions
 """
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -79,13 +80,20 @@ class ChangeListener(ABC):
     """
 
     notifier: "ChangeNotifier"
-    session: "Session" = attrs.field(init=False)
+    _session: "weakref.ref[Session]" = attrs.field(init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _token: trio.lowlevel.TrioToken = attrs.field(init=False)
     # How often each change has happened, and the changes to be sent, the oldest first.
     _counts: dict[Change, int] = attrs.field(factory=dict[Change, int], init=False)
     _pending: dict[Change, None] = attrs.field(factory=dict[Change, None], init=False)
     _wakeup: Wakeup = attrs.field(factory=Wakeup, init=False)
+
+    @property
+    def session(self) -> "Session":
+        """The session, which outlives its listeners. They refer to it weakly: it refers to them."""
+        session = self._session()
+        assert session is not None
+        return session
 
     @property
     def request_id(self) -> RequestId | None:
@@ -111,7 +119,7 @@ class ChangeListener(ABC):
 
     def join(self, session: "Session") -> None:
         """Begin to listen for changes."""
-        self.session = session
+        self._session = weakref.ref(session)
         self._token = trio.lowlevel.current_trio_token()
         self.notifier.add(self)
 
@@ -380,7 +388,6 @@ class Subscriptions:
     """The open subscriptions of one session, in which each client has a share."""
 
     limits: Limits
-    session: "Session"
     _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
     _places: Shares = attrs.field(init=False)
     _resources: Shares = attrs.field(init=False)
@@ -390,8 +397,8 @@ class Subscriptions:
         self._places = request_shares("listens_max", self.limits)
         self._resources = request_shares("subscriptions_max", self.limits)
 
-    async def _end_with_session(self) -> None:
-        await self.session.closing.wait()
+    async def _end_with(self, session: "Session") -> None:
+        await session.closing.wait()
         for subscription in tuple(self._open):
             subscription.end()
 
@@ -419,7 +426,8 @@ class Subscriptions:
         self._resources.take(client, resources)
         if not self._has_ender:
             self._has_ender = True
-            self.session.start_actor(self._end_with_session)
+            session = subscription.handling.session
+            session.start_actor(partial(self._end_with, session))
         try:
             return await subscription.run()
         finally:

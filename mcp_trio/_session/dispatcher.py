@@ -115,6 +115,14 @@ class Dispatcher:
             inner = connection.receive_batched(message, event.size_bytes)
             self._actions[type(inner)](self, inner, message_name(int(number), position))
 
+    def leave(self) -> None:
+        """End the reference to the ended session, which refers to this, unless handlers still run.
+
+        So the memory of a session is free at once, and not when reference cycles are collected.
+        """
+        if self.is_at_rest:
+            del self.session
+
     @property
     def has_stateless_client(self) -> bool:
         """Return whether a stateless client has sent a request."""

@@ -262,7 +262,7 @@ class Handling(msgspec.Struct, eq=False):
         `make` depends on state that other tasks change. It is therefore called in the lane's turn,
         and its call is recorded even if nothing is sent.
         """
-        lane, send_queue = self.current_lane(), self.session.send_queue
+        lane, send_queue = lane_of_caller(self), self.session.send_queue
         self._notifications += 1
         is_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
         if is_due:

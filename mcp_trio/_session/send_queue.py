@@ -37,6 +37,10 @@ _MESSAGE_OVERHEAD_BYTES = 128
 _CHECKS_PER_STALL = 10
 
 
+def _ignore(_error: Exception) -> None:
+    """The function in place of `on_loss` after the loss."""
+
+
 @attrs.define(eq=False, repr=False)
 class SendQueue:
     """The outbound queue of one session.
@@ -110,7 +114,7 @@ class SendQueue:
             return
         if self._is_direct:
             self.flush()
-        else:
+        elif not self._has_writer:
             self._wake_writer()
 
     def post_now(
@@ -148,21 +152,26 @@ class SendQueue:
         once, and posted messages are dropped. If this is cancelled, the cancellation is recorded as
         the lane's outcome.
         """
+        if lane is None:
+            await self._room(checkpoint=checkpoint)
+            return
         try:
-            if lane is not None and self.sequencer.replays:
+            if self.sequencer.replays:
                 await self.sequencer.turn(lane)
-                return
-            with operation(lane):
-                if checkpoint:
-                    await trio.lowlevel.checkpoint()
-                else:
-                    await trio.lowlevel.checkpoint_if_cancelled()
-                while self._bytes >= self.limits.messages.send_queue_bytes_max:
-                    await self._written.wait()
+            else:
+                with operation(lane):
+                    await self._room(checkpoint=checkpoint)
         except trio.Cancelled:
-            if lane is not None:
-                self.sequencer.resumed(lane, "cxl")
+            self.sequencer.resumed(lane, "cxl")
             raise
+
+    async def _room(self, *, checkpoint: bool) -> None:
+        if checkpoint:
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        while self._bytes >= self.limits.messages.send_queue_bytes_max:
+            await self._written.wait()
 
     async def room_for_responses(self) -> None:
         """Wait until answers no longer fill the queue, or the channel is lost."""
@@ -284,12 +293,14 @@ class SendQueue:
 
     def _lose(self, error: Exception) -> None:
         if not self._is_lost:
+            report = self.on_loss
             self.lose()
-            self.on_loss(error)
+            report(error)
 
     def lose(self) -> None:
         """Drop the queue after a loss, and wake the tasks that wait for room."""
         self._is_lost = True
+        self.on_loss = _ignore  # It refers to the session, which refers to this queue.
         self.dropped |= {message for message, is_answer in self._queue if not is_answer}
         self._queue.clear()
         self._bytes = self._answer_bytes = 0

@@ -281,6 +281,7 @@ class Session:
             await self.sequencer.turn_to_end()
             self.sequencer.close(dict(self.connection.counts))
         finally:
+            self._dispatcher.leave()
             self.ended.set()
 
     # Receiving.

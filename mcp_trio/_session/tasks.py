@@ -202,6 +202,10 @@ async def open_shielded_pool(on_cancelled: Callable[[], None]) -> AsyncGenerator
         outer.cancel_scope.cancel()
 
 
+def _ignore(_error: Exception) -> None:
+    """The function in place of `on_error` after the end."""
+
+
 @attrs.define(eq=False, repr=False)
 class Tasks:
     """The tasks of a session; those started before `open` begin then.
@@ -296,3 +300,4 @@ class Tasks:
         with trio.CancelScope(shield=True):
             while self._actors:
                 await self._actor_ended.wait()
+        self.on_error = _ignore  # It refers to the session, which refers to these tasks.

@@ -91,6 +91,7 @@ class RequestInbox:
         """Drop all later messages, and report the end of input to the session."""
         self._is_closed = True
         self.end()
+        self._take = None
 
     async def receive(self) -> Sequence[Received]:
         """Return the messages that are kept, at least one; an empty sequence at the end of input.

@@ -1,0 +1,69 @@
+"""Compare versions of Python: `python tools/bench/python_versions.py PYTHON [PYTHON …]`.
+
+Each argument is an interpreter in whose environment mcp_trio is installed. The servers of a round
+are alive at the same time and take turns; the figures are the server's CPU time over stdio (Linux
+only), and its memory after the calls.
+"""
+
+import argparse
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from load import NEWEST_LEGACY, ServerUnderLoad, rotated
+from measuring import IN_FLIGHT, Measurements, medians_of, print_figures
+from servers import HERE
+
+ROUNDS: Final = 3
+TURNS: Final = 4
+SECONDS: Final = 0.5
+
+_NAME: Final = (
+    "import platform, sysconfig; print(platform.python_version() +"
+    " (' free-threaded' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''), end='')"
+)
+_ENVIRONMENT: Final = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
+
+
+def measured(server: ServerUnderLoad) -> Iterator[tuple[str, float]]:
+    """Yield the cost of the calls in one turn."""
+    for in_flight in IN_FLIGHT:
+        cost = server.add(in_flight=in_flight, seconds=SECONDS)
+        yield f"add, {in_flight} in flight: CPU, µs", cost.cpu_ms_per_1000
+
+
+def measure_round(commands: Mapping[str, Sequence[str]], round_: int) -> Measurements:
+    """Yield the figures of all interpreters; their order changes in each turn and round."""
+    with ExitStack() as stack:
+        servers: dict[str, ServerUnderLoad] = {}
+        for name in rotated(list(commands), round_):
+            server = ServerUnderLoad(commands[name], _ENVIRONMENT, NEWEST_LEGACY)
+            servers[name] = stack.enter_context(server)
+            yield name, "start to first answer: CPU, ms", server.initialize().cpu_seconds * 1000
+        for turn in range(TURNS):
+            for name in rotated(list(servers), turn):
+                for row, value in measured(servers[name]):
+                    yield name, row, value
+        for name, server in servers.items():
+            yield name, "RSS after the run, MiB", server.rss_mib()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="an interpreter")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    commands: dict[str, Sequence[str]] = {}
+    for python in options.pythons:
+        name = subprocess.run([python, "-c", _NAME], capture_output=True, text=True, check=True)
+        commands[name.stdout] = [python, str(HERE / "server_mcp_trio.py")]
+    results = medians_of(options.rounds, lambda round_: measure_round(commands, round_))
+    print_figures("versions of Python: medians of the rounds", results)
+
+
+if __name__ == "__main__":
+    main()
