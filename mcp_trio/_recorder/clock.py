@@ -24,7 +24,7 @@ def seconds_of(ns: int) -> float:
 class TickClock(trio.abc.Clock, trio.abc.Instrument):
     """A clock for `trio.run(main, clock=TickClock())`, with which sessions replay exactly.
 
-    `server.run` and the command use it when they record. Under another clock sessions can be
+    `server.run` and the command use it, recorded or not. Under another clock sessions can be
     recorded as well; a replay may then take a deadline for expired a step earlier or later than it
     was.
 
@@ -49,11 +49,6 @@ class TickClock(trio.abc.Clock, trio.abc.Instrument):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Return how many seconds are left until a deadline, in real time."""
         return deadline - _perf_counter_ns() / NS_PER_SECOND
-
-
-def clock_for(record: object) -> TickClock | None:
-    """Return the clock for the `trio.run` of a server with this `record=`; None for Trio's own."""
-    return None if record is None else TickClock()
 
 
 # Calls from here must not be journaled as those of a handler.

@@ -37,7 +37,7 @@ import trio
 
 from mcp_trio._protocol.security import host_check_for
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio._recorder.clock import clock_for
+from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
 from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
@@ -512,7 +512,7 @@ def run_until_signal(
         Exception: The error that `serve` raised, not in an exception group.
     """
     run = partial(_run, partial(serve, **options), on_serving, exit_seconds)
-    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=clock_for(options.get("record"))))
+    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=TickClock()))
 
 
 async def _run(
@@ -584,8 +584,7 @@ def _run_workers(
 
             serve = partial(_serve_on, sockets, server, address, options)
             run = partial(_run, serve, report_serving, server.limits.shutdown.exit_seconds)
-            clock = clock_for(options.get("record"))
-            trio.run(run, [signal.SIGTERM], wait, clock=clock)
+            trio.run(run, [signal.SIGTERM], wait, clock=TickClock())
 
         workers = Workers(
             number=number, work=work, serving=partial(on_serving, url), limits=server.limits

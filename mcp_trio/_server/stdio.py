@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from mcp_trio._recorder.clock import clock_for
+from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
 from mcp_trio._session.session import Session
@@ -79,7 +79,7 @@ def run_stdio(
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `server.serve` raised, not in an exception group.
     """
-    received = trio.run(_run, server, record, descriptors, clock=clock_for(record))
+    received = trio.run(_run, server, record, descriptors, clock=TickClock())
     if received is not None:
         raise SystemExit(SIGNAL_STATUS_BASE + received)
 
