@@ -339,10 +339,12 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         schema: The JSON Schema that is listed.
         validation_errors: A function that returns a short line for each validation error in the
             JSON text of a value; an empty list if the value is valid.
+        valid_class: A class of which each instance is valid, if there is one.
     """
 
     schema: dict[str, Any]
     validation_errors: Callable[[bytes], list[str]]
+    valid_class: type | None = None
 
     def is_wrapped_for(self, protocol_version: ProtocolVersion) -> bool:
         """Return whether a version demands an object, and values of the schema may be others."""
@@ -361,14 +363,15 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         properties = {"result": own}
         return {"type": "object", "properties": properties, "required": ["result"], **shared}
 
-    def structured(self, encoded: bytes, protocol_version: ProtocolVersion) -> msgspec.Raw:
-        """Return structured content, wrapped if the version demands an object.
+    def structured(
+        self, value: Any, encoded: bytes, protocol_version: ProtocolVersion
+    ) -> msgspec.Raw:
+        """Return a value as structured content, wrapped if the version demands an object.
 
         Raises:
             TypeError: The value does not match the schema.
         """
-        errors = self.validation_errors(encoded)
-        if errors:
+        if type(value) is not self.valid_class and (errors := self.validation_errors(encoded)):
             raise TypeError("it does not match the output schema: " + "; ".join(errors))
         is_wrapped = self.is_wrapped_for(protocol_version)
         return msgspec.Raw(b'{"result":%b}' % encoded if is_wrapped else encoded)
@@ -400,8 +403,9 @@ def tool_result(
     if output is None:
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)
-    structured = output.structured(encoded, protocol_version)
-    text = value if type(value) is str else encoded.decode()
+    structured = output.structured(value, encoded, protocol_version)
+    # The text of a string is its JSON, which need not be encoded once more.
+    text: Any = msgspec.Raw(encoded) if type(value) is str else encoded.decode()
     return CallToolResult(content=[TextContent(text=text)], structured_content=structured)
 
 
@@ -420,7 +424,7 @@ def _completed(
     encoded = writer.encode(result.structured_content)
     structured = msgspec.Raw(encoded)
     if output is not None and not result.is_error:
-        structured = output.structured(encoded, protocol_version)
+        structured = output.structured(result.structured_content, encoded, protocol_version)
     return msgspec.structs.replace(
         result,
         content=result.content or [TextContent(text=encoded.decode())],
@@ -512,8 +516,9 @@ def _typed(signature: "Signature", hint: Any) -> OutputSchema:
         return []
 
     if schema is None:
-        schema = _with_keywords_at_root(json_schema(readable))
-    return OutputSchema(schema, validation_errors)
+        return OutputSchema(_with_keywords_at_root(json_schema(readable)), validation_errors)
+    # A float may be NaN, which is sent as null.
+    return OutputSchema(schema, validation_errors, hint if hint in (str, int, bool) else None)
 
 
 def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchema:
