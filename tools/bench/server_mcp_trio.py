@@ -4,14 +4,13 @@ import gc
 import time
 from typing import Final
 
-import serve_sockets
 import trio
 from bench_options import count_function_calls, function_calls, options_parser
 
 from mcp_trio import Context, Server, effect
-from mcp_trio._session import nondeterminism
 from mcp_trio.limits import HttpLimits, Limits, RequestLimits
-from mcp_trio.recording import RecordOptions, Redaction, replay
+
+# Imports inside of functions are of what most servers do not load: they would count at the start.
 
 # The loads have more calls in flight, and more sessions, than one client should.
 LIMITS: Final = Limits(
@@ -59,12 +58,16 @@ def use_effect() -> None:
 def print_replay(recording: str) -> None:
     """Replay a recording; print its number of records, and the seconds of CPU time."""
     begin = time.process_time()
+    from mcp_trio.recording import replay
+
     records = replay(recording, server).records
     print(records, time.process_time() - begin)
 
 
 def watch_nothing() -> None:
     """Let a replay neither capture clocks and random numbers nor look for untracked calls."""
+    from mcp_trio._session import nondeterminism
+
     installation = vars(nondeterminism)["_Installation"]  # Users cannot do without it.
     installation.install = lambda _: None
 
@@ -88,7 +91,7 @@ async def holdings() -> str:
 def main() -> None:
     parser = options_parser()
     parser.add_argument("--host", choices=["native", "hypercorn"], default="native")
-    parser.add_argument("--transport", choices=serve_sockets.STARTS, help="over this socket")
+    parser.add_argument("--transport", help="over this socket, see serve_sockets.STARTS")
     parser.add_argument("--address", help="a port, or the path of a socket file")
     parser.add_argument("--record", metavar="PATH")
     parser.add_argument("--redact", action="store_true", help="by the default rules")
@@ -105,6 +108,8 @@ def main() -> None:
         use_effect()
     record = None
     if options.record:
+        from mcp_trio.recording import RecordOptions, Redaction
+
         record = RecordOptions(options.record, redaction=Redaction() if options.redact else None)
     if options.replay:
         if options.watch_nothing:
@@ -112,6 +117,8 @@ def main() -> None:
         print_replay(options.replay)
         return
     if options.transport:
+        import serve_sockets
+
         serve_sockets.run(server, options.transport, options.address)
     elif options.port:
         server.tool(holdings)
