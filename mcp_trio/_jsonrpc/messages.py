@@ -137,9 +137,7 @@ class _Envelope(msgspec.Struct, gc=False):
 
 
 def _request(envelope: _Envelope) -> Request:
-    if envelope.id is None:
-        raise msgspec.ValidationError("id is null")
-    return Request(envelope.id, envelope.method, _params(envelope))
+    return Request(_id(envelope), envelope.method, _params(envelope))
 
 
 def _notification(envelope: _Envelope) -> Notification:
@@ -149,13 +147,17 @@ def _notification(envelope: _Envelope) -> Notification:
 def _response(envelope: _Envelope) -> Response:
     if memoryview(envelope.result)[0] != _BRACE:
         raise msgspec.ValidationError("result is not an object")
-    if envelope.id is None:
-        raise msgspec.ValidationError("id is null")
-    return Response(envelope.id, envelope.result)
+    return Response(_id(envelope), envelope.result)
 
 
 def _error_response(envelope: _Envelope) -> ErrorResponse:
     return ErrorResponse(None if envelope.id is _ABSENT else envelope.id, envelope.error)
+
+
+def _id(envelope: _Envelope) -> int | str:
+    if envelope.id is None:
+        raise msgspec.ValidationError("id is null")
+    return envelope.id
 
 
 def _params(envelope: _Envelope) -> Raw | None:

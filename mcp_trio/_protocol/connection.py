@@ -474,7 +474,9 @@ class Connection:
     def _accept(
         self, message: Request, size_bytes: int, peer: Peer, metadata: Metadata | None
     ) -> Event:
-        """Check a request; add it to the open ones, or answer it. `metadata`: it is stateless.
+        """Check a request, and add it to the open ones or answer it.
+
+        `metadata` is that of a stateless request, and None for a request of the session.
 
         Raises:
             _Rejected: The request is not allowed.
@@ -492,8 +494,7 @@ class Connection:
         if trigger is SessionTrigger.INITIALIZE and (self.incoming or self.outgoing):
             text = (
                 "initialize is not allowed now: it would begin a new session, but requests of this"
-                f" one are unfinished ({len(self.incoming)} received,"
-                f" {len(self.outgoing)} sent)"
+                f" one are unfinished ({len(self.incoming)} received, {len(self.outgoing)} sent)"
             )
             raise _Rejected(INVALID_REQUEST, text, counted="out of order")
         if not self._move(self.their_role, trigger):

@@ -37,10 +37,6 @@ _MESSAGE_OVERHEAD_BYTES = 128
 _CHECKS_PER_STALL = 10
 
 
-def _ignore(_error: Exception) -> None:
-    """The function in place of `on_loss` after the loss."""
-
-
 @attrs.define(eq=False, repr=False)
 class SendQueue:
     """The outbound queue of one session.
@@ -55,7 +51,7 @@ class SendQueue:
     sequencer: Sequencer
     limits: Limits
     tasks: "Tasks"
-    on_loss: Callable[[Exception], None]
+    on_loss: Callable[[Exception], None] | None
     dropped: frozenset[bytes] = attrs.field(default=frozenset(), init=False)
     reports_losses: bool = attrs.field(init=False)
     _queue: _Queue = attrs.field(factory=_Queue, init=False)
@@ -292,15 +288,15 @@ class SendQueue:
         return self._sent_bytes, getattr(self.channel, "bytes_sent", 0)
 
     def _lose(self, error: Exception) -> None:
-        if not self._is_lost:
-            report = self.on_loss
+        report = self.on_loss
+        if report is not None:
             self.lose()
             report(error)
 
     def lose(self) -> None:
         """Drop the queue after a loss, and wake the tasks that wait for room."""
         self._is_lost = True
-        self.on_loss = _ignore  # It refers to the session, which refers to this queue.
+        self.on_loss = None  # It refers to the session, which refers to this queue.
         self.dropped |= {message for message, is_answer in self._queue if not is_answer}
         self._queue.clear()
         self._bytes = self._answer_bytes = 0

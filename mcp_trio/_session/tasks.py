@@ -202,10 +202,6 @@ async def open_shielded_pool(on_cancelled: Callable[[], None]) -> AsyncGenerator
         outer.cancel_scope.cancel()
 
 
-def _ignore(_error: Exception) -> None:
-    """The function in place of `on_error` after the end."""
-
-
 @attrs.define(eq=False, repr=False)
 class Tasks:
     """The tasks of a session; those started before `open` begin then.
@@ -213,7 +209,7 @@ class Tasks:
     `on_error` is called with an error that an actor raises together with a cancellation.
     """
 
-    on_error: Callable[[Exception], None]
+    on_error: Callable[[Exception], None] | None
     _pool: TaskPool | None = attrs.field(default=None, init=False)
     _context: Context | None = attrs.field(default=None, init=False)
     _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
@@ -283,7 +279,7 @@ class Tasks:
             await actor()
         except BaseExceptionGroup as group:
             error, rest = split_group(group)
-            if error is not None:
+            if error is not None and self.on_error is not None:
                 self.on_error(error)
             raise rest from None
 
@@ -300,4 +296,4 @@ class Tasks:
         with trio.CancelScope(shield=True):
             while self._actors:
                 await self._actor_ended.wait()
-        self.on_error = _ignore  # It refers to the session, which refers to these tasks.
+        self.on_error = None  # It refers to the session, which refers to these tasks.

@@ -48,8 +48,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "messages",
         _MESSAGES,
-        '        raise msgspec.ValidationError("id is null")\n    return Request(',
-        "        pass\n    return Request(",
+        '    if envelope.id is None:\n        raise msgspec.ValidationError("id is null")\n',
+        "",
     ),
     Planted("messages", _MESSAGES, '(?:\\\\.[^"\\\\]*+)*+', '(?:\\\\.[^"\\\\]*+)?+'),
     Planted(
