@@ -82,8 +82,7 @@ class Shares:
         """Take places if the client may; return whether it has."""
         if not self.may_take(client, amount):
             return False
-        self._taken[client] = self._taken.get(client, 0) + amount
-        self.total += amount
+        self.take(client, amount)
         return True
 
     def exceeded(self, client: Client, amount: int = 1) -> str | None:

@@ -388,15 +388,13 @@ class Handling(msgspec.Struct, eq=False):
                 data = msgspec.UNSET if error.data is None else error.data
                 return encode(request, error.code, error.message, data)
             except Unencodable:
-                return encode(
-                    request, error.code, "the data of the error cannot be encoded as JSON"
-                )
+                text = "the data of the error cannot be encoded as JSON"
+                return encode(request, error.code, text)
         if isinstance(error, CapabilityMissing) and request.peer.protocol_version.is_stateless:
             data = {"requiredCapabilities": error.required}
             return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)
-        target: object = getattr(request.params, "name", None) or getattr(
-            request.params, "uri", None
-        )
+        params = request.params
+        target: object = getattr(params, "name", None) or getattr(params, "uri", None)
         is_for_client = isinstance(error, ToolError | CapabilityMissing)
         if not is_for_client:
             call = f"{request.method.name} {target!r}" if target else request.method.name
