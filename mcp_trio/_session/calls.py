@@ -242,11 +242,17 @@ class Requests:
     async def _wait(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
     ) -> None:
-        """Wait until the call ends or times out; an answer that has arrived counts."""
+        """Call `on_progress` for each report until the call ends or times out.
+
+        An answer that has arrived counts.
+        """
         kind = "cxl"
         try:
             with call.scope:
-                await self._receive_reports(call, on_progress, lane)
+                while (report := await call.next_report()) is not None:
+                    if lane is not None:
+                        self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
+                    await deliver(on_progress, report)
             if call.is_settled:
                 kind = "res" if call.has_result else "err"
         finally:
@@ -254,15 +260,6 @@ class Requests:
                 self.send_queue.sequencer.resumed(lane, kind)
             if not call.is_settled:
                 self._abandon(call, lane)
-
-    async def _receive_reports(
-        self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
-    ) -> None:
-        """Wait for the end of the call; call `on_progress` for each report."""
-        while (report := await call.next_report()) is not None:
-            if lane is not None:
-                self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
-            await deliver(on_progress, report)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
         del self._calls[call.request.id]

@@ -95,12 +95,8 @@ class _Form(msgspec.Struct, frozen=True):
     from_json: Callable[[Any], Any] = lambda value: value
 
 
-def _time_parts(value: time.struct_time) -> list[Any]:
-    return [*value, value.tm_zone, value.tm_gmtoff]
-
-
 _PLAIN: Final = _Form()
-_PARTS: Final = _Form(_time_parts, time.struct_time)
+_PARTS: Final = _Form(lambda value: [*value, value.tm_zone, value.tm_gmtoff], time.struct_time)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -217,10 +213,6 @@ def _function(name: str, original: _Function) -> _Function:
 _MOMENTS: Final = ("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.date.today")
 
 
-def _iso_text(moment: date) -> str:
-    return moment.isoformat()
-
-
 def _moment(name: str, original: _Function) -> _Function:
     def read(class_: type[date], *args: Any, **keywords: Any) -> Any:
         lane = LANE.get()
@@ -229,7 +221,7 @@ def _moment(name: str, original: _Function) -> _Function:
         if lane is None or is_invalid or len(args) + len(keywords) > 1:
             return original(class_, *args, **keywords)
         in_utc = () if zone is None else (UTC,)
-        form = _Form(_iso_text, class_.fromisoformat)
+        form = _Form(lambda moment: moment.isoformat(), class_.fromisoformat)
         moment = _captured(
             name,
             lane,

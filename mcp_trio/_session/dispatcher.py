@@ -294,20 +294,16 @@ class Dispatcher:
         kept = rounds.reply_to(retry.params.request_state)
         if kept is not None:
             return reencoded_with_id(kept, retry.id)
-        if rounds.stage is not Stage.SUSPENDED:
-            self._queue_duplicate(rounds, retry)
+        if rounds.stage is not Stage.SUSPENDED:  # It waits for the answer of the first retry.
+            self._check_room(retry)
+            self._admission.hold(retry)
+            self._handlings[retry.id] = rounds.handling
+            rounds.duplicates.append(retry)
             return None
         reply = rounds.read_answers(retry)
         if reply is None:
             self._admit_retry(rounds, retry)
         return reply
-
-    def _queue_duplicate(self, rounds: Rounds, retry: IncomingRequest) -> None:
-        """Let a repeated retry wait for the answer of the first one."""
-        self._check_room(retry)
-        self._admission.hold(retry)
-        self._handlings[retry.id] = rounds.handling
-        rounds.duplicates.append(retry)
 
     def _check_room(self, retry: IncomingRequest) -> None:
         rejection = self._rejection(retry)

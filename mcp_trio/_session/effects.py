@@ -356,15 +356,11 @@ def takes_patch(caller: EffectCaller, name: str) -> bool:
     if patched_lane.patches is None:
         patched_lane.patches = {}
     if name not in patched_lane.patches:
-        patched_lane.patches[name] = _takes_patch(caller, memory, lane, name)
+        # The lane takes the new branch only if both the earlier rounds and the recording did.
+        patched_lane.patches[name] = (
+            memory is None or memory.takes_patch(f"{PATCHED_MARK} {name}")
+        ) and (lane is None or caller.sequencer.patched(lane, name))
     return patched_lane.patches[name]
-
-
-def _takes_patch(caller: EffectCaller, memory: Memory | None, lane: Lane | None, name: str) -> bool:
-    # The lane takes the new branch only if both the earlier rounds and the recording did.
-    if memory is not None and not memory.takes_patch(f"{PATCHED_MARK} {name}"):
-        return False
-    return lane is None or caller.sequencer.patched(lane, name)
 
 
 # Effects of resumable handlers ------------------------------------------------------------------
@@ -432,11 +428,10 @@ def _repeat(operation: FinishedOperation) -> Any:
     """Repeat an outcome: raise the error, or wait to be cancelled; the codec has a value."""
     if operation.kind == "err":
         raise_rebuilt(bytes(operation.body))
-    return _wait_for_cancellation() if operation.kind == "cxl" else None
-
-
-async def _wait_for_cancellation() -> None:
-    await trio.sleep_forever()
+    if operation.kind != "cxl":
+        return None
+    sleep: Any = trio.sleep_forever
+    return sleep()  # The caller awaits it.
 
 
 # Running effects --------------------------------------------------------------------------------

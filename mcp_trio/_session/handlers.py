@@ -271,7 +271,10 @@ class Handling(msgspec.Struct, eq=False):
         if self.rounds is not None:
             await self._between_rounds(self.rounds, lane)
         try:
-            message = make() if self._may_send() else None
+            # A resumable handler that repeats an earlier round has sent this before.
+            is_repeated = self.memory is not None and self.memory.is_recalling
+            is_open = self.rounds is None or self.rounds.is_open
+            message = make() if is_open and not is_repeated else None
         except Exception:
             self._record_unsent(lane, "err")
             raise
@@ -292,11 +295,6 @@ class Handling(msgspec.Struct, eq=False):
                 raise
             # Without a checkpoint: the round must not end before the message is sent.
             await self.session.send_queue.ready(lane, checkpoint=False)
-
-    def _may_send(self) -> bool:
-        """Return whether a request is open, and this is not a repetition of an earlier round."""
-        is_known = self.memory is not None and self.memory.is_recalling
-        return not is_known and (self.rounds is None or self.rounds.is_open)
 
     def _record_unsent(self, lane: Lane | None, kind: str) -> None:
         if lane is not None:

@@ -140,7 +140,11 @@ async def _end_round_with(
     """Add questions to the round, and wait for its end, which cancels the caller."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
     await _begin_asking(handling, list(asked.values()), lane)
-    reason = _reason_not_to_ask(memory)
+    reason = None
+    if memory.scope.cancel_called:
+        reason = "the round of this handler is over: it cannot ask during clean-up"
+    elif _is_shielded_from(memory.scope):
+        reason = "a resumable handler cannot ask inside a shielded scope: its questions end it"
     if reason is not None:
         if lane is not None:
             sequencer.resumed(lane, "err")
@@ -152,14 +156,6 @@ async def _end_round_with(
         memory.withdraw(asked)
         if lane is not None:
             sequencer.resumed(lane, "cxl")
-
-
-def _reason_not_to_ask(memory: Memory) -> str | None:
-    if memory.scope.cancel_called:
-        return "the round of this handler is over: it cannot ask during clean-up"
-    if _is_shielded_from(memory.scope):
-        return "a resumable handler cannot ask inside a shielded scope: its questions end it"
-    return None
 
 
 def _is_shielded_from(scope: trio.CancelScope) -> bool:
@@ -402,7 +398,17 @@ class Rounds:
     def _questions(self, asked: Sequence[Question]) -> tuple[list[_OpenQuestion], int]:
         """Return the questions, and the size in bytes of the result that asks them."""
         settled, request = trio.Event(), self.handling.request
-        questions = [_OpenQuestion(each, _input_request(each), settled) for each in asked]
+        questions = [
+            _OpenQuestion(
+                each,
+                types.InputRequest(
+                    method=each.method,
+                    params=EmptyParams() if each.params is None else each.params,
+                ),
+                settled,
+            )
+            for each in asked
+        ]
         wanted = {str(number): question for number, question in enumerate(questions)}
         reply = self.handling.session.connection.response(
             request, _wanted(wanted, SUSPENDED_PREFIX)
@@ -446,16 +452,12 @@ class Rounds:
         finally:
             if lane is not None:
                 sequencer.resumed(lane, kind)
-            self._withdraw(questions)
+            withdrawn = [key for key, question in self._open.items() if question in questions]
+            for key in withdrawn:
+                del self._open[key]
+            self.dispatcher.suspended_handlers.update(self)
         if kind == "err":
             raise _cannot_be_asked()
-
-    def _withdraw(self, questions: Sequence[_OpenQuestion]) -> None:
-        """Remove questions whose task no longer waits."""
-        withdrawn = [key for key, question in self._open.items() if question in questions]
-        for key in withdrawn:
-            del self._open[key]
-        self.dispatcher.suspended_handlers.update(self)
 
     # The keeper.
 
@@ -463,42 +465,24 @@ class Rounds:
         """Run the keeper's task until the handler is over and no reply is kept."""
         with self._keeper_scope:
             while True:
-                await self._wait_for_action()
-                await self._suspend_or_expire()
-
-    @property
-    def _has_to_ask(self) -> bool:
-        return self.is_open and bool(self._open) and not self.handling.is_cancelled
-
-    @property
-    def _is_overdue(self) -> bool:
-        return trio.current_time() >= self._deadline
-
-    async def _wait_for_action(self) -> None:
-        """Wait until there is something to do."""
-        while True:
-            await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
-            if self._has_to_ask or self._is_overdue:
-                return
-            await self._wait_for_change()
-
-    async def _wait_for_change(self) -> None:
-        self._change = trio.Event()
-        with trio.move_on_at(self._deadline):
-            await self._change.wait()
-
-    async def _suspend_or_expire(self) -> None:
-        state = (
-            f"{SUSPENDED_PREFIX}{secrets.token_urlsafe(_STATE_BYTES)}" if self._has_to_ask else None
-        )
-        if self.lane is not None:
-            state = self.handling.session.sequencer.marked(SUSPENDED_MARK, state, self.lane)
-        if state is None:
-            self._expire()
-            return
-        self._suspend(state)
+                await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
+                has_to_ask = self.is_open and self._open and not self.handling.is_cancelled
+                if not (has_to_ask or trio.current_time() >= self._deadline):
+                    self._change = trio.Event()
+                    with trio.move_on_at(self._deadline):
+                        await self._change.wait()
+                    continue
+                token = secrets.token_urlsafe(_STATE_BYTES)
+                state = f"{SUSPENDED_PREFIX}{token}" if has_to_ask else None
+                if self.lane is not None:
+                    state = self.handling.session.sequencer.marked(SUSPENDED_MARK, state, self.lane)
+                if state is None:
+                    self._expire()
+                else:
+                    self._suspend(state)
 
     def _suspend(self, state: str) -> None:
+        """Answer the request with the questions; the handler waits for a retry."""
         handling, self._sent = self.handling, dict(self._open)
         connection = handling.session.connection
         reply = connection.response(handling.request, _wanted(self._sent, state))
@@ -595,11 +579,6 @@ def binding_of(request: IncomingRequest) -> tuple[bytes, str | None]:
 
 def _cannot_be_asked() -> ConnectionLost:
     return ConnectionLost("the request is cancelled: its client cannot be asked any more")
-
-
-def _input_request(asked: Question) -> types.InputRequest:
-    params = types.EmptyParams() if asked.params is None else asked.params
-    return types.InputRequest(method=asked.method, params=params)
 
 
 def _wanted(questions: Mapping[str, _OpenQuestion], state: str) -> types.InputRequiredResult:

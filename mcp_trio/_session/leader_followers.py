@@ -245,8 +245,9 @@ class Poller:
             OSError
         ):  # the process has no more descriptors, or the system no room for polled ones
             return False
-        if len(self._idle) == 1:
-            self._wake_from_single_wait()
+        if len(self._idle) == 1:  # End the wait for the connection that was the only one.
+            (fd,) = self._idle
+            trio.lowlevel.notify_closing(fd)
         self._idle[connection.fd], leader.idle = leader, connection
         connection.unregister = partial(self.remove, leader)
         return True
@@ -270,7 +271,17 @@ class Poller:
         Cancelled: all connections are still registered.
         """
         if not self._turns or not self._turns_left:
-            await (self._wait_for_one() if len(self._idle) == 1 else self._wait_for_any())
+            if len(self._idle) == 1:
+                # Waiting for the only idle connection directly costs less than through epoll.
+                ((fd, only),) = self._idle.items()
+                with suppress(trio.ClosedResourceError):  # `add` ends the wait
+                    await trio.lowlevel.wait_readable(fd)
+                    self._add_turn(only)
+            else:
+                assert self._epoll is not None
+                await trio.lowlevel.wait_readable(self._epoll)
+                for fd, _ in self._epoll.poll(0, max(len(self._idle), 1)):
+                    self._add_turn(self._idle[fd])
             self._turns_left = _READY_MAX
         while self._turns:
             client = next(iter(self._turns))
@@ -283,23 +294,6 @@ class Poller:
                 self._turns_left -= 1
                 return leader
         return None
-
-    async def _wait_for_one(self) -> None:
-        """Wait for the only idle connection directly, which costs less than through epoll."""
-        ((fd, leader),) = self._idle.items()
-        with suppress(trio.ClosedResourceError):  # it is no longer the only one
-            await trio.lowlevel.wait_readable(fd)
-            self._add_turn(leader)
-
-    def _wake_from_single_wait(self) -> None:
-        (fd,) = self._idle
-        trio.lowlevel.notify_closing(fd)
-
-    async def _wait_for_any(self) -> None:
-        assert self._epoll is not None
-        await trio.lowlevel.wait_readable(self._epoll)
-        for fd, _ in self._epoll.poll(0, max(len(self._idle), 1)):
-            self._add_turn(self._idle[fd])
 
     def _add_turn(self, leader: Leader) -> None:
         if not leader.has_turn:
@@ -465,16 +459,13 @@ class _PoolTask:
                     await self._poll(self.work)
                 else:
                     await self.work.run(scope)
-                if self._is_used_up_by(self.work):
+                is_cancelled = not isinstance(self.work, Poller) and self.work.is_cancelled
+                if is_cancelled or self._is_left_open():
                     self._was_left_open = self._is_left_open()
                     return False
                 self._end_work()
                 self.work = await self.pool.next_work()
         return self.work is None
-
-    def _is_used_up_by(self, work: Work | None) -> bool:
-        is_cancelled = not isinstance(work, Poller | None) and work.is_cancelled
-        return is_cancelled or self._is_left_open()
 
     def _is_left_open(self) -> bool:
         """Return whether a scope inside of ours is still open, or Trio does not reveal it."""

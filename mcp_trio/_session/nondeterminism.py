@@ -91,10 +91,6 @@ class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
 _STDERR: Final = 2
 
 
-def _any(_: Sequence[Any]) -> bool:
-    return True
-
-
 class _Rule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule for calls.
 
@@ -110,7 +106,7 @@ class _Rule(msgspec.Struct, frozen=True, kw_only=True):
     instead: str
     is_outside: bool = False
     target: int | None = None
-    applies: Callable[[Sequence[Any]], bool] = _any
+    applies: Callable[[Sequence[Any]], bool] = lambda _: True
     by_name: bool = False
     call: str | None = None
 

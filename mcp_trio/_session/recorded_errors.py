@@ -194,7 +194,13 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
                 attributes[name] = _json_form(value, inner)
             except _NoJsonForm:
                 left_out.append(name)
-        obstacle = _obstacle_of(error, made, attributes)
+        obstacle = _obstacle_of_class(kind)
+        if not obstacle and made is None:
+            obstacle = _CLASS
+        elif not obstacle and made is not None:
+            _set_attributes(made, attributes)
+            is_rebuilt = _members(error) or _text(made) == _text(error)
+            obstacle = "" if is_rebuilt else _TEXT
         lost = _STAND_IN + obstacle if obstacle else ""
     if left_out and not lost:
         lost = _ATTRIBUTES.format(" and ".join(left_out))
@@ -212,21 +218,9 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
     )
 
 
-def _obstacle_of(
-    error: BaseException, made: BaseException | None, attributes: Mapping[str, Any]
-) -> str:
-    """Return what will keep an exception from being rebuilt; an empty text if nothing will."""
-    obstacle = _obstacle_of_class(type(error))
-    if obstacle:
-        return obstacle
-    if made is None:
-        return _CLASS
-    _set_attributes(made, attributes)
-    return "" if _members(error) or _text(made) == _text(error) else _TEXT
-
-
 @_cached
 def _obstacle_of_class(kind: type[BaseException]) -> str:
+    """Return what keeps a replay from finding a class; an empty text if nothing does."""
     if "<locals>" in kind.__qualname__:
         return _LOCAL
     return "" if _found_class(_type_name(kind)) is kind else _NAME
@@ -338,7 +332,10 @@ def _rebuilt(body: ErrorBody) -> BaseException:
                 found, obstacle = None, _CHANGED
     if found is None:
         reason = body.lost or _STAND_IN + (obstacle or _CLASS)
-        found = _stand_in(body, members, reason)
+        if members:
+            found = BaseExceptionGroup(f"{body.type}: {body.text}", members)
+        else:
+            found = ReplayedError(body.type, body.text, f"a replay {reason}")
     for note in body.notes or ():
         found.add_note(note)
     if body.cause is not None:
@@ -347,13 +344,6 @@ def _rebuilt(body: ErrorBody) -> BaseException:
         found.__context__ = _rebuilt(body.context)
     found.__suppress_context__ = body.suppresses_context
     return found
-
-
-def _stand_in(body: ErrorBody, members: Sequence[BaseException], reason: str) -> BaseException:
-    """Return the exception, or group, that replaces one that cannot be rebuilt."""
-    if members:
-        return BaseExceptionGroup(f"{body.type}: {body.text}", members)
-    return ReplayedError(body.type, body.text, f"a replay {reason}")
 
 
 def _made(

@@ -135,9 +135,8 @@ def rebind_in_users_modules() -> None:
         names = vars(module)
         for name, value in [*names.items()]:
             known = _REPLACED.get(id(value))
-            if known is not None and known[0] is value and (owner == "user" or _is_of_trio(value)):
+            if known is None or known[0] is not value:
+                continue
+            is_of_trio = str(getattr(value, "__module__", "")).partition(".")[0] == "trio"
+            if owner == "user" or is_of_trio:
                 names[name] = known[1]
-
-
-def _is_of_trio(function: Any) -> bool:
-    return str(getattr(function, "__module__", "")).partition(".")[0] == "trio"

@@ -236,7 +236,10 @@ class Session:
         else:
             with trio.move_on_after(limits.shutdown.close_seconds):
                 await self._dispatcher.subscriptions_done()
-        await self._mark_drained()
+        if self.sequencer.has_lanes:  # A replay cancels the handlers at the same record.
+            lane = Lane(CLOSE_LANE)
+            await self.sequencer.turn(lane)
+            self.sequencer.marked(DRAINED, None, lane)
         self._dispatcher.cancel_all()
         with trio.move_on_after(limits.shutdown.close_seconds) as scope:
             await self._dispatcher.handlers_done()
@@ -250,13 +253,6 @@ class Session:
         if self.cause != "eof":  # With "eof" the notifications have been delivered above.
             with trio.move_on_after(limits.shutdown.close_seconds):
                 await self._deliveries.done()
-
-    async def _mark_drained(self) -> None:
-        """Record when handlers are cancelled, so that a replay cancels them at the same record."""
-        if self.sequencer.has_lanes:
-            lane = Lane(CLOSE_LANE)
-            await self.sequencer.turn(lane)
-            self.sequencer.marked(DRAINED, None, lane)
 
     async def _close(self) -> None:
         limits = self.connection.limits

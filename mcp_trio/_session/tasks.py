@@ -158,7 +158,12 @@ def seeded_schedule(seed: int | str) -> Generator[None]:
     Raises:
         RuntimeError: This version of Trio has no such flag.
     """
-    scheduler, random_source = _scheduler()
+    scheduler = getattr(getattr(trio, "_core", None), "_run", None)
+    random_source = getattr(scheduler, "_r", None)
+    if not (isinstance(random_source, random.Random) and hasattr(scheduler, _FLAG)):
+        text = f"Trio {trio.__version__} has no seed for the order in which tasks run"
+        raise RuntimeError(text)
+    assert isinstance(scheduler, ModuleType)
     flag, state = getattr(scheduler, _FLAG), random_source.getstate()
     setattr(scheduler, _FLAG, True)
     random_source.seed(seed)
@@ -167,16 +172,6 @@ def seeded_schedule(seed: int | str) -> Generator[None]:
     finally:
         setattr(scheduler, _FLAG, flag)
         random_source.setstate(state)
-
-
-def _scheduler() -> tuple[ModuleType, random.Random]:
-    scheduler = getattr(getattr(trio, "_core", None), "_run", None)
-    random_source = getattr(scheduler, "_r", None)
-    if not (isinstance(random_source, random.Random) and hasattr(scheduler, _FLAG)):
-        text = f"Trio {trio.__version__} has no seed for the order in which tasks run"
-        raise RuntimeError(text)
-    assert isinstance(scheduler, ModuleType)
-    return scheduler, random_source
 
 
 # Tasks ------------------------------------------------------------------------------------------
