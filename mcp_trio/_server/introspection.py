@@ -228,16 +228,12 @@ def _hints(hint: Any) -> dict[str, Any]:
     hints = {name: _with_parameters(it, filled) for name, it in hints.items()}
     # A type parameter of a base differs from that of the class, even if their names are equal.
     own = () if typing.is_typeddict(kind) else inspect.get_annotations(kind)
-    for base in filter(has_fields, reversed(_bases(kind))):
+    # Unlike `__bases__`, these bases have the parameters that the class gives them.
+    bases: tuple[Any, ...] = kind.__dict__.get("__orig_bases__", kind.__bases__)
+    for base in filter(has_fields, reversed(bases)):
         inherited = _hints(_with_parameters(base, filled))
         hints |= {name: it for name, it in inherited.items() if name not in own}
     return hints
-
-
-def _bases(kind: Any) -> tuple[Any, ...]:
-    """Return the bases of a class, generic ones with their parameters."""
-    bases: tuple[Any, ...] = kind.__dict__.get("__orig_bases__", kind.__bases__)
-    return bases
 
 
 def _with_parameters(hint: Any, values: Mapping[Any, Any]) -> Any:
@@ -328,22 +324,10 @@ def is_named_tuple(kind: Any) -> bool:
     return hasattr(kind, "_fields") and inspect.isclass(kind) and issubclass(kind, tuple)
 
 
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _is_attrs(kind: Any) -> bool:
-    return isinstance(kind, type) and attrs.has(kind)
-
-
-def _is_dataclass(kind: Any) -> bool:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
-
-
 _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Iterator[Field]]], ...]] = (
-    (_is_struct, _struct_fields),
-    (_is_attrs, _attrs_fields),
-    (_is_dataclass, _dataclass_fields),
+    (lambda kind: isinstance(kind, type) and issubclass(kind, msgspec.Struct), _struct_fields),
+    (lambda kind: isinstance(kind, type) and attrs.has(kind), _attrs_fields),
+    (lambda kind: isinstance(kind, type) and dataclasses.is_dataclass(kind), _dataclass_fields),
     (typing.is_typeddict, _typed_dict_fields),
     (is_named_tuple, _named_tuple_fields),
 )

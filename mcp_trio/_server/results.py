@@ -127,21 +127,18 @@ class _Media:
             if kind != self._kind:
                 raise ValueError(f"{type(self).__name__}() takes {self._kind}/..., not {kind}/...")
         content = pathlib.Path(path).read_bytes() if path is not None else data or b""
-        suffix = pathlib.PurePath(path or "").suffix
+        if not format:
+            suffix = pathlib.PurePath(path or "").suffix.removeprefix(".").lower()
+            by_suffix = _SUFFIXES.get(suffix, suffix) or self._default_format
+            known = (it for at, start, it in self._signatures if content.startswith(start, at))
+            format = next(known, by_suffix)  # noqa: A001 - as above
         object.__setattr__(self, "data", content)
-        object.__setattr__(self, "format", format or self._detect(content, suffix))
+        object.__setattr__(self, "format", format)
 
     @property
     def mime_type(self) -> str:
         """The MIME type, such as `image/png`."""
         return f"{self._kind}/{self.format}"
-
-    def _detect(self, data: bytes, suffix: str) -> str:
-        for offset, signature, name in self._signatures:
-            if data.startswith(signature, offset):
-                return name
-        suffix = suffix.removeprefix(".").lower()
-        return _SUFFIXES.get(suffix, suffix) or self._default_format
 
 
 class Image(_Media):
@@ -294,12 +291,8 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def _pydantic(value: Any, _writer: JsonWriter) -> Any:
-    return written(value)
-
-
 _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, JsonWriter], Any]], ...]] = (
-    (is_pydantic, _pydantic),
+    (is_pydantic, lambda value, _writer: written(value)),
     (lambda kind: issubclass(kind, msgspec.Struct), _struct),
     (attrs.has, _fields),
     (dataclasses.is_dataclass, _fields),
@@ -445,14 +438,6 @@ def _blob_contents(value: bytes | bytearray | memoryview) -> list[Content]:
     return [EmbeddedResource(resource=resource)]
 
 
-def _image_contents(image: Image) -> list[Content]:
-    return [ImageContent(data=_base64(image.data), mime_type=image.mime_type)]
-
-
-def _audio_contents(audio: Audio) -> list[Content]:
-    return [AudioContent(data=_base64(audio.data), mime_type=audio.mime_type)]
-
-
 CONTENT_TYPES: Final = (*get_args(Content), Image, Audio)
 
 _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
@@ -462,14 +447,14 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     bytearray: _blob_contents,
     memoryview: _blob_contents,
     **dict.fromkeys(get_args(Content), lambda content: [content]),
-    Image: _image_contents,
-    Audio: _audio_contents,
+    Image: lambda image: [ImageContent(data=_base64(image.data), mime_type=image.mime_type)],
+    Audio: lambda audio: [AudioContent(data=_base64(audio.data), mime_type=audio.mime_type)],
 }
 
 
 # Output schemas ---------------------------------------------------------------------------------
 
-_BYTES: Final = (bytes, bytearray, memoryview)
+_NO_DATA: Final = (bytes, bytearray, memoryview, Result)
 _ANYTHING: Final = (Any, object)
 _DEFINITIONS: Final = "#/$defs/"
 
@@ -491,7 +476,13 @@ def output_schema_of(signature: "Signature", *, structured: bool | None) -> Outp
     if structured is False:
         return None
     try:
-        hint = _without_results(signature.returns)
+        hint = signature.returns
+        if is_union(strip_metadata(hint)):
+            # A tool may return a complete result instead of data.
+            members = typing.get_args(strip_metadata(hint))
+            rest = tuple(it for it in members if not _is_subclass(it, Result))
+            union: Any = typing.Union
+            hint = union[rest] if rest else Result
         return _typed(signature, hint) if structured or _is_data(hint) else None
     except Exception as error:
         if structured is None:
@@ -533,19 +524,6 @@ def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchem
     return OutputSchema(dict(given), lambda encoded: checker.check(msgspec.json.decode(encoded)))
 
 
-def _without_results(hint: Any) -> Any:
-    """Return the annotation without complete results, which a tool may return instead of data."""
-    if not is_union(strip_metadata(hint)):
-        return hint
-    rest = tuple(it for it in typing.get_args(strip_metadata(hint)) if not _is_result(it))
-    union: Any = typing.Union
-    return union[rest] if rest else Result
-
-
-def _is_result(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Result)
-
-
 def _is_data(hint: Any) -> bool:
     """Return whether every value of the type is data for programs; bytes and content are not."""
     if hint is not types.NoneType and is_plain(hint):
@@ -554,34 +532,25 @@ def _is_data(hint: Any) -> bool:
     if is_union(kind):
         members = [strip_metadata(it) for it in typing.get_args(kind) if it is not types.NoneType]
         return all(map(_is_data, members))
-    if kind is None or kind in (types.NoneType, *_ANYTHING) or _is_bytes(kind) or _is_result(kind):
+    if kind is None or kind in (types.NoneType, *_ANYTHING) or _is_subclass(kind, _NO_DATA):
         return False
-    if is_array(kind) and _holds_anything(kind):
-        return False
-    inside = reachable([kind])
-    return not any(map(_is_content, inside)) and not any(map(_has_hidden_field, inside))
+    if is_array(kind) and not has_fields(kind):
+        items = typing.get_args(kind)
+        if not items or any(strip_metadata(it) in _ANYTHING for it in items):
+            return False
+    for inner in reachable([kind]):
+        if _is_subclass(inner, CONTENT_TYPES):
+            return False
+        # attrs fields with an underscore are decoded from JSON, but not encoded to it.
+        if attrs.has(inner) and any(
+            field.wire_name.startswith("_") and field.is_required for field in fields_of(inner)
+        ):
+            return False
+    return True
 
 
-def _is_bytes(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, _BYTES)
-
-
-def _holds_anything(kind: Any) -> bool:
-    items = typing.get_args(kind)
-    return not has_fields(kind) and (
-        not items or any(strip_metadata(it) in _ANYTHING for it in items)
-    )
-
-
-def _is_content(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, CONTENT_TYPES)
-
-
-def _has_hidden_field(hint: Any) -> bool:
-    # attrs fields with an underscore are decoded from JSON, but not encoded to it.
-    return attrs.has(hint) and any(
-        field.wire_name.startswith("_") and field.is_required for field in fields_of(hint)
-    )
+def _is_subclass(hint: Any, bases: type | tuple[type, ...]) -> bool:
+    return isinstance(hint, type) and issubclass(hint, bases)
 
 
 def _with_keywords_at_root(schema: dict[str, Any]) -> dict[str, Any]:

@@ -180,15 +180,6 @@ def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
     return isinstance(kind, type) and issubclass(kind, kinds)
 
 
-def _described(hint: Any, description: str | None) -> Any:
-    # The description comes first, so that a `Meta` in the annotation overrides it.
-    return annotated(hint, [msgspec.Meta(description=description)] if description else [])
-
-
-def _itself(default: Any) -> Any:
-    return default
-
-
 class Parameter(msgspec.Struct, frozen=True):
     """A parameter that receives an argument of the call.
 
@@ -214,8 +205,10 @@ class Parameter(msgspec.Struct, frozen=True):
         default = self.default
         if self.is_required or type(default) in _PLAIN_DEFAULTS:
             return self.name, self.hint, msgspec.field(default=default)
-        factory = functools.partial(copy.deepcopy if self.is_mutable else _itself, default)
-        return self.name, self.hint, msgspec.field(default_factory=factory)
+        if self.is_mutable:
+            factory = functools.partial(copy.deepcopy, default)
+            return self.name, self.hint, msgspec.field(default_factory=factory)
+        return self.name, self.hint, msgspec.field(default_factory=lambda: default)
 
 
 # Signatures -------------------------------------------------------------------------------------
@@ -285,21 +278,31 @@ class Signature:
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The parameters that receive arguments, in the order of the function."""
-        return {
-            item.name: self._parameter(item)
-            for item in self._all_parameters
-            if item.name != self.context_parameter
-        }
-
-    def _parameter(self, item: inspect.Parameter) -> Parameter:
-        hint = _described(self._readable(item.name), self.docstring.parameters.get(item.name))
-        default = msgspec.NODEFAULT if item.default is inspect.Parameter.empty else item.default
-        is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
-            default is not msgspec.NODEFAULT
-            and type(default) not in _PLAIN_DEFAULTS
-            and self.reader.may_change(default)
-        )
-        return Parameter(item.name, hint, default, is_mutable)
+        parameters: dict[str, Parameter] = {}
+        for item in self._all_parameters:
+            name, hint = item.name, self._hints[item.name]
+            if name == self.context_parameter:
+                continue
+            if self.plain_schema(hint) is None:
+                try:
+                    hint = self.reader.readable(hint)
+                    json_schema(hint)
+                except Exception as error:
+                    raise TypeError(f"{parameter_label(self._function, name)}: {error}") from error
+            description = self.docstring.parameters.get(name)
+            if description:
+                # It comes first, so that a `Meta` in the annotation overrides it.
+                hint = annotated(hint, [msgspec.Meta(description=description)])
+            default = item.default
+            if default is inspect.Parameter.empty:
+                default = msgspec.NODEFAULT
+            is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
+                default is not msgspec.NODEFAULT
+                and type(default) not in _PLAIN_DEFAULTS
+                and self.reader.may_change(default)
+            )
+            parameters[name] = Parameter(name, hint, default, is_mutable)
+        return parameters
 
     @functools.cached_property
     def reader(self) -> TypeReader:
@@ -310,16 +313,6 @@ class Signature:
     def returns(self) -> Any:
         """The return annotation of the handler; `Any` if there is none."""
         return resolved_return(self._function)
-
-    def _readable(self, name: str) -> Any:
-        if self.plain_schema(self._hints[name]) is not None:
-            return self._hints[name]
-        try:
-            hint = self.reader.readable(self._hints[name])
-            json_schema(hint)
-        except Exception as error:
-            raise TypeError(f"{parameter_label(self._function, name)}: {error}") from error
-        return hint
 
     @functools.cached_property
     def arguments_type(self) -> type[msgspec.Struct]:
@@ -381,7 +374,11 @@ class Signature:
         try:
             return self._decoder.decode(text)
         except _DECODE_ERRORS as error:
-            raise ArgumentsError(self._errors_in_json(text, error)) from error
+            try:
+                values = msgspec.json.decode(text)
+            except _DECODE_ERRORS as syntax_error:
+                raise ArgumentsError([line(syntax_error)]) from error
+            raise ArgumentsError(self._errors_in(values, convert, error)) from error
 
     def decode_text(self, values: Mapping[str, str]) -> msgspec.Struct:
         """Decode arguments that are always strings, of prompts and templates; "3" is an `int`.
@@ -394,13 +391,6 @@ class Signature:
         except msgspec.ValidationError as error:
             raise ArgumentsError(self._errors_in(values, _read_text, error)) from error
         return arguments
-
-    def _errors_in_json(self, text: msgspec.Raw | bytes, error: Exception) -> list[str]:
-        try:
-            values = msgspec.json.decode(text)
-        except _DECODE_ERRORS as syntax_error:
-            return [line(syntax_error)]
-        return self._errors_in(values, convert, error)
 
     def _errors_in(
         self, values: Any, read: Callable[[Any, Any], Any], error: Exception

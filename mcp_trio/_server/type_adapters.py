@@ -37,7 +37,6 @@ import msgspec.inspect
 
 from mcp_trio._protocol.error_lines import path_step
 from mcp_trio._server.introspection import (
-    Field,
     InvalidValue,
     class_of,
     count_known_keys,
@@ -222,44 +221,36 @@ class Built(ByOne):
     @functools.cached_property
     def _struct(self) -> type[msgspec.Struct]:
         # The struct is made on first use, because the class may refer to itself.
+        rows: list[tuple[str, Any, Any]] = []
+        for field in fields_of(self.kind):
+            default: dict[str, Any] = {}
+            if field.default is not msgspec.NODEFAULT:
+                default = {"default": field.default}
+            elif not field.is_required:
+                default = {"default_factory": lambda: msgspec.UNSET}
+            member = msgspec.field(name=field.wire_name, **default)
+            rows.append((field.name, self.readable(field.hint), member))
         tag, tag_field = tag_of(self.kind)
         origin = class_of(self.kind)
-        is_tuple = is_named_tuple(origin)
+        doc = origin.__doc__
+        if doc is not None and doc.startswith(f"{origin.__name__}("):
+            doc = None  # A dataclass without a docstring has its signature in that place.
         return msgspec.defstruct(
             name_of(self.kind),
-            [self._row(field) for field in self._fields],
+            rows,
             module=origin.__module__,
-            namespace={"__qualname__": origin.__qualname__, "__doc__": _doc_of(origin)},
+            namespace={"__qualname__": origin.__qualname__, "__doc__": doc},
             kw_only=not is_array(origin),
             tag=tag,
             tag_field=tag_field or None,
             array_like=is_array(origin),
-            forbid_unknown_fields=is_tuple or is_closed(origin),
+            forbid_unknown_fields=is_named_tuple(origin) or is_closed(origin),
         )
-
-    @functools.cached_property
-    def _fields(self) -> tuple[Field, ...]:
-        return fields_of(self.kind)
-
-    def _row(self, field: Field) -> tuple[str, Any, Any]:
-        default: dict[str, Any] = {}
-        if field.default is not msgspec.NODEFAULT:
-            default = {"default": field.default}
-        elif not field.is_required:
-            default = {"default_factory": lambda: msgspec.UNSET}
-        readable = self.readable(field.hint)
-        return field.name, readable, msgspec.field(name=field.wire_name, **default)
 
     def read(self, value: Any, *, strict: bool) -> Any:
         struct = convert(value, self._struct, strict=strict)
         members = msgspec.structs.asdict(struct).items()
         return self.kind(**{name: value for name, value in members if value is not msgspec.UNSET})
-
-
-def _doc_of(kind: type) -> str | None:
-    """Return the docstring of a class, but not the signature that dataclasses use in its place."""
-    text = kind.__doc__
-    return None if text is None or text.startswith(f"{kind.__name__}(") else text
 
 
 # Constraints of `annotated-types` ---------------------------------------------------------------
@@ -402,21 +393,13 @@ def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
     rule = _rules().get(limit.__class__)
     if rule is None:
         raise TypeError(f"the constraint {limit!r} is not supported")
-    bound = getattr(limit, rule.member)
-    if rule.holds is None or not _compares(strip_metadata(hint), bound):
+    bound, holds, kind = getattr(limit, rule.member), rule.holds, strip_metadata(hint)
+    # Only classes are compared: the values of a stand-in and of `Any` are not known.
+    is_comparable = type(kind) is type and isinstance(bound, _NUMBERS if kind in _NUMBERS else kind)
+    if holds is None or not is_comparable:
         raise TypeError(f"the constraint {limit!r} does not fit {name}")
-    holds = functools.partial(_turned, rule.holds, bound)
-    return functools.partial(_hold, holds, f"Expected `{name}` {rule.text.format(bound)}")
-
-
-def _compares(kind: Any, bound: Any) -> bool:
-    if type(kind) is not type:  # The values of a stand-in and of `Any` are not known.
-        return False
-    return isinstance(bound, _NUMBERS if kind in _NUMBERS else kind)
-
-
-def _turned(holds: Callable[[Any, Any], bool], bound: Any, value: Any) -> bool:
-    return holds(value, bound)
+    text = f"Expected `{name}` {rule.text.format(bound)}"
+    return functools.partial(_hold, lambda value: holds(value, bound), text)
 
 
 def _hold(holds: Callable[[Any], Any], text: str, value: Any) -> None:
@@ -437,7 +420,13 @@ def no_json_form(kind: Any) -> TypeError:
 
 def has_hook(converter: "Converter", hint: Any) -> bool:
     """Return whether a hint is a class that the converter supports, and msgspec does not."""
-    if not _is_unknown(hint):
+    kind = class_of(hint)
+    if kind in (object, Annotated) or not inspect.isclass(kind) or has_fields(hint):
+        return False
+    try:
+        if not isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType):
+            return False
+    except TypeError:  # msgspec knows the class and rejects it, such as an enum of mixed values.
         return False
     from cattrs.errors import StructureHandlerNotFoundError
 
@@ -446,16 +435,6 @@ def has_hook(converter: "Converter", hint: Any) -> bool:
     except StructureHandlerNotFoundError:
         return False
     return True
-
-
-def _is_unknown(hint: Any) -> bool:
-    kind = class_of(hint)
-    if kind in (object, Annotated) or not inspect.isclass(kind) or has_fields(hint):
-        return False
-    try:
-        return isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType)
-    except TypeError:  # msgspec knows the class and rejects it, such as an enum of mixed values.
-        return False
 
 
 def input_of(converter: "Converter", hint: Any) -> Any:
@@ -529,21 +508,18 @@ def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tup
     elif _is_about_missing(error, value):
         yield path + path_step(error.args[0]), "missing"
     elif hasattr(error, "group_exceptions"):
-        yield from _errors_of_group(error, value, hint, path)
+        noted, others = error.group_exceptions()
+        for inner, note in noted:
+            if _is_about_missing(inner, value):
+                yield from _cattrs_errors(inner, value, hint, path)
+            else:
+                key = getattr(note, "name", None) or note.index
+                deeper = path + path_step(key)
+                yield from _cattrs_errors(inner, _member(value, key), note.type, deeper)
+        for inner in others:
+            yield from _cattrs_errors(inner, value, hint, path)
     else:
         yield path, _text(error, hint)
-
-
-def _errors_of_group(group: Any, value: Any, hint: Any, path: str) -> Iterator[tuple[str, str]]:
-    noted, others = group.group_exceptions()
-    for error, note in noted:
-        if _is_about_missing(error, value):
-            yield from _cattrs_errors(error, value, hint, path)
-        else:
-            key = getattr(note, "name", None) or note.index
-            yield from _cattrs_errors(error, _member(value, key), note.type, path + path_step(key))
-    for error in others:
-        yield from _cattrs_errors(error, value, hint, path)
 
 
 def _is_about_missing(error: Exception, value: Any) -> bool:
@@ -643,7 +619,15 @@ class PydanticReading(msgspec.Struct, frozen=True, eq=False):
             # A strict model accepts a date or a tuple only from JSON text.
             return _adapter(self.hint).validate_json(_encode(value))
         except _rejection() as error:
-            raise InvalidValue([*_pydantic_errors(error, value)]) from error
+            found: Any = error
+            errors: list[tuple[str, str]] = []
+            for details in found.errors(
+                include_url=False, include_context=False, include_input=False
+            ):
+                kind, location = details["type"], details["loc"]
+                text = _TEXTS.get(kind) or _PYDANTIC_JARGON.sub("", details["msg"])
+                errors.append((_path(location, value, is_missing=kind == "missing"), text))
+            raise InvalidValue(errors) from error
 
     def likeliest(self, _value: Any) -> Any | None:
         """Return None: pydantic reports all validation errors itself."""
@@ -686,11 +670,11 @@ def _rejection() -> type[Exception]:
 def _generator() -> Any:
     """Return a schema generator that does not derive titles from the names of fields."""
     base: Any = importlib.import_module("pydantic.json_schema").GenerateJsonSchema
-    return type("Untitled", (base,), {"field_title_should_be_set": _has_no_title})
 
+    def field_title_should_be_set(_generator: object, _schema: object) -> bool:
+        return False
 
-def _has_no_title(_generator: object, _schema: object) -> bool:
-    return False
+    return type("Untitled", (base,), {"field_title_should_be_set": field_title_should_be_set})
 
 
 # Errors of pydantic -------------------------------------------------------------------------------
@@ -699,18 +683,12 @@ _TEXTS: Final = {"missing": "missing", "extra_forbidden": "unknown field"}
 _PYDANTIC_JARGON: Final = re.compile(r"\A(?:Input|Value error,|Assertion failed,) ")
 
 
-def _pydantic_errors(error: Any, value: Any) -> Iterator[tuple[str, str]]:
-    for details in error.errors(include_url=False, include_context=False, include_input=False):
-        kind, location = details["type"], details["loc"]
-        text = _TEXTS.get(kind) or _PYDANTIC_JARGON.sub("", details["msg"])
-        yield _path(location, value, is_missing=kind == "missing"), text
-
-
 def _path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
     """Return the path in `value`, without the names of union members that pydantic adds."""
     path = ""
     for key in location:
-        if _KEYS.get(value.__class__) is type(key) and key in _keys(value):
+        keys = range(len(value)) if value.__class__ is list else value
+        if _KEYS.get(value.__class__) is type(key) and key in keys:
             path += path_step(key)
             value = value[key]
     return path + path_step(location[-1]) if is_missing else path
@@ -718,10 +696,6 @@ def _path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> str
 
 # The type of the keys of each container.
 _KEYS: Final[dict[type, type]] = {dict: str, list: int}
-
-
-def _keys(value: Any) -> Any:
-    return range(len(value)) if value.__class__ is list else value
 
 
 # JSON Schemas -----------------------------------------------------------------------------------
@@ -877,7 +851,8 @@ class _Found:
         definitions: dict[str, Any] = {}
         while len(wanted) > len(hints):
             hints = wanted
-            _reject_unreadable(hints)
+            for each in hints:
+                msgspec.json.Decoder(each)  # This rejects a type that is not readable.
             schemas, definitions = msgspec.json.schema_components(
                 hints, schema_hook=self._hook, ref_template=_DEFINITIONS + "{name}"
             )
@@ -890,11 +865,6 @@ class _Found:
         if kind not in self.stand_ins:
             self.stand_ins.append(kind)
         return {"$ref": _mark(self.stand_ins.index(kind))}
-
-
-def _reject_unreadable(hints: Iterable[Any]) -> None:
-    for hint in hints:
-        msgspec.json.Decoder(hint)
 
 
 def _resolved(schema: Any, replaced: dict[str, Any]) -> Any:
@@ -940,7 +910,11 @@ class TypeReader:
         if hint is object:
             return Any
         if has_fields(hint):
-            return self._class(hint) if any(map(self._is_foreign, reachable([hint]))) else hint
+            if not any(map(self._is_foreign, reachable([hint]))):
+                return hint
+            if hint not in self._built:
+                self._built[hint] = stand_in(name_of(hint), Built(hint, self.readable))
+            return self._built[hint]
         if typing.get_origin(hint) is Annotated:
             return constrained(self.readable(hint.__origin__), hint.__metadata__)
         known = unaliased(hint)
@@ -951,19 +925,20 @@ class TypeReader:
         if typing.get_origin(hint) is Literal:
             return hint
         inner = tuple(map(self.readable, members))
-        if is_union(hint):
-            return _union(hint, inner)
-        return hint if inner == members else typing.get_origin(hint)[inner]
+        if not is_union(hint):
+            return hint if inner == members else typing.get_origin(hint)[inner]
+        union: Any = typing.Union
+        found = hint if inner == members else union[inner]
+        if _is_union_accepted(found):
+            return found
+        if hint in reachable(members):
+            raise TypeError(f"{name_of(hint)} is recursive: make its members structs with a tag")
+        return stand_in(name_of(hint), FirstFit([*zip(members, inner, strict=True)]))
 
     def may_change(self, value: Any) -> bool:
         """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
         kind = value.__class__
         return has_fields(kind) or not isinstance(self._custom(kind), Made | None)
-
-    def _class(self, kind: Any) -> Any:
-        if kind not in self._built:
-            self._built[kind] = stand_in(name_of(kind), Built(kind, self.readable))
-        return self._built[kind]
 
     def _is_foreign(self, hint: Any) -> bool:
         """Return whether the hint itself, not a part of it, needs a stand-in."""
@@ -994,17 +969,6 @@ def _known(hint: Any) -> Any:
     return found
 
 
-def _union(hint: Any, inner: tuple[Any, ...]) -> Any:
-    members = typing.get_args(hint)
-    union: Any = typing.Union
-    found = hint if inner == members else union[inner]
-    if _is_union_accepted(found):
-        return found
-    if hint in reachable(members):
-        raise TypeError(f"{name_of(hint)} is recursive: make its members structs with a tag")
-    return stand_in(name_of(hint), FirstFit([*zip(members, inner, strict=True)]))
-
-
 def _is_union_accepted(union: Any) -> bool:
     try:
         msgspec.json.Decoder(union)
@@ -1021,11 +985,7 @@ def _flag(kind: Any) -> Reading:
     return Made(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
 
 
-def _path_reading(kind: Any) -> Reading:
-    return Made(str, kind)
-
-
 _CUSTOM: Final[dict[type, Callable[[Any], Reading]]] = {
     enum.Flag: _flag,
-    pathlib.PurePath: _path_reading,
+    pathlib.PurePath: lambda kind: Made(str, kind),
 }

@@ -87,14 +87,22 @@ class Expression(msgspec.Struct, frozen=True):
 
     def expand(self, values: Mapping[str, str]) -> str:
         """Return the text for the variables that have a value; "" if none has."""
-        parts = [self._part(name, values[name]) for name in self.names if name in values]
-        return self.operator.first + self.operator.separator.join(parts) if parts else ""
-
-    def _part(self, name: str, value: str) -> str:
-        encoded = _keep_reserved(value) if self.operator.keeps_reserved else quote(value, safe="")
-        if not self.operator.is_named:
-            return encoded
-        return f"{name}={encoded}" if encoded else name + self.operator.if_empty
+        operator = self.operator
+        parts: list[str] = []
+        for name in self.names:
+            if name not in values:
+                continue
+            if operator.keeps_reserved:
+                # Characters that a URI cannot contain are encoded; encoded ones are kept.
+                pieces = re.split(f"({_TRIPLET.pattern})", values[name])
+                pieces[::2] = [quote(piece, safe=_RESERVED) for piece in pieces[::2]]
+                text = "".join(pieces)
+            else:
+                text = quote(values[name], safe="")
+            if operator.is_named:
+                text = f"{name}={text}" if text else name + operator.if_empty
+            parts.append(text)
+        return operator.first + operator.separator.join(parts) if parts else ""
 
     def pattern(self, ends: list[str]) -> str:
         """Return a pattern with one group: the text after the first sign, up to any of `ends`."""
@@ -114,9 +122,19 @@ class Expression(msgspec.Struct, frozen=True):
         Raises:
             TraversalError: A value could lead out of its path segment.
         """
-        parts = self._read_named(text) if self.operator.is_named else self._read_in_order(text)
-        if parts is None:
-            return None
+        operator = self.operator
+        if operator.is_named:
+            pairs = [part.partition("=") for part in text.split(operator.separator)]
+            parts = {name: part for name, _, part in pairs}
+            if len(parts) < len(pairs) or not parts.keys() <= set(self.names):
+                return None
+        else:
+            texts = text.split(operator.separator, len(self.names) - 1)
+            has_slash = not operator.may_hold_slash and any("/" in part for part in texts)
+            has_gap = not operator.keeps_reserved and not all(texts)
+            if has_slash or has_gap:
+                return None
+            parts = dict(zip(self.names, texts, strict=False))
         try:
             decoded = {name: unquote(part, errors="strict") for name, part in parts.items()}
         except UnicodeDecodeError:
@@ -124,33 +142,14 @@ class Expression(msgspec.Struct, frozen=True):
         for name, value in decoded.items():
             # Handlers may decode a value once more by mistake, so that is checked too.
             leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
-            if leaves or ("/" in value and not self.operator.may_hold_slash):
+            if leaves or ("/" in value and not operator.may_hold_slash):
                 raise TraversalError(
                     f"{name}: a value that could leave its place in the path is refused"
                 )
         return decoded
 
-    def _read_named(self, text: str) -> dict[str, str] | None:
-        pairs = [part.partition("=") for part in text.split(self.operator.separator)]
-        values = {name: value for name, _, value in pairs}
-        is_known = len(values) == len(pairs) and values.keys() <= set(self.names)
-        return values if is_known else None
-
-    def _read_in_order(self, text: str) -> dict[str, str] | None:
-        parts = text.split(self.operator.separator, len(self.names) - 1)
-        has_slash = not self.operator.may_hold_slash and any("/" in part for part in parts)
-        has_gap = not self.operator.keeps_reserved and not all(parts)
-        return None if has_slash or has_gap else dict(zip(self.names, parts, strict=False))
-
 
 Piece = str | Expression
-
-
-def _keep_reserved(value: str) -> str:
-    """Encode the characters that a URI cannot contain, and keep percent-encoded ones."""
-    parts = re.split(f"({_TRIPLET.pattern})", value)
-    parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
-    return "".join(parts)
 
 
 @attrs.frozen
@@ -171,10 +170,39 @@ class UriTemplate:
         parts = _BRACES.split(text)
         pieces: list[Piece] = []
         for literal, body in zip(parts[:-1:2], parts[1::2], strict=True):
-            pieces += [_literal(literal, text), _expression(body, text)]
-        template = cls(text, tuple(filter(None, pieces)), _literal(parts[-1], text))
-        _reject_ambiguity(template)
-        return template
+            symbol = body[:1] if body[:1] in OPERATORS else ""
+            names = tuple(body.removeprefix(symbol).split(","))
+            for name in names:
+                if not _NAME.fullmatch(name):
+                    raise TemplateError(
+                        f"the template {text!r}: {name!r} in {{{body}}} is no variable name "
+                        "(operators beyond + # . / ; ? & and the modifiers * and :n are not "
+                        "supported)"
+                    )
+            pieces += [_literal(literal, text), Expression(OPERATORS[symbol], names)]
+        return cls(text, tuple(filter(None, pieces)), _literal(parts[-1], text))
+
+    def __attrs_post_init__(self) -> None:
+        operators = [expression.operator for expression in self.expressions]
+        # In `{/a,b}{/c}` the sign between the expressions could also be that between `a` and `b`.
+        is_touching = any(
+            isinstance(left, Expression)
+            and isinstance(right, Expression)
+            and (
+                not right.operator.first
+                or (right.operator.first == left.operator.separator and len(left.names) > 1)
+            )
+            for left, right in itertools.pairwise(self.pieces)
+        )
+        rules = {
+            "a variable occurs twice": len(set(self.variables)) < len(self.variables),
+            "{+…} occurs twice": operators.count(OPERATORS["+"]) > 1,
+            "{#…} is not at the end": OPERATORS["#"] in operators[: None if self.tail else -1],
+            "no sign stands between two expressions": is_touching,
+        }
+        broken = [rule for rule, is_broken in rules.items() if is_broken]
+        if broken:
+            raise TemplateError(f"the template {self.text!r} is ambiguous: {'; '.join(broken)}")
 
     @functools.cached_property
     def expressions(self) -> tuple[Expression, ...]:
@@ -231,11 +259,10 @@ class UriTemplate:
         if not plain.endswith(self.tail) or _BROKEN_TRIPLET.search(plain):
             return None
         found = self._pattern.fullmatch(plain.removesuffix(self.tail))
-        return self._values(found.groups()) if found else None
-
-    def _values(self, texts: tuple[str | None, ...]) -> dict[str, str] | None:
+        if found is None:
+            return None
         values: dict[str, str] = {}
-        for expression, text in zip(self.expressions, texts, strict=True):
+        for expression, text in zip(self.expressions, found.groups(), strict=True):
             read = {} if text is None else expression.read(text)
             if read is None:
                 return None
@@ -262,38 +289,3 @@ def _literal(text: str, template: str) -> str:
     if bad:
         raise TemplateError(f"the template {template!r} has the invalid text {bad[0]!r}")
     return quote(text, safe=_ASCII)
-
-
-def _expression(body: str, template: str) -> Expression:
-    symbol = body[:1] if body[:1] in OPERATORS else ""
-    names = tuple(body.removeprefix(symbol).split(","))
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise TemplateError(
-                f"the template {template!r}: {name!r} in {{{body}}} is no variable name "
-                "(operators beyond + # . / ; ? & and the modifiers * and :n are not supported)"
-            )
-    return Expression(OPERATORS[symbol], names)
-
-
-def _reject_ambiguity(template: UriTemplate) -> None:
-    operators = [expression.operator for expression in template.expressions]
-    touching = itertools.starmap(_touch, itertools.pairwise(template.pieces))
-    rules = {
-        "a variable occurs twice": len(set(template.variables)) < len(template.variables),
-        "{+…} occurs twice": operators.count(OPERATORS["+"]) > 1,
-        "{#…} is not at the end": OPERATORS["#"] in operators[: None if template.tail else -1],
-        "no sign stands between two expressions": any(touching),
-    }
-    broken = [rule for rule, is_broken in rules.items() if is_broken]
-    if broken:
-        raise TemplateError(f"the template {template.text!r} is ambiguous: {'; '.join(broken)}")
-
-
-def _touch(left: Piece, right: Piece) -> bool:
-    """Return whether the end of one expression cannot be told from the start of the next."""
-    # In `{/a,b}{/c}` the sign between the expressions could also be the one between `a` and `b`.
-    if isinstance(left, str) or isinstance(right, str):
-        return False
-    first = right.operator.first
-    return not first or (first == left.operator.separator and len(left.names) > 1)

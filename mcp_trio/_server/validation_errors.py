@@ -37,7 +37,13 @@ _PATH: Final = re.compile(r"(`key` in )?`\$([^`]*)`")
 def line(error: Exception, path: str = "") -> str:
     """Return "Expected `int`, got `str` - at `$.days[0]`" as "days[0]: expected int, got str"."""
     prefix, inner, text = _split(str(error))
-    return prefix + _line(path + inner, _text_of(error) or text)
+    # attrs' validators raise errors with further arguments; the first one is the text.
+    match error.__cause__:
+        case TypeError(args=(str(first), _, *_)) | ValueError(args=(str(first), _, *_)):
+            text = first or text
+        case _:
+            pass
+    return prefix + _line(path + inner, text)
 
 
 def _split(text: str) -> tuple[str, str, str]:
@@ -53,15 +59,6 @@ def _split(text: str) -> tuple[str, str, str]:
 def _line(path: str, text: str) -> str:
     plain = " ".join(text.replace("`", "").split())
     return f"{path.removeprefix('.') or 'arguments'}: {plain[:1].lower()}{plain[1:]}"
-
-
-def _text_of(error: Exception) -> str | None:
-    """Return the text of an error with further arguments, as attrs' validators raise it."""
-    match error.__cause__:
-        case TypeError(args=(str(text), _, *_)) | ValueError(args=(str(text), _, *_)):
-            return text
-        case _:
-            return None
 
 
 def lines_of(
@@ -91,11 +88,20 @@ class _Walk(msgspec.Struct, frozen=True):
         except msgspec.ValidationError as error:
             inside = self.inside(hint, value, path, depth) if depth else iter(())
             first = next(inside, None)
-            if first is None:
-                yield from _lines_of_error(error, path)
-            else:
+            if first is not None:
                 yield first
                 yield from inside
+                return
+            # An `InvalidValue` about this value has all of its errors; msgspec's error has one.
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, InvalidValue):
+                cause = cause.__cause__
+            if cause is None or str(cause) != str(error):
+                yield line(error, path)
+                return
+            for inner, message in cause.errors:
+                _, deeper, text = _split(message)
+                yield _line(path + inner + deeper, text)
 
     def inside(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
         """Yield the errors of the members of the value."""
@@ -104,8 +110,11 @@ class _Walk(msgspec.Struct, frozen=True):
             likely = hint.reading.likeliest(value)
             return iter(()) if likely is None else self.at(likely, value, path, depth)
         if is_union(hint):
-            likely = _likeliest(typing.get_args(hint), value)
-            return iter(()) if likely is None else self.inside(likely, value, path, depth)
+            members = [it for it in typing.get_args(hint) if it is not types.NoneType]
+            likely = max(members, key=lambda member: count_known_keys(member, value))
+            if len(members) > 1 and count_known_keys(likely, value) < 0:
+                return iter(())  # The error of the union helps most.
+            return self.inside(likely, value, path, depth)
         if isinstance(value, dict) and is_object(hint):
             walk = self._fields if has_fields(hint) else self._members
             return walk(hint, cast("dict[str, Any]", value), path, depth - 1)
@@ -134,7 +143,14 @@ class _Walk(msgspec.Struct, frozen=True):
             yield from self.at(member_hint, member, path + self._step(key), depth)
 
     def _items(self, hint: Any, value: Sequence[Any], path: str, depth: int) -> Iterator[str]:
-        pairs = zip(_item_hints(hint), value, strict=False)
+        item_hints: Iterable[Any]
+        if has_fields(hint):
+            item_hints = (field.hint for field in fields_of(hint))
+        else:
+            items = typing.get_args(hint) or (Any,)
+            is_row = typing.get_origin(hint) is tuple and items[-1] is not ...
+            item_hints = items if is_row else itertools.repeat(items[0])
+        pairs = zip(item_hints, value, strict=False)
         for index, (item_hint, item) in enumerate(
             itertools.islice(pairs, self.limits.messages.validation_error_members_max)
         ):
@@ -143,33 +159,3 @@ class _Walk(msgspec.Struct, frozen=True):
     def _step(self, key: str) -> str:
         """Return the path step for a key, which is shortened if it is long."""
         return path_step(key[: self.limits.messages.validation_error_chars_max])
-
-
-def _item_hints(hint: Any) -> Iterable[Any]:
-    if has_fields(hint):
-        return (field.hint for field in fields_of(hint))
-    items = typing.get_args(hint) or (Any,)
-    is_row = typing.get_origin(hint) is tuple and items[-1] is not ...
-    return items if is_row else itertools.repeat(items[0])
-
-
-def _likeliest(members: Iterable[Any], value: Any) -> Any | None:
-    """Return the union member whose errors help most; None if the error of the union does."""
-    others = [member for member in members if member is not types.NoneType]
-    if len(others) == 1:
-        return others[0]
-    likely = max(others, key=lambda member: count_known_keys(member, value))
-    return likely if count_known_keys(likely, value) >= 0 else None
-
-
-def _lines_of_error(error: Exception, path: str) -> Iterator[str]:
-    """Yield a line for each of several errors, if they are about this value, else one line."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, InvalidValue):
-        cause = cause.__cause__
-    if cause is None or str(cause) != str(error):
-        yield line(error, path)
-        return
-    for inner, message in cause.errors:
-        _, deeper, text = _split(message)
-        yield _line(path + inner + deeper, text)
