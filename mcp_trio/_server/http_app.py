@@ -7,7 +7,7 @@ application.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
@@ -48,7 +48,7 @@ from mcp_trio._transports.http_response import (
     carried,
     until_gone,
 )
-from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
+from mcp_trio._transports.http_sessions import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.websocket import Upgrade, Upgraded, accept_websocket
 from mcp_trio.errors import SERVER_BUSY
 from mcp_trio.types import RequestId
@@ -164,17 +164,16 @@ class McpEndpoint:
 
         After a 404 the client would open a new session.
         """
-        if rejection.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.request):
+        session_id = asked.request.header(SESSION_ID)
+        if (
+            rejection.status == HTTPStatus.NOT_FOUND
+            and session_id is not None
+            and await self.runtime.sessions.is_elsewhere(session_id, asked.request.principal)
+        ):
             rejection = msgspec.structs.replace(
                 rejection, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE
             )
         await asked.reject(rejection)
-
-    async def _is_elsewhere(self, request: HttpRequest) -> bool:
-        session_id = request.header(SESSION_ID)
-        if session_id is None:
-            return False
-        return await self.runtime.sessions.is_elsewhere(session_id, request.principal)
 
     # Sessions.
 
@@ -213,8 +212,12 @@ class McpEndpoint:
                 asked,
                 lambda: channel.deliver(body, routing_result.message, awaited, is_narrow=narrow),
             )
-        except (DuplicateIdError, TooManyStreamsError) as error:
-            raise RejectedError(_undeliverable(error, awaited[0])) from None
+        except DuplicateIdError:
+            text = f"an unfinished request has the same id: {awaited[0]!r}"
+            raise RejectedError(Rejection(status=400, text=text, id=awaited[0])) from None
+        except TooManyStreamsError:
+            text = "too many requests of this session wait for answers (limits.http.streams_max)"
+            raise RejectedError(_busy(429, text, awaited[0])) from None
         assert stream is not None
         return self._carry(asked, begun, stream, awaited[0], steps)
 
@@ -250,7 +253,22 @@ class McpEndpoint:
     async def listen(self, asked: Question, routing_result: OpenStream, _body: bytes) -> None:
         """Answer a GET with the session's own stream, or resume a stream that broke off."""
         begun = self.runtime.sessions.used(routing_result.session)
-        stream = _listened_to(begun.channel, routing_result.last_event_id)
+        event_id = routing_result.last_event_id
+        if event_id:
+            try:
+                stream = begun.channel.resumed(event_id)
+            except LookupError as error:
+                raise RejectedError(Rejection(status=400, text=str(error))) from None
+            if stream.is_ended and not stream.has_waiting:
+                # After an empty stream, the TypeScript SDK would reconnect for ever.
+                text = f"the stream of event {event_id!r} has ended: nothing comes behind it"
+                headers = [("Allow", "POST, DELETE")]
+                raise RejectedError(Rejection(status=405, text=text, headers=headers))
+        else:
+            stream = begun.channel.unasked
+            if stream.is_carried:
+                text = "this stream is open already, on another connection"
+                raise RejectedError(Rejection(status=409, text=text))
         carrier = self._carrier(asked, begun, stream)
         try:
             await until_gone(asked.exchange, partial(carrier.stream, asked.exchange, stream))
@@ -295,6 +313,7 @@ class McpEndpoint:
             await asked.answer(202)
             return
         message, request = routing_result.message, asked.request
+        is_incomplete = routing_result.is_incomplete
         slot, steps = self._delivered(
             asked,
             lambda: channel.deliver(
@@ -307,8 +326,9 @@ class McpEndpoint:
         carrier = StreamSender(
             limits=limits,
             headers=asked.headers,
-            status_of=_bad if routing_result.is_incomplete else _status_of,
-            why_unanswered=partial(self._why_unanswered, slot.id),
+            # Every incomplete request is answered with 400, whatever its JSON-RPC error is.
+            status_of=lambda code: 400 if is_incomplete else STATUS_OF_ERROR.get(code, 200),
+            why_unanswered=lambda: (closing if self.runtime.is_closing else _lost)(slot.id),
         )
         try:
             if steps:
@@ -316,9 +336,6 @@ class McpEndpoint:
             await carried(asked.exchange, carrier, slot.stream, self._timer_queue)
         finally:
             channel.abandon(slot)
-
-    def _why_unanswered(self, request_id: RequestId) -> Rejection:
-        return (closing if self.runtime.is_closing else _lost)(request_id)
 
 
 def begun_session(
@@ -349,28 +366,6 @@ def _busy(status: int, text: str, request_id: RequestId | None = None) -> Reject
     return Rejection(status=status, code=SERVER_BUSY, text=text, id=request_id, headers=headers)
 
 
-def _listened_to(channel: SessionChannel, last_event_id: str | None) -> ResponseStream:
-    """Return the stream that a GET asks for.
-
-    Only a GET with `Last-Event-ID` takes over a stream that another connection carries.
-
-    Raises:
-        RejectedError: There is no such stream, or no further event would follow on it.
-    """
-    if not last_event_id:
-        if channel.unasked.is_carried:
-            text = "this stream is open already, on another connection"
-            raise RejectedError(Rejection(status=409, text=text))
-        return channel.unasked
-    try:
-        stream = channel.resumed(last_event_id)
-    except LookupError as error:
-        raise RejectedError(Rejection(status=400, text=str(error))) from None
-    if stream.is_ended and not stream.has_waiting:
-        raise RejectedError(_nothing_behind(last_event_id))
-    return stream
-
-
 def _named(begun: HttpSession) -> list[tuple[str, str]]:
     return [(SESSION_ID, begun.id)] if begun.is_negotiated else []
 
@@ -395,29 +390,6 @@ def closing(request_id: RequestId | None = None) -> Rejection:
 def _lost(request_id: RequestId | None) -> Rejection:
     text = "the session of stateless requests was lost, and another one is about to begin"
     return _busy(503, text, request_id)
-
-
-def _nothing_behind(event_id: str) -> Rejection:
-    """Return a rejection, because after an empty stream the TypeScript SDK reconnects for ever."""
-    text = f"the stream of event {event_id!r} has ended: nothing comes behind it"
-    return Rejection(status=405, text=text, headers=[("Allow", "POST, DELETE")])
-
-
-def _status_of(code: int) -> int:
-    return STATUS_OF_ERROR.get(code, 200)
-
-
-def _bad(_code: int) -> int:
-    """Return 400, the status of every incomplete request whatever its JSON-RPC error is."""
-    return 400
-
-
-def _undeliverable(error: Exception, request_id: RequestId) -> Rejection:
-    if isinstance(error, DuplicateIdError):
-        text = f"an unfinished request has the same id: {request_id!r}"
-        return Rejection(status=400, text=text, id=request_id)
-    text = "too many requests of this session wait for answers (limits.http.streams_max)"
-    return _busy(429, text, request_id)
 
 
 _EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
@@ -553,6 +525,9 @@ class HttpApp:
             do.
         has_sse: Serve the two endpoints of the HTTP+SSE transport as well.
         websocket: The WebSocket endpoint, if there is one.
+
+    Raises:
+        ValueError: A path has no leading slash, or two endpoints have the same path.
     """
 
     runtime: Runtime
@@ -574,7 +549,12 @@ class HttpApp:
             routes += [("/sse", sse.respond_stream), ("/messages", sse.respond_post)]
         if self.websocket is not None:
             routes.append((self.websocket.handshake_check.path, self.websocket.respond))
-        _check_paths([path for path, _ in routes])
+        paths = [path for path, _ in routes]
+        for index, path in enumerate(paths):
+            if not path.startswith("/"):
+                raise ValueError(f"a path begins with a slash: {path!r}")
+            if path.rstrip("/") in [each.rstrip("/") for each in paths[:index]]:
+                raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
         self._routes = dict(routes)
 
     @property
@@ -617,17 +597,14 @@ class HttpApp:
         rejection = self.host_check.rejection(asked.request)
         if rejection is not None:
             raise RejectedError(rejection)
-        if asked.request.path == _HEALTH:  # Load balancers send no credentials.
+        path = asked.request.path
+        if path == _HEALTH:  # Load balancers send no credentials.
             return _tell_health(asked)
-        route = self._route(asked.request.path)
-        return route(asked) if self.verify is None else _verified(asked, self.verify, route)
-
-    def _route(self, path: str) -> _Route:
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         if route is None:
             text = f"there is no such path; the MCP endpoint is {self.path}"
             raise RejectedError(Rejection(status=404, text=text))
-        return route
+        return route(asked) if self.verify is None else _verified(asked, self.verify, route)
 
 
 async def _verified(asked: Question, verify: Verify, route: _Route) -> None:
@@ -636,19 +613,6 @@ async def _verified(asked: Question, verify: Verify, route: _Route) -> None:
         raise RejectedError(request)
     asked.request = request
     await route(asked)
-
-
-def _check_paths(paths: Sequence[str]) -> None:
-    """Check the paths of the endpoints.
-
-    Raises:
-        ValueError: A path has no leading slash, or two endpoints have the same path.
-    """
-    for index, path in enumerate(paths):
-        if not path.startswith("/"):
-            raise ValueError(f"a path begins with a slash: {path!r}")
-        if path.rstrip("/") in [each.rstrip("/") for each in paths[:index]]:
-            raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
 
 
 async def _tell_health(asked: Question) -> None:

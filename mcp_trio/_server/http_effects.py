@@ -108,7 +108,13 @@ class EffectTransport(_Transport):
             return await send(self._sender(), request)
         shared = context.served.shared
         bytes_max = shared.limits.requests.http_effect_bytes_max
-        recorded = _recorded_request(request, await request.aread(), bytes_max)
+        body = await request.aread()
+        recorded = RecordedHttpRequest(
+            request.method,
+            str(request.url.copy_with(userinfo=b"")),
+            _allowed(request.headers, REQUEST_HEADERS),
+            _encoded_body(body) if len(body) <= bytes_max else OPAQUE,
+        )
         effect: Effect[HttpResponse] = Effect(
             name=HTTP,
             arguments=functools.partial(encode_body, recorded),
@@ -172,15 +178,6 @@ class EffectClient(httpx2.AsyncClient):
         return await super().send(request, auth=auth, **options)
 
 
-def _recorded_request(request: Any, body: bytes, bytes_max: int) -> RecordedHttpRequest:
-    return RecordedHttpRequest(
-        request.method,
-        str(request.url.copy_with(userinfo=b"")),
-        _allowed(request.headers, REQUEST_HEADERS),
-        _encoded_body(body) if len(body) <= bytes_max else OPAQUE,
-    )
-
-
 async def _send_and_read(sender: Callable[[], Any], request: Any, bytes_max: int) -> HttpResponse:
     accepted = request.headers.get("accept-encoding", "")
     request.headers["Accept-Encoding"] = "gzip" if "gzip" in accepted.lower() else "identity"
@@ -208,7 +205,13 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
         if len(response.content) > bytes_max:
             raise too_large
         return bytes(response.content)
-    decompressor = _decompressor_for(response, library)
+    decompressor: Any = None
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding == "gzip":
+        decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    elif encoding not in ("", "identity"):
+        text = f"the response has Content-Encoding {encoding!r}; handlers decode only gzip"
+        raise library.DecodingError(text)
     body = bytearray()
     is_over = False
     fault: Exception | None = None
@@ -238,17 +241,6 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
     if fault is not None:
         raise fault
     return bytes(body)
-
-
-def _decompressor_for(response: Any, library: Any) -> Any:
-    """Return the decompressor for a body; None if it is not encoded."""
-    encoding = response.headers.get("content-encoding", "").strip().lower()
-    if encoding in ("", "identity"):
-        return None
-    if encoding != "gzip":
-        text = f"the response has Content-Encoding {encoding!r}; handlers decode only gzip"
-        raise library.DecodingError(text)
-    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
 
 async def _decompress(decompressor: Any, piece: bytes, body: bytearray, bytes_max: int) -> None:

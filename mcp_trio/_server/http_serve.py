@@ -22,7 +22,6 @@ from collections.abc import (
     Callable,
     Collection,
     Generator,
-    Iterable,
     Sequence,
 )
 from contextlib import ExitStack, contextmanager
@@ -129,8 +128,16 @@ class Workers:
             if not self._have_served and all(slot.is_serving for slot in self._slots):
                 self._have_served = True
                 self.serving()
-            number = self._next_signal(signals, self._next_change())
-            if number is not None:
+            running = [slot.process for slot in self._slots if slot.process is not None]
+            reports = [
+                slot.report_pipe for slot in self._slots if slot.report_pipe and not slot.is_serving
+            ]
+            seconds = None
+            if len(running) < len(self._slots):
+                next_start = min(slot.changed_at for slot in self._slots if slot.process is None)
+                seconds = max(0.0, next_start - time.monotonic())
+            happened = wait([signals, *(each.sentinel for each in running), *reports], seconds)
+            if signals in happened and (number := _number(signals)) is not None:
                 return number
 
     def _begin(self, slot: _WorkerSlot) -> None:
@@ -178,26 +185,6 @@ class Workers:
         slot.report_pipe.close()
         slot.process = slot.report_pipe = None
 
-    # Waiting.
-
-    def _next_change(self) -> float | None:
-        """Return the time at which the next worker is to start; None if all are running."""
-        return min((each.changed_at for each in self._slots if each.process is None), default=None)
-
-    def _next_signal(self, signals: socket.socket, at: float | None) -> int | None:
-        """Wait for a signal, a change of a worker, or the time `at`; return the signal's number."""
-        reports = [
-            each.report_pipe for each in self._slots if each.report_pipe and not each.is_serving
-        ]
-        seconds = None if at is None else max(0.0, at - time.monotonic())
-        happened = wait([signals, *self._sentinels(), *reports], seconds)
-        return _number(signals) if signals in happened else None
-
-    def _sentinels(self) -> Iterable[int]:
-        return [each.process.sentinel for each in self._slots if each.process is not None]
-
-    # The end.
-
     def _stop(self, signals: socket.socket) -> None:
         for process in self._alive():
             process.terminate()
@@ -227,7 +214,7 @@ def _signals() -> Generator[socket.socket]:
     with reader, writer:
         reader.settimeout(0)
         writer.settimeout(0)
-        before = {number: signal.signal(number, _do_nothing) for number in SIGNALS}
+        before = {number: signal.signal(number, lambda _number, _frame: None) for number in SIGNALS}
         woken = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             yield reader
@@ -243,10 +230,6 @@ def _has_reported(pipe: Connection) -> bool:
         return pipe.poll() and pipe.recv_bytes() == _SERVING
     except EOFError:
         return False
-
-
-def _do_nothing(*_: object) -> None:
-    """Ignore a signal: the parent reads its number from the wakeup socket."""
 
 
 def _number(signals: socket.socket) -> int | None:
@@ -276,13 +259,6 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
 # In the caller's nursery ------------------------------------------------------------------------
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    if name == "workers":
-        return ': only run("http") takes it'
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def app_of(
     server: SessionSource, options: HttpOptions, bound: Sequence[tuple[str, int]]
 ) -> HttpApp:
@@ -296,7 +272,11 @@ def app_of(
     known = HttpOptions.__annotations__
     for name in options:
         if name not in known:
-            raise TypeError(f"an HTTP server got an unexpected option {name!r}{_hint(name, known)}")
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            if name == "workers":
+                hint = ': only run("http") takes it'
+            raise TypeError(f"an HTTP server got an unexpected option {name!r}{hint}")
     if not holds_many_sessions(options.get("record")):
         raise ValueError(
             "over HTTP, record to a folder or a SharedRecording: there are several sessions"
@@ -582,7 +562,15 @@ def _run_workers(
             def report_serving(_url: str) -> None:
                 serving()
 
-            serve = partial(_serve_on, sockets, server, address, options)
+            async def serve(*, task_status: trio.TaskStatus[str]) -> None:
+                listeners = [
+                    trio.SocketListener(trio.socket.from_stdlib_socket(each.dup()))
+                    for each in sockets
+                ]
+                await serve_bound(
+                    sessions_of(server), listeners, address, options, task_status=task_status
+                )
+
             run = partial(_run, serve, report_serving, server.limits.shutdown.exit_seconds)
             trio.run(run, [signal.SIGTERM], wait, clock=TickClock())
 
@@ -616,17 +604,3 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
     for text, applies in rejections.items():
         if applies:
             raise ValueError(text)
-
-
-async def _serve_on(
-    sockets: Sequence[socket.socket],
-    server: "Server",
-    address: Address,
-    options: HttpOptions,
-    *,
-    task_status: trio.TaskStatus[str],
-) -> None:
-    listeners = [
-        trio.SocketListener(trio.socket.from_stdlib_socket(each.dup())) for each in sockets
-    ]
-    await serve_bound(sessions_of(server), listeners, address, options, task_status=task_status)

@@ -380,17 +380,12 @@ class Runtime:
                     await self._closing.wait()
                 finally:
                     self.close()
-                    self._shut_all()
+                    for session in (self._stateless, *(each.session for each in self.sessions)):
+                        if session is not None:
+                            session.shut("closed")
+                    for channel, connected in self._connected.items():
+                        _close_websocket(channel, connected)
             beside.cancel_scope.cancel()
-
-    def _shut_all(self) -> None:
-        """Start to close all sessions, each in bounded time."""
-        opened = [self._stateless, *(each.session for each in self.sessions)]
-        for session in opened:
-            if session is not None:
-                session.shut("closed")
-        for channel, connected in self._connected.items():
-            _close_websocket(channel, connected)
 
     @property
     def is_closing(self) -> bool:
