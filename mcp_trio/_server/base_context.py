@@ -1,7 +1,7 @@
 """The part that `Context` and `ThreadContext` share: the properties of a request."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -12,11 +12,6 @@ from mcp_trio.types import ClientCapabilities, Implementation, LoggingLevel
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
     from mcp_trio._server.server import Server
-
-# The levels in the order of RFC 5424, from the least to the most severe.
-_SEVERITY: Final[Mapping[str, int]] = {
-    level: severity for severity, level in enumerate(get_args(LoggingLevel))
-}
 
 
 @attrs.define(eq=False, repr=False)
@@ -60,17 +55,6 @@ class BaseContext:
         """
         peer = self._peer
         return peer.log_level if peer.protocol_version.is_stateless else self._served.log_level
-
-    def _wants_log(self, level: LoggingLevel) -> bool:
-        """Return whether the client receives log messages of a level.
-
-        Raises:
-            ValueError: The level is unknown.
-        """
-        severity, least = _SEVERITY.get(level), self.log_level
-        if severity is None:
-            raise ValueError(f"unknown level {level!r}: choose from {', '.join(_SEVERITY)}")
-        return least is not None and severity >= _SEVERITY[least]
 
     @property
     def protocol_version(self) -> str:

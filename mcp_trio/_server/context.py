@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, get_args, overload
 
 import attrs
 import trio
@@ -67,9 +67,10 @@ D = TypeVar("D")
 _UUID_BITS: Final = 128
 _ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+# The levels in the order of RFC 5424, from the least to the most severe.
+_SEVERITY: Final[Mapping[str, int]] = {
+    level: severity for severity, level in enumerate(get_args(LoggingLevel))
+}
 
 
 @attrs.define(eq=False, repr=False)
@@ -83,7 +84,7 @@ class Context(BaseContext):
 
     def now(self) -> datetime:
         """Return the time of day, in UTC."""
-        return read_clock(self._handling, NOW, _utc_now, datetime)
+        return read_clock(self._handling, NOW, lambda: datetime.now(UTC), datetime)
 
     def monotonic(self) -> float:
         """Return the seconds of a clock that never goes back; only differences are meaningful."""
@@ -358,7 +359,10 @@ class Context(BaseContext):
         """
 
         def make() -> LoggingMessageParams | None:
-            if not self._wants_log(level):
+            severity, least = _SEVERITY.get(level), self.log_level
+            if severity is None:
+                raise ValueError(f"unknown level {level!r}: choose from {', '.join(_SEVERITY)}")
+            if least is None or severity < _SEVERITY[least]:
                 return None
             return LoggingMessageParams(level=level, data=data, logger=logger)
 

@@ -227,8 +227,7 @@ def _arguments(
             text = b""
         if 0 < len(text) <= served.shared.limits.requests.effect_bytes_max:
             return text
-    encoder = _ArgumentEncoder(served)
-    return encode_body({name: msgspec.Raw(encoder.encode(value)) for name, value in named.items()})
+    return encode_body({name: msgspec.Raw(_encoded(it, served)) for name, it in named.items()})
 
 
 def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -241,8 +240,15 @@ def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> M
         args = (*function.args, *args)
         keywords = {**function.keywords, **keywords}
         function = function.func
+    plain = called_function(function)
+    cache = _FREE if plain is function else _BOUND
     try:
-        parameters = _parameters(function)
+        if not isinstance(plain, types.FunctionType):
+            parameters = _Parameters(inspect.signature(function))
+        elif (known := cache.get(plain)) is not None:
+            parameters = known
+        else:
+            parameters = cache[plain] = _Parameters(inspect.signature(function))
         if not keywords and parameters.allow_by_position(len(args)):
             return dict(zip(parameters.names, args, strict=False))
         bound = parameters.signature.bind(*args, **keywords)
@@ -285,52 +291,40 @@ _BY_POSITION: Final = (
 )
 
 
-def _parameters(function: Any) -> _Parameters:
-    plain = called_function(function)
-    if not isinstance(plain, types.FunctionType):
-        return _Parameters(inspect.signature(function))
-    cache = _FREE if plain is function else _BOUND
-    known = cache.get(plain)
-    if known is None:
-        known = cache[plain] = _Parameters(inspect.signature(function))
-    return known
+def _encoded(value: Any, served: "ServedSession", levels: int = _WALKED_LEVELS) -> bytes:
+    """Return the JSON of an argument, in which only the values without a JSON form are replaced.
 
-
-class _ArgumentEncoder(msgspec.Struct, frozen=True):
-    """An encoder of arguments that replaces only the values without a JSON form.
-
-    The items of lists and dicts are encoded one by one as well, down to `_WALKED_LEVELS`.
+    The items of lists and dicts are encoded one by one for that, down to `_WALKED_LEVELS`.
     """
-
-    served: "ServedSession"
-
-    def encode(self, value: Any, levels: int = _WALKED_LEVELS) -> bytes:
-        if isinstance(value, ReplayLifespan):
-            return encode_body(f"<{object.__getattribute__(value, '_path')}>")
-        if isinstance(value, BaseContext) or self._is_of_lifespan(value):
-            return _OPAQUE
-        shared = self.served.shared
-        try:
-            text = self._walked(value, levels - 1) if levels else shared.writer.encode(value)
-        except Exception:  # Users' types and hooks may raise anything.
-            return _OPAQUE
-        return text if len(text) <= shared.limits.requests.effect_bytes_max else _OPAQUE
-
-    def _walked(self, value: Any, levels: int) -> bytes:
-        kind = value.__class__
-        if (kind is list or kind is tuple) and not _are_plain(value):
-            return encode_body([msgspec.Raw(self.encode(it, levels)) for it in value])
-        if kind is dict and not _are_plain(value.values()) and _TEXT.issuperset(map(type, value)):
-            return encode_body(
-                {name: msgspec.Raw(self.encode(it, levels)) for name, it in value.items()}
-            )
-        return self.served.shared.writer.encode(value)
-
-    def _is_of_lifespan(self, value: Any) -> bool:
-        lifespan = self.served.lifespan
-        if lifespan is None or value.__class__ in _PLAIN:
-            return False
-        return value is lifespan or any(value is it for it in _attributes(lifespan))
+    if isinstance(value, ReplayLifespan):
+        return encode_body(f"<{object.__getattribute__(value, '_path')}>")
+    shared, lifespan, kind = served.shared, served.lifespan, value.__class__
+    is_of_lifespan = (
+        lifespan is not None
+        and kind not in _PLAIN
+        and (value is lifespan or any(value is it for it in _attributes(lifespan)))
+    )
+    if isinstance(value, BaseContext) or is_of_lifespan:
+        return _OPAQUE
+    try:
+        if levels and (kind is list or kind is tuple) and not _are_plain(value):
+            items = [msgspec.Raw(_encoded(it, served, levels - 1)) for it in value]
+            text = encode_body(items)
+        elif (
+            levels
+            and kind is dict
+            and not _are_plain(value.values())
+            and _TEXT.issuperset(map(type, value))
+        ):
+            members = {
+                name: msgspec.Raw(_encoded(it, served, levels - 1)) for name, it in value.items()
+            }
+            text = encode_body(members)
+        else:
+            text = shared.writer.encode(value)
+    except Exception:  # Users' types and hooks may raise anything.
+        return _OPAQUE
+    return text if len(text) <= shared.limits.requests.effect_bytes_max else _OPAQUE
 
 
 def _are_plain(values: Iterable[object]) -> bool:
@@ -427,8 +421,16 @@ class _Results:
                 f"has {len(body)} bytes as JSON (limits.requests.effect_bytes_max={self.bytes_max})"
             )
         result = self.decoded(body)
-        if not self._is_kept(value, body, result):
-            self._reject(f"is not the same after going through JSON: {self._advice()}")
+        if _is_open(self.hint):
+            is_same = bool(result == value)
+        else:
+            again = self.writer.encode(result)
+            is_same = again == body or _decode_plain(again) == _decode_plain(body)
+        if not is_same:
+            advice = f"as {self.hint} it would lose something"
+            if self.hint is Any:
+                advice = "annotate what the function returns"
+            self._reject(f"is not the same after going through JSON: {advice}")
         return result, body
 
     def decoded(self, body: bytes) -> Any:
@@ -441,17 +443,6 @@ class _Results:
             return self._decode(body)
         except Exception as error:  # The same.
             self._reject(f"is not what it is annotated with, {self.hint}", error)
-
-    def _is_kept(self, value: Any, body: bytes, result: Any) -> bool:
-        if _is_open(self.hint):
-            return bool(result == value)
-        again = self.writer.encode(result)
-        return again == body or _decode_plain(again) == _decode_plain(body)
-
-    def _advice(self) -> str:
-        if self.hint is Any:
-            return "annotate what the function returns"
-        return f"as {self.hint} it would lose something"
 
     def _reject(self, why: str, cause: Exception | None = None) -> NoReturn:
         reason = "" if cause is None else f": {cause}"
@@ -491,7 +482,12 @@ class EffectResults:
         return self._codecs[function]
 
     def _new_codec(self, function: Any) -> _Results:
-        name, hint = _annotated(function)
+        try:
+            plain = plain_function(function)
+        except TypeError:  # A class or a builtin has no such annotation.
+            name, hint = repr(function), Any
+        else:
+            name, hint = f"{plain.__module__}.{plain.__qualname__}", resolved_return(plain)
         try:
             decode = self._reader(hint)
         except Exception as error:
@@ -513,12 +509,3 @@ class EffectResults:
 def _is_open(hint: Any) -> bool:
     """Return whether a part may be of any type, so that decoding cannot restore its type."""
     return hint in _ANYTHING or any(map(_is_open, typing.get_args(hint)))
-
-
-def _annotated(function: Any) -> tuple[str, Any]:
-    """Return the name of a function and the annotation of its result."""
-    try:
-        plain = plain_function(function)
-    except TypeError:  # A class or a builtin has no such annotation.
-        return repr(function), Any
-    return f"{plain.__module__}.{plain.__qualname__}", resolved_return(plain)

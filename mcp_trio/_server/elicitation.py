@@ -16,6 +16,7 @@ import typing
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import (
     TYPE_CHECKING,
@@ -47,7 +48,6 @@ from mcp_trio._protocol.client_features import (
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._server.introspection import (
-    Field,
     class_of,
     fields_of,
     has_fields,
@@ -184,10 +184,14 @@ def _form_of_fields(kind: Any) -> Form:
         (field, _FormField(owner=owner, name=field.wire_name, hint=field.hint))
         for field in fields_of(kind)
     ]
-    properties = {field.wire_name: _with_default(field, member) for field, member in pairs}
-    required = [
-        field.wire_name for field, member in pairs if field.is_required and not member.is_optional
-    ]
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for field, member in pairs:
+        schema = properties[field.wire_name] = member.schema()
+        if field.default not in (msgspec.NODEFAULT, None):
+            schema["default"] = msgspec.to_builtins(field.default)
+        if field.is_required and not member.is_optional:
+            required.append(field.wire_name)
 
     def build(content: Mapping[str, Any]) -> Any:
         errors: list[str] = []
@@ -208,13 +212,6 @@ def _form_of_fields(kind: Any) -> Form:
             raise FormError([str(error)]) from error
 
     return Form(_object(properties, required), build)
-
-
-def _with_default(field: Field, member: "_FormField") -> dict[str, Any]:
-    schema = member.schema()
-    if field.default in (msgspec.NODEFAULT, None):
-        return schema
-    return {**schema, "default": msgspec.to_builtins(field.default)}
 
 
 def _object(properties: dict[str, Any], required: Sequence[str]) -> dict[str, Any]:
@@ -259,7 +256,13 @@ class _FormField:
     is_optional: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.core, self.is_optional = _without_none(self.hint)
+        self.core, self.is_optional = strip_metadata(self.hint), False
+        if is_union(self.core):
+            members = typing.get_args(self.core)
+            others = [it for it in members if it is not types.NoneType]
+            self.is_optional = len(others) < len(members)
+            if len(others) == 1:
+                self.core = strip_metadata(others[0])
         try:
             self.readable = TypeReader().readable(self.hint)
             self.json_schema = _flat(json_schema(self.readable))
@@ -285,22 +288,17 @@ class _FormField:
             LocalProtocolError: The field asks for a secret, or its text contains a link.
         """
         _check_field(self.name, self.json_schema)
-        return {**_subset(self.json_schema, _TEXTS), **self._type_schema()}
-
-    def _type_schema(self) -> dict[str, Any]:
+        schema = _subset(self.json_schema, _TEXTS)
         choices = _choices(self.core)
         if choices is not None:
-            return {"type": "string", **self._choice_schema(choices, "oneOf")}
+            return {**schema, "type": "string", **self._choice_schema(choices, "oneOf")}
         kind = self.json_schema.get("type")
         if kind not in _LIMITS:
             raise self._rejection(f"a form is flat and cannot have a {name_of(self.core)}")
-        schema = {"type": kind, **_limits(self.json_schema, _LIMITS[kind])}
-        if kind == "array":
-            return {**schema, "items": self._item_schema()}
-        format_name = _FORMATS.get(self.core, self.json_schema.get("format"))
-        return {**schema, "format": format_name} if format_name in FORMATS else schema
-
-    def _item_schema(self) -> dict[str, Any]:
+        schema |= {"type": kind, **_limits(self.json_schema, _LIMITS[kind])}
+        if kind != "array":
+            format_name = _FORMATS.get(self.core, self.json_schema.get("format"))
+            return {**schema, "format": format_name} if format_name in FORMATS else schema
         inner, *others = typing.get_args(self.core) or (Any,)
         is_row = others not in ([], [...])
         choices = None if is_row or not is_array(self.core) else _choices(strip_metadata(inner))
@@ -308,8 +306,8 @@ class _FormField:
             raise self._rejection(
                 "a list in a form has to be a list of choices, a Literal or an Enum"
             )
-        schema = self._choice_schema(choices, "anyOf")
-        return schema if "anyOf" in schema else {"type": "string", **schema}
+        items = self._choice_schema(choices, "anyOf")
+        return {**schema, "items": items if "anyOf" in items else {"type": "string", **items}}
 
     def _choice_schema(self, choices: Mapping[Any, str | None], keyword: str) -> dict[str, Any]:
         if not all(isinstance(value, str) for value in choices):
@@ -320,16 +318,6 @@ class _FormField:
 
     def _rejection(self, text: str) -> TypeError:
         return TypeError(f"{self.owner}, {self.name}: {text}")
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return a type without None and without metadata, and whether it allows None."""
-    found = strip_metadata(hint)
-    if not is_union(found):
-        return found, False
-    others = [it for it in typing.get_args(found) if it is not types.NoneType]
-    is_optional = len(others) < len(typing.get_args(found))
-    return (strip_metadata(others[0]) if len(others) == 1 else found), is_optional
 
 
 def _choices(hint: Any) -> dict[Any, str | None] | None:
@@ -529,7 +517,20 @@ def prepared(
         CapabilityMissing: The client did not announce a capability that one of the requests needs.
     """
     check_capabilities(handling.request.peer, questions)
-    return [_with_elicitation_id(handling, served, question) for question in questions]
+    has_ids = handling.request.peer.protocol_version.has_elicitation_ids
+    ready: list[Ask[Any]] = []
+    for question in questions:
+        if not isinstance(question, UrlElicitation):
+            ready.append(question)
+        elif not has_ids:
+            ready.append(attrs.evolve(question, elicitation_id=None))
+        else:
+            elicitation_id = question.elicitation_id or str(
+                uuid.UUID(int=randomness(handling).getrandbits(_UUID_BITS), version=4)
+            )
+            served.elicitations.begin(elicitation_id)
+            ready.append(attrs.evolve(question, elicitation_id=elicitation_id))
+    return ready
 
 
 def check_capabilities(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
@@ -645,20 +646,6 @@ class UrlElicitation(Ask[Answer[None]]):
         return Answer(action=result.action, elicitation_id=self.elicitation_id)
 
 
-def _with_elicitation_id(
-    handling: Handling, served: "ServedSession", question: Ask[Any]
-) -> Ask[Any]:
-    if not isinstance(question, UrlElicitation):
-        return question
-    if not handling.request.peer.protocol_version.has_elicitation_ids:
-        return attrs.evolve(question, elicitation_id=None)
-    elicitation_id = question.elicitation_id or str(
-        uuid.UUID(int=randomness(handling).getrandbits(_UUID_BITS), version=4)
-    )
-    served.elicitations.begin(elicitation_id)
-    return attrs.evolve(question, elicitation_id=elicitation_id)
-
-
 def _check_url(url: str) -> None:
     """Check the rules of the protocol for URLs that are shown to a user.
 
@@ -671,20 +658,16 @@ def _check_url(url: str) -> None:
         raise LocalProtocolError(f"not a URL that a user can open: {error}") from None
     if not host or any(map(str.isspace, url)):
         raise LocalProtocolError(f"not a URL that a user can open: {url!r}")
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(host)):
+    is_loopback = host == "localhost"
+    with suppress(ValueError):  # The host is a name.
+        is_loopback = ip_address(host).is_loopback
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
         raise LocalProtocolError(
             "a URL for a user needs https; http is for the loopback interface only"
         )
     named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
     if "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named):
         raise LocalProtocolError("a URL for a user must not contain credentials")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def url_elicitation_params(

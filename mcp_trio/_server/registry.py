@@ -50,12 +50,6 @@ LIST_CAPABILITIES: Final[dict[str, Any]] = {
 CAPABILITIES: Final[dict[str, Any]] = {"completions": {}, **LIST_CAPABILITIES}
 
 
-@functools.cache
-def _capabilities(kinds: frozenset[str]) -> types.ServerCapabilities:
-    declared = {kind: full for kind, full in CAPABILITIES.items() if kind in kinds}
-    return types.ServerCapabilities(logging={}, **declared)
-
-
 @attrs.frozen
 class CacheHints:
     """Hints for clients: the time to cache a result, and the scope in which it may be shared.
@@ -339,20 +333,14 @@ def completion_result(value: Any) -> CompleteResult:
     Raises:
         TypeError: The values are not strings.
     """
-    return CompleteResult(
-        completion=_first_of(value) if isinstance(value, Completion) else _completion_of(value)
-    )
-
-
-def _first_of(completion: Completion) -> Completion:
-    values = completion.values
-    if len(values) <= VALUES_MAX:
-        return completion
-    total = len(values) if completion.total is None else completion.total
-    return Completion(values=values[:VALUES_MAX], total=total, has_more=True)
-
-
-def _completion_of(value: Any) -> Completion:
+    if isinstance(value, Completion):
+        if len(value.values) > VALUES_MAX:
+            value = Completion(
+                values=value.values[:VALUES_MAX],
+                total=len(value.values) if value.total is None else value.total,
+                has_more=True,
+            )
+        return CompleteResult(completion=value)
     proposed: Iterable[Any] = () if value is None else value
     if isinstance(proposed, str):
         raise TypeError("a completion returns a list of strings, not one string")
@@ -363,9 +351,11 @@ def _completion_of(value: Any) -> Completion:
         if not isinstance(text, str):
             raise TypeError(f"a completion returns strings, not {type(text).__name__}")
     if len(values) <= VALUES_MAX:
-        return Completion(values=values)
+        return CompleteResult(completion=Completion(values=values))
     total = len(proposed) if isinstance(proposed, Sized) else None
-    return Completion(values=values[:VALUES_MAX], total=total, has_more=True)
+    return CompleteResult(
+        completion=Completion(values=values[:VALUES_MAX], total=total, has_more=True)
+    )
 
 
 # The registry ------------------------------------------------------------------------------------
@@ -411,7 +401,7 @@ class Registry:
     _pages: dict[tuple[str, str | None, ProtocolVersion], msgspec.Raw] = attrs.field(
         factory=dict[Any, msgspec.Raw], init=False
     )
-    _kinds: frozenset[str] | None = attrs.field(default=None, init=False)
+    _capabilities: types.ServerCapabilities | None = attrs.field(default=None, init=False)
     _listed: Mapping[str, Sequence[str]] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -423,16 +413,20 @@ class Registry:
 
     def capabilities(self) -> types.ServerCapabilities:
         """Return the capabilities that follow from `offers` and from what is registered."""
-        kinds = self._kinds
-        if kinds is None:
+        # A handler in a thread may reset `_capabilities` meanwhile.
+        capabilities = self._capabilities
+        if capabilities is None:
             handled = tuple(self.methods.values())
             required = (each.method.required_capability for each in handled)
             needed = {each.path.partition(".")[0] for each in required if each is not None}
             tables = {**self._tables, "completions": self.completions}
-            kinds = self._kinds = self.offers.union(
+            kinds = self.offers.union(
                 kind for kind, table in tables.items() if table or kind in needed
             )
-        return _capabilities(kinds)
+            declared = {kind: full for kind, full in CAPABILITIES.items() if kind in kinds}
+            capabilities = types.ServerCapabilities(logging={}, **declared)
+            self._capabilities = capabilities
+        return capabilities
 
     # Registering and removing.
 
@@ -462,14 +456,14 @@ class Registry:
     def _change(self, kind: str) -> None:
         self._pages = {}
         self._listed = None
-        self._kinds = None
+        self._capabilities = None
         self.changed(kind)
 
     def add_method(self, registered: RegisteredMethod) -> None:
         """Set the handler of a method."""
         self.methods[registered.name] = registered
         self.known_methods[registered.name] = registered.method
-        self._kinds = None
+        self._capabilities = None
 
     def find_target(self, target: object) -> Target:
         """Return the prompt or resource that a name, a URI or a handler function identifies.
@@ -513,7 +507,7 @@ class Registry:
         """
         if self.completions.setdefault((target, argument), completion) is not completion:
             raise ValueError(f"{argument!r} of {target[1]!r} has a completion already")
-        self._kinds = None
+        self._capabilities = None
 
     def remove_completion(self, target: Target, argument: str) -> None:
         """Remove the completion of an argument.
@@ -523,7 +517,7 @@ class Registry:
         """
         if self.completions.pop((target, argument), None) is None:
             raise LookupError(f"{argument!r} of {target[1]!r} has no completion")
-        self._kinds = None
+        self._capabilities = None
 
     # Reading.
 
@@ -563,9 +557,29 @@ class Registry:
         pages = self._pages
         cached = pages.get((method, cursor, protocol_version))
         if cached is None:
-            entries = list(LISTS[method].entries(self))
-            start = 0 if cursor is None else _start_after(method, cursor, entries)
-            page = self._make_page(method, entries, start)
+            listing = LISTS[method]
+            entries = list(listing.entries(self))
+            start = 0
+            if cursor is not None:
+                ends = (
+                    end for end, last in enumerate(entries, 1) if _cursor(method, last) == cursor
+                )
+                start = next(ends, 0)
+                if not start:
+                    raise RequestError(INVALID_PARAMS, "invalid cursor")
+            end = start + self.limits.requests.page_items_max
+            definitions: list[Any] = []
+            for entry in entries[start:end]:
+                try:
+                    definitions.append(listing.define(entry))
+                except TypeError as error:
+                    error.add_note(f"{entry.name!r} cannot be listed, and neither can the others")
+                    raise
+            page = listing.result(
+                **{listing.member: definitions},
+                next_cursor=_cursor(method, entries[end - 1]) if end < len(entries) else None,
+                **self.hints.members(),
+            )
             if isinstance(page, types.ListToolsResult):
                 for tool in page.tools:
                     registered = self.tools.get(tool.name)  # None: a thread has removed it
@@ -578,34 +592,27 @@ class Registry:
                 pages[method, cursor, protocol_version] = cached
         return cached
 
-    def _make_page(
-        self, method: str, entries: Sequence[Registered], start: int
-    ) -> types.CacheableResult:
-        listing, end = LISTS[method], start + self.limits.requests.page_items_max
-        return listing.result(
-            **{listing.member: [_defined(listing.define, entry) for entry in entries[start:end]]},
-            next_cursor=_cursor(method, entries[end - 1]) if end < len(entries) else None,
-            **self.hints.members(),
-        )
-
     def listed(self) -> Mapping[str, Sequence[str]]:
         """Return the digest and the name of each entry of the lists; see `OpenBody.listed`.
 
         An entry that cannot be listed has no digest. A client that asks for it gets the error.
         """
-        if self._listed is None:
-            lists = zip(LISTED_KINDS, LISTS.values(), strict=True)
-            self._listed = {kind: lines for kind, each in lists if (lines := self._lines(each))}
-        return self._listed
-
-    def _lines(self, listing: "Listing") -> Sequence[str]:
-        lines = list[str]()
-        for entry in listing.entries(self):
-            digest = "-" * _DIGEST_CHARS
-            with suppress(TypeError):
-                digest = _digest(_encode(listing.define(entry)))
-            lines.append(f"{digest} {entry.key}")
-        return lines if len(lines) <= _LINES_MAX else [f"{_digest(''.join(lines).encode())} "]
+        if self._listed is not None:
+            return self._listed
+        listed: dict[str, Sequence[str]] = {}
+        for kind, listing in zip(LISTED_KINDS, LISTS.values(), strict=True):
+            lines: list[str] = []
+            for entry in listing.entries(self):
+                digest = "-" * _DIGEST_CHARS
+                with suppress(TypeError):
+                    digest = _digest(_encode(listing.define(entry)))
+                lines.append(f"{digest} {entry.key}")
+            if len(lines) > _LINES_MAX:
+                lines = [f"{_digest(''.join(lines).encode())} "]
+            if lines:
+                listed[kind] = lines
+        self._listed = listed
+        return listed
 
     def tool_schemas(self) -> dict[str, Any]:
         """Return the input schemas of the tools that can be listed, by name."""
@@ -667,21 +674,6 @@ LISTS: Final = {
 }
 
 
-def _defined(define: Callable[[Any], Any], entry: Registered) -> Any:
-    try:
-        return define(entry)
-    except TypeError as error:
-        error.add_note(f"{entry.name!r} cannot be listed, and neither can the others")
-        raise
-
-
 def _cursor(method: str, last: Registered) -> str:
     """Return the cursor of the page after `last`; it stays valid while other entries change."""
     return base64.urlsafe_b64encode(f"{method} after {last.key}".encode()).decode()
-
-
-def _start_after(method: str, cursor: str, entries: Iterable[Registered]) -> int:
-    for start, last in enumerate(entries, 1):
-        if _cursor(method, last) == cursor:
-            return start
-    raise RequestError(INVALID_PARAMS, "invalid cursor")

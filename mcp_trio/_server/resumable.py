@@ -19,7 +19,7 @@ https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round
 import functools
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -91,7 +91,16 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             return await self._answer_retry(handling, served, version)
         if version is not None:
             state = await _performed(
-                handling, "state.begin", State, functools.partial(_first_state, version)
+                handling,
+                "state.begin",
+                State,
+                lambda: State(
+                    chain=_random_hex(),
+                    round=0,
+                    began=time.time(),
+                    version=version,
+                    seed=_random_hex(),
+                ),
             )
             return await self._resume(handling, served, state, {})
         if params.input_responses is not None:
@@ -120,7 +129,20 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         else:
             result = await self._resume(handling, served, state, params.input_responses or {})
         if self.store is not None:
-            await _performed(handling, "state.keep", None, self._keeping(handling, state, result))
+            request, kept = handling.request, result
+            if isinstance(result, types.Model):
+                kept = with_result_metadata(
+                    downgraded(result, request.peer.protocol_version),
+                    request.method,
+                    handling.session.connection.result_metadata,
+                )
+            keep = functools.partial(
+                self.store.keep,
+                _key(state),
+                msgspec.json.encode(kept),
+                seconds=self.sealer.limits.requests.state_chain_seconds,
+            )
+            await _performed(handling, "state.keep", None, keep)
         return result
 
     # Handlers that ask by their result.
@@ -239,20 +261,6 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         reply = await self.store.kept(_key(state))
         return Used(before=True, reply=msgspec.UNSET if reply is None else msgspec.Raw(reply))
 
-    def _keeping(
-        self, handling: Handling, state: State, result: Result
-    ) -> Callable[[], Awaitable[None]]:
-        assert self.store is not None
-        request, signature = handling.request, handling.session.connection.result_metadata
-        if isinstance(result, types.Model):
-            result = with_result_metadata(
-                downgraded(result, request.peer.protocol_version), request.method, signature
-            )
-        seconds = self.sealer.limits.requests.state_chain_seconds
-        return functools.partial(
-            self.store.keep, _key(state), msgspec.json.encode(result), seconds=seconds
-        )
-
 
 @attrs.frozen
 class _JsonCodec(Generic[T]):
@@ -283,12 +291,6 @@ def _nothing() -> bytes:
 
 # The first state of a handler that asks by its result; its chain and time are set on sealing.
 _EMPTY: Final = State(chain="", round=0, began=0.0, version="")
-
-
-def _first_state(version: str) -> State:
-    return State(
-        chain=_random_hex(), round=0, began=time.time(), version=version, seed=_random_hex()
-    )
 
 
 def _random_hex() -> str:

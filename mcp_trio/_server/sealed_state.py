@@ -104,20 +104,21 @@ class KeyRing:
         return None
 
     def _derived(self) -> list[tuple[bytes, "AESGCM"]]:
-        if self._ciphers is None:
-            self._ciphers = [_derive(key) for key in self.keys]
-        return self._ciphers
+        if self._ciphers is not None:
+            return self._ciphers
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-
-def _derive(key: bytes) -> tuple[bytes, "AESGCM"]:
-    """Return the id and cipher of a key, both derived, as the key may be used elsewhere as well."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    length = _ID_BYTES + _CIPHER_KEY_BYTES
-    derived = HKDF(algorithm=SHA256(), length=length, salt=None, info=_PURPOSE).derive(key)
-    return derived[:_ID_BYTES], AESGCM(derived[_ID_BYTES:])
+        # Both id and cipher are derived, as the key may be used elsewhere as well.
+        length = _ID_BYTES + _CIPHER_KEY_BYTES
+        ciphers: list[tuple[bytes, AESGCM]] = []
+        for key in self.keys:
+            kdf = HKDF(algorithm=SHA256(), length=length, salt=None, info=_PURPOSE)
+            derived = kdf.derive(key)
+            ciphers.append((derived[:_ID_BYTES], AESGCM(derived[_ID_BYTES:])))
+        self._ciphers = ciphers
+        return ciphers
 
 
 # States -----------------------------------------------------------------------------------------
@@ -202,7 +203,10 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
                 "limits.requests.state_plain_bytes_max",
                 limits.requests.state_plain_bytes_max,
             )
-        sealed = self.keys.seal(_padded(plain), bound_to=binding.at(self.server), nonce=nonce)
+        packed = zlib.compress(plain, _LEVEL)
+        packed = len(packed).to_bytes(_LENGTH_BYTES) + packed
+        padded = packed + bytes(-len(packed) % _PADDED_TO_BYTES)
+        sealed = self.keys.seal(padded, bound_to=binding.at(self.server), nonce=nonce)
         text = urlsafe_b64encode(sealed).rstrip(b"=").decode()
         if len(text) > limits.requests.state_bytes_max:
             raise _too_large(
@@ -219,14 +223,24 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
         """
         if len(text) > self.limits.requests.state_bytes_max:
             return None
-        sealed = _from_base64(text)
-        padded = (
-            None if sealed is None else self.keys.open(sealed, bound_to=binding.at(self.server))
-        )
+        try:
+            sealed = urlsafe_b64decode(text + "=" * (-len(text) % _B64_CHARS))
+        except ValueError:  # This includes text that is not ASCII.
+            return None
+        if urlsafe_b64encode(sealed).rstrip(b"=").decode() != text:
+            return None  # Only one text is accepted for the same bytes.
+        padded = self.keys.open(sealed, bound_to=binding.at(self.server))
         if padded is None:
             return None
-        state = _state_of(padded, self.limits.requests.state_plain_bytes_max)
-        if state is None or state.version != version:
+        length = int.from_bytes(padded[:_LENGTH_BYTES])
+        packed = padded[_LENGTH_BYTES : _LENGTH_BYTES + length]
+        plain_bytes_max = self.limits.requests.state_plain_bytes_max
+        try:
+            state = _decode_state(zlib.decompressobj().decompress(packed, plain_bytes_max))
+        except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
+            # Another release of this library sealed the state, or under larger limits.
+            return None
+        if state.version != version:
             return None
         seconds_left = state.ends - now
         is_valid = 0 < seconds_left <= 2 * self.limits.requests.state_seconds
@@ -238,31 +252,6 @@ def _too_large(size: int, setting: str, most: int) -> LocalProtocolError:
         f"the request's state has {size} bytes, more than {setting}={most}: return less from the"
         " handler's effects"
     )
-
-
-def _padded(plain: bytes) -> bytes:
-    packed = zlib.compress(plain, _LEVEL)
-    text = len(packed).to_bytes(_LENGTH_BYTES) + packed
-    return text + bytes(-len(text) % _PADDED_TO_BYTES)
-
-
-def _state_of(padded: bytes, bytes_max: int) -> State | None:
-    # An undecodable state was sealed by another release of this library, or under larger limits.
-    length = int.from_bytes(padded[:_LENGTH_BYTES])
-    packed = padded[_LENGTH_BYTES : _LENGTH_BYTES + length]
-    try:
-        return _decode_state(zlib.decompressobj().decompress(packed, bytes_max))
-    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def _from_base64(text: str) -> bytes | None:
-    """Return the decoded bytes; None if the text is not their only encoding."""
-    try:
-        sealed = urlsafe_b64decode(text + "=" * (-len(text) % _B64_CHARS))
-    except ValueError:  # This includes text that is not ASCII.
-        return None
-    return sealed if urlsafe_b64encode(sealed).rstrip(b"=").decode() == text else None
 
 
 # Stores -----------------------------------------------------------------------------------------

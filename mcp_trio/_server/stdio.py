@@ -15,7 +15,6 @@ from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
@@ -46,10 +45,14 @@ async def serve_stdio(
         await server.serve(channel, record=record, task_status=task_status)
         nursery.cancel_scope.cancel()
 
+    async def end_with_parent() -> None:
+        await wait_parent_death(parent_pid=parent_pid, limits=server.limits)
+        session.shut("lost", ConnectionLost("the parent process is gone"))
+
     try:
         async with trio.open_nursery() as nursery:
             session: Session = await nursery.start(serve)
-            nursery.start_soon(_end_with_parent, session, parent_pid, server.limits)
+            nursery.start_soon(end_with_parent)
             task_status.started(session)
             await session.ended.wait()
             nursery.cancel_scope.deadline = (
@@ -57,11 +60,6 @@ async def serve_stdio(
             )
     except ExceptionGroup as error:
         raise sole_exception(error) from None
-
-
-async def _end_with_parent(session: Session, parent_pid: int, limits: Limits) -> None:
-    await wait_parent_death(parent_pid=parent_pid, limits=limits)
-    session.shut("lost", ConnectionLost("the parent process is gone"))
 
 
 def run_stdio(

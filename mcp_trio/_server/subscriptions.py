@@ -129,7 +129,11 @@ class ChangeListener(ABC):
 
     def notify(self, change: Change) -> None:
         """Queue a change for the client; may be called in any task or thread."""
-        if self._is_in_own_thread():
+        try:
+            is_in_own_thread = trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:  # The calling thread runs no Trio.
+            is_in_own_thread = False
+        if is_in_own_thread:
             self._queue(change)
         # Changes without a subscription are dropped here, because a thread could otherwise queue
         # any number of URIs.
@@ -158,9 +162,20 @@ class ChangeListener(ABC):
             is_over = await self._send_next(lane)
 
     async def _send_next(self, lane: Lane | None) -> bool:
-        """Send the oldest pending change; return whether the listener is over."""
+        """Send the oldest pending change; return whether the listener is over.
+
+        Nothing is sent if the change was withdrawn while the listener waited for room, or must not
+        be sent now.
+        """
         await self.session.send_queue.ready(lane)
-        choice = self._choose(lane)
+        change = next(iter(self._pending), None) if self.may_send else None
+        choice: Any = END if self.is_over else None
+        if change is not None:
+            choice = [*change, self._counts[change]]
+        if lane is not None:
+            recorded = self.session.sequencer.marked(CHOICE, choice, lane)
+            # A replay follows the recording, but never ends before its own changes are sent.
+            choice = choice if recorded == END else recorded
         if choice is not None and choice != END:
             method, uri, count = choice
             while self._counts.get((method, uri), 0) < count:  # The replay is behind the recording.
@@ -170,12 +185,6 @@ class ChangeListener(ABC):
             self.session.send_queue.post_now(self.encode(method, uri), lane, about=self.request_id)
         return bool(choice == END)
 
-    def _is_in_own_thread(self) -> bool:
-        try:
-            return trio.lowlevel.current_trio_token() is self._token
-        except RuntimeError:  # The calling thread runs no Trio.
-            return False
-
     def _queue(self, change: Change) -> None:
         if self.is_subscribed(change) and self.is_due(change):
             self._counts[change] = self._counts.get(change, 0) + 1
@@ -184,22 +193,6 @@ class ChangeListener(ABC):
 
     def _wake(self) -> None:
         self._wakeup.wake()
-
-    def _choose(self, lane: Lane | None) -> Any:
-        """Return what to send: [method, URI, count], `END`, or None.
-
-        None means that the change was withdrawn while the listener waited for room, or must not be
-        sent now. A replay follows the recording, except that it never ends before its own changes
-        are sent.
-        """
-        change = next(iter(self._pending), None) if self.may_send else None
-        choice: Any = END if self.is_over else None
-        if change is not None:
-            choice = [*change, self._counts[change]]
-        if lane is None:
-            return choice
-        recorded = self.session.sequencer.marked(CHOICE, choice, lane)
-        return choice if recorded == END else recorded
 
 
 @attrs.define(eq=False, repr=False)
@@ -333,7 +326,12 @@ class Subscription(ChangeListener):
     changes: frozenset[Change] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.changes = frozenset(_changes_of(self.honoured))
+        lists = [
+            list_changed(kind)
+            for kind, (member, _) in _LISTS.items()
+            if getattr(self.honoured, member)
+        ]
+        self.changes = frozenset([*lists, *((RESOURCE_UPDATED, uri) for uri in self.uris)])
 
     @property
     def request_id(self) -> RequestId:
@@ -453,8 +451,3 @@ def honoured_filter(
     uris = wanted.resource_subscriptions if has_capability(capabilities, _SUBSCRIBE) else None
     readable = [uri for uri in dict.fromkeys(uris or ()) if is_readable(uri)]
     return SubscriptionFilter(**lists, resource_subscriptions=readable or None)
-
-
-def _changes_of(wanted: SubscriptionFilter) -> list[Change]:
-    lists = [list_changed(kind) for kind, (member, _) in _LISTS.items() if getattr(wanted, member)]
-    return [*lists, *((RESOURCE_UPDATED, uri) for uri in wanted.resource_subscriptions or ())]
