@@ -138,8 +138,13 @@ class _Dialer:
         Raises:
             ConnectionLost: The hub rejects the server, and would reject it again.
         """
+
+        def go_away() -> None:
+            if self._channel is not None:
+                self._channel.mark_going_away()
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(call_when_cancelled, self._go_away)
+            nursery.start_soon(call_when_cancelled, go_away)
             failures = 0
             while True:
                 has_served = await self._serve_once()
@@ -147,10 +152,6 @@ class _Dialer:
                 seconds = pause_seconds(failures, self.limits, self.random_source)
                 logger.debug("dialing the hub again in %.2f s", seconds)
                 await trio.sleep(seconds)
-
-    def _go_away(self) -> None:
-        if self._channel is not None:
-            self._channel.mark_going_away()
 
     def started(self, session: Session) -> None:
         """Keep the session that has opened; this makes the dialer a `trio.TaskStatus`."""

@@ -489,16 +489,13 @@ class EffectResults:
         else:
             name, hint = f"{plain.__module__}.{plain.__qualname__}", resolved_return(plain)
         try:
-            decode = self._reader(hint)
+            try:
+                decode = self._cached_reader(hint)
+            except TypeError:  # The annotation may not be hashable.
+                decode = self._new_reader(hint)
         except Exception as error:
             raise TypeError(f"the result of the effect {name}: {error}") from error
         return _Results(name, hint, self.writer, self.limits.requests.effect_bytes_max, decode)
-
-    def _reader(self, hint: Any) -> _Reader:
-        try:
-            return self._cached_reader(hint)
-        except TypeError:  # The annotation may not be hashable.
-            return self._new_reader(hint)
 
     def _new_reader(self, hint: Any) -> _Reader:
         readable = TypeReader(self.converter).readable(hint)

@@ -295,7 +295,12 @@ class _FormField:
         kind = self.json_schema.get("type")
         if kind not in _LIMITS:
             raise self._rejection(f"a form is flat and cannot have a {name_of(self.core)}")
-        schema |= {"type": kind, **_limits(self.json_schema, _LIMITS[kind])}
+        schema |= {"type": kind, **_subset(self.json_schema, _LIMITS[kind])}
+        # Forms have no exclusive limits, but those of an integer have inclusive equivalents.
+        if kind == "integer" and "exclusiveMinimum" in self.json_schema:
+            schema["minimum"] = self.json_schema["exclusiveMinimum"] + 1
+        if kind == "integer" and "exclusiveMaximum" in self.json_schema:
+            schema["maximum"] = self.json_schema["exclusiveMaximum"] - 1
         if kind != "array":
             format_name = _FORMATS.get(self.core, self.json_schema.get("format"))
             return {**schema, "format": format_name} if format_name in FORMATS else schema
@@ -344,17 +349,6 @@ def _flat(schema: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in schema:
         return {**schema["$defs"][schema["$ref"].removeprefix(_DEFINITIONS)], **around}
     return schema
-
-
-def _limits(schema: Mapping[str, Any], keywords: Sequence[str]) -> dict[str, Any]:
-    limits = _subset(schema, keywords)
-    # Forms have no exclusive limits, but those of an integer have inclusive equivalents.
-    if schema.get("type") == "integer":
-        if "exclusiveMinimum" in schema:
-            limits["minimum"] = schema["exclusiveMinimum"] + 1
-        if "exclusiveMaximum" in schema:
-            limits["maximum"] = schema["exclusiveMaximum"] - 1
-    return limits
 
 
 def _subset(schema: Mapping[str, Any], keywords: Sequence[str]) -> dict[str, Any]:

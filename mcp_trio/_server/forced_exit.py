@@ -56,7 +56,11 @@ def forced_exit(
     # arbitrarily long. The numbers are written to this descriptor at once.
     trio_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     root = trio.lowlevel.current_root_task()
-    parent = None if parent_pid is None else _opened(parent_pid)
+    parent: int | None = None
+    if parent_pid is not None:
+        # This descriptor is readable when the process has ended. Not every system has it.
+        with suppress(AttributeError, OSError):
+            parent = os.pidfd_open(parent_pid)
     watch = partial(_watch, reader, trio_fd, frozenset(numbers), seconds, parent, root)
     thread = threading.Thread(target=watch, name="mcp_trio exit", daemon=True)
     thread.start()
@@ -69,14 +73,6 @@ def forced_exit(
         os.close(reader)
         if parent is not None:
             os.close(parent)
-
-
-def _opened(pid: int) -> int | None:
-    """Return a descriptor that is readable when a process has ended, where the system has this."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
 
 
 def _watch(
@@ -119,18 +115,18 @@ def _watch(
 
 def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
     """Print lines, and end the process."""
+
+    def print_lines() -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        os.write(2, text.encode(errors="backslashreplace"))
+
     try:
         # If stderr is a full pipe, and the parent does not read it, printing takes for ever.
-        printing = threading.Thread(target=_print, args=(lines,), daemon=True)
+        printing = threading.Thread(target=print_lines, daemon=True)
         printing.start()
         printing.join(_PRINT_SECONDS_MAX)
     finally:
         os._exit(SIGNAL_STATUS_BASE + number)
-
-
-def _print(lines: Iterable[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    os.write(2, text.encode(errors="backslashreplace"))
 
 
 def _report(cause: str, seconds: float, root: trio.lowlevel.Task | None) -> Iterator[str]:

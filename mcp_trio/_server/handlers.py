@@ -155,13 +155,18 @@ class ServedSession:
 
     def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
         """Return the entry whose handler a request calls, if it could be resumable."""
-        method = request.method.name
-        if method in self.registry.methods:
+        method, params, registry = request.method.name, request.params, self.registry
+        if method in registry.methods:
             return None
+        if method == "tools/call":
+            return registry.tools.get(params.name)
+        if method == "prompts/get":
+            return registry.prompts.get(params.name)
         try:
-            return _ENTRIES[method](self.registry, request.params)
+            found = registry.find_resource(params.uri)
         except UriError:
             return None
+        return None if found is None else found[0]
 
     async def run_handler(self, handling: Handling) -> _Result:
         """Return the result of a request's handler, run from its beginning.
@@ -348,16 +353,17 @@ class ServedSession:
         client = handling.request.client
         self._subscriptions.check_room(client, params.notifications)
         capabilities = handling.session.connection.current_capabilities()
-        wanted = honoured_filter(params, capabilities, self._is_readable)
+
+        def is_readable(uri: str) -> bool:
+            try:
+                self._find_resource(uri)
+            except RequestError:
+                return False
+            return True
+
+        wanted = honoured_filter(params, capabilities, is_readable)
         subscription = Subscription(self.announcer.notifier, handling, wanted)
         return await self._subscriptions.run(client, subscription)
-
-    def _is_readable(self, uri: str) -> bool:
-        try:
-            self._find_resource(uri)
-        except RequestError:
-            return False
-        return True
 
     async def complete(
         self, handling: Handling, params: types.CompleteParams
@@ -477,18 +483,6 @@ def _converted(registered: Registered, convert: Callable[[*Values], T], *values:
         error.add_note(f"in what {registered.name!r} returned")
         raise
 
-
-def _resource_at(registry: Registry, params: types.ReadResourceParams) -> RegisteredResource | None:
-    found = registry.find_resource(params.uri)
-    return None if found is None else found[0]
-
-
-# The entry that a request calls, for the methods whose handlers may be resumable.
-_ENTRIES: Final[dict[str, Callable[[Registry, Any], RegisteredEntry | None]]] = {
-    "tools/call": lambda registry, params: registry.tools.get(params.name),
-    "prompts/get": lambda registry, params: registry.prompts.get(params.name),
-    "resources/read": _resource_at,
-}
 
 _METHODS: Final[dict[str, Callable[[ServedSession, Handling, Any], Awaitable[_Result]]]] = {
     **dict.fromkeys(LISTS, ServedSession.list_page),

@@ -24,7 +24,7 @@ from collections.abc import (
     Generator,
     Sequence,
 )
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -124,7 +124,9 @@ class Workers:
                 elif slot.process.exitcode is not None:
                     self._replace(slot, slot.process)
                 elif slot.report_pipe is not None and not slot.is_serving:
-                    slot.is_serving = _has_reported(slot.report_pipe)
+                    with suppress(EOFError):  # A worker that ends closes its pipe.
+                        pipe = slot.report_pipe
+                        slot.is_serving = pipe.poll() and pipe.recv_bytes() == _SERVING
             if not self._have_served and all(slot.is_serving for slot in self._slots):
                 self._have_served = True
                 self.serving()
@@ -222,14 +224,6 @@ def _signals() -> Generator[socket.socket]:
             signal.set_wakeup_fd(woken)
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _has_reported(pipe: Connection) -> bool:
-    """Return whether a worker has reported that it serves; a worker that ends closes its pipe."""
-    try:
-        return pipe.poll() and pipe.recv_bytes() == _SERVING
-    except EOFError:
-        return False
 
 
 def _number(signals: socket.socket) -> int | None:
@@ -523,16 +517,12 @@ async def _run(
                 with trio.CancelScope() as serving:
                     nursery.start_soon(watch, signals, serving)
                     nursery.start_soon(wait, serving)
-                    await _serve(serve, on_serving)
+                    async with trio.open_nursery() as inner:
+                        on_serving(await inner.start(serve))
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
             raise sole_exception(error) from None
     return received[0] if received else 0
-
-
-async def _serve(serve: _Serve, on_serving: OnServing) -> None:
-    async with trio.open_nursery() as nursery:
-        on_serving(await nursery.start(serve))
 
 
 # Several workers.

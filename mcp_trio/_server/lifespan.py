@@ -17,8 +17,8 @@ no longer. A replay then gives handlers a stand-in (`ReplayLifespan`) for the li
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -267,16 +267,11 @@ class LifespanRun:
 
         What it does to other context variables stays, and sessions see it.
         """
-        with self._current():
-            return await drive(function(), (self.lane,))
-
-    @contextmanager
-    def _current(self) -> Generator[None]:
         lane = LANE.set(self.lane)
         context = CURRENT_CONTEXT.set(CurrentContext(self, self.served))
         try:
             with self.watch or nullcontext():
-                yield
+                return await drive(function(), (self.lane,))
         finally:
             CURRENT_CONTEXT.reset(context)
             LANE.reset(lane)

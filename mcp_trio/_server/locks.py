@@ -68,6 +68,14 @@ class Locks:
             raise RuntimeError(
                 f"the lock {name!r} is already held by this handler: it would wait for itself"
             )
+
+        async def acquire_again() -> None:
+            # A replay takes the lock without a checkpoint, unless a handler has not released it.
+            try:
+                limiter.acquire_on_behalf_of_nowait(holder)
+            except trio.WouldBlock:
+                await limiter.acquire_on_behalf_of(holder)
+
         lock.users += 1
         try:
             effect = Effect(
@@ -75,7 +83,7 @@ class Locks:
                 arguments=functools.partial(encode_body, {"name": name}),
                 run=functools.partial(limiter.acquire_on_behalf_of, holder),
                 codec=NO_RESULT,
-                again=functools.partial(_acquire_again, limiter, holder),
+                again=acquire_again,
             )
             await perform(handling, effect)
         except BaseException:
@@ -93,14 +101,6 @@ class Locks:
         if not lock.users:
             del self._locks[key]
         return lock
-
-
-async def _acquire_again(limiter: trio.CapacityLimiter, holder: object) -> None:
-    """Take a lock in a replay, without a checkpoint unless a handler has not released it."""
-    try:
-        limiter.acquire_on_behalf_of_nowait(holder)
-    except trio.WouldBlock:
-        await limiter.acquire_on_behalf_of(holder)
 
 
 @attrs.define(eq=False, repr=False)

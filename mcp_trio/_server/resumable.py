@@ -212,7 +212,12 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         responses: Mapping[str, msgspec.Raw],
     ) -> Result:
         memory = Memory(state.seed, state.asked)
-        memory.remember([*state.operations, *_answered(state.pending, responses)])
+        answered = [
+            FinishedOperation(operation_id, "res", responses[key])
+            for key, operation_id in state.pending.items()
+            if key in responses
+        ]
+        memory.remember([*state.operations, *answered])
         result = await run_resumably(
             handling, memory, functools.partial(served.run_handler, handling)
         )
@@ -348,17 +353,6 @@ def _answers(
         for key, operation_id in pending.items()
         if key in responses
     }
-
-
-def _answered(
-    pending: Mapping[str, OperationId], responses: Mapping[str, msgspec.Raw]
-) -> list[FinishedOperation]:
-    """Return the pending questions that the client has answered, as finished operations."""
-    return [
-        FinishedOperation(operation_id, "res", responses[key])
-        for key, operation_id in pending.items()
-        if key in responses
-    ]
 
 
 def _method_of(key: str, raw: msgspec.Raw) -> str:

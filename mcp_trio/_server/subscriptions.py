@@ -395,11 +395,6 @@ class Subscriptions:
         self._places = request_shares("listens_max", self.limits)
         self._resources = request_shares("subscriptions_max", self.limits)
 
-    async def _end_with(self, session: "Session") -> None:
-        await session.closing.wait()
-        for subscription in tuple(self._open):
-            subscription.end()
-
     def check_room(self, client: str | int, wanted: SubscriptionFilter) -> None:
         """Check the limits for a new subscription, before its filter is examined.
 
@@ -425,7 +420,13 @@ class Subscriptions:
         if not self._has_ender:
             self._has_ender = True
             session = subscription.handling.session
-            session.start_actor(partial(self._end_with, session))
+
+            async def end_with_session() -> None:
+                await session.closing.wait()
+                for each in tuple(self._open):
+                    each.end()
+
+            session.start_actor(end_with_session)
         try:
             return await subscription.run()
         finally:

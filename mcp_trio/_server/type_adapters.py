@@ -339,6 +339,8 @@ def _ungrouped(metadata: Iterable[Any]) -> Iterator[Any]:
 
 
 def _limited(hint: Any, limits: Sequence[Any]) -> Any:
+    import annotated_types as at
+
     if is_union(hint):  # A constraint of a union applies to each member but None.
         union: Any = typing.Union
         members = typing.get_args(hint)
@@ -346,7 +348,11 @@ def _limited(hint: Any, limits: Sequence[Any]) -> Any:
     known: dict[str, Any] = {}
     checks: list[Callable[[Any], None]] = []
     for limit in limits:
-        keywords = _keywords(limit)
+        keywords: dict[str, Any] = {}
+        if isinstance(limit, at.Timezone) and (limit.tz is None or limit.tz is ...):
+            keywords = {"tz": limit.tz is not None}
+        elif rule := _rules().get(limit.__class__):
+            keywords = {rule.keyword: getattr(limit, rule.member)}
         if keywords and _is_constraint_accepted(hint, known | keywords):
             known |= keywords
         else:
@@ -354,15 +360,6 @@ def _limited(hint: Any, limits: Sequence[Any]) -> Any:
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
     make = functools.partial(_checked, checks)
     return stand_in(name_of(strip_metadata(hint)), Made(hint, make)) if checks else hint
-
-
-def _keywords(limit: Any) -> dict[str, Any]:
-    import annotated_types as at
-
-    if isinstance(limit, at.Timezone) and (limit.tz is None or limit.tz is ...):
-        return {"tz": limit.tz is not None}
-    rule = _rules().get(limit.__class__)
-    return {rule.keyword: getattr(limit, rule.member)} if rule else {}
 
 
 def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
@@ -514,12 +511,18 @@ def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tup
                 yield from _cattrs_errors(inner, value, hint, path)
             else:
                 key = getattr(note, "name", None) or note.index
-                deeper = path + path_step(key)
-                yield from _cattrs_errors(inner, _member(value, key), note.type, deeper)
+                try:
+                    member = value[key]
+                except (LookupError, TypeError):
+                    member = None  # The hooks have decoded a value that differs from the input.
+                yield from _cattrs_errors(inner, member, note.type, path + path_step(key))
         for inner in others:
             yield from _cattrs_errors(inner, value, hint, path)
     else:
-        yield path, _text(error, hint)
+        text = str(error) if isinstance(error, ValueError) else ""
+        if not text or _CATTRS_JARGON.match(text):
+            text = f"Expected `{name_of(hint)}`"
+        yield path, text
 
 
 def _is_about_missing(error: Exception, value: Any) -> bool:
@@ -528,19 +531,6 @@ def _is_about_missing(error: Exception, value: Any) -> bool:
             return isinstance(value, Mapping) and key not in value
         case _:
             return False
-
-
-def _member(value: Any, key: str | int) -> Any:
-    """Return a member, or None if the hooks have decoded a value that differs from the input."""
-    try:
-        return value[key]
-    except (LookupError, TypeError):
-        return None
-
-
-def _text(error: Exception, hint: Any) -> str:
-    text = str(error) if isinstance(error, ValueError) else ""
-    return f"Expected `{name_of(hint)}`" if _CATTRS_JARGON.match(text) or not text else text
 
 
 # Types of pydantic ------------------------------------------------------------------------------
@@ -618,10 +608,9 @@ class PydanticReading(msgspec.Struct, frozen=True, eq=False):
         try:
             # A strict model accepts a date or a tuple only from JSON text.
             return _adapter(self.hint).validate_json(_encode(value))
-        except _rejection() as error:
-            found: Any = error
+        except importlib.import_module("pydantic").ValidationError as error:
             errors: list[tuple[str, str]] = []
-            for details in found.errors(
+            for details in error.errors(
                 include_url=False, include_context=False, include_input=False
             ):
                 kind, location = details["type"], details["loc"]
@@ -658,12 +647,6 @@ class PydanticReading(msgspec.Struct, frozen=True, eq=False):
 # Characters of the name of a generic model that a URI fragment such as a `$ref` must not contain;
 # pydantic and msgspec replace them in the same way.
 _UNUSUAL_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
-
-
-@functools.cache
-def _rejection() -> type[Exception]:
-    rejection: type[Exception] = importlib.import_module("pydantic").ValidationError
-    return rejection
 
 
 @functools.cache
@@ -956,17 +939,13 @@ class TypeReader:
                 return _CUSTOM[base](hint)
         if self.converter is None or not has_hook(self.converter, hint):
             return None
-        return ConverterReading(hint, self.converter, _known(input_of(self.converter, hint)))
-
-
-def _known(hint: Any) -> Any:
-    """Return the type that a hook takes if it is readable without the converter, else `Any`."""
-    try:
-        found = TypeReader().readable(hint)
-        json_schema(found)
-    except (TypeError, NameError):
-        return Any
-    return found
+        taken = input_of(self.converter, hint)
+        try:
+            taken = TypeReader().readable(taken)
+            json_schema(taken)
+        except (TypeError, NameError):  # The hook's own type is not readable without the converter.
+            taken = Any
+        return ConverterReading(hint, self.converter, taken)
 
 
 def _is_union_accepted(union: Any) -> bool:
