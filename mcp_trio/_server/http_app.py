@@ -62,8 +62,8 @@ class RejectedError(Exception):
         self.rejection = rejection
 
 
-class Question(msgspec.Struct, eq=False):
-    """A request with the exchange that answers it.
+class PendingRequest(msgspec.Struct, eq=False):
+    """A request that is not answered yet, with the exchange that answers it.
 
     Attributes:
         exchange: The exchange of request and response.
@@ -110,14 +110,14 @@ class Question(msgspec.Struct, eq=False):
         await self.answer(rejection.status, headers, rejection.body())
 
 
-def only(asked: Question, method: str) -> None:
+def only(pending: PendingRequest, method: str) -> None:
     """Check the method of a request.
 
     Raises:
         RejectedError: The method is another one.
     """
-    if asked.request.method != method:
-        text = f"this endpoint does not support {asked.request.method}"
+    if pending.request.method != method:
+        text = f"this endpoint does not support {pending.request.method}"
         raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", method)]))
 
 
@@ -146,70 +146,74 @@ class McpEndpoint:
     def __attrs_post_init__(self) -> None:
         self._timer_queue = TimerQueue(self.runtime.server.limits.http.watch_after_seconds)
 
-    async def respond(self, asked: Question) -> None:
+    async def respond(self, pending: PendingRequest) -> None:
         """Answer one request.
 
         Raises:
             RejectedError: The request is rejected.
             trio.BrokenResourceError: The client is gone.
         """
-        body = await asked.body() if asked.request.method == "POST" else b""
+        body = await pending.body() if pending.request.method == "POST" else b""
         if self.runtime.is_closing:
             raise RejectedError(closing())
-        routing_result = self.runtime.endpoint.route(asked.request, body)
-        await _EFFECTS[type(routing_result)](self, asked, routing_result, body)
+        routing_result = self.runtime.endpoint.route(pending.request, body)
+        await _EFFECTS[type(routing_result)](self, pending, routing_result, body)
 
-    async def reject(self, asked: Question, rejection: Rejection, _body: bytes) -> None:
+    async def reject(self, pending: PendingRequest, rejection: Rejection, _body: bytes) -> None:
         """Send a rejection; 421 in place of 404 if the session lives in another process.
 
         After a 404 the client would open a new session.
         """
-        session_id = asked.request.header(SESSION_ID)
+        session_id = pending.request.header(SESSION_ID)
         if (
             rejection.status == HTTPStatus.NOT_FOUND
             and session_id is not None
-            and await self.runtime.sessions.is_elsewhere(session_id, asked.request.principal)
+            and await self.runtime.sessions.is_elsewhere(session_id, pending.request.principal)
         ):
             rejection = msgspec.structs.replace(
                 rejection, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE
             )
-        await asked.reject(rejection)
+        await pending.reject(rejection)
 
     # Sessions.
 
-    async def open(self, asked: Question, opening: OpenSession, body: bytes) -> None:
+    async def open(self, pending: PendingRequest, opening: OpenSession, body: bytes) -> None:
         """Open a session; the response to `initialize` carries its id in `Mcp-Session-Id`."""
-        begun = begun_session(self.runtime, asked, opening.request.id)
-        is_told = False
+        session = open_session(self.runtime, pending, opening.request.id)
+        has_received_id = False
         try:
-            stream = begun.channel.deliver(
+            stream = session.channel.deliver(
                 body,
                 opening.request,
                 [opening.request.id],
-                is_narrow=not asked.request.accepts_event_streams,
+                is_narrow=not pending.request.accepts_event_streams,
             )
             assert stream is not None
             await stream.news()  # A session whose handshake fails gets no id.
-            if begun.is_negotiated:
-                self.runtime.sessions.publish(begun)
-            is_told = await self._carry(asked, begun, stream) and begun.is_negotiated
+            if session.is_negotiated:
+                self.runtime.sessions.publish(session)
+            has_received_id = (
+                await self._send_response(pending, session, stream) and session.is_negotiated
+            )
         finally:
-            if not is_told:  # The client has not received the id, and cannot use the session.
-                begun.close()
+            if (
+                not has_received_id
+            ):  # The client has not received the id, and cannot use the session.
+                session.close()
 
     def deliver(
-        self, asked: Question, routing_result: SessionMessage, body: bytes
+        self, pending: PendingRequest, routing_result: SessionMessage, body: bytes
     ) -> Awaitable[object]:
         """Deliver a message to its session; return an awaitable that sends the response."""
-        begun = self.runtime.sessions.used(routing_result.session)
-        channel, awaited = begun.channel, routing_result.awaited
+        session = self.runtime.sessions.used(routing_result.session)
+        channel, awaited = session.channel, routing_result.awaited
         if not awaited:
             channel.deliver(body, routing_result.message)
-            return asked.answer(202, _named(begun))
-        narrow = not asked.request.accepts_event_streams
+            return pending.answer(202, _id_headers(session))
+        narrow = not pending.request.accepts_event_streams
         try:
             stream, steps = self._delivered(
-                asked,
+                pending,
                 lambda: channel.deliver(body, routing_result.message, awaited, is_narrow=narrow),
             )
         except DuplicateIdError:
@@ -219,44 +223,50 @@ class McpEndpoint:
             text = "too many requests of this session wait for answers (limits.http.streams_max)"
             raise RejectedError(_busy(429, text, awaited[0])) from None
         assert stream is not None
-        return self._carry(asked, begun, stream, awaited[0], steps)
+        return self._send_response(pending, session, stream, awaited[0], steps)
 
-    def _delivered(self, asked: Question, deliver: Callable[[], T]) -> tuple[T, list[FirstStep]]:
+    def _delivered(
+        self, pending: PendingRequest, deliver: Callable[[], T]
+    ) -> tuple[T, list[FirstStep]]:
         """Return what `deliver` returns, and the handlers that it started and the caller leads."""
-        if asked.exchange.may_lead:
+        if pending.exchange.may_lead:
             return self.runtime.pool.collect(deliver)
         return deliver(), []
 
-    async def _carry(
+    async def _send_response(
         self,
-        asked: Question,
-        begun: HttpSession,
+        pending: PendingRequest,
+        session: HttpSession,
         stream: ResponseStream,
         request_id: RequestId | None = None,
         steps: list[FirstStep] | None = None,
     ) -> bool:
         """Send the response; return whether the client stayed connected to its end."""
-        carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
+        sender = self._sender(
+            pending, session, stream, partial(_session_ended, session, request_id)
+        )
         has_stayed = is_answered = False
         try:
             if steps:
                 await lead(steps)
             is_answered = stream.is_ended
-            has_stayed = await carried(asked.exchange, carrier, stream, self._timer_queue)
+            has_stayed = await carried(pending.exchange, sender, stream, self._timer_queue)
         finally:
             if not is_answered:  # Otherwise `used` has noted the time just now.
-                begun.used_at = trio.current_time()
+                session.used_at = trio.current_time()
             if not has_stayed:
-                begun.channel.left(stream)
+                session.channel.left(stream)
         return has_stayed
 
-    async def listen(self, asked: Question, routing_result: OpenStream, _body: bytes) -> None:
+    async def listen(
+        self, pending: PendingRequest, routing_result: OpenStream, _body: bytes
+    ) -> None:
         """Answer a GET with the session's own stream, or resume a stream that broke off."""
-        begun = self.runtime.sessions.used(routing_result.session)
+        session = self.runtime.sessions.used(routing_result.session)
         event_id = routing_result.last_event_id
         if event_id:
             try:
-                stream = begun.channel.resumed(event_id)
+                stream = session.channel.resumed(event_id)
             except LookupError as error:
                 raise RejectedError(Rejection(status=400, text=str(error))) from None
             if stream.is_ended and not stream.has_waiting:
@@ -265,35 +275,35 @@ class McpEndpoint:
                 headers = [("Allow", "POST, DELETE")]
                 raise RejectedError(Rejection(status=405, text=text, headers=headers))
         else:
-            stream = begun.channel.unasked
+            stream = session.channel.unasked
             if stream.is_carried:
                 text = "this stream is open already, on another connection"
                 raise RejectedError(Rejection(status=409, text=text))
-        carrier = self._carrier(asked, begun, stream)
+        sender = self._sender(pending, session, stream)
         try:
-            await until_gone(asked.exchange, partial(carrier.stream, asked.exchange, stream))
+            await until_gone(pending.exchange, partial(sender.stream, pending.exchange, stream))
         finally:
-            begun.used_at = trio.current_time()
-            begun.channel.left(stream)
+            session.used_at = trio.current_time()
+            session.channel.left(stream)
 
-    async def end(self, asked: Question, routing_result: EndSession, _body: bytes) -> None:
+    async def end(self, pending: PendingRequest, routing_result: EndSession, _body: bytes) -> None:
         """Close the session that the client has ended with DELETE."""
-        begun = self.runtime.sessions.used(routing_result.session)
-        begun.close()
-        self.runtime.sessions.forget(begun)
-        await asked.answer(200)
+        session = self.runtime.sessions.used(routing_result.session)
+        session.close()
+        self.runtime.sessions.forget(session)
+        await pending.answer(200)
 
-    def _carrier(
+    def _sender(
         self,
-        asked: Question,
-        begun: HttpSession,
+        pending: PendingRequest,
+        session: HttpSession,
         stream: ResponseStream,
         why_unanswered: Callable[[], Rejection | None] = lambda: None,
     ) -> StreamSender:
-        channel, primes = begun.channel, begun.primes_streams
+        channel, primes = session.channel, session.primes_streams
         return StreamSender(
             limits=self.runtime.server.limits,
-            headers=[*_named(begun), *asked.headers],
+            headers=[*_id_headers(session), *pending.headers],
             begin=partial(channel.begin if primes else channel.begin_unseen, stream),
             last_id=partial(channel.last_id, stream) if primes else None,
             wants_stream=self.streams_answers,
@@ -302,20 +312,24 @@ class McpEndpoint:
 
     # Stateless requests.
 
-    async def answer(self, asked: Question, routing_result: StatelessMessage, _body: bytes) -> None:
+    async def answer(
+        self, pending: PendingRequest, routing_result: StatelessMessage, _body: bytes
+    ) -> None:
         """Answer a stateless message; a request is cancelled when its client disconnects."""
         self.runtime.renew_stateless()
         channel, limits = self.runtime.stateless, self.runtime.server.limits
         if not self.runtime.has_stateless:
-            raise RejectedError(_lost(getattr(routing_result.message, "id", None)))
+            raise RejectedError(
+                _stateless_session_lost(getattr(routing_result.message, "id", None))
+            )
         if isinstance(routing_result.message, Notification):
             channel.notify(routing_result.message)
-            await asked.answer(202)
+            await pending.answer(202)
             return
-        message, request = routing_result.message, asked.request
+        message, request = routing_result.message, pending.request
         is_incomplete = routing_result.is_incomplete
         slot, steps = self._delivered(
-            asked,
+            pending,
             lambda: channel.deliver(
                 message,
                 request.principal,
@@ -323,24 +337,26 @@ class McpEndpoint:
                 is_narrow=not request.accepts_event_streams,
             ),
         )
-        carrier = StreamSender(
+        sender = StreamSender(
             limits=limits,
-            headers=asked.headers,
+            headers=pending.headers,
             # Every incomplete request is answered with 400, whatever its JSON-RPC error is.
             status_of=lambda code: 400 if is_incomplete else STATUS_OF_ERROR.get(code, 200),
-            why_unanswered=lambda: (closing if self.runtime.is_closing else _lost)(slot.id),
+            why_unanswered=lambda: (
+                closing if self.runtime.is_closing else _stateless_session_lost
+            )(slot.id),
         )
         try:
             if steps:
                 await lead(steps)
-            await carried(asked.exchange, carrier, slot.stream, self._timer_queue)
+            await carried(pending.exchange, sender, slot.stream, self._timer_queue)
         finally:
             channel.abandon(slot)
 
 
-def begun_session(
+def open_session(
     runtime: Runtime,
-    asked: Question,
+    pending: PendingRequest,
     request_id: RequestId | None = None,
     *,
     transport: str = "http",
@@ -354,7 +370,7 @@ def begun_session(
         raise RejectedError(closing(request_id))
     try:
         return runtime.begin_session(
-            asked.request.principal, address=asked.request.client, transport=transport
+            pending.request.principal, address=pending.request.client, transport=transport
         )
     except TooManySessionsError as error:
         raise RejectedError(_busy(503, str(error), request_id)) from None
@@ -366,17 +382,17 @@ def _busy(status: int, text: str, request_id: RequestId | None = None) -> Reject
     return Rejection(status=status, code=SERVER_BUSY, text=text, id=request_id, headers=headers)
 
 
-def _named(begun: HttpSession) -> list[tuple[str, str]]:
-    return [(SESSION_ID, begun.id)] if begun.is_negotiated else []
+def _id_headers(session: HttpSession) -> list[tuple[str, str]]:
+    return [(SESSION_ID, session.id)] if session.is_negotiated else []
 
 
-def _ended(begun: HttpSession, request_id: RequestId | None) -> Rejection | None:
+def _session_ended(session: HttpSession, request_id: RequestId | None) -> Rejection | None:
     """Return why a request was not answered; None if the client has cancelled the request.
 
     The status is not 404: after that the client would repeat in a new session a request that may
     have had effects already.
     """
-    if not begun.is_closed:
+    if not session.is_closed:
         return None
     text = "the session was closed before this was answered"
     return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
@@ -387,7 +403,7 @@ def closing(request_id: RequestId | None = None) -> Rejection:
     return _busy(503, "the server is closing", request_id)
 
 
-def _lost(request_id: RequestId | None) -> Rejection:
+def _stateless_session_lost(request_id: RequestId | None) -> Rejection:
     text = "the session of stateless requests was lost, and another one is about to begin"
     return _busy(503, text, request_id)
 
@@ -413,47 +429,47 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
 
     runtime: Runtime
 
-    async def respond_stream(self, asked: Question) -> None:
+    async def respond_stream(self, pending: PendingRequest) -> None:
         """Open a session, and send all its messages on one stream.
 
         Raises:
             RejectedError: The session is rejected.
         """
-        only(asked, "GET")
-        begun = begun_session(self.runtime, asked, transport="sse")
+        only(pending, "GET")
+        session = open_session(self.runtime, pending, transport="sse")
         # The URL is relative, since the public host and path of the server are not known here.
-        endpoint = Event(f"messages?session_id={begun.id}".encode(), name="endpoint")
-        carrier = StreamSender(
-            limits=self.runtime.server.limits, headers=asked.headers, first_event=endpoint
+        endpoint = Event(f"messages?session_id={session.id}".encode(), name="endpoint")
+        sender = StreamSender(
+            limits=self.runtime.server.limits, headers=pending.headers, first_event=endpoint
         )
-        carry = partial(carrier.stream, asked.exchange, begun.channel.unasked)
+        carry = partial(sender.stream, pending.exchange, session.channel.unasked)
         try:
-            await until_gone(asked.exchange, carry)
+            await until_gone(pending.exchange, carry)
         finally:
-            begun.channel.finish()
+            session.channel.finish()
 
-    async def respond_post(self, asked: Question) -> None:
+    async def respond_post(self, pending: PendingRequest) -> None:
         """Deliver a posted message to its session; the stream carries the response.
 
         Raises:
             RejectedError: The message is rejected.
             trio.BrokenResourceError: The client is gone.
         """
-        only(asked, "POST")
-        body = await asked.body()
-        session_id = parse_qs(asked.request.query).get("session_id", [""])[0]
+        only(pending, "POST")
+        body = await pending.body()
+        session_id = parse_qs(pending.request.query).get("session_id", [""])[0]
         known = self.runtime.sessions.known(session_id, transport="sse")
-        if known is None or known.principal != asked.request.principal:
+        if known is None or known.principal != pending.request.principal:
             raise RejectedError(Rejection(status=404, text="there is no such session"))
-        begun = self.runtime.sessions.used(session_id)
+        session = self.runtime.sessions.used(session_id)
         message = self.runtime.endpoint.decoder.decode(body)
         if isinstance(message, Malformed):
             rejection = Rejection(
                 status=400, code=message.code, text=message.message, id=message.id
             )
             raise RejectedError(rejection)
-        begun.channel.deliver(body, message)
-        await asked.answer(202)
+        session.channel.deliver(body, message)
+        await pending.answer(202)
 
 
 # WebSocket --------------------------------------------------------------------------------------
@@ -470,13 +486,13 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     runtime: Runtime
     handshake_check: HandshakeCheck
 
-    async def respond(self, asked: Question) -> None:
+    async def respond(self, pending: PendingRequest) -> None:
         """Reject a plain HTTP request to the endpoint.
 
         Raises:
             RejectedError: Always.
         """
-        rejection = upgrade_rejection(asked.request, path=self.handshake_check.path)
+        rejection = upgrade_rejection(pending.request, path=self.handshake_check.path)
         raise RejectedError(
             rejection or Rejection(status=400, text="this is not a WebSocket handshake")
         )
@@ -509,7 +525,7 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 _HEALTH: Final = "/health"
 _HEALTHY: Final = b'{"status":"ok"}'
 
-_Route: TypeAlias = Callable[[Question], Awaitable[None]]
+_Route: TypeAlias = Callable[[PendingRequest], Awaitable[None]]
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -566,13 +582,15 @@ class HttpApp:
         """Answer one request; return early if its client disconnects."""
         request = exchange.request
         headers = self.host_check.cors_headers(request)
-        asked = Question(exchange, request, headers, self.runtime.server.limits.messages.bytes_max)
+        pending = PendingRequest(
+            exchange, request, headers, self.runtime.server.limits.messages.bytes_max
+        )
         self._answering += 1
         try:
             try:
-                await self._respond(asked)
+                await self._respond(pending)
             except RejectedError as error:
-                await asked.reject(error.rejection)
+                await pending.reject(error.rejection)
         except trio.BrokenResourceError:
             pass  # The client is gone.
         finally:
@@ -588,36 +606,36 @@ class HttpApp:
     # Functions that only choose the next coroutine return it without awaiting: each coroutine on
     # the stack makes every wait of the request slower.
 
-    def _respond(self, asked: Question) -> Awaitable[None]:
+    def _respond(self, pending: PendingRequest) -> Awaitable[None]:
         preflight = (
-            self.host_check.preflight(asked.request) if is_preflight(asked.request) else None
+            self.host_check.preflight(pending.request) if is_preflight(pending.request) else None
         )
         if preflight is not None:
-            return asked.exchange.answer(204, preflight)
-        rejection = self.host_check.rejection(asked.request)
+            return pending.exchange.answer(204, preflight)
+        rejection = self.host_check.rejection(pending.request)
         if rejection is not None:
             raise RejectedError(rejection)
-        path = asked.request.path
+        path = pending.request.path
         if path == _HEALTH:  # Load balancers send no credentials.
-            return _tell_health(asked)
+            return _tell_health(pending)
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         if route is None:
             text = f"there is no such path; the MCP endpoint is {self.path}"
             raise RejectedError(Rejection(status=404, text=text))
-        return route(asked) if self.verify is None else _verified(asked, self.verify, route)
+        return route(pending) if self.verify is None else _verified(pending, self.verify, route)
 
 
-async def _verified(asked: Question, verify: Verify, route: _Route) -> None:
-    request = await verified(asked.request, verify)
+async def _verified(pending: PendingRequest, verify: Verify, route: _Route) -> None:
+    request = await verified(pending.request, verify)
     if isinstance(request, Rejection):
         raise RejectedError(request)
-    asked.request = request
-    await route(asked)
+    pending.request = request
+    await route(pending)
 
 
-async def _tell_health(asked: Question) -> None:
+async def _tell_health(pending: PendingRequest) -> None:
     """Answer a health check; a server that answers at all is healthy."""
-    await asked.answer(200, [("Content-Type", JSON), ("Cache-Control", "no-store")], _HEALTHY)
+    await pending.answer(200, [("Content-Type", JSON), ("Cache-Control", "no-store")], _HEALTHY)
 
 
 # ASGI -------------------------------------------------------------------------------------------
@@ -631,53 +649,48 @@ logger = logging.getLogger("mcp_trio")
 
 
 @attrs.define(eq=False, repr=False)
-class _Life:
-    """An application in a system task of its own, which a cancelled request does not end.
+class _RuntimeTask:
+    """A system task that runs the runtime of an application; a cancelled request does not end it.
 
     Attributes:
         app: The application.
-        begun: Set when the runtime runs, or has failed to start.
-        fault: The error that kept the runtime from starting.
+        ready: Set when the runtime runs, or has failed to start.
+        error: The error that kept the runtime from starting.
     """
 
     app: HttpApp
-    begun: trio.Event = attrs.field(factory=trio.Event, init=False)
-    fault: BaseException | None = attrs.field(default=None, init=False)
+    ready: trio.Event = attrs.field(factory=trio.Event, init=False)
+    error: BaseException | None = attrs.field(default=None, init=False)
 
     def started(self, value: object = None) -> None:  # noqa: ARG002  that it runs is enough
         """Note that the runtime runs; this makes the object a `trio.TaskStatus`."""
-        self.begun.set()
+        self.ready.set()
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Run the runtime, as the system task; keep or log an error of its lifespan."""
         try:
-            with contained(self._contain):
+            with contained(self._keep_error):
                 await self.app.runtime.run(task_status=self)
         finally:
-            self.begun.set()
+            self.ready.set()
 
-    def _contain(self, faults: ErrorGroup) -> None:
-        fault = faults.exceptions[0]  # there is one
-        if self.begun.is_set():
-            logger.error("the lifespan of a mounted server failed at its end", exc_info=fault)
+    def _keep_error(self, errors: ErrorGroup) -> None:
+        error = errors.exceptions[0]
+        if self.ready.is_set():
+            logger.error("the lifespan of a mounted server failed at its end", exc_info=error)
         else:
-            self.fault = fault
+            self.error = error
 
-    async def running(self) -> HttpApp:
+    async def wait_ready(self) -> HttpApp:
         """Wait until the runtime runs, and return the application.
 
         Raises:
             Exception: The error that the lifespan raised.
         """
-        await self.begun.wait()
-        if self.fault is not None:
-            raise self.fault
+        await self.ready.wait()
+        if self.error is not None:
+            raise self.error
         return self.app
-
-    async def end(self) -> None:
-        """Close the runtime, and wait until it has ended."""
-        self.app.runtime.close()
-        await self.app.runtime.ended.wait()
 
 
 @attrs.define(eq=False, repr=False)
@@ -686,7 +699,7 @@ class MountedApp:
 
     _make: Callable[[], HttpApp]
     _host: AsgiHost = attrs.field(init=False)
-    _life: _Life | None = attrs.field(default=None, init=False)
+    _task: _RuntimeTask | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         app = self._make()
@@ -718,14 +731,15 @@ class MountedApp:
         Raises:
             Exception: The error that the lifespan raised; the next request tries again.
         """
-        life = self._life
-        if life is None or life.app.runtime.ended.is_set():
-            life = self._life = _Life(self._make())
-            trio.lowlevel.spawn_system_task(life.live)
-        return await life.running()
+        task = self._task
+        if task is None or task.app.runtime.ended.is_set():
+            task = self._task = _RuntimeTask(self._make())
+            trio.lowlevel.spawn_system_task(task.run)
+        return await task.wait_ready()
 
     async def aclose(self) -> None:
         """Close all sessions, in bounded time; a later request starts a new runtime."""
-        life, self._life = self._life, None
-        if life is not None:
-            await life.end()
+        task, self._task = self._task, None
+        if task is not None:
+            task.app.runtime.close()
+            await task.app.runtime.ended.wait()

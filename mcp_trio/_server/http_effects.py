@@ -214,7 +214,7 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
         raise library.DecodingError(text)
     body = bytearray()
     is_over = False
-    fault: Exception | None = None
+    failure: Exception | None = None
     try:
         async for piece in response.aiter_raw():
             if is_over:
@@ -225,12 +225,12 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
                 else:
                     await _decompress(decompressor, piece, body, bytes_max)
             except zlib.error as error:
-                fault = library.DecodingError(f"the response cannot be decoded: {error}")
+                failure = library.DecodingError(f"the response cannot be decoded: {error}")
             if len(body) > bytes_max:
-                fault = too_large
+                failure = too_large
             # The decompressor would keep all that follows the end of the compressed data.
             has_trailing = decompressor is not None and bool(decompressor.unused_data)
-            is_over = fault is not None or has_trailing
+            is_over = failure is not None or has_trailing
             if is_over:
                 # The loop goes on until the closed stream ends by itself. Python warns of an async
                 # generator that is left earlier.
@@ -238,8 +238,8 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
     except library.TransportError:
         if not is_over:
             raise
-    if fault is not None:
-        raise fault
+    if failure is not None:
+        raise failure
     return bytes(body)
 
 

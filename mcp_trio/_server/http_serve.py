@@ -307,7 +307,7 @@ class Address:
     Attributes:
         host: The host name or address to bind; the default accepts clients of this machine only.
         port: The port to bind; 0 chooses a free port.
-        holder: The HTTP server.
+        http_server: The HTTP server that holds the connections.
         certfile: The path of a TLS certificate in PEM.
         keyfile: The path of the private key of the certificate; by default, that of `certfile`.
     """

@@ -71,7 +71,7 @@ _CHECKS_PER_IDLE_TIME = 10
 
 
 class TooManySessionsError(Exception):
-    """The client has its share of sessions, and none that can be closed; the text says which."""
+    """There are too many sessions, of this client or of all, and none of them can be closed."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -135,10 +135,10 @@ class Sessions:
     _unused: dict[Client, dict[str, HttpSession]] = attrs.field(
         factory=dict[Client, dict[str, HttpSession]], init=False
     )
-    _places: Shares = attrs.field(init=False)
+    _shares: Shares = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = http_shares("sessions_max", self.limits)
+        self._shares = http_shares("sessions_max", self.limits)
 
     def __iter__(self) -> Iterator[HttpSession]:
         return iter(tuple(self._open.values()))
@@ -171,7 +171,7 @@ class Sessions:
         )
         opened = HttpSession(session_id, channel, principal, client, trio.current_time(), self)
         self._open[opened.id] = self._unused.setdefault(client, {})[opened.id] = opened
-        self._places.take(client)
+        self._shares.take(client)
         return opened
 
     def publish(self, session: HttpSession) -> None:
@@ -203,26 +203,26 @@ class Sessions:
         """
         client = client_key(principal, address)
         self._make_room(client)
-        self._places.take(client)
+        self._shares.take(client)
         try:
             yield
         finally:
-            self._places.give_back(client)
+            self._shares.give_back(client)
 
     def _make_room(self, client: Client) -> None:
         """Close the oldest unused session of a client that has its share of sessions.
 
-        A client without a session gets the place of any unused one, if all places are taken.
+        A client without a session replaces any unused session, if there is no room for another one.
 
         Raises:
             TooManySessionsError: No such session is unused.
         """
-        exceeded = self._places.exceeded(client)
+        exceeded = self._shares.exceeded(client)
         if exceeded is None:
             return
         of_client = self._unused.get(client, {}).values()
         unused = next((each for each in of_client if each.is_resting), None)
-        if unused is None and not self._places.taken_by(client):
+        if unused is None and not self._shares.taken_by(client):
             everyone = (each for unused in self._unused.values() for each in unused.values())
             unused = next((each for each in everyone if each.is_resting), None)
         if unused is None:
@@ -250,7 +250,7 @@ class Sessions:
     def forget(self, session: HttpSession) -> None:
         """Remove a session: from now on its id is unknown, and requests for it are answered 404."""
         if self._open.pop(session.id, None) is not None:
-            self._places.give_back(session.client)
+            self._shares.give_back(session.client)
             self._forget_unused(session)
             self.stores.sessions.forget(session.id)
 

@@ -129,7 +129,7 @@ class LifespanRecording(Recording):
 
 
 def watch_of_lifespan(sequencer: LifespanRecording) -> UntrackedCallWatch:
-    """Return the watch for what a recorded lifespan does by itself; it refuses nothing."""
+    """Return the watch for what a recorded lifespan does by itself; it rejects nothing."""
     token = trio.lowlevel.current_trio_token()
     note_reading = watch_of_recording(sequencer, is_strict=False).on_untracked_call
 

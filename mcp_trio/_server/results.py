@@ -35,8 +35,8 @@ from mcp_trio._server.type_adapters import (
     is_pydantic,
     json_schema,
     no_json_form,
+    pydantic_to_plain,
     structure,
-    written,
 )
 from mcp_trio._server.validation_errors import line
 from mcp_trio.limits import Limits
@@ -292,7 +292,7 @@ def _field_names(kind: Any) -> tuple[str, ...]:
 
 
 _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, JsonWriter], Any]], ...]] = (
-    (is_pydantic, lambda value, _writer: written(value)),
+    (is_pydantic, lambda value, _writer: pydantic_to_plain(value)),
     (lambda kind: issubclass(kind, msgspec.Struct), _struct),
     (attrs.has, _fields),
     (dataclasses.is_dataclass, _fields),

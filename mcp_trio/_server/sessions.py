@@ -102,6 +102,8 @@ class HandlerHttpClient:
 
 @attrs.define(eq=False, repr=False)
 class _Counts:
+    """The numbers of sessions that have opened and closed so far."""
+
     opened: int = 0
     closed: int = 0
 

@@ -387,13 +387,13 @@ class Subscriptions:
 
     limits: Limits
     _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
-    _places: Shares = attrs.field(init=False)
-    _resources: Shares = attrs.field(init=False)
+    _subscription_shares: Shares = attrs.field(init=False)
+    _resource_shares: Shares = attrs.field(init=False)
     _has_ender: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = request_shares("listens_max", self.limits)
-        self._resources = request_shares("subscriptions_max", self.limits)
+        self._subscription_shares = request_shares("listens_max", self.limits)
+        self._resource_shares = request_shares("subscriptions_max", self.limits)
 
     def check_room(self, client: str | int, wanted: SubscriptionFilter) -> None:
         """Check the limits for a new subscription, before its filter is examined.
@@ -401,10 +401,10 @@ class Subscriptions:
         Raises:
             RequestError: There are too many subscriptions, or this one has too many resources.
         """
-        exceeded = self._places.exceeded(client)
+        exceeded = self._subscription_shares.exceeded(client)
         if exceeded is not None:
             raise RequestError(SERVER_BUSY, f"too many subscriptions{exceeded}")
-        exceeded = self._resources.exceeded(client, len(wanted.resource_subscriptions or ()))
+        exceeded = self._resource_shares.exceeded(client, len(wanted.resource_subscriptions or ()))
         if exceeded is not None:
             raise RequestError(SERVER_BUSY, f"too many resources{exceeded}")
 
@@ -415,8 +415,8 @@ class Subscriptions:
         """
         resources = len(subscription.uris)
         self._open[subscription] = None
-        self._places.take(client)
-        self._resources.take(client, resources)
+        self._subscription_shares.take(client)
+        self._resource_shares.take(client, resources)
         if not self._has_ender:
             self._has_ender = True
             session = subscription.handling.session
@@ -431,8 +431,8 @@ class Subscriptions:
             return await subscription.run()
         finally:
             del self._open[subscription]
-            self._places.give_back(client)
-            self._resources.give_back(client, resources)
+            self._subscription_shares.give_back(client)
+            self._resource_shares.give_back(client, resources)
 
 
 def honoured_filter(

@@ -265,12 +265,11 @@ THREAD_ENDED_MARK: Final = "thread ended"
 class _RecordedThread(Generic[Result]):
     """The thread of a handler in a lane, or of a notification's handler in a replay.
 
-    How long the handler waits for a thread depends on other sessions, so that is an operation of
-    the lane; it ends with a mark. A replay needs no `limiter`.
-
-    So is the wait for the end of the thread, as nothing in the journal says how long it computes.
-    That wait ends with a mark, or cancelled. A replay takes the end that was recorded, even if the
-    thread has computed in less time.
+    The journal does not contain how long two waits take, so both are operations of the lane. The
+    wait for a thread depends on other sessions; it ends with the mark `THREAD_MARK`, and needs no
+    `limiter` in a replay. The wait for the end of the thread depends on how long it computes; it
+    ends with the mark `THREAD_ENDED_MARK`, or cancelled. A replay takes the end that was recorded,
+    even if the thread has computed in less time.
 
     A thread of a replay runs only when the sequencer lets it run. Its end is reported to the
     sequencer once: by the task that waits for it, or by the thread if that task waits no longer.

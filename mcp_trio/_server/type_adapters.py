@@ -294,7 +294,8 @@ _NUMBERS: Final = (int, float, decimal.Decimal)
 
 def is_constrained(metadata: Iterable[Any]) -> bool:
     """Return whether the metadata hold a constraint or a text that msgspec would ignore."""
-    # A user who has none of them has not imported the library, which takes as long as 20 classes.
+    # The library is not imported for this check, as that takes as long as registering 20 classes:
+    # while nothing has imported it, no metadata can be of its classes.
     at = sys.modules.get("annotated_types")
     return at is not None and any(
         isinstance(item, at.BaseMetadata | at.GroupedMetadata | at.DocInfo) for item in metadata
@@ -551,7 +552,7 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "pydantic"
 
 
-def written(value: Any) -> Any:
+def pydantic_to_plain(value: Any) -> Any:
     """Return the plain JSON of a pydantic value, with aliases as keys and sets as sorted lists."""
     dump = _adapter(value.__class__).dump_python
     return _in_order(dump(value, mode="json", by_alias=True), dump(value, by_alias=True))
