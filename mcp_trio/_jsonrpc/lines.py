@@ -66,7 +66,19 @@ class LineSplitter:
         for end in ends:
             found += self._end_line(end)
         if rest and not self._is_discarding:
-            found += self._add_piece(rest)
+            last = self._pieces[-1] if self._pieces else None
+            if len(rest) >= _PIECE_BYTES_MIN:
+                self._pieces.append(rest)
+            elif isinstance(last, bytearray):
+                last += rest
+            else:
+                self._pieces.append(bytearray(rest))
+            self._pending_bytes += len(rest)
+            if self._pending_bytes > self._message_bytes_max + _MARGIN_BYTES:
+                found.append(self._oversized(b"".join(self._pieces), self._pending_bytes))
+                self._clear()
+                self._is_discarding = True
+                self._is_first_line = False
         return found
 
     def finish(self) -> list[bytes | Oversized]:
@@ -87,23 +99,6 @@ class LineSplitter:
         if len(line) > self._message_bytes_max:
             return [self._oversized(line, len(line))]
         return [line] if line and not line.isspace() else []
-
-    def _add_piece(self, piece: bytes) -> list[bytes | Oversized]:
-        last = self._pieces[-1] if self._pieces else None
-        if len(piece) >= _PIECE_BYTES_MIN:
-            self._pieces.append(piece)
-        elif isinstance(last, bytearray):
-            last += piece
-        else:
-            self._pieces.append(bytearray(piece))
-        self._pending_bytes += len(piece)
-        if self._pending_bytes <= self._message_bytes_max + _MARGIN_BYTES:
-            return []
-        oversized = self._oversized(b"".join(self._pieces), self._pending_bytes)
-        self._clear()
-        self._is_discarding = True
-        self._is_first_line = False
-        return [oversized]
 
     def _oversized(self, line: bytes, size: int) -> Oversized:
         if self._is_first_line:

@@ -7,8 +7,8 @@ knows their type decodes them, once. The decoder returns a message for all bytes
   surrogate pairs and byte order marks are not JSON.
 - JSON that is not a message, is nested deeper than `limits.messages.json_depth_max`, or has more
   numbers that take long to read than `limits.messages.long_exponents_max`, is `Malformed` with code
-  -32600. `null` is a value like any other: it is not a valid `id` of a
-  request, and not valid as `params` or `result`.
+  -32600. `null` is a value like any other: it is not a valid `id` of a request, and not valid as
+  `params` or `result`.
 - An array is a `Batch` of messages. The caller decides whether a batch is allowed, because that
   depends on the protocol version.
 - Unknown members are ignored. If a member occurs twice, the last one counts.
@@ -20,8 +20,9 @@ The rules: https://www.jsonrpc.org/specification and
 https://modelcontextprotocol.io/specification/2025-11-25/basic#messages
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -265,11 +266,13 @@ class Decoder:
             return _not_a_message(
                 f"more than limits.messages.batch_size_max ({self._batch_messages_max})"
             )
-        return Batch([self._member(bytes(member)) for member in members])
-
-    def _member(self, member: bytes) -> Message:
-        decoded = None if member.startswith(_BRACKET) else self.decode(member)
-        return decoded if isinstance(decoded, Message) else _not_a_message("a batch inside a batch")
+        messages: list[Message] = []
+        for member in map(bytes, members):
+            decoded = None if member.startswith(_BRACKET) else self.decode(member)
+            if not isinstance(decoded, Message):
+                decoded = _not_a_message("a batch inside a batch")
+            messages.append(decoded)
+        return Batch(messages)
 
     def _slow_to_read(self, data: bytes, message: Message | None = None) -> Malformed | None:
         """Return the error for a message, or batch, that would take too long to read."""
@@ -321,7 +324,6 @@ _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,]|[^\s"{}\[\]
 _INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,99})")
 _OPENING: Final = frozenset({b"{", b"["})
 _CLOSING: Final = frozenset({b"}", b"]"})
-_END: Final = b"}"
 
 # Data of nothing but brackets must not block the session; this many take about 30 ms.
 _TOKENS_MAX: Final = 80_000
@@ -356,70 +358,48 @@ def recover(text: bytes) -> Recovered:
     If a member occurs twice, the last one counts, as in the decoder. An id counts only if it is
     certainly complete: a number at the end of incomplete data may have further digits.
     """
-    members = dict(_members(text))
+    # The tokens of each top-level member; of a nested value only the opening bracket.
+    found: list[list[bytes]] = [[]]
+    depth, is_complete = 0, False
+    for match in islice(_TOKEN.finditer(text), _TOKENS_MAX):
+        token = match[0]
+        if token == b'"' or (depth == 0 and token != b"{"):
+            break  # the beginning of a string without an end, or a text that is no object
+        if token in _CLOSING:
+            depth -= 1
+            if depth == 0:
+                is_complete = True
+                break
+        elif depth == 1 and token == b",":
+            found.append([])
+        elif depth == 1:
+            found[-1].append(token)
+        if token in _OPENING:
+            depth += 1
+    last = found[-1]
+    if last and not is_complete and not last[-1].endswith(b'"'):
+        last[2:] = [b""]  # the value may be incomplete
+    members: dict[bytes, bytes] = {}
+    for tokens in found:
+        match tokens:
+            case [name, b":", value]:
+                members[name] = value
+            case _:  # no member
+                pass
+    token = members.get(b'"id"', b"")
+    request_id: int | str | None = None
+    if _INTEGER.fullmatch(token):
+        request_id = int(token)
+    else:
+        with contextlib.suppress(ValueError):
+            request_id = msgspec.json.decode(token, type=str)
     return Recovered(
-        id=_recovered_id(members.get(b'"id"', b"")),
+        id=request_id,
         has_id=b'"id"' in members,
         has_method=b'"method"' in members,
         has_outcome=b'"result"' in members or b'"error"' in members,
-        is_complete=_END in members,
+        is_complete=is_complete,
     )
-
-
-def _members(text: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the name and the first token of each top-level member, then the end of the object.
-
-    The token is b"" for a value that may be incomplete.
-    """
-    member: list[bytes] = []
-    for token in _top_level_tokens(text):
-        if token in {b",", _END}:
-            yield from _member(member)
-            member = []
-            if token == _END:
-                yield _END, b""
-        else:
-            member.append(token)
-    if member and not member[-1].endswith(b'"'):
-        member[2:] = [b""]
-    yield from _member(member)
-
-
-def _member(tokens: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    match tokens:
-        case [name, b":", value]:
-            yield name, value
-        case _:
-            return
-
-
-def _top_level_tokens(text: bytes) -> Iterator[bytes]:
-    """Yield the tokens of the outermost object; of a nested value only the opening bracket."""
-    tokens = (match[0] for match in islice(_TOKEN.finditer(text), _TOKENS_MAX))
-    if next(tokens, b"") != b"{":
-        return
-    depth = 1
-    for token in tokens:
-        if token == b'"':  # the beginning of a string without an end
-            return
-        if token in _CLOSING:
-            depth -= 1
-        elif depth == 1:
-            yield token
-        if token in _OPENING:
-            depth += 1
-        if depth == 0:
-            yield _END
-            return
-
-
-def _recovered_id(token: bytes) -> int | str | None:
-    if _INTEGER.fullmatch(token):
-        return int(token)
-    try:
-        return msgspec.json.decode(token, type=str)
-    except ValueError:
-        return None
 
 
 # The nesting depth of a JSON text, found without recursion.
@@ -443,8 +423,23 @@ def is_deeper_than(depth_max: int, text: bytes) -> bool:
     """
     if _has_at_most(depth_max // 2, b"{", text) and _has_at_most(depth_max // 2, b"[", text):
         return False
-    brackets = _brackets(text)
-    return not _is_shallow(brackets, depth_max // 2) and _depth_exceeds(depth_max, brackets)
+    marks = _without_escapes(text).translate(None, _NOT_MARKS)
+    # A string without brackets has become two adjacent quotes. Before a bracket inside a string
+    # there is an odd number of quotes, so at least one of them remains.
+    brackets = marks.replace(b'""', b"")
+    if b'"' in brackets:
+        brackets = b"".join(marks.split(b'"')[::2])
+    # In most messages, removing innermost pairs a few times removes all brackets.
+    remaining = brackets
+    for _ in range(min(_ROUNDS, depth_max // 2)):
+        before = len(remaining)
+        remaining = remaining.replace(b"{}", b"").replace(b"[]", b"")
+        if before - len(remaining) < before // _SHARE:
+            break
+    if not remaining:
+        return False
+    steps = memoryview(brackets.translate(_STEPS)).cast("b")
+    return any(map(depth_max.__lt__, accumulate(steps)))
 
 
 def _has_at_most(number: int, byte: bytes, text: bytes) -> bool:
@@ -457,36 +452,12 @@ def _has_at_most(number: int, byte: bytes, text: bytes) -> bool:
     return False
 
 
-def _brackets(text: bytes) -> bytes:
-    """Return the brackets outside strings."""
-    marks = _without_escapes(text).translate(None, _NOT_MARKS)
-    # A string without brackets has become two adjacent quotes. Before a bracket inside a string
-    # there is an odd number of quotes, so at least one of them remains.
-    outside = marks.replace(b'""', b"")
-    return b"".join(marks.split(b'"')[::2]) if b'"' in outside else outside
-
-
 def _without_escapes(text: bytes) -> bytes:
     """Return the text without escaped backslashes and quotes."""
     if b"\\" not in text:
         return text
     # Backslashes pair up from the left of a run, so a remaining one escapes a quote.
     return text.replace(b"\\\\", b"").replace(b'\\"', b"")
-
-
-def _is_shallow(brackets: bytes, rounds_max: int) -> bool:
-    """Return whether removing innermost pairs, a few times, removes all brackets."""
-    for _ in range(min(_ROUNDS, rounds_max)):
-        before = len(brackets)
-        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
-        if before - len(brackets) < before // _SHARE:
-            break
-    return not brackets
-
-
-def _depth_exceeds(depth_max: int, brackets: bytes) -> bool:
-    steps = brackets.translate(_STEPS)
-    return any(map(depth_max.__lt__, accumulate(memoryview(steps).cast("b"))))
 
 
 # Numbers that take long to read.

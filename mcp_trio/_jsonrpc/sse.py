@@ -136,7 +136,12 @@ class EventParser:
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
         """Return the events that `chunk` completes, in order."""
-        *ends, rest = self._split(chunk)
+        if not chunk:
+            return []
+        # A CRLF may be in two chunks; its CR has then ended the line.
+        lines = chunk.removeprefix(b"\n") if self._is_after_cr else chunk
+        self._is_after_cr = chunk.endswith(b"\r")
+        *ends, rest = _with_lf(lines).split(b"\n")
         found: list[Event | Oversized] = []
         for end in ends:
             found += self._end_line(end)
@@ -145,13 +150,6 @@ class EventParser:
             found += self._oversized(self._without_mark(bytes(self._line)))
             self._line[:] = b":"  # the remainder of the line is parsed as a comment
         return found
-
-    def _split(self, chunk: bytes) -> list[bytes]:
-        if not chunk:
-            return [chunk]
-        rest = chunk.removeprefix(b"\n") if self._is_after_cr else chunk
-        self._is_after_cr = chunk.endswith(b"\r")
-        return _with_lf(rest).split(b"\n")
 
     def _end_line(self, end: bytes) -> list[Event | Oversized]:
         if self._line:
@@ -162,12 +160,11 @@ class EventParser:
         self._is_first_line = False
         if len(end) > self._line_bytes_max:
             return self._oversized(line)
-        return self._take_field(line) if line else self._end_event()
-
-    def _without_mark(self, line: bytes) -> bytes:
-        return line.removeprefix(_BYTE_ORDER_MARK) if self._is_first_line else line
-
-    def _take_field(self, line: bytes) -> list[Event | Oversized]:
+        if not line:
+            ended, self._event = self._event, _IncompleteEvent()
+            if ended.id is not None:
+                self.last_id = ended.id or None
+            return [*ended.finish()]
         name, value = _field(line)
         match name:
             case b"data" if not self._event.is_oversized:
@@ -184,6 +181,9 @@ class EventParser:
                 pass
         return []
 
+    def _without_mark(self, line: bytes) -> bytes:
+        return line.removeprefix(_BYTE_ORDER_MARK) if self._is_first_line else line
+
     def _oversized(self, line: bytes) -> list[Event | Oversized]:
         if self._event.is_oversized or line.startswith(b":"):
             return []
@@ -195,12 +195,6 @@ class EventParser:
         self._event.data = None
         self._event.is_oversized = True
         return [Oversized(size, prefix)]
-
-    def _end_event(self) -> list[Event | Oversized]:
-        ended, self._event = self._event, _IncompleteEvent()
-        if ended.id is not None:
-            self.last_id = ended.id or None
-        return [*ended.finish()]
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

@@ -50,7 +50,6 @@ class OpenElicitations:
 # Elicitation forms.
 
 Schema: TypeAlias = Mapping[str, Any]
-_Check: TypeAlias = Callable[[Any, Schema], str | None]
 
 _COMMON: Final = frozenset({"type", "title", "description", "default"})
 _KEYWORDS: Final = {
@@ -70,10 +69,6 @@ _DATE_TIME: Final = re.compile(
 )
 
 
-def _is_email(text: str) -> bool:
-    return _EMAIL.fullmatch(text) is not None
-
-
 def _is_uri(text: str) -> bool:
     try:
         return bool(urlsplit(text).scheme) and not any(map(str.isspace, text))
@@ -82,7 +77,7 @@ def _is_uri(text: str) -> bool:
 
 
 FORMATS: Final[dict[str, Callable[[str], bool]]] = {
-    "email": _is_email,
+    "email": lambda text: _EMAIL.fullmatch(text) is not None,
     "uri": _is_uri,
     "date": lambda text: _DATE.fullmatch(text) is not None,
     "date-time": lambda text: _DATE_TIME.fullmatch(text) is not None,
@@ -101,29 +96,30 @@ def check_form(schema: Schema) -> None:
     if schema.get("type") != "object" or not isinstance(properties, Mapping):
         raise ValueError('a form has "type": "object" and "properties"')
     for name, member in form_members(schema).items():
-        error = _error_in_field(member)
-        if error is not None:
-            raise ValueError(f"{name}: {error}")
-
-
-def _error_in_field(member: Schema) -> str | None:
-    kind = member.get("type")
-    known = _KEYWORDS.get(str(kind))
-    if known is None:
-        return f"the type of a field must be one of {', '.join(_KEYWORDS)}, not {kind!r}"
-    unknown = sorted(map(str, set(member) - known))
-    if unknown:
-        return f"a field of type {kind} in a form cannot have {', '.join(unknown)}"
-    if str(member.get("format", "uri")) not in FORMATS:
-        return f"a form has no format {member['format']!r}, only {', '.join(FORMATS)}"
-    if kind == "array" and choices_of(member.get("items")) is None:
-        return "a list in a form must be a list of choices"
-    given = _object(member.get("items")) if kind == "array" else member
-    if not all(_is_list_of_texts(given.get(word, [])) for word in ("enum", "enumNames")):
-        return "the choices of a form must be texts"
-    if not all(_are_titled(given.get(word, [])) for word in ("oneOf", "anyOf")):
-        return "a choice of oneOf or anyOf must have a const and a title, both texts"
-    return None
+        kind = member.get("type")
+        known = _KEYWORDS.get(str(kind))
+        if known is None:
+            types_known = ", ".join(_KEYWORDS)
+            raise ValueError(
+                f"{name}: the type of a field must be one of {types_known}, not {kind!r}"
+            )
+        unknown = sorted(map(str, set(member) - known))
+        if unknown:
+            raise ValueError(
+                f"{name}: a field of type {kind} in a form cannot have {', '.join(unknown)}"
+            )
+        if str(member.get("format", "uri")) not in FORMATS:
+            formats = ", ".join(FORMATS)
+            raise ValueError(f"{name}: a form has no format {member['format']!r}, only {formats}")
+        if kind == "array" and choices_of(member.get("items")) is None:
+            raise ValueError(f"{name}: a list in a form must be a list of choices")
+        given = _object(member.get("items")) if kind == "array" else member
+        if not all(_is_list_of_texts(given.get(word, [])) for word in ("enum", "enumNames")):
+            raise ValueError(f"{name}: the choices of a form must be texts")
+        if not all(_are_titled(given.get(word, [])) for word in ("oneOf", "anyOf")):
+            raise ValueError(
+                f"{name}: a choice of oneOf or anyOf must have a const and a title, both texts"
+            )
 
 
 def _are_titled(choices: Any) -> bool:
@@ -165,8 +161,7 @@ def form_errors(content: Mapping[str, Any], schema: Schema) -> list[str]:
         if name not in content
     ]
     for name, value in content.items():
-        member = members.get(name, {})
-        error = _CHECKS.get(str(member.get("type")), _check_any)(value, member)
+        error = _error_in_value(value, members.get(name, {}))
         if error is not None:
             lines.append(f"{name}: {error}")
     return lines
@@ -182,53 +177,39 @@ def _object(value: Any) -> Schema:
     return cast("Schema", value) if isinstance(value, Mapping) else {}
 
 
-def _check_text(value: Any, member: Schema) -> str | None:
-    if not isinstance(value, str):
-        return "not a string"
-    choices = choices_of(member)
-    if choices is not None and value not in choices:
-        return "none of the choices"
-    error = _check_size(len(value), member, "minLength", "maxLength")
-    if error is not None:
-        return f"{error} characters"
-    matches_format = FORMATS.get(str(member.get("format")))
-    return (
-        f"not of the format {member['format']}"
-        if matches_format and not matches_format(value)
-        else None
-    )
-
-
-def _check_number(value: Any, member: Schema) -> str | None:
-    if not _is_number(value):
-        return "not a number"
-    return _check_size(value, member, "minimum", "maximum")
-
-
-def _check_integer(value: Any, member: Schema) -> str | None:
-    if not _is_number(value) or value != math.floor(value):
-        return "not an integer"
-    return _check_number(value, member)
-
-
-def _check_boolean(value: Any, _: Schema) -> str | None:
-    return None if isinstance(value, bool) else "not a boolean"
-
-
-def _check_list(value: Any, member: Schema) -> str | None:
-    if not _is_list_of_texts(value):
-        return "not a list of strings"
-    choices = choices_of(member.get("items"))
-    if choices is not None and any(it not in choices for it in value):
-        return "not only choices"
-    error = _check_size(len(value), member, "minItems", "maxItems")
-    return None if error is None else f"{error} items"
-
-
-def _check_any(value: Any, _: Schema) -> str | None:
-    if isinstance(value, str | bool) or _is_number(value) or _is_list_of_texts(value):
-        return None
-    return "neither a string, a number, a boolean, nor a list of strings"
+def _error_in_value(value: Any, member: Schema) -> str | None:
+    match member.get("type"):
+        case "string":
+            if not isinstance(value, str):
+                return "not a string"
+            choices = choices_of(member)
+            if choices is not None and value not in choices:
+                return "none of the choices"
+            error = _check_size(len(value), member, "minLength", "maxLength")
+            if error is not None:
+                return f"{error} characters"
+            matches_format = FORMATS.get(str(member.get("format")))
+            if matches_format is not None and not matches_format(value):
+                return f"not of the format {member['format']}"
+            return None
+        case "number" | "integer" as kind:
+            if not _is_number(value) or (kind == "integer" and value != math.floor(value)):
+                return "not an integer" if kind == "integer" else "not a number"
+            return _check_size(value, member, "minimum", "maximum")
+        case "boolean":
+            return None if isinstance(value, bool) else "not a boolean"
+        case "array":
+            if not _is_list_of_texts(value):
+                return "not a list of strings"
+            choices = choices_of(member.get("items"))
+            if choices is not None and any(it not in choices for it in value):
+                return "not only choices"
+            error = _check_size(len(value), member, "minItems", "maxItems")
+            return None if error is None else f"{error} items"
+        case _:
+            if isinstance(value, str | bool) or _is_number(value) or _is_list_of_texts(value):
+                return None
+            return "neither a string, a number, a boolean, nor a list of strings"
 
 
 def _check_size(size: float, member: Schema, least: str, most: str) -> str | None:
@@ -250,15 +231,6 @@ def _is_list_of_texts(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(it, str) for it in cast("Sequence[Any]", value)
     )
-
-
-_CHECKS: Final[dict[str, _Check]] = {
-    "string": _check_text,
-    "number": _check_number,
-    "integer": _check_integer,
-    "boolean": _check_boolean,
-    "array": _check_list,
-}
 
 
 # Tools in sampling.

@@ -87,16 +87,17 @@ def _restricts_structured_content(protocol_version: ProtocolVersion) -> bool:
 
 def _object_content(value: Any, protocol_version: ProtocolVersion) -> Any:
     """Keep structured content only if it is an object, and the version allows objects."""
-    is_allowed = protocol_version.structured_content == "object" and _is_object(value)
-    return value if is_allowed else msgspec.UNSET
-
-
-def _is_object(value: Any) -> bool:
+    if protocol_version.structured_content != "object":
+        return msgspec.UNSET
     if isinstance(value, msgspec.Raw):
         text = memoryview(value)
-        return bool(text) and (text[0] == _BRACE or bytes(text).lstrip().startswith(b"{"))
-    marks = ("__struct_fields__", "__attrs_attrs__", "__dataclass_fields__")
-    return isinstance(value, Mapping) or any(hasattr(value, mark) for mark in marks)
+        is_object = bool(text) and (text[0] == _BRACE or bytes(text).lstrip().startswith(b"{"))
+    else:
+        marks = ("__struct_fields__", "__attrs_attrs__", "__dataclass_fields__")
+        is_object = isinstance(cast("object", value), Mapping) or any(
+            hasattr(value, mark) for mark in marks
+        )
+    return value if is_object else msgspec.UNSET
 
 
 def _output_schema(schema: dict[str, Any], protocol_version: ProtocolVersion) -> Any:
@@ -133,8 +134,21 @@ def _form_mode(mode: types.ElicitMode, protocol_version: ProtocolVersion) -> Any
 def _plain_form(form: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
     """Return a form with `enumNames` for titled choices, and with defaults only for booleans."""
     members: dict[str, dict[str, Any]] = form.get("properties", {})
+    plain: dict[str, dict[str, Any]] = {}
     try:
-        plain = {name: _plain_member(member, protocol_version) for name, member in members.items()}
+        for name, member in members.items():
+            kind = member.get("type")
+            if kind == "array":
+                raise _unsupported("multiple choice in a form", protocol_version)
+            unknown = {"oneOf"} if kind == "boolean" else {"oneOf", "default"}
+            if unknown.isdisjoint(member):
+                plain[name] = member
+                continue
+            plain[name] = {key: each for key, each in member.items() if key not in unknown}
+            choices: list[dict[str, str]] = member.get("oneOf", [])
+            if choices:
+                plain[name]["enum"] = [choice["const"] for choice in choices]
+                plain[name]["enumNames"] = [choice["title"] for choice in choices]
     except (AttributeError, KeyError, TypeError) as error:  # the user's schema is not a form
         text = f"protocol version {protocol_version.name} has no such form: {error!r}"
         raise LocalProtocolError(text) from error
@@ -142,21 +156,6 @@ def _plain_form(form: dict[str, Any], protocol_version: ProtocolVersion) -> dict
         return form
     rest = {name: each for name, each in form.items() if name != "$schema"}
     return {**rest, "properties": plain}
-
-
-def _plain_member(member: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
-    kind = member.get("type")
-    if kind == "array":
-        raise _unsupported("multiple choice in a form", protocol_version)
-    unknown = {"oneOf"} if kind == "boolean" else {"oneOf", "default"}
-    if unknown.isdisjoint(member):
-        return member
-    plain = {name: each for name, each in member.items() if name not in unknown}
-    choices: list[dict[str, str]] = member.get("oneOf", [])
-    if choices:
-        plain["enum"] = [choice["const"] for choice in choices]
-        plain["enumNames"] = [choice["title"] for choice in choices]
-    return plain
 
 
 def _plain_answers(content: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
@@ -331,11 +330,11 @@ _VALUE_RULES: Final[Mapping[type, _Rule]] = {
 
 
 class _Step(NamedTuple):
-    """The change of one member; `absent` is its value when it is not set."""
+    """The changes of one member; `absent` is its value when it is not set."""
 
     name: str
     absent: Any
-    change: _Change
+    changes: Sequence[_Change]
 
 
 @functools.lru_cache(maxsize=_CACHED_MAX)
@@ -348,11 +347,7 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
         return lambda value, protocol_version: downgraded(
             rule.change(value, protocol_version), protocol_version
         )
-    steps = tuple(_steps(kind, protocol_version))
-    return functools.partial(_downgraded_by, steps) if steps else None
-
-
-def _steps(kind: type[types.Model], protocol_version: ProtocolVersion) -> Iterator[_Step]:
+    steps: list[_Step] = []
     bases = reversed(kind.__mro__)
     rules = {name: each for base in bases for name, each in _MEMBER_RULES.get(base, {}).items()}
     for field in msgspec.structs.fields(kind):
@@ -362,7 +357,8 @@ def _steps(kind: type[types.Model], protocol_version: ProtocolVersion) -> Iterat
         if any(_change_for(inner, protocol_version) for inner in _structs_in(field.type)):
             changes.append(_downgraded_member)
         if changes:
-            yield _Step(field.name, field.default, _combined(changes))
+            steps.append(_Step(field.name, field.default, changes))
+    return functools.partial(_downgraded_by, steps) if steps else None
 
 
 def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
@@ -373,29 +369,19 @@ def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
         yield from _structs_in(argument)
 
 
-def _downgraded_by(steps: tuple[_Step, ...], value: Any, protocol_version: ProtocolVersion) -> Any:
+def _downgraded_by(steps: Sequence[_Step], value: Any, protocol_version: ProtocolVersion) -> Any:
     changed: dict[str, Any] = {}
-    for name, absent, change in steps:
-        before = getattr(value, name)
-        if before is not absent:
-            after = change(before, protocol_version)
-            if after is not before:
-                changed[name] = absent if after is msgspec.UNSET else after
-    return msgspec.structs.replace(value, **changed) if changed else value
-
-
-def _combined(changes: Sequence[_Change]) -> _Change:
-    if len(changes) == 1:
-        return changes[0]
-
-    def change(member: Any, protocol_version: ProtocolVersion) -> Any:
-        for each in changes:
-            member = each(member, protocol_version)
-            if member is msgspec.UNSET:
+    for name, absent, changes in steps:
+        before = after = getattr(value, name)
+        if before is absent:
+            continue
+        for change in changes:
+            after = change(after, protocol_version)
+            if after is msgspec.UNSET:
                 break
-        return member
-
-    return change
+        if after is not before:
+            changed[name] = absent if after is msgspec.UNSET else after
+    return msgspec.structs.replace(value, **changed) if changed else value
 
 
 def _downgraded_member(member: Any, protocol_version: ProtocolVersion) -> Any:

@@ -32,7 +32,6 @@ from mcp_trio._jsonrpc.messages import (
     Batch,
     DecodedMessage,
     Decoder,
-    ErrorObject,
     ErrorResponse,
     Malformed,
     Message,
@@ -400,17 +399,15 @@ class Connection:
         return event
 
     def _reject_malformed(self, message: Malformed, size_bytes: int) -> Event:
-        # A server answers if it knows the id or needs none; a client sends no such errors.
-        is_request = self.our_role is Role.SERVER and message.is_request
-        if is_request and (message.id is not None or self._has_errors_without_id()):
+        # A server answers if it knows the id, or if the peer knows error responses without an id,
+        # whatever its version is. A client sends no such errors.
+        versions = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
+        if self.peer is not None:
+            versions = [self.peer.protocol_version]
+        is_answered = message.id is not None or all(it.has_errors_without_id for it in versions)
+        if self.our_role is Role.SERVER and message.is_request and is_answered:
             return self._rejection(message.id, message.code, message.message, counted="malformed")
         return self._ignored("malformed", f"{message.message} ({size_bytes} bytes)")
-
-    def _has_errors_without_id(self) -> bool:
-        """Return whether the peer knows error responses without an id, whatever its version."""
-        versions = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
-        versions = [self.peer.protocol_version] if self.peer is not None else versions
-        return all(protocol_version.has_errors_without_id for protocol_version in versions)
 
     def _receive_batch(self, batch: Batch, size_bytes: int) -> Event:
         """Accept a batch in the only protocol version with batches, once it is negotiated.
@@ -486,7 +483,11 @@ class Connection:
         if row is None or not row.is_request or self.their_role not in row.senders:
             raise _Rejected(METHOD_NOT_FOUND, f"method not found: {message.method}")
         if peer.protocol_version not in row.protocol_versions:
-            raise self._not_in_version(row, peer.protocol_version)
+            stateless = newest(self.protocol_versions, has_handshake=False)
+            if peer.protocol_version.has_handshake and stateless in row.protocol_versions:
+                raise _metadata_missing()
+            text = f"method not found: {row.name} (not in {peer.protocol_version.name})"
+            raise _Rejected(METHOD_NOT_FOUND, text)
         if message.id in self.incoming:
             text = f"an unfinished request has the same id: {message.id!r}"
             raise _Rejected(INVALID_REQUEST, text, counted="duplicate id")
@@ -522,13 +523,6 @@ class Connection:
         request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client)
         self.incoming[message.id] = request
         return RequestReceived(request)
-
-    def _not_in_version(self, row: Method, protocol_version: ProtocolVersion) -> _Rejected:
-        stateless = newest(self.protocol_versions, has_handshake=False)
-        if protocol_version.has_handshake and stateless in row.protocol_versions:
-            return _metadata_missing()
-        text = f"method not found: {row.name} (not in {protocol_version.name})"
-        return _Rejected(METHOD_NOT_FOUND, text)
 
     def _answer_ping(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
         return Reply(encode_response(request_id, types.EmptyResult()), request_id)
@@ -593,25 +587,26 @@ class Connection:
         if row.name == methods.CANCELLED:
             return self._receive_cancelled(params)
         if row.name == methods.PROGRESS:
-            return self._receive_progress(params)
-        if is_acknowledged:
-            return self._receive_subscribed(row, params)
-        return NotificationReceived(row, params)
+            request = self.outgoing.get(params.progress_token)
+            if request is None or not request.wants_progress:
+                text = f"no open request has the progress token {params.progress_token!r}"
+                return self._ignored("late progress", text)
+            return ProgressReceived(request, params)
+        if not is_acknowledged:
+            return NotificationReceived(row, params)
+        meta: Mapping[str, Any] = params.meta or {}
+        subscription_id = meta.get(SUBSCRIPTION_ID)
+        request = self.outgoing.get(subscription_id) if type(subscription_id) is int else None
+        if request is None or not request.method.is_subscription:
+            text = f"{row.name} belongs to no open subscription: {subscription_id!r}"
+            return self._ignored("no subscription", text)
+        return NotificationReceived(row, params, request)
 
     def _is_client_of_stateless(self) -> bool:
         peer = self.peer
         return (
             self.our_role is Role.CLIENT and peer is not None and peer.protocol_version.is_stateless
         )
-
-    def _receive_subscribed(self, row: Method, params: types.Params) -> Event:
-        """Assign a notification to the subscription whose id it has in `_meta`."""
-        subscription_id = (params.meta or {}).get(SUBSCRIPTION_ID)
-        request = self.outgoing.get(subscription_id) if type(subscription_id) is int else None
-        if request is None or not request.method.is_subscription:
-            text = f"{row.name} belongs to no open subscription: {subscription_id!r}"
-            return self._ignored("no subscription", text)
-        return NotificationReceived(row, params, request)
 
     def _receive_cancelled(self, params: types.CancelledParams) -> Event:
         # https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/cancellation
@@ -633,34 +628,23 @@ class Connection:
         request.move(IncomingTrigger.CANCEL)
         return RequestCancelled(request, params.reason)
 
-    def _receive_progress(self, params: types.ProgressParams) -> Event:
-        request = self.outgoing.get(params.progress_token)
-        if request is None or not request.wants_progress:
-            text = f"no open request has the progress token {params.progress_token!r}"
-            return self._ignored("late progress", text)
-        return ProgressReceived(request, params)
-
     # Receiving responses.
 
-    def _receive_result(self, message: Response, _size: int) -> Event:
-        return self._receive_response(message.id, message.result, None)
-
-    def _receive_error(self, message: ErrorResponse, _size: int) -> Event:
-        return self._receive_response(message.id, None, message.error)
-
-    def _receive_response(
-        self, request_id: RequestId | None, result: Raw | None, error: ErrorObject | None
-    ) -> Event:
+    def _receive_response(self, message: Response | ErrorResponse, _size: int) -> Event:
+        request_id = message.id
         if self.outgoing.is_late(request_id):
             text = f"request {request_id!r} was abandoned before its response"
             return self._ignored("late answer", text)
         request = self.outgoing.answered(request_id)
         if request is None:
-            reason = f": {error.message}" if error is not None else ""
+            reason = f": {message.error.message}" if isinstance(message, ErrorResponse) else ""
             text = f"no open request has the id {request_id!r} of this response{reason}"
             return self._ignored("unknown answer", text)
-        self._move(self.their_role, _response_trigger(request, is_result=error is None))
-        return ResponseReceived(request, result, error)
+        if isinstance(message, ErrorResponse):
+            self._move(self.their_role, _response_trigger(request, is_result=False))
+            return ResponseReceived(request, None, message.error)
+        self._move(self.their_role, _response_trigger(request, is_result=True))
+        return ResponseReceived(request, message.result, None)
 
     # Sending requests.
 
@@ -694,7 +678,12 @@ class Connection:
         row = self._sendable(method, protocol_version, is_request=True)
         check_user_meta(params)
         request_id = self.outgoing.next_id()
-        params = self._with_request_metadata(downgraded(params, protocol_version), protocol_version)
+        params = downgraded(params, protocol_version)
+        own = self.request_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
+        if protocol_version.is_stateless:
+            own = {**own, **client_metadata(protocol_version, self.our_capabilities, self.our_info)}
+        if own:
+            params = with_meta(params, own)
         if wants_progress:
             params = with_meta(params, {PROGRESS_TOKEN: request_id})
         depth_max = self.limits.messages.json_depth_max
@@ -704,14 +693,6 @@ class Connection:
         request = OutgoingRequest(request_id, row, message, budget, wants_progress)
         self.outgoing.add(request)
         return request
-
-    def _with_request_metadata(
-        self, params: ParamsToSend | None, protocol_version: ProtocolVersion
-    ) -> ParamsToSend | None:
-        own = self.request_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
-        if protocol_version.is_stateless:
-            own = {**own, **client_metadata(protocol_version, self.our_capabilities, self.our_info)}
-        return with_meta(params, own) if own else params
 
     def _version_to_send(self, method: str) -> ProtocolVersion:
         """Return the protocol version of a message to send, also before the negotiation."""
@@ -1043,8 +1024,8 @@ class Connection:
     _receivers: ClassVar[Mapping[type, Callable[..., Event]]] = {
         Request: _receive_request,
         Notification: _receive_notification,
-        Response: _receive_result,
-        ErrorResponse: _receive_error,
+        Response: _receive_response,
+        ErrorResponse: _receive_response,
         Malformed: _receive_malformed,
         Batch: _receive_batch,
     }

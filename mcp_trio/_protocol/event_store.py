@@ -163,8 +163,16 @@ class ReplayBuffer:
         Raises:
             LookupError: The id was not given, or not all events after it are still stored.
         """
-        stream, number = _numbers_in(event_id)
-        _, first, *events = self._ended(stream)
+        match = _EVENT_ID.fullmatch(event_id)
+        if match is None:
+            raise LookupError(_UNKNOWN)
+        stream, number = int(match[1]), int(match[2])
+        ended = next((each for each in self._closed if each[0] == stream), None)
+        if stream in self._open:
+            ended = self._open[stream].ended(stream)
+        if ended is None:
+            raise LookupError(_UNKNOWN)
+        _, first, *events = ended
         if number >= first + len(events):
             raise LookupError(_UNKNOWN)
         if number + 1 < first:
@@ -184,14 +192,6 @@ class ReplayBuffer:
         if closed.events:
             self._closed.append(closed.ended(stream))
 
-    def _ended(self, stream: int) -> _Ended:
-        if stream in self._open:
-            return self._open[stream].ended(stream)
-        for ended in self._closed:
-            if ended[0] == stream:
-                return ended
-        raise LookupError(_UNKNOWN)
-
     def _forget_surplus(self) -> None:
         while self._kept_events > self._events_max or self._kept_bytes > self._bytes_max:
             if self._closed:
@@ -202,7 +202,7 @@ class ReplayBuffer:
                 self._forgot(events[0])
             else:
                 streams = (stream for stream in self._open.values() if stream.events)
-                self._forget_first(min(streams, key=_age))
+                self._forget_first(min(streams, key=lambda stream: stream.events[0][0]))
 
     def _forget_first(self, stream: _Stream) -> None:
         _, data = stream.events.pop(0)
@@ -213,16 +213,5 @@ class ReplayBuffer:
         self._kept_bytes -= len(data)
 
 
-def _numbers_in(event_id: str) -> tuple[int, int]:
-    """Return the number of a stream, and of an event in it."""
-    if match := _EVENT_ID.fullmatch(event_id):
-        return int(match[1]), int(match[2])
-    raise LookupError(_UNKNOWN)
-
-
 def _event_id(stream: int, number: int) -> str:
     return f"{stream}-{number}"
-
-
-def _age(stream: _Stream) -> int:
-    return stream.events[0][0]

@@ -171,23 +171,17 @@ def accepts(accept: str | None, media_type: str) -> bool:
 
 
 def _accepts(accept: str, media_type: str) -> bool:
-    ranges = _ranges(accept)
+    ranges: dict[str, bool] = {}  # whether the weight of a range is not zero
+    for element in _ELEMENT.findall(accept):
+        name = media_type_of(element)
+        if name:
+            ranges[name] = ranges.get(name, False) or _ZERO_WEIGHT.search(element) is None
     family = media_type.partition("/")[0]
     matching = (ranges.get(each) for each in (media_type, f"{family}/*", "*/*"))
     return not ranges or next((accepted for accepted in matching if accepted is not None), False)
 
 
 _cached_accepts: Final = functools.lru_cache(maxsize=128)(_accepts)
-
-
-def _ranges(accept: str) -> Mapping[str, bool]:
-    """Return the ranges of media types in `Accept`, and whether their weight is not zero."""
-    ranges: dict[str, bool] = {}
-    for element in _ELEMENT.findall(accept):
-        name = media_type_of(element)
-        if name:
-            ranges[name] = ranges.get(name, False) or _ZERO_WEIGHT.search(element) is None
-    return ranges
 
 
 def media_type_of(content_type: str | None) -> str:
@@ -306,24 +300,21 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
             raise AnnotationError(
                 f"{ANNOTATION} is on a schema that is not reached by `properties` alone"
             )
-        suffix = _checked_suffix(schema, ".".join(path)[:_SHOWN_CHARS_MAX])
+        name, suffix = ".".join(path)[:_SHOWN_CHARS_MAX], schema[ANNOTATION]
+        if not isinstance(suffix, str) or not _TOKEN.fullmatch(suffix):
+            raise AnnotationError(
+                f"{ANNOTATION} of {name!r} is not a token, so no header can have it in its name"
+            )
+        kind = schema.get("type")
+        if not isinstance(kind, str) or kind not in _PARAMETER_HEADER_TYPES:
+            raise AnnotationError(
+                f"{name!r} must be a string, integer or boolean to have {ANNOTATION}"
+            )
         if suffix.lower() in taken:
             raise AnnotationError(f"two properties have the same {ANNOTATION} {suffix!r}")
         taken.add(suffix.lower())
         paths[suffix] = path
     return paths
-
-
-def _checked_suffix(schema: Mapping[str, Any], path: str) -> str:
-    suffix = schema[ANNOTATION]
-    if not isinstance(suffix, str) or not _TOKEN.fullmatch(suffix):
-        raise AnnotationError(
-            f"{ANNOTATION} of {path!r} is not a token, so no header can have it in its name"
-        )
-    kind = schema.get("type")
-    if not isinstance(kind, str) or kind not in _PARAMETER_HEADER_TYPES:
-        raise AnnotationError(f"{path!r} must be a string, integer or boolean to have {ANNOTATION}")
-    return suffix
 
 
 def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[_Path, Mapping[str, Any]]]:
@@ -444,7 +435,12 @@ def check_headers_match(
     if method in NAME_MEMBERS:
         _check_same(NAME, _decoded_header(request, NAME), _name_in(method, params))
     for suffix, path in (paths or {}).items():
-        _check_argument(request, PARAM + suffix, _argument_at(params, path))
+        header, argument = PARAM + suffix, _argument_at(params, path)
+        sent, expected = _decoded_header(request, header), _header_text(argument, header)
+        is_number = isinstance(argument, int | float) and not isinstance(argument, bool)
+        number = _INTEGER.fullmatch(sent) if sent is not None and is_number else None
+        if number is None or int(number[1]) != argument:  # 42.0 equals 42
+            _check_same(header, sent, expected)
 
 
 def _single_value(request: HttpRequest, name: str) -> str | None:
@@ -460,14 +456,6 @@ def _decoded_header(request: HttpRequest, name: str) -> str | None:
         return None if text is None else decoded_value(text)
     except HeaderMismatchError as error:
         raise HeaderMismatchError(f"{name} {error}") from None
-
-
-def _check_argument(request: HttpRequest, name: str, value: Any) -> None:
-    sent, expected = _decoded_header(request, name), _header_text(value, name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    number = _INTEGER.fullmatch(sent) if sent is not None and is_number else None
-    if number is None or int(number[1]) != value:  # 42.0 equals 42
-        _check_same(name, sent, expected)
 
 
 def _check_same(name: str, sent: str | None, expected: str | None) -> None:

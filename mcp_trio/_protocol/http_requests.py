@@ -171,19 +171,24 @@ class Endpoint:
             name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
         )
 
-    @functools.cached_property
-    def _legacy_versions(self) -> frozenset[str]:
-        return frozenset(self.protocol_versions) - self._stateless_versions
-
     def route(self, http_request: HttpRequest, body: bytes = b"") -> RoutingResult:
         """Return the routing result for a request whose body has been read."""
         match http_request.method:
             case "POST":
                 return self._post(http_request, body)
-            case "GET":
-                return self._get(http_request)
-            case "DELETE":
-                return self._delete(http_request)
+            case "GET" | "DELETE" as method:
+                if not self.has_sessions or self._names_stateless(http_request):
+                    return msgspec.structs.replace(
+                        self._not_allowed(method), headers=[("Allow", "POST")]
+                    )
+                if method == "GET" and not http_request.accepts_event_streams:
+                    return Rejection(status=406, text=f"Accept of a GET must have {EVENT_STREAM}")
+                session = self._session(http_request)
+                if isinstance(session, Rejection):
+                    return session
+                if method == "DELETE":
+                    return EndSession(session[0])
+                return OpenStream(session[0], http_request.header(LAST_EVENT_ID))
             case other:
                 return self._not_allowed(other)
 
@@ -192,8 +197,6 @@ class Endpoint:
         return Rejection(
             status=405, text=f"{method} is not allowed here", headers=[("Allow", allowed)]
         )
-
-    # POST.
 
     def _post(self, http_request: HttpRequest, body: bytes) -> RoutingResult:
         if not http_request.is_json:
@@ -208,7 +211,37 @@ class Endpoint:
             metadata = metadata_of(message.params)
         if metadata is not None or self._names_stateless(http_request):
             return self._stateless_request(http_request, message, metadata)
-        return self._in_session(http_request, message)
+        request_id = message.id if isinstance(message, Request) else None
+        if not self.has_sessions:
+            return Rejection(
+                status=400,
+                code=HEADER_MISMATCH,
+                text=f"{PROTOCOL_VERSION} is missing; this server has no sessions"
+                " (see its settings protocol_versions= and workers=),"
+                f" and supports {', '.join(self.protocol_versions)}",
+                id=request_id,
+                data={"supported": [*self.protocol_versions]},
+            )
+        if isinstance(message, Request) and message.method == INITIALIZE:
+            if http_request.header(SESSION_ID) is not None:
+                text = f"initialize must be sent without {SESSION_ID}"
+                return Rejection(status=400, text=text, id=message.id)
+            return OpenSession(message)
+        session = self._session(http_request)
+        if isinstance(session, Rejection):
+            return msgspec.structs.replace(session, id=request_id)
+        session_id, known = session
+        awaited = [message.id] if isinstance(message, Request) else []
+        if isinstance(message, Batch):
+            if known.protocol_version is None or not known.protocol_version.has_batches:
+                return Rejection(status=400, text="this protocol version has no batches")
+            # One malformed message rejects the batch, because an error without an id belongs to no
+            # stream.
+            bad = next((each for each in message.messages if isinstance(each, Malformed)), None)
+            if bad is not None:
+                return Rejection(status=400, code=bad.code, text=bad.message, id=bad.id)
+            awaited = [each.id for each in message.messages if isinstance(each, Request)]
+        return SessionMessage(session_id, message, awaited)
 
     def _names_stateless(self, http_request: HttpRequest) -> bool:
         """Return whether the headers have a stateless protocol version."""
@@ -223,8 +256,25 @@ class Endpoint:
                 text="the body of a stateless POST must be one request or one notification",
             )
         request_id = message.id if isinstance(message, Request) else None
+        params: Mapping[str, Any] = {}
+        paths = None
         try:
-            self._check_headers_match(http_request, message, metadata)
+            version = metadata.requested if metadata is not None and metadata.has_version else None
+            if message.params is not None:
+                params = _decode_names(message.params)
+            tool = params.get("name")
+            if message.method == "tools/call" and isinstance(tool, str):
+                paths = self.parameter_paths(tool)
+            if paths and message.params is not None:  # decode the arguments, which may be large
+                params = _decode_params(message.params)
+            check_headers_match(
+                http_request,
+                version=version or http_request.header(PROTOCOL_VERSION) or "",
+                method=message.method,
+                params=params,
+                paths=paths,
+                is_request=isinstance(message, Request),
+            )
         except HeaderMismatchError as error:
             return Rejection(status=400, code=HEADER_MISMATCH, text=str(error), id=request_id)
         except msgspec.ValidationError as error:
@@ -236,52 +286,6 @@ class Endpoint:
             return Rejection(status=400, code=INVALID_PARAMS, text=text, id=request_id)
         return StatelessMessage(message, metadata is not None and not metadata.is_complete)
 
-    def _check_headers_match(
-        self, http_request: HttpRequest, message: Request | Notification, metadata: Metadata | None
-    ) -> None:
-        version = metadata.requested if metadata is not None and metadata.has_version else None
-        params: Mapping[str, Any] = {}
-        if message.params is not None:
-            params = _decode_names(message.params)
-        paths = None
-        tool = params.get("name")
-        if message.method == "tools/call" and isinstance(tool, str):
-            paths = self.parameter_paths(tool)
-        if paths and message.params is not None:  # decode the arguments, which may be large
-            params = _decode_params(message.params)
-        check_headers_match(
-            http_request,
-            version=version or http_request.header(PROTOCOL_VERSION) or "",
-            method=message.method,
-            params=params,
-            paths=paths,
-            is_request=isinstance(message, Request),
-        )
-
-    def _in_session(self, http_request: HttpRequest, message: Message | Batch) -> RoutingResult:
-        if not self.has_sessions:
-            return Rejection(
-                status=400,
-                code=HEADER_MISMATCH,
-                text=f"{PROTOCOL_VERSION} is missing; this server has no sessions"
-                " (see its settings protocol_versions= and workers=),"
-                f" and supports {', '.join(self.protocol_versions)}",
-                id=_id_of(message),
-                data={"supported": [*self.protocol_versions]},
-            )
-        if isinstance(message, Request) and message.method == INITIALIZE:
-            if http_request.header(SESSION_ID) is not None:
-                text = f"initialize must be sent without {SESSION_ID}"
-                return Rejection(status=400, text=text, id=message.id)
-            return OpenSession(message)
-        session = self._session(http_request)
-        if isinstance(session, Rejection):
-            return msgspec.structs.replace(session, id=_id_of(message))
-        rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
-        return rejection or SessionMessage(session[0], message, _request_ids(message))
-
-    # Requests of a session.
-
     def _session(self, http_request: HttpRequest) -> tuple[str, KnownSession] | Rejection:
         """Return the id and the facts of the session that the headers name, or a rejection."""
         session_id = http_request.headers.get(_SESSION_FIELD)
@@ -292,29 +296,11 @@ class Endpoint:
             return Rejection(
                 status=404, text="there is no such session: it has ended, or never existed"
             )
+        # A request with a supported stateless version does not get here.
         version = http_request.headers.get(_VERSION_FIELD)
-        if version is not None and version not in self._legacy_versions:
-            return Rejection(
-                status=400,
-                text=f"unsupported {PROTOCOL_VERSION} {version[:40]!r}",
-            )
+        if version is not None and version not in self.protocol_versions:
+            return Rejection(status=400, text=f"unsupported {PROTOCOL_VERSION} {version[:40]!r}")
         return session_id, known
-
-    def _get(self, http_request: HttpRequest) -> RoutingResult:
-        if not self.has_sessions or self._names_stateless(http_request):
-            return msgspec.structs.replace(self._not_allowed("GET"), headers=[("Allow", "POST")])
-        if not http_request.accepts_event_streams:
-            return Rejection(status=406, text=f"Accept of a GET must have {EVENT_STREAM}")
-        session = self._session(http_request)
-        if isinstance(session, Rejection):
-            return session
-        return OpenStream(session[0], http_request.header(LAST_EVENT_ID))
-
-    def _delete(self, http_request: HttpRequest) -> RoutingResult:
-        if not self.has_sessions or self._names_stateless(http_request):
-            return msgspec.structs.replace(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
-        session = self._session(http_request)
-        return session if isinstance(session, Rejection) else EndSession(session[0])
 
 
 class _Names(TypedDict, total=False):
@@ -329,23 +315,3 @@ _decode_names: Final = cast(
     "Callable[[msgspec.Raw], Mapping[str, Any]]", msgspec.json.Decoder(_Names).decode
 )
 _decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def _rejected_batch(batch: Batch, session: KnownSession) -> Rejection | None:
-    # One malformed message rejects the batch, because an error without an id belongs to no stream.
-    if session.protocol_version is None or not session.protocol_version.has_batches:
-        return Rejection(status=400, text="this protocol version has no batches")
-    bad = next((each for each in batch.messages if isinstance(each, Malformed)), None)
-    return (
-        None if bad is None else Rejection(status=400, code=bad.code, text=bad.message, id=bad.id)
-    )
-
-
-def _request_ids(message: Message | Batch) -> Sequence[RequestId]:
-    if type(message) is Batch:
-        return [each.id for each in message.messages if isinstance(each, Request)]
-    return [message.id] if isinstance(message, Request) else []
-
-
-def _id_of(message: Message | Batch) -> RequestId | None:
-    return message.id if isinstance(message, Request) else None

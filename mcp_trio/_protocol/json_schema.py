@@ -105,31 +105,27 @@ class SchemaValidator:
     def _lines(self, failures: Sequence[Failure]) -> list[str]:
         """Return the first lines of failures, in alphabetical order."""
         messages = self.limits.messages
+        chars_max = messages.validation_error_chars_max
         by_path: dict[str, list[Failure]] = {}
         count = min(len(failures), messages.validation_error_members_max)
         for failure in failures[:count]:
-            by_path.setdefault(self._path(failure), []).append(failure)
+            path = ""
+            for step in reversed(failure.path):
+                path += path_step(step[:chars_max] if isinstance(step, str) else step)
+                if len(path) > chars_max:
+                    break
+            path = f"{path.removeprefix('.') or self.of}: "
+            by_path.setdefault(path, []).append(failure)
         lines: list[str] = []
         for path in sorted(by_path):
             # For example: days[0]: 'x' is not of type 'integer'
             texts = (
-                text_of(failure, messages.validation_error_chars_max)
-                for failure in by_path[path][:_FAILURES_OF_ONE_PATH_MAX]
+                text_of(failure, chars_max) for failure in by_path[path][:_FAILURES_OF_ONE_PATH_MAX]
             )
             lines += sorted(" ".join((path + text).split()) for text in texts)
             if len(lines) >= messages.validation_errors_max:
                 break
         return shortened(lines, self.limits, count)
-
-    def _path(self, failure: Failure) -> str:
-        """Return the first characters of the path of a failure, and a colon."""
-        most = self.limits.messages.validation_error_chars_max
-        path = ""
-        for step in reversed(failure.path):
-            path += path_step(step[:most] if isinstance(step, str) else step)
-            if len(path) > most:
-                break
-        return f"{path.removeprefix('.') or self.of}: "
 
 
 # Reading a schema.
@@ -305,7 +301,20 @@ class _Reader:
             raise SchemaError(f"a part of the schema has another dialect than {self.dialect}")
         key = "id" if "draft-04" in self.dialect else "$id"
         if key in source:
-            self._identify_by_uri(subschema, key, source[key])
+            given = source[key]
+            if not isinstance(given, str):
+                raise self.invalid(
+                    subschema, [key], f"{representation(given, 80)} is not of type 'string'"
+                )
+            if given.startswith("#"):  # An anchor, until draft 7.
+                subschema.resource.anchors[given[1:]] = subschema
+            else:
+                uri, _ = self._split(given, subschema, key)
+                if subschema.resource.root is subschema:
+                    subschema.resource.uri = uri
+                else:
+                    subschema.resource = Resource(uri, subschema)
+                self._resources.setdefault(uri, subschema.resource)
         resource = subschema.resource
         for key in ("$anchor", "$dynamicAnchor"):
             if key in source and "/draft-0" not in self.dialect:
@@ -320,21 +329,6 @@ class _Reader:
                     resource.dynamic_anchors[source[key]] = subschema
         if source.get("$recursiveAnchor") is True and resource.root is subschema:
             resource.dynamic_anchors[""] = subschema
-
-    def _identify_by_uri(self, subschema: Subschema, key: str, given: Any) -> None:
-        if not isinstance(given, str):
-            raise self.invalid(
-                subschema, [key], f"{representation(given, 80)} is not of type 'string'"
-            )
-        if given.startswith("#"):  # An anchor, until draft 7.
-            subschema.resource.anchors[given[1:]] = subschema
-            return
-        uri, _ = self._split(given, subschema, key)
-        if subschema.resource.root is subschema:
-            subschema.resource.uri = uri
-        else:
-            subschema.resource = Resource(uri, subschema)
-        self._resources.setdefault(uri, subschema.resource)
 
     def _check_length(self, reference: str, subschema: Subschema, keyword: str) -> None:
         most = self.limits.messages.uri_chars_max
@@ -367,18 +361,15 @@ class _Reader:
         root = resource.root
         self.run.spend(4 + (len(fragment) >> 3))
         fragment = unquote(fragment)
-        if fragment.startswith("/"):
-            return self._pointed_to(fragment, root, reference)
-        found = resource.anchors.get(fragment) if fragment else root
-        if found is None:
-            raise self._dead_end(reference)
-        return found
-
-    def _pointed_to(self, pointer: str, root: Subschema, reference: str) -> Subschema:
-        """Return the subschema at a JSON Pointer (RFC 6901)."""
+        if not fragment.startswith("/"):
+            found = resource.anchors.get(fragment) if fragment else root
+            if found is None:
+                raise self._dead_end(reference)
+            return found
+        # A JSON Pointer: https://www.rfc-editor.org/rfc/rfc6901
         part: Any = root.source
         nearest, steps = root, list[str]()
-        for step in pointer[1:].split("/"):
+        for step in fragment[1:].split("/"):
             self.run.spend(2)
             key = step.replace("~1", "/").replace("~0", "~")
             if part.__class__ is dict and key in part:

@@ -377,20 +377,17 @@ def _pieces(value: Any, room: list[int], depth: int) -> Iterator[str]:
 
 def text_of(failure: Failure, chars: int) -> str:
     """Return the text of a failure; of one that is longer than `chars`, at least so much."""
-    return failure.text.format(*(_argument(argument, chars) for argument in failure.arguments))
-
-
-def _argument(argument: Any, chars: int) -> str:
-    if not isinstance(argument, Listed):
-        return representation(argument, chars)
     texts: list[str] = []
-    room = chars
-    for value in argument.values:
-        texts.append(representation(value, chars))
-        room -= len(texts[-1])
-        if room <= 0:
-            break
-    return ", ".join(texts)
+    for argument in failure.arguments:
+        shown: list[str] = []
+        room = chars
+        for value in argument.values if isinstance(argument, Listed) else (argument,):
+            shown.append(representation(value, chars))
+            room -= len(shown[-1])
+            if room <= 0:
+                break
+        texts.append(", ".join(shown))
+    return failure.text.format(*texts)
 
 
 # Keywords for values of every type.

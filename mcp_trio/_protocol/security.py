@@ -116,13 +116,16 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if origin is None or self.origins is None or origin in self.origins:
             return True
-        return _is_own(origin, request) and self._is_trusted(request)
-
-    def _is_trusted(self, request: HttpRequest) -> bool:
+        # Any other origin must be the server's own, with any scheme, as a proxy may terminate TLS.
+        page = _PAGE.fullmatch(origin)
+        if page is None or request.host is None:
+            return False
+        default, (name, port) = _DEFAULT_PORTS[page["scheme"]], request.host
+        if (page["name"], page["port"] or default) != (name, port or default):
+            return False
         # With DNS rebinding, a page's own name leads to this server. Unless names are checked, only
         # an address in `Host` is certain to be no such name.
-        is_number = request.host is not None and _NUMBER.fullmatch(request.host[0]) is not None
-        return self.hosts is not None or is_number
+        return self.hosts is not None or _NUMBER.fullmatch(name) is not None
 
 
 def is_preflight(request: HttpRequest) -> bool:
@@ -130,15 +133,6 @@ def is_preflight(request: HttpRequest) -> bool:
     if request.method != "OPTIONS":
         return False
     return "access-control-request-method" in request.headers and "origin" in request.headers
-
-
-def _is_own(origin: str, request: HttpRequest) -> bool:
-    """Return whether an origin is the server's own, with any scheme: a proxy may terminate TLS."""
-    page = _PAGE.fullmatch(origin)
-    if page is None or request.host is None:
-        return False
-    default, (name, port) = _DEFAULT_PORTS[page["scheme"]], request.host
-    return (page["name"], page["port"] or default) == (name, port or default)
 
 
 def _rejected(request: HttpRequest, field: str, setting: str) -> Rejection:

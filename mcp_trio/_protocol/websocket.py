@@ -7,7 +7,7 @@ https://www.rfc-editor.org/rfc/rfc6455
 """
 
 import base64
-import binascii
+import contextlib
 import hmac
 import re
 from collections.abc import Mapping
@@ -77,9 +77,12 @@ def with_token_header(request: HttpRequest) -> HttpRequest:
         return request
     others = ", ".join(each for each in offered if each not in tokens)
     headers = {**request.headers, SUBPROTOCOLS.lower(): others}
-    token = _decoded(tokens[0].removeprefix(_TOKEN_PREFIX)) if len(tokens) == 1 else None
-    if token is not None:
-        headers.setdefault("authorization", f"Bearer {token}")
+    if len(tokens) == 1:
+        text = tokens[0].removeprefix(_TOKEN_PREFIX)
+        padded = text + "=" * (-len(text) % 4)
+        with contextlib.suppress(ValueError):  # no Base64URL, or no UTF-8
+            token = base64.b64decode(padded, b"-_", validate=True).decode()
+            headers.setdefault("authorization", f"Bearer {token}")
     return attrs.evolve(request, headers=headers)
 
 
@@ -87,13 +90,6 @@ def _offered(request: HttpRequest) -> list[str]:
     return [
         each.strip() for each in (request.header(SUBPROTOCOLS) or "").split(",") if each.strip()
     ]
-
-
-def _decoded(text: str) -> str | None:
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
-        return None
 
 
 def has_token(request: HttpRequest, token: str) -> bool:
@@ -129,7 +125,11 @@ def upgrade_rejection(request: HttpRequest, *, path: str) -> Rejection | None:
         return _upgrade_required("this endpoint accepts only WebSocket")
     if request.header("sec-websocket-version") != _VERSION:
         return _upgrade_required(f"the version of WebSocket must be {_VERSION}")
-    if "upgrade" not in _elements(request, "connection") or not _has_key(request):
+    try:
+        key = base64.b64decode(request.header("sec-websocket-key") or "", validate=True)
+    except ValueError:
+        key = b""
+    if "upgrade" not in _elements(request, "connection") or len(key) != _KEY_BYTES:
         return Rejection(status=400, text="the WebSocket handshake is invalid")
     return None
 
@@ -141,14 +141,6 @@ def _upgrade_required(text: str) -> Rejection:
 
 def _elements(request: HttpRequest, name: str) -> list[str]:
     return [each.strip().lower() for each in (request.header(name) or "").split(",")]
-
-
-def _has_key(request: HttpRequest) -> bool:
-    try:
-        key = base64.b64decode(request.header("sec-websocket-key") or "", validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return len(key) == _KEY_BYTES
 
 
 # The end of a connection.
