@@ -50,15 +50,15 @@ def _remove(_value: Any, _protocol_version: ProtocolVersion) -> Any:
     return msgspec.UNSET
 
 
-def _rejects(what: str) -> _Change:
+def _rejects(feature: str) -> _Change:
     def reject(_value: Any, protocol_version: ProtocolVersion) -> Any:
-        raise _unsupported(what, protocol_version)
+        raise _unsupported(feature, protocol_version)
 
     return reject
 
 
-def _unsupported(what: str, protocol_version: ProtocolVersion) -> LocalProtocolError:
-    return LocalProtocolError(f"protocol version {protocol_version.name} has no {what}")
+def _unsupported(feature: str, protocol_version: ProtocolVersion) -> LocalProtocolError:
+    return LocalProtocolError(f"protocol version {protocol_version.name} has no {feature}")
 
 
 class _Rule(msgspec.Struct, frozen=True):

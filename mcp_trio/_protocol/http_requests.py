@@ -59,8 +59,6 @@ _VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
 # A tuple, because `Request | Notification` would be created anew by each `isinstance`.
 _SINGLE_MESSAGE: Final = (Request, Notification)
 
-_ALLOWED: Final = {True: "GET, POST, DELETE", False: "POST"}
-
 STATUS_OF_ERROR: Final[Mapping[int, int]] = {
     METHOD_NOT_FOUND: 404,
     HEADER_MISMATCH: 400,
@@ -193,7 +191,7 @@ class Endpoint:
                 return self._not_allowed(other)
 
     def _not_allowed(self, method: str) -> Rejection:
-        allowed = _ALLOWED[self.has_sessions]
+        allowed = "GET, POST, DELETE" if self.has_sessions else "POST"
         return Rejection(
             status=405, text=f"{method} is not allowed here", headers=[("Allow", allowed)]
         )

@@ -224,7 +224,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """The number of requests in the queue, and of those that `hold` has counted."""
+        """The number of requests that wait: those in the queue, and those counted by `hold`."""
         return 0 if self._waiting is None else self._waiting.queued.total
 
     def enter_if_free(self, request: IncomingRequest) -> bool:
@@ -266,16 +266,16 @@ class Admission:
         self._waiting.queue.wait(request.client, request)
 
     def hold(self, request: IncomingRequest) -> None:
-        """Count a request that waits for the response to another one, as one of the queue.
+        """Count a request as queued, although it waits for a response instead of a place.
 
-        The caller has checked `rejection`, and calls `release` for it.
+        The caller has checked `rejection`, and calls `release` when the wait is over.
         """
         waiting = self._waiting = self._waiting or self._nothing_waiting()
         waiting.queued.take(request.client)
         waiting.queued_bytes.take(request.client, request.size_bytes)
 
     def release(self, request: IncomingRequest) -> None:
-        """Count a request no longer that `hold` has counted."""
+        """Stop counting a request that `hold` has counted."""
         waiting = self._waiting
         assert waiting is not None
         waiting.queued.give_back(request.client)

@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema, each a function that checks one value and counts its own work.
+"""The keywords of JSON Schema, and the reader that turns a schema into checks of its keywords.
 
 Each entry of a table in `KEYWORDS` reads a keyword of a schema, checks that its value is valid, and
 returns a function that checks values (`Check`), or None if the keyword checks nothing. Every check
@@ -12,10 +12,15 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import attrs
 import msgspec
+
+from mcp_trio._protocol.error_lines import path_step
+from mcp_trio.errors import SchemaError
+from mcp_trio.limits import Limits
 
 
 class TooManySteps(Exception):  # noqa: N818 - caught in this package
@@ -145,24 +150,219 @@ class Subschema:
         return found
 
 
-class Reader(Protocol):
-    """The part of the reader of schemas that keywords use."""
+# Reading a schema.
 
-    run: Run
+_INDEX: Final = re.compile("[0-9]{1,9}")
+
+_IDENTIFIERS: Final = frozenset(
+    {"$schema", "id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"}
+)
+
+
+def dialect_of(named: Any) -> str:
+    """Return the key in `KEYWORDS` of the dialect that `$schema` names.
+
+    Raises:
+        SchemaError: There is no such dialect.
+    """
+    dialect = named.removesuffix("#") if isinstance(named, str) else ""
+    if dialect not in KEYWORDS:
+        raise SchemaError(
+            f"unknown dialect {representation(named, 200)}: choose one of {', '.join(KEYWORDS)}"
+        )
+    return dialect
+
+
+def _is_false(_run: Run, value: Any) -> Failures:
+    return [Failure("False schema does not allow {}", (value,))]
+
+
+@attrs.define(eq=False, repr=False)
+class Reader:
+    """Reads a schema part by part, without recursion, then looks up its references."""
+
     dialect: str
+    run: Run
+    limits: Limits
+    _resources: dict[str, Resource] = attrs.field(factory=dict[str, Resource], init=False)
+    _known: dict[int, Subschema] = attrs.field(factory=dict[int, Subschema], init=False)
+    _unread: list[Subschema] = attrs.field(factory=list[Subschema], init=False)
+    _references: list[tuple[str, Subschema, str, list[Subschema]]] = attrs.field(
+        factory=list[tuple[str, Subschema, str, list[Subschema]]], init=False
+    )
+
+    def read(self, schema: dict[str, Any]) -> Subschema:
+        """Return the root of the schema, with all that it can reach."""
+        root = self._document("", schema)
+        while self._unread or self._references:
+            if self._unread:
+                self._read(self._unread.pop())
+            else:
+                reference, subschema, keyword, target = self._references.pop()
+                target.append(self._target(reference, subschema, keyword))
+        return root
 
     def subschema(self, part: Any, parent: Subschema, *steps: str | int) -> Subschema:
         """Return the subschema at these steps below another one."""
-        ...
+        if part is True or part is False:
+            checks = () if part else (_is_false,)
+            return Subschema(part, parent.resource, parent, steps, checks)
+        if part.__class__ is not dict:
+            text = f"{_brief(part)} is not of type 'object', 'boolean'"
+            raise self.invalid(parent, steps, text)
+        found = self._known.get(id(part))
+        if found is None:
+            self.run.spend(7)
+            found = Subschema(part, parent.resource, parent, steps)
+            self._known[id(part)] = found
+            self._unread.append(found)
+        return found
 
     def follow(self, reference: str, subschema: Subschema, keyword: str) -> list[Subschema]:
         """Return a list that has the target of a reference, once all is read."""
-        ...
+        self._check_length(reference, subschema, keyword)
+        target: list[Subschema] = []
+        self._references.append((reference, subschema, keyword, target))
+        return target
 
-    def invalid(self, subschema: Subschema, steps: Iterable[str | int], text: str) -> Exception:
+    def invalid(self, subschema: Subschema, steps: Iterable[str | int], text: str) -> SchemaError:
         """Return an error about the schema, to be raised."""
-        ...
+        parts = [*steps]
+        outer: Subschema | None = subschema
+        while outer is not None:
+            parts = [*outer.steps_below, *parts]
+            outer = outer.parent
+        path = "".join(map(path_step, parts)).removeprefix(".") or "its root"
+        return SchemaError(f"invalid schema, at {path}: {text}")
 
+    def _document(self, uri: str, schema: dict[str, Any]) -> Subschema:
+        resource = Resource(uri)
+        resource.root = Subschema(schema, resource)
+        self._resources[uri] = resource
+        self._known[id(schema)] = resource.root
+        self._unread.append(resource.root)
+        return resource.root
+
+    def _read(self, subschema: Subschema) -> None:
+        source: Any = subschema.source
+        self.run.spend(8 + 8 * len(source))
+        if "$ref" in source and "/draft-0" in self.dialect:
+            # Until draft 7, all other keywords beside a reference are ignored.
+            source = {key: source[key] for key in ("$ref", "definitions") if key in source}
+        elif not _IDENTIFIERS.isdisjoint(source):
+            self._identify(subschema)
+        keywords = KEYWORDS[self.dialect]
+        checks: list[Check] = []
+        for key, value in source.items():
+            if key in keywords:
+                check = keywords[key](self, subschema, key, value)
+                if check is not None:
+                    checks.append(check)
+        subschema.checks = tuple(checks)
+        subschema.steps += len(checks)
+
+    def _identify(self, subschema: Subschema) -> None:
+        """Register the URI and the anchors of a subschema."""
+        source: Any = subschema.source
+        if "$schema" in source and dialect_of(source["$schema"]) != self.dialect:
+            raise SchemaError(f"a part of the schema has another dialect than {self.dialect}")
+        key = "id" if "draft-04" in self.dialect else "$id"
+        if key in source:
+            given = _expect(self, subschema, key, source[key], str)
+            if given.startswith("#"):  # An anchor, until draft 7.
+                subschema.resource.anchors[given[1:]] = subschema
+            else:
+                uri, _ = self._split(given, subschema, key)
+                if subschema.resource.root is subschema:
+                    subschema.resource.uri = uri
+                else:
+                    subschema.resource = Resource(uri, subschema)
+                self._resources.setdefault(uri, subschema.resource)
+        resource = subschema.resource
+        for key in ("$anchor", "$dynamicAnchor"):
+            if key in source and "/draft-0" not in self.dialect:
+                name = _expect(self, subschema, key, source[key], str)
+                resource.anchors[name] = subschema
+                if key == "$dynamicAnchor":
+                    resource.dynamic_anchors[name] = subschema
+        if source.get("$recursiveAnchor") is True and resource.root is subschema:
+            resource.dynamic_anchors[""] = subschema
+
+    def _check_length(self, reference: str, subschema: Subschema, keyword: str) -> None:
+        most = self.limits.messages.uri_chars_max
+        if len(reference) > most:
+            text = f"a URI longer than limits.messages.uri_chars_max={most}"
+            raise self.invalid(subschema, [keyword], text)
+
+    def _split(self, reference: str, subschema: Subschema, keyword: str) -> tuple[str, str]:
+        """Return the URI and the fragment of a reference, which may be relative."""
+        self.run.spend(50)
+        self._check_length(reference, subschema, keyword)
+        try:
+            uri, fragment = urldefrag(urljoin(subschema.resource.uri, reference))
+            urlsplit(uri)  # The other functions do not parse a URI without a fragment.
+        except ValueError as error:
+            text = f"{representation(reference, 200)} is not a URI: {error}"
+            raise self.invalid(subschema, [keyword], text) from None
+        return uri, fragment
+
+    def _target(self, reference: str, subschema: Subschema, keyword: str) -> Subschema:
+        """Return the subschema to which a reference leads."""
+        if reference.startswith("#"):
+            resource: Resource | None = subschema.resource
+            fragment = reference[1:]
+        else:
+            uri, fragment = self._split(reference, subschema, keyword)
+            resource = self._resources.get(uri) or self._published(uri)
+        if resource is None or resource.root is None:
+            raise self._dead_end(reference)
+        root = resource.root
+        self.run.spend(4 + (len(fragment) >> 3))
+        fragment = unquote(fragment)
+        if not fragment.startswith("/"):
+            found = resource.anchors.get(fragment) if fragment else root
+            if found is None:
+                raise self._dead_end(reference)
+            return found
+        # A JSON Pointer: https://www.rfc-editor.org/rfc/rfc6901
+        part: Any = root.source
+        nearest, steps = root, list[str]()
+        for step in fragment[1:].split("/"):
+            self.run.spend(2)
+            key = step.replace("~1", "/").replace("~0", "~")
+            if part.__class__ is dict and key in part:
+                part = part[key]
+            elif part.__class__ is list and _INDEX.fullmatch(key) and int(key) < len(part):
+                part = part[int(key)]
+            else:
+                raise self._dead_end(reference)
+            steps.append(key)
+            known = self._known.get(id(part))
+            if known is not None:
+                nearest, steps = known, []
+        if not isinstance(part, dict | bool):
+            raise SchemaError(
+                f"$ref {representation(reference, 200)} leads to a value that is not a schema"
+            )
+        return nearest if not steps else self.subschema(part, nearest, *steps)
+
+    def _published(self, uri: str) -> Resource | None:
+        """Return a document of the dialect itself."""
+        if not uri.startswith(self.dialect.removesuffix("schema")):
+            return None
+        import jsonschema_specifications as library  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+
+        specifications: Any = library
+        document = specifications.REGISTRY.get(uri)
+        return None if document is None else self._document(uri, document.contents).resource
+
+    @staticmethod
+    def _dead_end(reference: str) -> SchemaError:
+        name = representation(reference, 200)
+        return SchemaError(f"$ref {name} leads nowhere in the schema, and nothing is fetched")
+
+
+# What the keywords have in common.
 
 Keyword: TypeAlias = Callable[[Reader, Subschema, str, Any], Check | None]
 

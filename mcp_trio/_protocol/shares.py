@@ -1,17 +1,19 @@
-"""The shares of the clients of one server in its places, and the queue for them.
+"""Fair shares: how much of a limited resource each client may take, and the queue for it.
 
-A client is known by its principal where it is authenticated, and else by its address. Clients with
-one share, such as those behind a proxy that does not tell their addresses, count as one client.
+A *place* is one unit of the resource, such as a running handler, a connection or a byte of a queue.
+A client is known by its principal if it is authenticated, and otherwise by its address, so all
+clients behind a proxy that does not forward their addresses count as one.
 
-One rule holds for places of every kind: a client takes another place while it has fewer than the
-maximum of one client, and fewer than are free. So however many places the other clients have
-taken, a client without a place gets one as long as one is free, and to take the last place of `n`
-takes more than log2(n) clients. Clients that take as many as they can, and return them, have equal
+One rule holds for every resource: a client may take another place while it has fewer than the
+maximum of one client, and fewer than are free. So whatever the other clients have taken, a client
+without a place gets one as long as one is free, and more than log2(n) clients are needed to take
+the last of `n` places. Clients that take as many places as they can, and return them, have equal
 shares in the end, and one share stays free for the next client.
 """
 
 import functools
 import ipaddress
+import sys
 from collections.abc import Hashable
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -36,7 +38,7 @@ def network_of(address: str | None) -> str | None:
 
 
 def client_key(principal: str | None, address: str | None) -> Client:
-    """Return the key of a client; a principal is told apart from an address that looks like it."""
+    """Return the key of a client; a principal never has the key of an address."""
     return (None, network_of(address)) if principal is None else (principal, None)
 
 
@@ -117,20 +119,16 @@ class Shares:
 
 
 def request_shares(name: str, limits: Limits) -> Shares:
-    """Return the shares of a session's clients in the places of a limit in `limits.requests`."""
+    """Return the shares of a session's clients, for the limit `limits.requests.{name}`."""
     client_max: int = getattr(limits.requests, name)
-    return Shares(client_max, limits.requests.all_clients_factor, _setting_with_value(name))
+    setting = sys.intern(f"limits.requests.{name}={{}}")  # one text for all sessions
+    return Shares(client_max, limits.requests.all_clients_factor, setting)
 
 
 def http_shares(name: str, limits: Limits) -> Shares:
-    """Return the shares of a server's clients in the places of a limit in `limits.http`."""
+    """Return the shares of a server's clients, for the limit `limits.http.{name}`."""
     client_max: int = getattr(limits.http, name)
     return Shares(client_max, limits.http.all_clients_factor, f"limits.http.{name}")
-
-
-@functools.cache  # one text for all sessions
-def _setting_with_value(name: str) -> str:
-    return f"limits.requests.{name}={{}}"
 
 
 @attrs.define(eq=False, repr=False)

@@ -56,7 +56,7 @@ PLANTED: Final[Sequence[Planted]] = (
         "connections",
         "_protocol/connection.py",
         "        if request is None:\n            reason",
-        "        if request is None and error is None:\n            reason",
+        "        if request is None and isinstance(message, Response):\n            reason",
     ),
     Planted(
         "connections",
@@ -80,8 +80,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "sse",
         _SSE,
-        '        rest = chunk.removeprefix(b"\\n") if self._is_after_cr else chunk',
-        "        rest = chunk",
+        '        lines = chunk.removeprefix(b"\\n") if self._is_after_cr else chunk',
+        "        lines = chunk",
     ),
     Planted(
         "sse",
