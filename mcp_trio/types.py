@@ -17,7 +17,7 @@ The specification: https://modelcontextprotocol.io/specification/2026-07-28 and 
 it. The envelope of messages (`jsonrpc`, `id`, `method`) is not part of these types.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -814,6 +814,9 @@ class ListToolsResult(PaginatedResult, kw_only=True):
     tools: list[Tool]
 
 
+_BRACE: Final = ord("{")
+
+
 class CallToolParams(InputResponseParams, kw_only=True):
     """The params of `tools/call`.
 
@@ -829,9 +832,12 @@ class CallToolParams(InputResponseParams, kw_only=True):
     arguments: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        if self.arguments is msgspec.UNSET or bytes(memoryview(self.arguments)[:1]) == b"{":
+        if self.arguments is msgspec.UNSET:
             return
-        if bytes(self.arguments) != b"null":
+        text = memoryview(self.arguments)
+        if text and text[0] == _BRACE:
+            return
+        if bytes(text) != b"null":
             raise ValueError("arguments is not an object")
         self.arguments = msgspec.UNSET
 

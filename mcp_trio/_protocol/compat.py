@@ -386,17 +386,16 @@ def _downgraded_by(steps: Sequence[_Step], value: Any, protocol_version: Protoco
 
 def _downgraded_member(member: Any, protocol_version: ProtocolVersion) -> Any:
     """Downgrade an object, the items of a list, or the values of a mapping."""
-    if isinstance(member, list):
-        items = cast("Sequence[Any]", member)
-        for each in items:
+    kind: type[Any] = member.__class__
+    if issubclass(kind, list):
+        for each in member:
             if _change_for(each.__class__, protocol_version) is not None:
-                changed = [downgraded(every, protocol_version) for every in items]
-                return items if _is_same(items, changed) else changed
-        return items
-    if isinstance(member, dict):
-        named = cast("dict[str, Any]", member)
-        after = {name: downgraded(each, protocol_version) for name, each in named.items()}
-        return named if _is_same(named.values(), after.values()) else after
+                changed = [downgraded(every, protocol_version) for every in member]
+                return member if _is_same(member, changed) else changed
+        return member
+    if issubclass(kind, dict):
+        after = {name: downgraded(each, protocol_version) for name, each in member.items()}
+        return member if _is_same(member.values(), after.values()) else after
     return downgraded(member, protocol_version)
 
 

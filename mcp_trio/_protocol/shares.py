@@ -80,11 +80,12 @@ class Shares:
         after = self._taken.get(client, 0) + amount
         return after <= self.client_max and after <= self.client_max * self.factor - self.total
 
-    def take_if_free(self, client: Client, amount: int = 1) -> bool:
-        """Take places if the client may; return whether it has."""
-        if not self.may_take(client, amount):
+    def take_if_free(self, client: Client) -> bool:
+        """Take one place if the client may; return whether it has."""
+        if not self.may_take(client):
             return False
-        self.take(client, amount)
+        self._taken[client] = self._taken.get(client, 0) + 1
+        self.total += 1
         return True
 
     def exceeded(self, client: Client, amount: int = 1) -> str | None:

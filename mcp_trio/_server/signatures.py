@@ -122,8 +122,8 @@ def parse_docstring(text: str) -> Docstring:
     Text in a section for parameters that is not about a parameter goes into the description.
     """
     clean = inspect.cleandoc(text)
-    if not clean:
-        return Docstring("", {})
+    if "\n" not in clean and not clean.startswith(":"):
+        return Docstring(clean, {})  # A single line has no sections, but those of Sphinx.
     parsed = (_parse_as(style, clean) for style in STYLES)
     # The style that finds the most parameters is the right one, and of several the style that
     # recognises the most sections, which leaves the shortest description.
