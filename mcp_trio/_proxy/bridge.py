@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import attrs
 import msgspec
@@ -38,7 +38,7 @@ from mcp_trio._proxy.forwarders import (
     UpstreamConnection,
     exit_status_of,
     fail_requests,
-    part,
+    send_close_reason,
 )
 from mcp_trio._proxy.http import NO_HEADERS, ListenOptions, run_http_proxy
 from mcp_trio._proxy.journal import (
@@ -135,10 +135,10 @@ class BridgeHttpSession:
         except ConnectionLost as loss:  # the connection could not be opened
             for encoded in first:
                 assert isinstance(encoded, bytes)
-                asked = [
+                requests = [
                     each for each in journal.record("in", encoded) if isinstance(each, Request)
                 ]
-                fail_requests(self.clients, journal, [each.id for each in asked], str(loss))
+                fail_requests(self.clients, journal, [each.id for each in requests], str(loss))
         finally:
             journal.shut(self.application.cause)
             journal.close(exit_status)
@@ -189,7 +189,7 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
         except ConnectionLost as loss:  # the connection could not be opened
             logger.warning("%s", loss.reason)
             journal.shut("lost")
-            part(channel, loss)
+            send_close_reason(channel, loss)
         finally:
             journal.shut(self.cause)
             journal.close(exit_status)
@@ -266,33 +266,28 @@ def check_server_url(url: str) -> None:
         ValueError: It cannot; the text repeats nothing of the URL, which may hold a secret.
     """
     parts = urlsplit(url)
-    needs = _SERVER_URLS.get(parts.scheme)
-    if needs is None or not needs(parts):
+    match parts.scheme:
+        case "http" | "https" | "ws" | "wss":
+            is_valid = bool(parts.hostname)
+        case "tcp":
+            is_valid = bool(parts.hostname and parts.port and not parts.path)
+        case "unix":
+            is_valid = bool(parts.path and not parts.netloc)
+        case _:
+            is_valid = False
+    if not is_valid:
         raise ValueError(
             "the server has to be at http://, https://, ws:// or wss:// and its host,"
             " at tcp://HOST:PORT, or at unix:PATH"
         )
 
 
-def _has_host(parts: SplitResult) -> bool:
-    return bool(parts.hostname)
-
-
-def _has_port(parts: SplitResult) -> bool:
-    return bool(parts.hostname and parts.port and not parts.path)
-
-
-def _has_path(parts: SplitResult) -> bool:
-    return bool(parts.path and not parts.netloc)
-
-
-_SERVER_URLS: Final[Mapping[str, Callable[[SplitResult], bool]]] = {
-    "http": _has_host,
-    "https": _has_host,
-    "ws": _has_host,
-    "wss": _has_host,
-    "tcp": _has_port,
-    "unix": _has_path,
+# The kind and the default path for each scheme of an address to listen on.
+_DOWNSTREAM_SCHEMES: Final[Mapping[str, tuple[Kind, str]]] = {
+    "http": ("http", "/mcp"),
+    "ws": ("websocket", "/"),
+    "tcp": ("tcp", ""),
+    "unix": ("unix", ""),
 }
 
 
@@ -310,43 +305,20 @@ def parse_downstream(word: str) -> Downstream:
             "clients connect through - (stdio), http://HOST:PORT/PATH, ws://HOST:PORT/PATH,"
             " tcp://HOST:PORT or unix:PATH"
         )
-    return _DOWNSTREAM_SCHEMES[scheme](rest, urlsplit(word))
-
-
-def _http_downstream(_: str, parts: SplitResult) -> Downstream:
-    return Downstream(kind="http", listen=_listen_options(parts, parts.path or "/mcp"))
-
-
-def _websocket_downstream(_: str, parts: SplitResult) -> Downstream:
-    return Downstream(kind="websocket", listen=_listen_options(parts, parts.path or "/"))
-
-
-def _tcp_downstream(_: str, parts: SplitResult) -> Downstream:
-    if parts.path:
+    kind, default_path = _DOWNSTREAM_SCHEMES[scheme]
+    parts = urlsplit(word)
+    if kind == "unix":
+        if not rest or rest.startswith("//"):
+            raise ValueError("the address of a socket file is unix:PATH")
+        return Downstream(kind=kind, socket_file=rest)
+    if kind == "tcp" and parts.path:
         raise ValueError("the address of a TCP listener is tcp://HOST:PORT")
-    return Downstream(kind="tcp", listen=_listen_options(parts, ""))
-
-
-def _unix_downstream(rest: str, _: SplitResult) -> Downstream:
-    if not rest or rest.startswith("//"):
-        raise ValueError("the address of a socket file is unix:PATH")
-    return Downstream(kind="unix", socket_file=rest)
-
-
-def _listen_options(parts: SplitResult, path: str) -> ListenOptions:
     if not parts.hostname or parts.port is None or parts.query or parts.username is not None:
         raise ValueError(
             "the address to listen on needs a host and a port (0 is any), and no query or user"
         )
-    return ListenOptions(host=parts.hostname, port=parts.port, path=path)
-
-
-_DOWNSTREAM_SCHEMES: Final[Mapping[str, Callable[[str, SplitResult], Downstream]]] = {
-    "http": _http_downstream,
-    "ws": _websocket_downstream,
-    "tcp": _tcp_downstream,
-    "unix": _unix_downstream,
-}
+    listen = ListenOptions(host=parts.hostname, port=parts.port, path=parts.path or default_path)
+    return Downstream(kind=kind, listen=listen)
 
 
 # Running ------------------------------------------------------------------------------------------
@@ -460,65 +432,35 @@ async def serve_bridge(
         OSError: The address cannot be bound.
         ValueError: An option for the host check or the token is invalid.
     """
+    listen = downstream.listen
+    serve: Callable[..., Awaitable[None]]
+    if downstream.kind == "http":
+        http_options: HttpOptions = {
+            "hosts": listen.hosts,
+            "origins": listen.origins,
+            "allows_cors": listen.allows_cors,
+            "token": listen.token,
+            "path": listen.path or "/mcp",
+            "has_websocket": False,
+        }
+        address = Address(host=listen.host, port=listen.port)
+        serve = partial(serve_http, application, address, http_options)
+    elif downstream.kind == "websocket":
+        websocket_options: WebSocketOptions = {
+            "hosts": listen.hosts,
+            "origins": listen.origins,
+            "token": listen.token,
+            "path": listen.path or "/",
+        }
+        serve = partial(
+            serve_websocket, application, websocket_options, host=listen.host, port=listen.port
+        )
+    elif downstream.kind == "tcp":
+        serve = partial(
+            serve_tcp, application, host=listen.host, port=listen.port, is_open=downstream.is_open
+        )
+    else:
+        serve = partial(serve_unix, application, downstream.socket_file)
     async with trio.open_nursery() as nursery:
-        report_url(await nursery.start(_LISTENING[downstream.kind], downstream, application))
+        report_url(await nursery.start(serve))
     return 0
-
-
-async def _serve_http(
-    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
-) -> None:
-    listen = downstream.listen
-    options: HttpOptions = {
-        "hosts": listen.hosts,
-        "origins": listen.origins,
-        "allows_cors": listen.allows_cors,
-        "token": listen.token,
-        "path": listen.path or "/mcp",
-        "has_websocket": False,
-    }
-    await serve_http(
-        application, Address(host=listen.host, port=listen.port), options, task_status=task_status
-    )
-
-
-async def _serve_websocket(
-    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
-) -> None:
-    listen = downstream.listen
-    options: WebSocketOptions = {
-        "hosts": listen.hosts,
-        "origins": listen.origins,
-        "token": listen.token,
-        "path": listen.path or "/",
-    }
-    await serve_websocket(
-        application, options, host=listen.host, port=listen.port, task_status=task_status
-    )
-
-
-async def _serve_tcp(
-    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
-) -> None:
-    listen = downstream.listen
-    await serve_tcp(
-        application,
-        host=listen.host,
-        port=listen.port,
-        is_open=downstream.is_open,
-        task_status=task_status,
-    )
-
-
-async def _serve_unix(
-    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
-) -> None:
-    await serve_unix(application, downstream.socket_file, task_status=task_status)
-
-
-_LISTENING: Final[Mapping[str, Callable[..., Awaitable[None]]]] = {
-    "http": _serve_http,
-    "websocket": _serve_websocket,
-    "tcp": _serve_tcp,
-    "unix": _serve_unix,
-}

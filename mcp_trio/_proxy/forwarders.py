@@ -73,7 +73,7 @@ LOST: Final = 1
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-def part(channel: Channel, loss: ConnectionLost | None) -> None:
+def send_close_reason(channel: Channel, loss: ConnectionLost | None) -> None:
     """Tell the peer why its channel will be closed, if the transport can carry a reason."""
     if loss is not None and isinstance(channel, WebSocketChannel):
         channel.fail(ConnectionLost(loss.reason), CloseCode.INTERNAL_ERROR)
@@ -150,7 +150,7 @@ class ConnectionForwarder:
             logger.warning("%s", self._loss.reason)
         async with trio.open_nursery() as nursery:
             for channel in (self.client, self.server):
-                part(channel, self._loss)
+                send_close_reason(channel, self._loss)
                 nursery.start_soon(channel.aclose)
 
     def _lose(self, loss: ConnectionLost) -> None:
@@ -361,14 +361,14 @@ class UpstreamConnection:
         try:
             async with trio.open_nursery() as nursery:
                 for pass_all in (self._pass_responses, self._pass_requests):
-                    nursery.start_soon(self._while_there, pass_all, nursery.cancel_scope)
+                    nursery.start_soon(self._forward_until_end, pass_all, nursery.cancel_scope)
         finally:
             while self._received:
                 self._next_line()
             fail_requests(self.clients, self.journal, self._open, self._why)
             await self.server.aclose()
 
-    async def _while_there(
+    async def _forward_until_end(
         self, pass_all: Callable[[], Awaitable[None]], scope: trio.CancelScope
     ) -> None:
         """Forward one direction; cancel the other when it ends."""
@@ -393,7 +393,12 @@ class UpstreamConnection:
         messages = self.journal.read(line)
         for message in messages:
             if isinstance(message, Request):
-                line = self._without_taken_token(message, line)
+                token = token_of(message.params) if self.is_stateless else None
+                if token is not None and self._request_with_token(token) is not None:
+                    # Another open request uses this progress token, so it is removed.
+                    params = members(message.params)
+                    del params["_meta"]["progressToken"]
+                    line = encode_request(message.id, message.method, params)
                 self._open[message.id] = message
             elif isinstance(message, Notification) and message.method == CANCELLED:
                 self._forget(reference_of(message))
@@ -401,16 +406,7 @@ class UpstreamConnection:
         self.journal.flush()
         return line
 
-    def _without_taken_token(self, request: Request, line: bytes) -> bytes:
-        """Return the line, without a progress token that another open request uses."""
-        token = token_of(request.params) if self.is_stateless else None
-        if token is None or self._asked_with(token) is None:
-            return line
-        params = members(request.params)
-        del params["_meta"]["progressToken"]
-        return encode_request(request.id, request.method, params)
-
-    def _asked_with(self, token: RequestId) -> RequestId | None:
+    def _request_with_token(self, token: RequestId) -> RequestId | None:
         """Return the id of the open request with this progress token."""
         named = (each.id for each in self._open.values() if token_of(each.params) == token)
         return next(named, None)
@@ -460,22 +456,18 @@ class UpstreamConnection:
                 await self._send(answer)
             elif isinstance(message, Malformed):
                 self._fail(response_id_of(message), f"an answer that is {message.message}")
+            elif isinstance(message, Response | ErrorResponse):
+                request = self._forget(message.id)
+                is_handshake = request is not None and request.method == INITIALIZE
+                if is_handshake and isinstance(message, Response):
+                    version = agreed_version(message.result) or ""
+                    self.negotiated_version.protocol_version = PROTOCOL_VERSIONS.get(
+                        version, _FALLBACK_VERSION
+                    )
+                    self.negotiated_version.negotiated.set()
+                self.clients.send_nowait([RelatedMessage(part, message.id, is_answer=True)])
             else:
-                self.clients.send_nowait([self._addressed(message, part)])
-
-    def _addressed(self, message: Message, encoded: bytes) -> RelatedMessage:
-        if isinstance(message, Response | ErrorResponse):
-            request = self._forget(message.id)
-            is_handshake = request is not None and request.method == INITIALIZE
-            if is_handshake and isinstance(message, Response):
-                version = agreed_version(message.result) or ""
-                self.negotiated_version.protocol_version = PROTOCOL_VERSIONS.get(
-                    version, _FALLBACK_VERSION
-                )
-                self.negotiated_version.negotiated.set()
-            return RelatedMessage(encoded, message.id, is_answer=True)
-        assert isinstance(message, Request | Notification)
-        return RelatedMessage(encoded, self._about(message))
+                self.clients.send_nowait([RelatedMessage(part, self._about(message))])
 
     def _forget(self, request_id: RequestId | None) -> Request | None:
         return None if request_id is None else self._open.pop(request_id, None)
@@ -486,7 +478,7 @@ class UpstreamConnection:
             return subscription
         if isinstance(message, Notification) and message.method == PROGRESS:
             token = reference_of(message)
-            return None if token is None else self._asked_with(token)
+            return None if token is None else self._request_with_token(token)
         open_ = (each.id for each in reversed(self._open.values()) if each.method != LISTEN)
         return next(open_, None)
 

@@ -106,8 +106,8 @@ _REPLACED_IN_RESPONSES: Final = frozenset({"content-length", "date"})
 
 def request_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
     """Return the headers of a client's request to forward, without `Host` and `Content-Length`."""
-    passed = _passed(request.headers.items(), replaced=_REPLACED_IN_REQUESTS)
-    written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in passed]
+    forwarded = _forwarded(request.headers.items(), replaced=_REPLACED_IN_REQUESTS)
+    written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in forwarded]
     return [*written, _UNCOMPRESSED]
 
 
@@ -119,12 +119,12 @@ def response_headers(response: httpx2.Response) -> Headers:
     """
     raw = response.headers.raw
     read = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
-    passed = _passed(read, replaced=_REPLACED_IN_RESPONSES)
-    encoded(passed)
-    return passed
+    forwarded = _forwarded(read, replaced=_REPLACED_IN_RESPONSES)
+    encoded(forwarded)  # raises ValueError
+    return forwarded
 
 
-def _passed(fields: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
+def _forwarded(fields: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
     fields = list(fields)
     options = ",".join(value for name, value in fields if name == "connection")
     named = {name.strip(OUTER_SPACE).lower() for name in options.split(",")}
@@ -211,7 +211,7 @@ class OpenRecordings:
         tokens = (token_of(each.params) for each in requests)
         ids: list[_Name] = [("id", each.id) for each in requests]
         names = [*ids, *(("token", token) for token in tokens if token is not None)]
-        recording = self._found(key, messages, names)
+        recording = self._recording_for(key, messages, names)
         try:
             with recording.holding(names):
                 yield recording
@@ -222,7 +222,7 @@ class OpenRecordings:
         """Return whether a session with this key is open."""
         return key in self._sessions
 
-    def _found(
+    def _recording_for(
         self, key: str | None, messages: Sequence[Message], names: Collection[_Name]
     ) -> OpenRecording:
         if key is not None and key in self._sessions:
@@ -232,15 +232,15 @@ class OpenRecordings:
         )
         has_place = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
         if is_opening and key is None and has_place and not self._gives_no_ids:
-            return self._begun()
-        fitting = (each for each in self._common if each.has_room_for(names))
-        found = next(fitting, None)
+            return self._begin()
+        with_room = (each for each in self._common if each.has_room_for(names))
+        found = next(with_room, None)
         if found is None and len(self._common) < self.limits.http.streams_max:
             found = OpenRecording(self.start(), is_common=True)
             self._common.append(found)
         return found or self._common[-1]
 
-    def _begun(self) -> OpenRecording:
+    def _begin(self) -> OpenRecording:
         recording = OpenRecording(self.start())
         self._new.add(recording)
         return recording
@@ -248,7 +248,7 @@ class OpenRecordings:
     def name(self, recording: OpenRecording, key: str) -> OpenRecording:
         """Give a new session its key; return the recording of that session."""
         if recording not in self._new:  # the exchange went to a common recording, or has its own
-            recording = self._begun()
+            recording = self._begin()
         self._new.discard(recording)
         replaced = self._sessions.pop(key, None)
         self._sessions[key] = recording
@@ -372,18 +372,6 @@ class ProxiedExchange:
                 self.recordings.end(self._own)
 
     async def _pass(self) -> None:
-        try:
-            response = await self.link.http.send(self._request(), stream=True)
-        except httpx2.RequestError as error:
-            await self._reject(str(self.link.loss_from(error)))
-            return
-        try:
-            await self._pass_response(response)
-        finally:
-            await response.aclose()
-
-    def _request(self) -> httpx2.Request:
-        request = self.exchange.request
         given = self.link.http.timeout
         timeout = httpx2.Timeout(
             None,
@@ -391,13 +379,22 @@ class ProxiedExchange:
             pool=given.pool,
             write=self.limits.messages.write_stall_seconds,
         )
-        return httpx2.Request(
-            request.method,
+        request = httpx2.Request(
+            self.exchange.request.method,
             self.link.url.copy_with(raw_path=self.target.encode("ascii")),
             headers=[*self.fields],
             content=self.body or None,
             extensions={"timeout": timeout.as_dict()},
         )
+        try:
+            response = await self.link.http.send(request, stream=True)
+        except httpx2.RequestError as error:
+            await self._reject(str(self.link.loss_from(error)))
+            return
+        try:
+            await self._pass_response(response)
+        finally:
+            await response.aclose()
 
     async def _reject(self, why: str) -> None:
         """Answer with a 502 of the proxy."""
@@ -413,47 +410,43 @@ class ProxiedExchange:
         except ValueError as error:
             await self._reject(f"{self.link.name} sent an answer that is not valid HTTP: {error}")
             return
-        self._follow_session(response)
+
+        # The headers begin or end a session.
+        request, session_id = self.exchange.request, response.headers.get(SESSION_ID)
+        if request.header(SESSION_ID) is not None:
+            is_deleted = request.method == "DELETE" and response.is_success
+            if is_deleted or response.status_code == _NOT_FOUND:
+                self.recordings.end(self.recording)
+        elif (
+            session_id is not None
+            and response.is_success
+            and any(each.method == INITIALIZE for each in self._open.values())
+        ):
+            self.recording = self.recordings.name(self.recording, session_id)
+
         try:
-            passing = self._pass_stream if is_event_stream(response) else self._pass_body
-            await passing(response, fields)
+            if is_event_stream(response):
+                await self._pass_stream(response, fields)
+            else:
+                await self._pass_body(response, fields)
         except httpx2.RequestError as error:
-            await self._break_off(str(self.link.loss_from(error)))
+            loss = str(self.link.loss_from(error))
+            # A response that has begun is left without its end: the client sees the failure.
+            if self._has_begun:
+                self._note(error=loss)
+            else:
+                await self._reject(loss)
 
     def _fields(self, response: httpx2.Response) -> Headers:
         """Return the headers for the client; raise `ValueError` if the response is not valid."""
         if response.status_code not in _STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
-        fields = response_headers(response)
-        return [(name, self._own_location(name, value)) for name, value in fields]
-
-    def _own_location(self, name: str, value: str) -> str:
-        """Return the value of a header; a `Location` at the server becomes one at the proxy."""
-        url = self.link.same_origin(value) if name == "location" else None
-        return value if url is None else url.raw_path.decode()
-
-    async def _break_off(self, why: str) -> None:
-        """Leave a response that has begun without its end, so that the client sees the failure."""
-        if self._has_begun:
-            self._note(error=why)
-        else:
-            await self._reject(why)
-
-    def _follow_session(self, response: httpx2.Response) -> None:
-        """Begin or end a session as the headers of a response say."""
-        request, session_id = self.exchange.request, response.headers.get(SESSION_ID)
-        is_over = response.status_code == _NOT_FOUND or (
-            request.method == "DELETE" and response.is_success
-        )
-        if request.header(SESSION_ID) is not None:
-            if is_over:
-                self.recordings.end(self.recording)
-        elif (
-            session_id is not None
-            and response.is_success
-            and any(request.method == INITIALIZE for request in self._open.values())
-        ):
-            self.recording = self.recordings.name(self.recording, session_id)
+        fields: list[tuple[str, str]] = []
+        for name, value in response_headers(response):
+            # A `Location` at the server becomes one at the proxy.
+            url = self.link.same_origin(value) if name == "location" else None
+            fields.append((name, value if url is None else url.raw_path.decode()))
+        return fields
 
     def _note(self, **facts: Any) -> None:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
@@ -473,8 +466,15 @@ class ProxiedExchange:
             await self._pass_part(response, fields, bytes(held), parts + 1)
             await self.exchange.end()
         else:
-            self._record_body(response, bytes(held))
-            await self.exchange.answer(response.status_code, fields, bytes(held))
+            body, status = bytes(held), response.status_code
+            is_message = bool(body) and self._may_be_message(response)
+            if is_message:
+                self._record_message(body)
+            is_usual = self.messages and (status == _ACCEPTED or (status == _OK and is_message))
+            if self.exchange.request.method != "POST" or not is_usual:
+                facts = {} if not body or is_message else {"type": _type_of(response)}
+                self._note(status=status, **facts)
+            await self.exchange.answer(status, fields, body)
 
     async def _pass_part(
         self,
@@ -492,16 +492,6 @@ class ProxiedExchange:
             self.recording.journal.record_part("out", part, envelope={"part": number})
             self.recording.journal.flush()
         await self.exchange.send(part)
-
-    def _record_body(self, response: httpx2.Response, body: bytes) -> None:
-        method, status = self.exchange.request.method, response.status_code
-        is_message = bool(body) and self._may_be_message(response)
-        if is_message:
-            self._record_message(body)
-        is_usual = bool(self.messages) and (status == _ACCEPTED or (status == _OK and is_message))
-        if method != "POST" or not is_usual:
-            facts = {} if not body or is_message else {"type": _type_of(response)}
-            self._note(status=status, **facts)
 
     def _may_be_message(self, response: httpx2.Response) -> bool:
         return bool(self.messages) and _type_of(response) == JSON and not content_encoding(response)
@@ -529,7 +519,15 @@ class ProxiedExchange:
         """Record events; return the piece of the stream to forward to the client."""
         for event in events:
             if isinstance(event, Event) and event.name == "endpoint" and self._own is None:
-                piece = self._begin_sse_session(event, piece)
+                # A session of 2024-11-05 begins; it ends with its stream, and its URL is its key.
+                url = self.link.same_origin(event.data.decode(errors="replace"))
+                if url is None:
+                    continue
+                key = url.raw_path
+                self._own = self.recording = self.recordings.name(self.recording, key.decode())
+                if event.data.startswith(b"http"):
+                    # The client gets the path alone, since the server's URL would bypass the proxy.
+                    piece = piece.replace(event.data, key, 1)
             elif self.is_endpoint or self._own is not None:
                 if isinstance(event, Oversized):
                     self.recording.journal.record_oversized("out", event)
@@ -550,19 +548,6 @@ class ProxiedExchange:
         if len(self.recording.events) > self.limits.http.events_kept_max:
             del self.recording.events[next(iter(self.recording.events))]
         return False
-
-    def _begin_sse_session(self, event: Event, piece: bytes) -> bytes:
-        """Begin a session of 2024-11-05, which lives as long as its stream; its URL is its key.
-
-        Returns the piece with the path alone, since the server's URL would bypass the proxy.
-        """
-        url = self.link.same_origin(event.data.decode(errors="replace"))
-        if url is None:
-            return piece
-        self._own = self.recording = self.recordings.name(self.recording, url.raw_path.decode())
-        if not event.data.startswith(b"http"):
-            return piece
-        return piece.replace(event.data, url.raw_path, 1)
 
     def _record_message(self, encoded: bytes) -> None:
         """Record a message of the server, before its bytes are forwarded."""
@@ -632,11 +617,19 @@ class HttpProxy:
 
     async def respond(self, exchange: Exchange) -> None:
         """Forward one exchange; reject it if a check fails or its body is too large."""
-        bytes_max = self.limits.messages.bytes_max
+        request, bytes_max = exchange.request, self.limits.messages.bytes_max
         with suppress(trio.BrokenResourceError):
-            rejection = self.host_check.rejection(exchange.request) or self._check_token(
-                exchange.request
+            rejection = self.host_check.rejection(request)
+            # A browser sends the OPTIONS of a CORS preflight without credentials.
+            is_accepted = (
+                self.token is None or is_preflight(request) or has_token(request, self.token)
             )
+            if rejection is None and not is_accepted:
+                rejection = Rejection(
+                    status=401,
+                    text="the request has no valid bearer token (token)",
+                    headers=[("WWW-Authenticate", "Bearer")],
+                )
             if rejection is None:
                 try:
                     body = await exchange.body(bytes_max)
@@ -646,24 +639,12 @@ class HttpProxy:
                 else:
                     await self._pass(exchange, body)
                     return
-            await self._reject(exchange, rejection)
-
-    def _check_token(self, request: HttpRequest) -> Rejection | None:
-        # A browser sends the OPTIONS of a CORS preflight without credentials.
-        if self.token is None or is_preflight(request) or has_token(request, self.token):
-            return None
-        headers = [("WWW-Authenticate", "Bearer")]
-        return Rejection(
-            status=401, text="the request has no valid bearer token (token)", headers=headers
-        )
-
-    async def _reject(self, exchange: Exchange, rejection: Rejection) -> None:
-        with self.recordings.used(None, ()) as recording:
-            facts = {"method": exchange.request.method, "status": rejection.status}
-            recording.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
-            recording.journal.flush()
-            headers = [("Content-Type", JSON), *rejection.headers]
-            await exchange.answer(rejection.status, headers, rejection.body())
+            with self.recordings.used(None, ()) as recording:
+                facts = {"method": request.method, "status": rejection.status}
+                recording.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
+                recording.journal.flush()
+                headers = [("Content-Type", JSON), *rejection.headers]
+                await exchange.answer(rejection.status, headers, rejection.body())
 
     async def _pass(self, exchange: Exchange, body: bytes) -> None:
         request, target = exchange.request, self._target(exchange.request)
@@ -674,10 +655,16 @@ class HttpProxy:
         with self.recordings.used(
             target if is_sse_session else request.header(SESSION_ID), messages
         ) as recording:
+            # The proxy's own headers for the server replace the client's.
+            own = encoded([*self.link.headers.items()])
+            replaced = {name for name, _ in own}
+            if self.token is not None:
+                replaced.add(b"authorization")
+            passed = [each for each in request_headers(request) if each[0] not in replaced]
             proxied_exchange = ProxiedExchange(
                 exchange=exchange,
                 target=target,
-                fields=self._fields(request),
+                fields=[*passed, *own],
                 body=body,
                 messages=messages,
                 is_endpoint=is_endpoint,
@@ -695,14 +682,6 @@ class HttpProxy:
         own, _, query = self.link.url.raw_path.decode("ascii").partition("?")
         queries = "&".join(filter(None, (query, request.query)))
         return f"{own}?{queries}" if queries else own
-
-    def _fields(self, request: HttpRequest) -> list[tuple[bytes, bytes]]:
-        """Return the client's headers and the proxy's own headers for the server."""
-        own = encoded([*self.link.headers.items()])
-        replaced = {name for name, _ in own}
-        if self.token is not None:
-            replaced.add(b"authorization")
-        return [*(each for each in request_headers(request) if each[0] not in replaced), *own]
 
 
 async def serve_http_proxy(

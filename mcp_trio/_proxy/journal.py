@@ -47,26 +47,26 @@ class Handshake:
             self._request = message
 
     def to_client(self, message: Message) -> Mapping[str, Raw] | None:
-        """Observe a message of the server; return what a response to `initialize` negotiates."""
+        """Observe a message of the server; return what a response to `initialize` negotiates.
+
+        That is the value of the `negotiated` mark, as a session records it, and the server's info.
+        """
         request = self._request
         if request is None or not isinstance(message, Response | ErrorResponse):
             return None
         if message.id != request.id:
             return None
         self._request = None
-        return _negotiated(request, message) if isinstance(message, Response) else None
-
-
-def _negotiated(request: Request, answer: Response) -> Mapping[str, Raw]:
-    """Return the value of the `negotiated` mark, as a session records it, and the server's info."""
-    params, result = _members(request.params), _members(answer.result)
-    return {
-        "revision": result.get("protocolVersion", _NOTHING),
-        "peer": params.get("clientInfo", _NOTHING),
-        "capabilities": params.get("capabilities", _NOTHING),
-        "server": result.get("serverInfo", _NOTHING),
-        "server_capabilities": result.get("capabilities", _NOTHING),
-    }
+        if isinstance(message, ErrorResponse):
+            return None
+        params, result = _members(request.params), _members(message.result)
+        return {
+            "revision": result.get("protocolVersion", _NOTHING),
+            "peer": params.get("clientInfo", _NOTHING),
+            "capabilities": params.get("capabilities", _NOTHING),
+            "server": result.get("serverInfo", _NOTHING),
+            "server_capabilities": result.get("capabilities", _NOTHING),
+        }
 
 
 def _members(body: Raw | None) -> dict[str, Raw]:
@@ -302,8 +302,8 @@ class LineJournal:
 
     def close(self, exit_status: int | None) -> None:
         """Record last lines without LF and complete the recording; see `MessageJournal.close`."""
-        for direction, cutter in self._lines.items():
-            self._write(direction, cutter.finish())
+        for direction, splitter in self._lines.items():
+            self._write(direction, splitter.finish())
         self.messages.close(exit_status)
 
     def _write(self, direction: Direction, lines: Iterable[Line]) -> None:

@@ -215,9 +215,7 @@ async def _run(
 def _given_environment() -> dict[str, str]:
     """Return the environment without the LC_CTYPE that Python adds if no locale is set."""
     environment = dict(os.environ)
-    with suppress(
-        OSError
-    ):  # without /proc, the server gets the LC_CTYPE that Python may have added
+    with suppress(OSError):  # without /proc, the server may get the LC_CTYPE of Python
         given = Path("/proc/self/environ").read_bytes()
         if b"\0LC_CTYPE=" not in b"\0" + given:
             environment.pop("LC_CTYPE", None)
