@@ -377,11 +377,21 @@ class RecordedClient:
         __tracebackhide__ = True
         if self._client is not None:
             raise RuntimeError("a recorded client connects once: make another one, with a label=")
-        if await self._is_to_be_recorded():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._client = self._recorded_client()
+        from mcp_trio import Client
+        from mcp_trio.recording import RecordOptions
+        from mcp_trio.testing import mock_server
+
+        if not await self._is_to_be_recorded():
+            self._mock = _or_fail(partial(mock_server, self._path))
+            self._client = Client(self._mock, **self._options)
         else:
-            self._client = self._mocked_client()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._is_server:
+                server = _RecordingServer(self._server, self._temporary_path)
+                self._client = Client(server, **self._options)
+            else:
+                record = RecordOptions(self._temporary_path, overwrite=True)
+                self._client = Client(self._target, record=record, **self._options)
         try:
             return await self._client.__aenter__()
         except BaseException:
@@ -412,6 +422,9 @@ class RecordedClient:
 
     async def _is_to_be_recorded(self) -> bool:
         __tracebackhide__ = True
+        from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
+        from mcp_trio.recording import replay_async, run_inputs
+
         if self._mode == "all":
             return True
         if not self._path.exists():
@@ -421,7 +434,14 @@ class RecordedClient:
                 )
             return True
         if self._mode == "new":
-            return not await self._is_up_to_date()
+            # A recording is outdated if the target no longer gives the recorded answers.
+            try:
+                if not self._is_server:
+                    return not (await run_inputs(self._path, self._target)).is_same
+                await replay_async(self._path, self._server)
+            except (NothingCompared, RecordingError, ReplayDivergence):
+                return True
+            return False
         if self._is_server:
             _replay(self._path, self._server, "strict")
         return False
@@ -435,36 +455,6 @@ class RecordedClient:
     @property
     def _server(self) -> "Server":
         return cast("Server", self._target)
-
-    async def _is_up_to_date(self) -> bool:
-        """Return whether the target still gives the recorded answers."""
-        from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
-        from mcp_trio.recording import replay_async, run_inputs
-
-        try:
-            if self._is_server:
-                await replay_async(self._path, self._server)
-                return True
-            return (await run_inputs(self._path, self._target)).is_same
-        except (NothingCompared, RecordingError, ReplayDivergence):
-            return False
-
-    def _recorded_client(self) -> "Client":
-        from mcp_trio import Client
-        from mcp_trio.recording import RecordOptions
-
-        if self._is_server:
-            return Client(_RecordingServer(self._server, self._temporary_path), **self._options)
-        record = RecordOptions(self._temporary_path, overwrite=True)
-        return Client(self._target, record=record, **self._options)
-
-    def _mocked_client(self) -> "Client":
-        __tracebackhide__ = True
-        from mcp_trio import Client
-        from mcp_trio.testing import mock_server
-
-        mock = self._mock = _or_fail(partial(mock_server, self._path))
-        return Client(mock, **self._options)
 
 
 class _RecordingServer:

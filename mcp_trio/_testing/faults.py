@@ -251,7 +251,9 @@ class FaultyChannel:
             await trio.lowlevel.checkpoint()
         while True:
             self._check_open()
-            ready = self._take_ready()
+            ready: list[Received] = []
+            while self._arrived and not self._arrived[0].seconds:
+                ready.append(self._arrived.popleft().message)
             if ready:
                 return ready
             if self._arrived:
@@ -268,32 +270,21 @@ class FaultyChannel:
                         self._reads_at = trio.current_time() + (0 if slow is None else slow.seconds)
                     await self._pause_until(self._reads_at)
                     self._reads_at = None
-                received = await self._next_messages()
+                received: Sequence[Received] = []
+                # The message that is held back may be due before the next ones arrive.
+                with trio.move_on_at(math.inf if self._held is None else self._held.due):
+                    received = await self._receive()
                 if not received:
                     self._release_overtaken()
                 for message in received:
                     if not self._is_to_be_cut:
                         self._arrive(message)
 
-    def _take_ready(self) -> list[Received]:
-        ready: list[Received] = []
-        while self._arrived and not self._arrived[0].seconds:
-            ready.append(self._arrived.popleft().message)
-        return ready
-
     async def _wait_for(self, late: _Arrived) -> None:
         # The delay begins at the first wait: a receive after a cancelled one waits no longer.
         late.due = late.due or trio.current_time() + late.seconds
         await self._pause_until(late.due)
         late.seconds = 0.0
-
-    async def _next_messages(self) -> Sequence[Received]:
-        """Return the next messages; empty at the end, or if the held message is due before."""
-        if self._held is None:
-            return await self._receive()
-        with trio.move_on_at(self._held.due):
-            return await self._receive()
-        return []
 
     async def _receive(self) -> Sequence[Received]:
         try:

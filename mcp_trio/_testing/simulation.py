@@ -263,7 +263,8 @@ class _Simulation:
             async with client:
                 await self.scenario(client, random_source)
         except Exception as error:
-            if not _is_mcp_error(error):
+            # Only an `MCPError`, or a group of such errors, may end the scenario.
+            if ExceptionGroup("", [error]).split(MCPError)[1] is not None:
                 raise
             return type(sole_exception(error)).__name__
         finally:
@@ -282,11 +283,6 @@ class _Simulation:
                 raise AssertionError(
                     f"{name}: {connection.counts[name]} messages, although there were no faults"
                 )
-
-
-def _is_mcp_error(error: Exception) -> bool:
-    """Return whether an error is an `MCPError`, or a group of such errors."""
-    return ExceptionGroup("", [error]).split(MCPError)[1] is None
 
 
 def _task_count() -> int:

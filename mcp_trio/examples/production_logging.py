@@ -48,9 +48,17 @@ def configure_logging(
     with ExitStack() as undo:
         undo.callback(root.setLevel, root.level)
         root.setLevel(level)
-        outlets: list[logging.Handler] = [_stderr()]
+        stderr = logging.StreamHandler()
+        stderr.setLevel(logging.WARNING)
+        stderr.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        outlets: list[logging.Handler] = [stderr]
         if path is not None:
-            file = _rotating_file(path, file_bytes_max, files_kept_max)
+            file = RotatingFileHandler(
+                path, maxBytes=file_bytes_max, backupCount=files_kept_max, encoding="utf-8"
+            )
+            file.setFormatter(JSONLines())
+            file.namer = lambda name: f"{name}.gz"
+            file.rotator = _compress
             outlets.append(undo.enter_context(closing(file)))
         listener = QueueListener(queue, *outlets, respect_handler_level=True)
         listener.start()
@@ -101,23 +109,6 @@ class JSONLines(logging.Formatter):
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname, "logger": record.name}
         return json.dumps({**line, "text": record.getMessage()}, ensure_ascii=False)
-
-
-def _stderr() -> logging.Handler:
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    return handler
-
-
-def _rotating_file(path: Path, file_bytes_max: int, files_kept_max: int) -> logging.Handler:
-    handler = RotatingFileHandler(
-        path, maxBytes=file_bytes_max, backupCount=files_kept_max, encoding="utf-8"
-    )
-    handler.setFormatter(JSONLines())
-    handler.namer = lambda name: f"{name}.gz"
-    handler.rotator = _compress
-    return handler
 
 
 def _compress(source: str, target: str) -> None:
