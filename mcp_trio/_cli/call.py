@@ -204,11 +204,24 @@ def _run_session(
 ) -> _Value:
     import trio
 
+    async def connect_and_use() -> _Value:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(client)
+            except ValueError as error:  # an invalid URL
+                raise click.UsageError(str(error)) from error
+            if choices.log_level is not None:
+                if client.server_capabilities.logging is None:
+                    click.echo("the server does not offer logging", err=True)
+                else:
+                    await client.set_log_level(choices.log_level)
+            return await use(client)
+
     # A server in this process may print, but stdout is for results.
     with contextlib.redirect_stdout(sys.stderr):
         client = _client(choices, record)
         try:
-            return trio.run(_run_client, client, choices, use)
+            return trio.run(connect_and_use)
         except RequestTimeout as error:
             raise RequestTimeout(
                 error.method,
@@ -220,22 +233,6 @@ def _run_session(
             ) from None
         except ConnectionLost as error:
             raise naming_header(error) from None
-
-
-async def _run_client(
-    client: "Client", choices: SessionChoices, use: "Callable[[Client], Awaitable[_Value]]"
-) -> _Value:
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(client)
-        except ValueError as error:  # an invalid URL
-            raise click.UsageError(str(error)) from error
-        if choices.log_level is not None:
-            if client.server_capabilities.logging is None:
-                click.echo("the server does not offer logging", err=True)
-            else:
-                await client.set_log_level(choices.log_level)
-        return await use(client)
 
 
 def _client(choices: SessionChoices, record: Path | None) -> "Client":
@@ -329,7 +326,11 @@ def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> fro
     if depth > _SCHEMA_DEPTH_MAX:  # the schema refers to itself
         return frozenset()
     if "$ref" in members:
-        return schema_types(_schema_at(members["$ref"], root), root, depth + 1)
+        # A pointer such as `#/$defs/Day`; any other reference leads to no schema.
+        target: object = root
+        for step in str(members["$ref"]).removeprefix("#/").split("/"):
+            target = _members(target).get(step)
+        return schema_types(target, root, depth + 1)
     declared = members.get("type")
     names = [declared] if isinstance(declared, str) else _items(declared)
     values = _items(members.get("enum")) + ([members["const"]] if "const" in members else [])
@@ -338,14 +339,6 @@ def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> fro
         for alternative in _items(members.get(keyword)):
             types |= schema_types(alternative, root, depth + 1)
     return types
-
-
-def _schema_at(reference: object, root: Mapping[str, Any]) -> object:
-    """Return the schema at a pointer such as `#/$defs/Day`; None for any other reference."""
-    schema: object = root
-    for step in str(reference).removeprefix("#/").split("/"):
-        schema = _members(schema).get(step)
-    return schema
 
 
 def _items(value: Any) -> list[Any]:
@@ -385,7 +378,13 @@ def parse_arguments(texts: Sequence[str]) -> Given:
     """
     if len(texts) == 1 and texts[0].startswith(("{", "@", "-")):
         return _object(texts[0])
-    assignments = [_assignment(text) for text in texts]
+    assignments: list[Assignment] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.removesuffix(":"):
+            advice = "write key=value, key:=json, or one {...}, @file or -"
+            raise click.UsageError(f"{text!r} is not an argument: {advice}")
+        assignments.append(Assignment(name.removesuffix(":"), value, name.endswith(":")))
     names = [assignment.name for assignment in assignments]
     for name in names:
         if names.count(name) > 1:
@@ -400,10 +399,21 @@ def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any])
         click.UsageError: A value has a type that the schema does not allow.
     """
     properties = properties_of(schema)
-    return {
-        each.name: _typed_value(each, schema_types(properties.get(each.name), schema))
-        for each in assignments
-    }
+    arguments: Arguments = {}
+    for assignment in assignments:
+        name, text = assignment.name, assignment.text
+        types = schema_types(properties.get(name), schema)
+        value: Any = text
+        if assignment.is_json:
+            value = _json(assignment)
+        elif "string" not in types:
+            with contextlib.suppress(ValueError, RecursionError):  # text that is not JSON
+                value = msgspec.json.decode(text)
+            if types and not TYPE_NAMES[type(value)] & types:
+                expected = " or ".join(sorted(types))
+                raise click.UsageError(f"{name}: the tool expects {expected}, not {text!r}")
+        arguments[name] = value
+    return arguments
 
 
 def prompt_arguments(given: Given) -> dict[str, str]:
@@ -420,15 +430,6 @@ def prompt_arguments(given: Given) -> dict[str, str]:
     return given
 
 
-def _assignment(text: str) -> Assignment:
-    name, equals, value = text.partition("=")
-    if not equals or not name.removesuffix(":"):
-        raise click.UsageError(
-            f"{text!r} is not an argument: write key=value, key:=json, or one {{...}}, @file or -"
-        )
-    return Assignment(name.removesuffix(":"), value, name.endswith(":"))
-
-
 def _object(text: str) -> Arguments:
     try:
         source: str | bytes = text
@@ -441,23 +442,6 @@ def _object(text: str) -> Arguments:
         raise click.UsageError(f"{text}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"the arguments are not a JSON object: {error}") from error
-
-
-def _typed_value(assignment: Assignment, types: frozenset[str]) -> Any:
-    if assignment.is_json:
-        return _json(assignment)
-    if "string" in types:
-        return assignment.text
-    try:
-        value = msgspec.json.decode(assignment.text)
-    except (ValueError, RecursionError):
-        value = assignment.text
-    if types and not TYPE_NAMES[type(value)] & types:
-        expected = " or ".join(sorted(types))
-        raise click.UsageError(
-            f"{assignment.name}: the tool expects {expected}, not {assignment.text!r}"
-        )
-    return value
 
 
 def _json(assignment: Assignment) -> Any:
@@ -517,7 +501,17 @@ def call_command(
     given = parse_arguments(arguments)
 
     async def call(client: "Client") -> "CallToolResult":
-        typed = await _typed_arguments(client, tool, given)
+        if isinstance(given, dict):
+            typed = given
+        elif not given:
+            typed = {}
+        else:  # only assignments need the tool's schema
+            schemas = {each.name: each.input_schema for each in await client.list_tools()}
+            if tool not in schemas:
+                raise click.UsageError(
+                    f"the server has no tool {tool!r}; it has: {', '.join(schemas)}"
+                )
+            typed = tool_arguments(given, schemas[tool])
         with call_progress(tool, on_any_stderr=progress) as report:
             return await client.call_tool(tool, typed, progress=report)
 
@@ -538,34 +532,19 @@ def call_command(
     context.exit(1 if result.is_error else 0)
 
 
-async def _typed_arguments(client: "Client", tool: str, given: Given) -> Arguments:
-    """Return the arguments in the types of the tool's schema, which is requested only if needed."""
-    if isinstance(given, dict):
-        return given
-    if not given:
-        return {}
-    schemas = {each.name: each.input_schema for each in await client.list_tools()}
-    if tool not in schemas:
-        raise click.UsageError(f"the server has no tool {tool!r}; it has: {', '.join(schemas)}")
-    return tool_arguments(given, schemas[tool])
-
-
 def _has_more_than_texts(result: "CallToolResult") -> bool:
     """Return whether there is structured content that no text repeats as JSON, or wrapped."""
     structured = result.structured_content
     if structured is msgspec.UNSET:
         return False
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
-    values = [_json_or_text(text) for text in texts]
+    values: list[Any] = []
+    for text in texts:
+        try:
+            values.append(msgspec.json.decode(text))
+        except (ValueError, RecursionError):
+            values.append(text)
     return structured not in [*values, *({"result": value} for value in (*values, *texts))]
-
-
-def _json_or_text(text: str) -> Any:
-    """Decode JSON; returns the text itself if it is not JSON."""
-    try:
-        return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 # `mcp-trio list`.
@@ -586,28 +565,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     cells: Callable[[Any], tuple[str, ...]]
 
 
-def _tool_cells(tool: Any) -> tuple[str, ...]:
-    return tool.name, typed_names(tool.input_schema), _first_line(tool.description)
-
-
-def _resource_cells(resource: Any) -> tuple[str, ...]:
-    return resource.uri, *_description_cells(resource)
-
-
-def _template_cells(template: Any) -> tuple[str, ...]:
-    return template.uri_template, *_description_cells(template)
-
-
 def _description_cells(resource: Any) -> tuple[str, ...]:
     return resource.name, resource.mime_type or "", _first_line(resource.description)
-
-
-def _prompt_cells(prompt: Any) -> tuple[str, ...]:
-    names = (
-        argument.name if argument.required else f"[{argument.name}]"
-        for argument in prompt.arguments or ()
-    )
-    return prompt.name, " ".join(names), _first_line(prompt.description)
 
 
 def _first_line(text: str | None) -> str:
@@ -621,46 +580,41 @@ KINDS: Final[Mapping[str, Kind]] = {
         member="tools",
         fetch=lambda client: client.list_tools(),
         columns=("name", "arguments", "description"),
-        cells=_tool_cells,
+        cells=lambda tool: (
+            tool.name,
+            typed_names(tool.input_schema),
+            _first_line(tool.description),
+        ),
     ),
     "resources": Kind(
         capability="resources",
         member="resources",
         fetch=lambda client: client.list_resources(),
         columns=("URI", "name", "MIME type", "description"),
-        cells=_resource_cells,
+        cells=lambda resource: (resource.uri, *_description_cells(resource)),
     ),
     "templates": Kind(
         capability="resources",
         member="resourceTemplates",
         fetch=lambda client: client.list_resource_templates(),
         columns=("URI template", "name", "MIME type", "description"),
-        cells=_template_cells,
+        cells=lambda template: (template.uri_template, *_description_cells(template)),
     ),
     "prompts": Kind(
         capability="prompts",
         member="prompts",
         fetch=lambda client: client.list_prompts(),
         columns=("name", "arguments", "description"),
-        cells=_prompt_cells,
+        cells=lambda prompt: (
+            prompt.name,
+            " ".join(
+                argument.name if argument.required else f"[{argument.name}]"
+                for argument in prompt.arguments or ()
+            ),
+            _first_line(prompt.description),
+        ),
     ),
 }
-
-
-def _server_and_kinds(
-    server: str | Sequence[str], names: tuple[str, ...]
-) -> tuple[str | Sequence[str], tuple[str, ...]]:
-    """Return SERVER and the KINDs, which may also come first, as before a `-- COMMAND`.
-
-    Raises:
-        click.UsageError: There is no such KIND.
-    """
-    if isinstance(server, str) and server in KINDS and names and names[-1] not in KINDS:
-        server, names = names[-1], (server, *names[:-1])
-    for name in names:
-        if name not in KINDS:
-            raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}")
-    return server, names
 
 
 @click.command(
@@ -688,7 +642,13 @@ Examples:
 )
 def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> None:
     """List the tools, resources, resource templates and prompts of a server."""
-    chosen["server"], kinds = _server_and_kinds(chosen["server"], kinds)
+    # A KIND may also come before SERVER, as it does before a `-- COMMAND`.
+    server = chosen["server"]
+    if isinstance(server, str) and server in KINDS and kinds and kinds[-1] not in KINDS:
+        chosen["server"], kinds = kinds[-1], (server, *kinds[:-1])
+    for name in kinds:
+        if name not in KINDS:
+            raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}")
 
     async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
         lists: dict[str, Sequence[Any]] = {}
@@ -706,22 +666,15 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
 
     lists, raw_results = in_session(SessionChoices(**chosen), fetch, with_raw_results=as_json)
     if as_json:
-        echo_json(_merged(lists, raw_results))
-    else:
-        _print_lists(lists)
+        # One object with the items of all pages, each as the server sent it.
+        members: dict[str, Any] = {KINDS[name].member: [] for name in lists}
+        for page in raw_results:
+            result = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
+            for member in members.keys() & result:
+                members[member] += msgspec.json.decode(result[member], type=Sequence[msgspec.Raw])
+        echo_json(msgspec.json.encode(members))
+        return
 
-
-def _merged(names: Iterable[str], raw_results: Iterable[Any]) -> bytes:
-    """Encode one object with the items of all pages, each as the server sent it."""
-    members: dict[str, Any] = {KINDS[name].member: [] for name in names}
-    for page in raw_results:
-        result = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
-        for member in members.keys() & result:
-            members[member] += msgspec.json.decode(result[member], type=Sequence[msgspec.Raw])
-    return msgspec.json.encode(members)
-
-
-def _print_lists(lists: Mapping[str, Sequence[Any]]) -> None:
     narrow = {"arguments": Column("arguments", screen_columns_max=_ARGUMENTS_COLUMNS_MAX)}
     for index, (name, items) in enumerate(lists.items()):
         kind = KINDS[name]

@@ -92,14 +92,14 @@ class CommandTable(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section for each group of commands."""
-        for group, rows in GROUPS.items():
+        for group, names in GROUPS.items():
+            rows: list[tuple[str, str]] = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                assert command is not None
+                rows.append((name, command.get_short_help_str()))
             with formatter.section(group):
-                formatter.write_dl([(name, self._short_help(ctx, name)) for name in rows])
-
-    def _short_help(self, ctx: click.Context, name: str) -> str:
-        command = self.get_command(ctx, name)
-        assert command is not None
-        return command.get_short_help_str()
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and turn an `MCPError` into an error text and an exit status."""

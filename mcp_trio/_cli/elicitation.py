@@ -6,6 +6,7 @@ opened.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -42,11 +43,9 @@ def answer_function(*, accepts_defaults: bool) -> Callable[[ElicitParams], Elici
     """Return the function that answers elicitations in this process."""
     if accepts_defaults:
         return accept_defaults
-    return ask if sys.stdin.isatty() else _decline_without_terminal
-
-
-def _decline_without_terminal(params: ElicitParams) -> ElicitResult:
-    return _declined(params, "stdin is not a terminal; --yes accepts the defaults")
+    if sys.stdin.isatty():
+        return ask
+    return partial(_declined, reason="stdin is not a terminal; --yes accepts the defaults")
 
 
 def accept_defaults(params: ElicitParams) -> ElicitResult:
@@ -104,11 +103,28 @@ def _confirm(question: str, content: dict[str, Any] | None = None) -> ElicitResu
     return _DECLINED
 
 
+_HINTS: Final = {"array": "separated by commas", "boolean": "y or n"}
+
+
 def _ask_for_member(name: str, member: Mapping[str, Any], *, is_required: bool) -> Any:
     """Ask for a member's value until it is valid; UNSET if the user leaves it out."""
-    default, label = None if is_required else "", _label(name, member)
-    if "default" in member:
-        default = _default_text(member["default"])
+    choices = choices_of(member.get("items") if member.get("type") == "array" else member)
+    facts = (
+        member.get("description"),
+        None if choices is None else f"one of {', '.join(map(str, choices))}",
+        _HINTS.get(str(member.get("type"))),
+    )
+    details = "; ".join(str(fact) for fact in facts if fact)
+    title = str(member.get("title") or name)
+    label = printable(f"{title} ({details})" if details else title)
+
+    default = None if is_required else ""
+    if "default" in member:  # as a user would type it
+        value = member["default"]
+        if isinstance(value, list):
+            default = ", ".join(map(str, cast("Sequence[Any]", value)))
+        else:
+            default = str(value).lower() if isinstance(value, bool) else str(value)
         label += f" [{printable(default)}]"  # click would print it with its control characters
     return click.prompt(
         label,
@@ -119,63 +135,24 @@ def _ask_for_member(name: str, member: Mapping[str, Any], *, is_required: bool) 
     )
 
 
-_HINTS: Final = {"array": "separated by commas", "boolean": "y or n"}
-
-
-def _label(name: str, member: Mapping[str, Any]) -> str:
-    """Return the member's title or name, with its description and the values that it allows."""
-    choices = choices_of(member.get("items") if member.get("type") == "array" else member)
-    facts = (
-        member.get("description"),
-        None if choices is None else f"one of {', '.join(map(str, choices))}",
-        _HINTS.get(str(member.get("type"))),
-    )
-    details = "; ".join(str(fact) for fact in facts if fact)
-    label = str(member.get("title") or name)
-    return printable(f"{label} ({details})" if details else label)
+_BOOLEANS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
 
 def _parse_answer(name: str, member: Mapping[str, Any], text: str) -> Any | UnsetType:
     if not text:
         return UNSET
-    value = _PARSERS.get(str(member.get("type")), str)(text)
+    kind = member.get("type")
+    value: Any = text  # validation rejects a text that should be a number or a boolean
+    if kind == "array":
+        value = [each.strip() for each in text.split(",")]
+    elif kind == "boolean":
+        value = _BOOLEANS.get(text.lower(), text)
+    elif kind in ("integer", "number"):
+        with suppress(ValueError):
+            value = float(text)
+        with suppress(ValueError):
+            value = int(text)
     errors = form_errors({name: value}, {"properties": {name: member}})
     if errors:
         raise click.BadParameter(printable(errors[0]))
     return value
-
-
-def _default_text(default: Any) -> str:
-    """Return a default value as a user would type it."""
-    if isinstance(default, list):
-        return ", ".join(map(str, cast("Sequence[Any]", default)))
-    return str(default).lower() if isinstance(default, bool) else str(default)
-
-
-def _parse_number(text: str) -> Any:
-    """Return a number; the text itself, which validation rejects, if it is not a number."""
-    for parse in (int, float):
-        try:
-            return parse(text)
-        except ValueError:
-            continue
-    return text
-
-
-_BOOLEANS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
-
-
-def _parse_boolean(text: str) -> Any:
-    return _BOOLEANS.get(text.lower(), text)
-
-
-def _parse_list(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",")]
-
-
-_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "integer": _parse_number,
-    "number": _parse_number,
-    "boolean": _parse_boolean,
-    "array": _parse_list,
-}

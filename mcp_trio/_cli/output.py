@@ -7,9 +7,9 @@ import shutil
 import sys
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 import msgspec
@@ -157,7 +157,14 @@ def print_table(columns: Sequence[Column], lines: Sequence[Line]) -> None:
         for line in lines
     ]
     heading = tuple(column.name for column in columns)
-    widths = _widths(columns, [heading, *(line.cells for line in lines)])
+    rows = [heading, *(line.cells for line in lines)]
+    widths = [max(map(_width, cells)) for cells in zip(*rows, strict=True)]
+    if sys.stdout.isatty():  # the columns are cut if the screen is too narrow
+        screen_columns = max(shutil.get_terminal_size().columns, SCREEN_COLUMNS_MIN)
+        *firsts, last = widths
+        firsts = list(map(min, firsts, (column.screen_columns_max for column in columns)))
+        room = screen_columns - sum(firsts) - len(_GAP) * len(firsts)
+        widths = [*firsts, min(last, max(room, _LAST_COLUMNS_MIN))]
     texts = [styled(_table_line(columns, heading, widths), bold=True)]
     for line in lines:
         texts.append(styled(_table_line(columns, line.cells, widths), colour=line.colour))
@@ -166,30 +173,18 @@ def print_table(columns: Sequence[Column], lines: Sequence[Line]) -> None:
     click.echo("\n".join(texts))  # one call, because each call flushes
 
 
-def _widths(columns: Sequence[Column], rows: Iterable[tuple[str, ...]]) -> list[int]:
-    """Return each column's width: that of its longest cell, unless the screen is too narrow."""
-    widths = [max(map(_width, cells)) for cells in zip(*rows, strict=True)]
-    if not sys.stdout.isatty():
-        return widths
-    screen_columns = max(shutil.get_terminal_size().columns, SCREEN_COLUMNS_MIN)
-    *firsts, last = widths
-    firsts = list(map(min, firsts, (column.screen_columns_max for column in columns)))
-    room = screen_columns - sum(firsts) - len(_GAP) * len(firsts)
-    return [*firsts, min(last, max(room, _LAST_COLUMNS_MIN))]
-
-
 def _table_line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(map(_justified, columns, cells, widths)).rstrip()
+    texts: list[str] = []
+    for column, text, width in zip(columns, cells, widths, strict=True):
+        text_width = _width(text)
+        padding = " " * (width - text_width)
+        if text_width > width:
+            from rich.cells import set_cell_size
 
-
-def _justified(column: Column, text: str, width: int) -> str:
-    text_width = _width(text)
-    if text_width > width:
-        from rich.cells import set_cell_size
-
-        return f"{set_cell_size(text, width - 1)}…"
-    padding = " " * (width - text_width)
-    return padding + text if column.justify == "right" else text + padding
+            texts.append(f"{set_cell_size(text, width - 1)}…")
+        else:
+            texts.append(padding + text if column.justify == "right" else text + padding)
+    return _GAP.join(texts).rstrip()
 
 
 def _width(text: str) -> int:
@@ -206,7 +201,22 @@ def _width(text: str) -> int:
 
 def content_text(parts: Iterable[Content]) -> str:
     """Return texts as they are, and the kind, type and size of other content, one per line."""
-    return "\n".join(_CONTENT_TEXTS[type(part)](part) for part in parts)
+    texts: list[str] = []
+    for part in parts:
+        match part:
+            case TextContent():
+                texts.append(part.text)
+            case ImageContent():
+                count = size(len(_decoded(part.data, "an image")))
+                texts.append(f"[image: {part.mime_type}, {count}]")
+            case AudioContent():
+                count = size(len(_decoded(part.data, "audio")))
+                texts.append(f"[audio: {part.mime_type}, {count}]")
+            case ResourceLink():
+                texts.append(f"[link: {_joined(part.uri, part.mime_type)}]")
+            case EmbeddedResource():
+                texts.append(resource_text(part.resource))
+    return "\n".join(texts)
 
 
 def resource_text(contents: ResourceContents) -> str:
@@ -237,35 +247,6 @@ def _decoded(text: str, source: str) -> bytes:
 
 def _joined(*facts: str | None) -> str:
     return ", ".join(fact for fact in facts if fact is not None)
-
-
-def _text(part: TextContent) -> str:
-    return part.text
-
-
-def _image_text(image: ImageContent) -> str:
-    return f"[image: {image.mime_type}, {size(len(_decoded(image.data, 'an image')))}]"
-
-
-def _audio_text(audio: AudioContent) -> str:
-    return f"[audio: {audio.mime_type}, {size(len(_decoded(audio.data, 'audio')))}]"
-
-
-def _link_text(link: ResourceLink) -> str:
-    return f"[link: {_joined(link.uri, link.mime_type)}]"
-
-
-def _embedded_text(part: EmbeddedResource) -> str:
-    return resource_text(part.resource)
-
-
-_CONTENT_TEXTS: Final[Mapping[type[Content], Callable[[Any], str]]] = {
-    TextContent: _text,
-    ImageContent: _image_text,
-    AudioContent: _audio_text,
-    ResourceLink: _link_text,
-    EmbeddedResource: _embedded_text,
-}
 
 
 # Progress on stderr: a bar on a terminal, lines elsewhere.
