@@ -1,9 +1,8 @@
 """`mcp-trio show`, `diff`, `check` and `export`: look at recordings, and convert them."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,16 +163,13 @@ def print_timeline(
     messages: dict[int | None, str] = {}
     rows, counts = read_rows(file, messages if with_messages else None)
     # These columns are shown only if rows differ in them.
-    extra_columns: set[str] = set()
-    if any(row.channel is not None for row in rows):
-        extra_columns.add("channel")
-    if len({row.client for row in rows} - {None}) > 1:
-        extra_columns.add("client")
+    has_channels = any(row.channel is not None for row in rows)
+    has_clients = len({row.client for row in rows} - {None}) > 1
     columns = (
         Column("record", "right"),
         Column("ms", "right"),
-        *([Column("channel", "right")] if "channel" in extra_columns else ()),
-        *([Column("client")] if "client" in extra_columns else ()),
+        *([Column("channel", "right")] if has_channels else ()),
+        *([Column("client")] if has_clients else ()),
         Column("lane"),
         Column("kind"),
         Column(""),
@@ -184,10 +180,23 @@ def print_timeline(
         Column("note"),
     )
     shown = list(selection.rows(rows) if selection else rows)
-    lines = [
-        Line(tuple(_row_cells(row, extra_columns)), COLOURS[row.outcome], messages.get(row.record))
-        for row in shown
-    ]
+    lines: list[Line] = []
+    for row in shown:
+        cells = (
+            SIGNS[row.outcome] + _number(row.record),
+            _ms(row.ms),
+            *([_number(row.channel)] if has_channels else ()),
+            *([row.client or ""] if has_clients else ()),
+            row.lane or "",
+            row.kind,
+            ARROWS[row.direction],
+            row.what,
+            _number(row.id),
+            _number(row.size_bytes),
+            _ms(row.took_ms),
+            row.note,
+        )
+        lines.append(Line(cells, COLOURS[row.outcome], messages.get(row.record)))
     print_table(columns, lines)
     click.echo()
     print_calls(multi_round_trip_calls(shown), ARROWS)
@@ -226,23 +235,6 @@ def _with_messages(
             raw = body_bytes(item) or b""
             messages[item.number] = printable(raw.decode(errors="backslashreplace"))
         yield item
-
-
-def _row_cells(row: "Row", extra_columns: Collection[str]) -> Iterator[str]:
-    yield SIGNS[row.outcome] + _number(row.record)
-    yield _ms(row.ms)
-    if "channel" in extra_columns:
-        yield _number(row.channel)
-    if "client" in extra_columns:
-        yield row.client or ""
-    yield row.lane or ""
-    yield row.kind
-    yield ARROWS[row.direction]
-    yield row.what
-    yield _number(row.id)
-    yield _number(row.size_bytes)
-    yield _ms(row.took_ms)
-    yield row.note
 
 
 def _number(value: int | str | None) -> str:
@@ -353,8 +345,20 @@ def _print_differences(
         Column("what", screen_columns_max=40),
         Column("difference"),
     )
-    texts = _texts_by_record(left), _texts_by_record(right)
-    print_table(columns, [_difference_line(difference, *texts) for difference in found])
+    left_texts, right_texts = _texts_by_record(left), _texts_by_record(right)
+    lines: list[Line] = []
+    for each in found:
+        cells = (
+            each.what,
+            _number(each.left),
+            _number(each.right),
+            each.lane or "",
+            each.kind,
+            right_texts[each.right] if each.left is None else left_texts[each.left],
+            _DIFFERENCE_TEXTS[each.what](each),
+        )
+        lines.append(Line(cells, _DIFFERENCE_COLOURS[each.what]))
+    print_table(columns, lines)
     click.echo()
 
 
@@ -362,22 +366,6 @@ def _texts_by_record(records: "Sequence[Record]") -> dict[int | None, str]:
     """Return what each record is about, as in the timeline; for a batch, the row of the batch."""
     rows = list(timeline(records, Counts()))
     return {row.record: row.what for row in reversed(rows)}  # the first row of a record remains
-
-
-def _difference_line(
-    difference: "Difference", left: Mapping[int | None, str], right: Mapping[int | None, str]
-) -> Line:
-    what = right[difference.right] if difference.left is None else left[difference.left]
-    cells = (
-        difference.what,
-        _number(difference.left),
-        _number(difference.right),
-        difference.lane or "",
-        difference.kind,
-        what,
-        _DIFFERENCE_TEXTS[difference.what](difference),
-    )
-    return Line(cells, _DIFFERENCE_COLOURS[difference.what])
 
 
 def _changed(difference: "Difference") -> str:
@@ -516,8 +504,21 @@ def export_command(
     with_records: bool,
 ) -> None:
     """Write the messages of the recording FILE in another format."""
+    from mcp_trio._recorder.files import FileSink
+
     left_out: list[str] = []
-    lines = _exported(file, partial(FORMATS[format_name], with_record=with_records), left_out)
+
+    def converted() -> Iterator[bytes]:
+        for item in records_of(file):
+            if isinstance(item, Damage):
+                left_out.append(f"line {item.line}: {item.text}")
+                continue
+            try:
+                yield from FORMATS[format_name](item, with_record=with_records)
+            except RecordingError as error:
+                left_out.append(str(error))
+
+    lines = converted()
     if output is None:
         for line in lines:
             echo_json(line)
@@ -525,32 +526,13 @@ def export_command(
         if is_same_recording(output, file):
             raise click.BadParameter("OUT is the recording itself")
         check_overwrites_nothing(output, overwrite=overwrite)
-        _write_lines(output, lines)
+        first = list(islice(lines, 1))  # if FILE is not a recording, this raises before OUT exists
+        try:
+            with closing(FileSink(output, overwrite=True)) as sink:
+                for line in chain(first, lines):
+                    sink.write(line + b"\n")
+        except OSError as error:
+            raise RecordingError(f"cannot write {output}: {error.strerror}") from error
     for text in left_out:
         echo_error(f"left out: {text}")
     context.exit(1 if left_out else 0)
-
-
-def _exported(
-    file: str, convert: "Callable[[Record], list[bytes]]", left_out: list[str]
-) -> Iterator[bytes]:
-    for item in records_of(file):
-        if isinstance(item, Damage):
-            left_out.append(f"line {item.line}: {item.text}")
-            continue
-        try:
-            yield from convert(item)
-        except RecordingError as error:
-            left_out.append(str(error))
-
-
-def _write_lines(output: str, lines: Iterator[bytes]) -> None:
-    from mcp_trio._recorder.files import FileSink
-
-    first = list(islice(lines, 1))  # if FILE is not a recording, this raises before OUT exists
-    try:
-        with closing(FileSink(output, overwrite=True)) as sink:
-            for line in chain(first, lines):
-                sink.write(line + b"\n")
-    except OSError as error:
-        raise RecordingError(f"cannot write {output}: {error.strerror}") from error

@@ -50,8 +50,20 @@ def input_required_text(result: InputRequired) -> str:
 
 
 def responses_text(responses: Mapping[str, msgspec.Raw]) -> str:
-    """Return a client's responses to these requests, each with its key."""
-    return "; ".join(f"{key}: {_response_text(each)}" for key, each in responses.items())
+    """Return a client's responses to these requests, each with its key.
+
+    Of an elicitation's response, these are the action and the content.
+    """
+    texts: list[str] = []
+    for key, response in responses.items():
+        members = members_of(response)
+        if "action" in members:
+            parts = [part for name in ("action", "content") if (part := members.get(name))]
+            text = " ".join(part if isinstance(part, str) else _json(part) for part in parts)
+        else:
+            text = bytes(response).decode(errors="replace")
+        texts.append(f"{key}: {text}")
+    return "; ".join(texts)
 
 
 def members_of(body: object) -> dict[str, Any]:
@@ -72,15 +84,6 @@ def tool_text(result: Mapping[str, Any]) -> str:
         return " ".join(str(item["text"]) for item in result["content"] if "text" in item)
     except (KeyError, TypeError):
         return ""
-
-
-def _response_text(response: msgspec.Raw) -> str:
-    """Return an elicitation's action and content, or any other response as it is."""
-    members = members_of(response)
-    if "action" not in members:
-        return bytes(response).decode(errors="replace")
-    parts = (members.get(name) for name in ("action", "content"))
-    return " ".join(part if isinstance(part, str) else _json(part) for part in parts if part)
 
 
 def _json(value: Any) -> str:
@@ -252,37 +255,34 @@ def timeline(items: Iterable[Record | Damage], counts: Counts) -> Iterator[Row]:
     """Yield the rows of a recording, in order, and count them in `counts`."""
     first_session = _Session(counts)
     sessions = {0: first_session}
-    for item in items:
-        if isinstance(item, Damage):
+    for record in items:
+        if isinstance(record, Damage):
             counts.damage += 1
-            yield Row(kind=item.kind, what=f"line {item.line}", outcome="error", note=item.text)
+            what = f"line {record.line}"
+            yield Row(kind=record.kind, what=what, outcome="error", note=record.text)
+            continue
+        if record.channel not in sessions:  # request ids are unique within a session only
+            sessions[record.channel] = _Session(counts, by_client=first_session.by_client)
+        session = sessions[record.channel]
+        counts.records += 1
+        if record.kind in {"in", "out"}:
+            rows = _message_rows(session, record)
         else:
-            if item.channel not in sessions:  # request ids are unique within a session only
-                sessions[item.channel] = _Session(counts, by_client=first_session.by_client)
-            yield from _record_rows(sessions[item.channel], item)
-
-
-def _record_rows(session: _Session, record: Record) -> Iterator[Row]:
-    counts = session.counts
-    counts.records += 1
-    if record.kind in {"in", "out"}:
-        rows = _wire_rows(session, record)
-    else:
-        rows = [_ROWS_OF_KINDS.get(record.kind, _other_row)(session, record)]
-    for row in rows:
-        if row.request is None:
-            row = _about(row, session.request_of_lane(record))
-        if row.outcome == "error":
-            counts.errors += 1
-        if row.protocol_version is not None:
-            counts.protocol_versions[row.protocol_version] = None
-        yield msgspec.structs.replace(
-            row,
-            record=record.number,
-            ms=round(record.time_ns / _NS_PER_MS, 3),
-            channel=record.channel or None,
-            lane=record.lane,
-        )
+            rows = [_other_row(session, record)]
+        for row in rows:
+            if row.request is None:
+                row = _about(row, session.request_of_lane(record))
+            if row.outcome == "error":
+                counts.errors += 1
+            if row.protocol_version is not None:
+                counts.protocol_versions[row.protocol_version] = None
+            yield msgspec.structs.replace(
+                row,
+                record=record.number,
+                ms=round(record.time_ns / _NS_PER_MS, 3),
+                channel=record.channel or None,
+                lane=record.lane,
+            )
 
 
 def _about(row: Row, request: _SentRequest | None) -> Row:
@@ -300,61 +300,37 @@ def _with_round(row: Row, round_trip: RoundTrip) -> Row:
     return msgspec.structs.replace(row, first_request=round_trip.first, round=round_trip.number)
 
 
-# Rows of records that are not messages.
-
-
-def _other_row(_: _Session, record: Record) -> Row:
-    return Row(kind=record.kind, note=_text(body_bytes(record)))
-
-
-def _open_row(session: _Session, record: Record) -> Row:
-    body = decode_body(record, OpenBody)
-    session.by_client = body.role == "client"
-    what = f"{body.name} {body.version}"
-    return Row(kind="open", what=what, note=f"role {body.role}, {body.transport}, {body.started}")
-
-
-def _error_row(_: _Session, record: Record) -> Row:
-    return Row(kind=record.kind, outcome="error", note=_text(body_bytes(record)))
-
-
-def _shut_row(_: _Session, record: Record) -> Row:
-    return Row(kind="shut", what=str(members_of(body_bytes(record)).get("cause", "")))
-
-
-def _end_row(_: _Session, record: Record) -> Row:
-    counts = members_of(body_bytes(record)).get("counts")
-    return Row(kind="end", note=_json(counts) if counts else "")
-
-
-def _mark_row(_: _Session, record: Record) -> Row:
-    body = members_of(body_bytes(record))
-    value = body.get("value")
-    note = "" if value is None else _json(value)
-    return Row(kind="mark", what=str(body.get("name", "")), note=note)
-
-
-def _cancellation_row(session: _Session, record: Record) -> Row:
-    request = session.request_of_lane(record)
-    was_started = body_bytes(record) is None
-    return Row(
-        kind="cxl",
-        what=_request_text(request),
-        took_ms=_ms_since(request, record),
-        outcome="cancelled",
-        note="" if was_started else "never started",
-    )
-
-
-_ROWS_OF_KINDS: Final[Mapping[str, Callable[[_Session, Record], Row]]] = {
-    "open": _open_row,
-    "err": _error_row,
-    "cxl": _cancellation_row,
-    "mark": _mark_row,
-    "shut": _shut_row,
-    "end": _end_row,
-    "gap": _error_row,
-}
+def _other_row(session: _Session, record: Record) -> Row:
+    """Return the row of a record that is not a message."""
+    match record.kind:
+        case "open":
+            opened = decode_body(record, OpenBody)
+            session.by_client = opened.role == "client"
+            note = f"role {opened.role}, {opened.transport}, {opened.started}"
+            return Row(kind="open", what=f"{opened.name} {opened.version}", note=note)
+        case "cxl":
+            request = session.request_of_lane(record)
+            return Row(
+                kind="cxl",
+                what=_request_text(request),
+                took_ms=_ms_since(request, record),
+                outcome="cancelled",
+                note="" if body_bytes(record) is None else "never started",
+            )
+        case "mark":
+            body = members_of(body_bytes(record))
+            value = body.get("value")
+            note = "" if value is None else _json(value)
+            return Row(kind="mark", what=str(body.get("name", "")), note=note)
+        case "shut":
+            return Row(kind="shut", what=str(members_of(body_bytes(record)).get("cause", "")))
+        case "end":
+            counts = members_of(body_bytes(record)).get("counts")
+            return Row(kind="end", note=_json(counts) if counts else "")
+        case _:
+            outcome: Outcome | None = "error" if record.kind in {"err", "gap"} else None
+            note = (body_bytes(record) or b"").decode(errors="replace")
+            return Row(kind=record.kind, outcome=outcome, note=note)
 
 
 # Rows of messages.
@@ -368,7 +344,7 @@ class _Position(msgspec.Struct, frozen=True):
     direction: Direction
 
 
-def _wire_rows(session: _Session, record: Record) -> list[Row]:
+def _message_rows(session: _Session, record: Record) -> list[Row]:
     """Return a row for each message; before those of a batch, one for the batch."""
     raw, envelope = body_bytes(record) or b"", record.envelope or {}
     direction = _DIRECTIONS[session.by_client, record.kind]
@@ -421,39 +397,50 @@ def _notification_row(session: _Session, message: Notification, position: _Posit
     requester, subscription = _OPPOSITE[position.direction], subscription_of(message.params)
     if subscription is not None:  # also for a cancellation, which ends the subscription
         return _about(row, session.by_id.get((requester, subscription)))
-    if message.method == "notifications/cancelled":
-        return _cancelled_row(session, message, position)
-    if message.method != "notifications/progress":
-        return row
-    token = members_of(message.params).get("progressToken")
-    token = token if isinstance(token, int | str) else None
-    return _about(row, session.by_progress_token.get((requester, token)))
-
-
-def _cancelled_row(session: _Session, message: Notification, position: _Position) -> Row:
     params = members_of(message.params)
-    id_ = params.get("requestId")
-    id_ = id_ if isinstance(id_, int | str) else None
-    request = session.by_id.get((position.direction, id_))
-    session.counts.cancelled += 1
+    if message.method == "notifications/progress":
+        token = params.get("progressToken")
+        token = token if isinstance(token, int | str) else None
+        return _about(row, session.by_progress_token.get((requester, token)))
+    if message.method == "notifications/cancelled":
+        session.counts.cancelled += 1
+        id_ = params.get("requestId")
+        id_ = id_ if isinstance(id_, int | str) else None
+        request = session.by_id.get((position.direction, id_))
+        row = Row(
+            kind=position.record.kind,
+            what=f"cancel {_request_text(request)}",
+            method=message.method,
+            id=id_,
+            took_ms=_ms_since(request, position.record),
+            outcome="cancelled",
+            note=str(params.get("reason", "")),
+        )
+        return _about(row, request)
+    return row
+
+
+def _response_row(session: _Session, message: Response | ErrorResponse, position: _Position) -> Row:
+    request = session.by_id.pop((_OPPOSITE[position.direction], message.id), None)
+    session.counts.answers += 1
+    result: dict[str, Any] = {}
+    error: str | None = None
+    if isinstance(message, ErrorResponse):
+        error = f"{message.error.code}: {message.error.message}"
+    else:
+        result = members_of(message.result)
+        if result.get("isError") is True:
+            error = tool_text(result)
     row = Row(
         kind=position.record.kind,
-        what=f"cancel {_request_text(request)}",
-        method=message.method,
-        id=id_,
+        what=f"answer {_request_text(request)}",
+        id=message.id,
         took_ms=_ms_since(request, position.record),
-        outcome="cancelled",
-        note=str(params.get("reason", "")),
+        outcome=None if error is None else "error",
+        note=error or "",
     )
-    return _about(row, request)
-
-
-def _response_row(session: _Session, message: Response, position: _Position) -> Row:
-    result = members_of(message.result)
-    is_error = result.get("isError") is True
-    request = session.by_id.get((_OPPOSITE[position.direction], message.id))
-    row = _answer_row(session, message, position, tool_text(result) if is_error else None)
-    if request is None:
+    row = _about(row, request)
+    if request is None or isinstance(message, ErrorResponse):
         return row
     input_required = session.round_trips.add_result(request.round_trip, message.result)
     if input_required is not None:
@@ -463,30 +450,6 @@ def _response_row(session: _Session, message: Response, position: _Position) -> 
     if isinstance(version, str):
         return msgspec.structs.replace(row, protocol_version=version)
     return row
-
-
-def _error_response_row(session: _Session, message: ErrorResponse, position: _Position) -> Row:
-    error = f"{message.error.code}: {message.error.message}"
-    return _answer_row(session, message, position, error)
-
-
-def _answer_row(
-    session: _Session,
-    message: Response | ErrorResponse,
-    position: _Position,
-    error: str | None,
-) -> Row:
-    request = session.by_id.pop((_OPPOSITE[position.direction], message.id), None)
-    session.counts.answers += 1
-    row = Row(
-        kind=position.record.kind,
-        what=f"answer {_request_text(request)}",
-        id=message.id,
-        took_ms=_ms_since(request, position.record),
-        outcome=None if error is None else "error",
-        note=error or "",
-    )
-    return _about(row, request)
 
 
 def _malformed_row(session: _Session, message: Malformed, position: _Position) -> Row:
@@ -514,15 +477,11 @@ def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
     return round((record.time_ns - request.time_ns) / _NS_PER_MS, 3)
 
 
-def _text(body: bytes | None) -> str:
-    return (body or b"").decode(errors="replace")
-
-
 _ROWS_OF_MESSAGES: Final[Mapping[type[Message], Callable[[_Session, Any, _Position], Row]]] = {
     Request: _request_row,
     Notification: _notification_row,
     Response: _response_row,
-    ErrorResponse: _error_response_row,
+    ErrorResponse: _response_row,
     Malformed: _malformed_row,
 }
 
@@ -577,30 +536,28 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows to show, in order."""
-        in_window = [row for row in rows if self._is_in_window(row)]
-        chosen = {index for index, row in enumerate(in_window) if self._meets_conditions(row)}
+        in_window = [
+            row
+            for row in rows
+            if (self.channel is None or row.channel == self.channel)
+            and (not self.kinds or row.kind in self.kinds)
+            and (self.begin is None or self.begin.value <= self.begin.position_of(row))
+            and (self.end is None or self.end.position_of(row) <= self.end.value)
+        ]
+        chosen = {
+            index
+            for index, row in enumerate(in_window)
+            if (self.lane is None or _is_in_lane(row, self.lane))
+            and (self.method is None or fnmatchcase(row.method or "", self.method))
+            and (self.id is None or str(row.id) == self.id)
+            and (self.slower_than is None or (row.took_ms or 0.0) > self.slower_than)
+            and (not self.errors or row.outcome == "error")
+        }
         calls = {in_window[index].call for index in chosen} - {None}
         for index, row in enumerate(in_window):
             is_request_or_response = row.id is not None and row.kind in {"in", "out"}
             if index in chosen or (row.call in calls and is_request_or_response):
                 yield row
-
-    def _is_in_window(self, row: Row) -> bool:
-        return (
-            (self.channel is None or row.channel == self.channel)
-            and (not self.kinds or row.kind in self.kinds)
-            and (self.begin is None or self.begin.value <= self.begin.position_of(row))
-            and (self.end is None or self.end.position_of(row) <= self.end.value)
-        )
-
-    def _meets_conditions(self, row: Row) -> bool:
-        return (
-            (self.lane is None or _is_in_lane(row, self.lane))
-            and (self.method is None or fnmatchcase(row.method or "", self.method))
-            and (self.id is None or str(row.id) == self.id)
-            and (self.slower_than is None or (row.took_ms or 0.0) > self.slower_than)
-            and (not self.errors or row.outcome == "error")
-        )
 
 
 def _is_in_lane(row: Row, lane: str) -> bool:
@@ -655,12 +612,12 @@ def print_calls(
     """Print the messages of each call below its heading."""
     for call in calls:
         click.echo(styled(printable(call.heading), bold=True))
-        print_table(_CALL_COLUMNS, [Line(_call_cells(row, arrows)) for row in call.rows])
+        lines = [
+            Line((str(row.record), f"{row.ms:.1f}", arrows[row.direction], row.what, row.note))
+            for row in call.rows
+        ]
+        print_table(_CALL_COLUMNS, lines)
         click.echo()
-
-
-def _call_cells(row: Row, arrows: Mapping[Direction | None, str]) -> tuple[str, ...]:
-    return str(row.record), f"{row.ms:.1f}", arrows[row.direction], row.what, row.note
 
 
 # The summary: counts and times for each method, the slowest requests, and totals.
@@ -724,18 +681,20 @@ def method_lines(found: Iterable[_Exchange]) -> list[Line]:
     for exchange in found:
         by_method.setdefault(exchange.method, []).append(exchange)
     groups = sorted(by_method.values(), key=len, reverse=True)
-    return [Line(tuple(_method_cells(group))) for group in groups]
-
-
-def _method_cells(group: list[_Exchange]) -> Iterator[str]:
-    times = [exchange.took_ms for exchange in group if exchange.took_ms is not None]
-    yield group[0].method
-    yield str(len(group))
-    yield str(len(times))
-    yield str(sum(exchange.is_error for exchange in group))
-    yield str(sum(exchange.is_cancelled for exchange in group))
-    yield f"{median(times):.1f}" if times else ""
-    yield f"{max(times):.1f}" if times else ""
+    lines: list[Line] = []
+    for group in groups:
+        times = [exchange.took_ms for exchange in group if exchange.took_ms is not None]
+        cells = (
+            group[0].method,
+            str(len(group)),
+            str(len(times)),
+            str(sum(exchange.is_error for exchange in group)),
+            str(sum(exchange.is_cancelled for exchange in group)),
+            f"{median(times):.1f}" if times else "",
+            f"{max(times):.1f}" if times else "",
+        )
+        lines.append(Line(cells))
+    return lines
 
 
 def slowest(found: Iterable[_Exchange]) -> str:
